@@ -1,0 +1,134 @@
+"""The content-addressed artifact store: ``<root>/artifacts/<kind>/<digest[:2]>/<digest>/``.
+
+An artifact is an immutable folder named by the digest of everything that decides its content. It becomes visible in
+one rename, when every file in it is on disk and listed, with size and SHA-256, in its ``artifact.json``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from storage.digest import digest_of, file_digest
+from storage.errors import StoreError
+
+MANIFEST = "artifact.json"
+
+
+class ArtifactStore:
+    """Artifacts under a local root.
+
+    Parameters
+    ----------
+    root
+        The store's root folder; made on first write.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self._artifacts = root / "artifacts"
+
+    def find(self, kind: str, digest: str) -> Path | None:
+        """The artifact's folder, or None where it does not exist."""
+        folder = self._folder(kind, digest)
+        return folder if (folder / MANIFEST).is_file() else None
+
+    def path(self, kind: str, digest: str) -> Path:
+        """The artifact's folder.
+
+        Raises
+        ------
+        StoreError
+            There is no such artifact.
+        """
+        found = self.find(kind, digest)
+        if found is None:
+            raise StoreError(
+                f"The store {self.root} has no {kind} artifact {digest[:12]}.",
+                hint="It was removed after it was made: run the night again.",
+            )
+        return found
+
+    @contextmanager
+    def create(self, kind: str, digest: str, made_from: Mapping[str, Any]) -> Iterator[Path]:
+        """Yield an empty folder to fill; publish it whole when the block ends without an error.
+
+        Where another process published the same artifact meanwhile, its copy stays and this one is dropped: equal
+        digests mean equal content. On an error nothing is published and the folder is removed.
+
+        Parameters
+        ----------
+        made_from
+            What the digest was computed from; kept in ``artifact.json`` for people and for ``store check``.
+
+        Raises
+        ------
+        StoreError
+            The store cannot be written.
+        """
+        final = self._folder(kind, digest)
+        work = self._artifacts / ".tmp" / f"{digest[:12]}-{uuid.uuid4().hex}"
+        try:
+            work.mkdir(parents=True)
+        except OSError as error:
+            raise _unwritable(self.root, error) from error
+        try:
+            yield work
+            self._publish(work, final, kind, digest, made_from)
+        except OSError as error:
+            # Disk full and lost permissions surface here, whichever write they hit.
+            if error.filename is None or str(self.root) in str(error.filename):
+                raise _unwritable(self.root, error) from error
+            raise
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+
+    def _publish(self, work: Path, final: Path, kind: str, digest: str, made_from: Mapping[str, Any]) -> None:
+        files = {
+            str(path.relative_to(work)): {"bytes": path.stat().st_size, "sha256": file_digest(path)}
+            for path in sorted(work.rglob("*"))
+            if path.is_file()
+        }
+        manifest = {"kind": kind, "digest": digest, "made_from": dict(made_from), "files": files}
+        (work / MANIFEST).write_text(json.dumps(manifest, indent=1, sort_keys=True), encoding="utf-8")
+        for path in work.rglob("*"):
+            _fsync(path)
+        _fsync(work)
+        final.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            os.rename(work, final)
+        except OSError:
+            if self.find(kind, digest) is None:
+                raise
+            return
+        _fsync(final.parent)
+
+    def _folder(self, kind: str, digest: str) -> Path:
+        return self._artifacts / kind / digest[:2] / digest
+
+
+def artifact_digest(kind: str, made_from: Mapping[str, Any]) -> str:
+    """Name an artifact by everything that decides its content."""
+    return digest_of({"kind": kind, "made_from": dict(made_from)})
+
+
+def _fsync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _unwritable(root: Path, error: OSError) -> StoreError:
+    return StoreError(
+        f"The store {root} cannot be written: {error.strerror or error}.",
+        hint="Free some space or mend the permissions, or choose another place with --store; the next run goes on "
+        "from what is already there.",
+    )

@@ -1,0 +1,71 @@
+"""Errors that a user can cause, each with one message that says what to do.
+
+Everything here derives from :class:`NightquantError`. The command line prints such an error as one message without a
+traceback and exits with its ``exit_code``; any other exception is a defect and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class NightquantError(Exception):
+    """An expected failure: its text is shown to the user as it stands.
+
+    Parameters
+    ----------
+    message
+        What is wrong and where.
+    hint
+        What to do about it; appended to the message.
+    """
+
+    exit_code: ClassVar[int] = 2
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message} {self.hint}".rstrip()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Keyword arguments are lost by the default, and errors cross process borders (Dask, Ray, process pools).
+        return (_rebuild, (type(self), self.message, self.hint))
+
+
+def _rebuild(kind: type[NightquantError], message: str, hint: str) -> NightquantError:
+    return kind(message, hint=hint)
+
+
+class ConfigurationError(NightquantError):
+    """The request, a setting or a workload file is wrong; nothing was run."""
+
+
+class InputError(NightquantError):
+    """Input data or a checkpoint is missing, broken or refused."""
+
+    exit_code = 1
+
+
+class QuantizationError(NightquantError):
+    """A model could not be quantized as the recipe asks."""
+
+    exit_code = 1
+
+
+class MeasurementError(NightquantError):
+    """A candidate could not be measured, or what it computed is wrong."""
+
+    exit_code = 1
+
+
+class StoreError(NightquantError):
+    """The store cannot be read or written, or holds something broken."""
+
+
+class BundleError(NightquantError):
+    """A bundle is incomplete, tampered with or does not reproduce its golden outputs."""
+
+    exit_code = 1

@@ -1,0 +1,204 @@
+"""The tables' columns: names, types, units and meaning, in one place.
+
+Schemas, validation, the catalog and ``docs/results.md`` are all made from these lists. A column may be added at the end
+of a table (older files then read as NULL); removing or retyping one breaks what people have saved, and a test refuses it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import pyarrow as pa
+
+SCHEMA_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column; ``unit`` is "" for text, flags and plain ratios without a name."""
+
+    name: str
+    type: pa.DataType
+    meaning: str
+    unit: str = ""
+    nullable: bool = True
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table; ``key`` names the columns that no two rows may share, ``order`` those that files are sorted by."""
+
+    name: str
+    meaning: str
+    columns: tuple[Column, ...]
+    key: tuple[str, ...]
+    order: tuple[str, ...]
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The pyarrow schema, with unit and meaning in each field's metadata and the version in the file's."""
+        fields = [
+            pa.field(column.name, column.type, column.nullable, {"unit": column.unit, "meaning": column.meaning})
+            for column in self.columns
+        ]
+        return pa.schema(fields, metadata={"nightquant.table": self.name, "nightquant.schema": str(SCHEMA_VERSION)})
+
+
+TEXT, FLAG, INT, REAL = pa.string(), pa.bool_(), pa.int64(), pa.float64()
+DATE, TIME = pa.date32(), pa.timestamp("us", tz="UTC")
+
+
+def _required(name: str, type_: pa.DataType, meaning: str, unit: str = "") -> Column:
+    return Column(name, type_, meaning, unit, nullable=False)
+
+
+_RUN_ID = _required("run_id", TEXT, "the nightly run that the row belongs to")
+_NIGHT = _required("night", DATE, "the date that the run counts for")
+_WORKLOAD = _required("workload", TEXT, "name of the workload")
+_RECIPE = _required("recipe", TEXT, "name of the recipe")
+_RUNTIME = _required("runtime", TEXT, "how the model was executed: eager or torchscript")
+
+RUNS = Table(
+    name="runs",
+    meaning="One row per nightly run.",
+    key=("run_id",),
+    order=("night", "run_id"),
+    columns=(
+        _RUN_ID,
+        _NIGHT,
+        _required("started_at", TIME, "when the flow began", "UTC"),
+        _required("finished_at", TIME, "when the rows were written", "UTC"),
+        _required("status", TEXT, "completed, or failed where some work failed, or cancelled"),
+        _required("profile", TEXT, "quick, standard or full"),
+        _required("workloads", INT, "workloads asked for", "workloads"),
+        _required("candidates_ok", INT, "candidates measured", "candidates"),
+        _required("candidates_failed", INT, "candidates that failed", "candidates"),
+        Column("fingerprint", TEXT, "SHA-256 of what is constant about the host and its libraries"),
+        Column("host", TEXT, "host name"),
+        Column("cpu", TEXT, "processor model"),
+        Column("evidence", TEXT, "the machine's state before and after each benchmark, as JSON"),
+        Column("versions", TEXT, "versions of Python and of the libraries, as JSON"),
+        Column("git_commit", TEXT, "commit of the checkout that ran, or NULL outside one"),
+        Column("prefect_flow_run_id", TEXT, "the Prefect flow run, or NULL"),
+        Column("message", TEXT, "the run's outcome in one line"),
+    ),
+)
+
+MEASUREMENTS = Table(
+    name="measurements",
+    meaning="One row per run, workload, recipe, runtime and setting: what one candidate measured.",
+    key=("run_id", "workload", "recipe", "runtime", "setting", "threads", "batch_size", "attempt"),
+    order=("night", "workload", "recipe", "runtime"),
+    columns=(
+        _RUN_ID,
+        _NIGHT,
+        _WORKLOAD,
+        _RECIPE,
+        _RUNTIME,
+        _required("setting", TEXT, "primary, throughput (a further batch size or thread count) or a/a"),
+        _required("attempt", INT, "1, or 2 for the one rerun after an inconclusive benchmark", "attempts"),
+        _required("threads", INT, "intra-op threads", "threads"),
+        _required("batch_size", INT, "samples in a call", "samples"),
+        _required("status", TEXT, "ok or failed"),
+        Column("stage", TEXT, "the stage that failed, or NULL"),
+        Column("error", TEXT, "why the candidate failed, or NULL"),
+        _required("measured_at", TIME, "when the row was made", "UTC"),
+        _required("profile", TEXT, "quick, standard or full"),
+        Column("purpose", TEXT, "language-model, sequence or image-classification"),
+        Column("method", TEXT, "none, dynamic, static or qat"),
+        Column("engine", TEXT, "quantized engine: x86, fbgemm, onednn or qnnpack"),
+        Column("flow", TEXT, "quantization flow that was taken: eager or fx, or NULL"),
+        Column("baseline", TEXT, "the candidate compared to, as recipe/runtime"),
+        Column("is_baseline", FLAG, "whether the row is the baseline itself"),
+        Column("fingerprint", TEXT, "SHA-256 of what is constant about the host and its libraries"),
+        Column("size_bytes", INT, "serialized state", "bytes"),
+        Column("baseline_size_bytes", INT, "serialized state of the baseline", "bytes"),
+        Column("size_ratio", REAL, "baseline size / candidate size; above 1 is smaller", "ratio"),
+        Column("quality_metric", TEXT, "what quality is: loss, top1, difference_percent"),
+        Column("quality", REAL, "the candidate's quality", "quality_metric"),
+        Column("baseline_quality", REAL, "the baseline's quality", "quality_metric"),
+        Column("quality_difference", REAL, "quality - baseline quality", "quality_metric"),
+        Column("quality_difference_low", REAL, "lower end of the paired 95% interval", "quality_metric"),
+        Column("quality_difference_high", REAL, "upper end of the paired 95% interval", "quality_metric"),
+        Column("higher_is_better", FLAG, "direction of the quality metric"),
+        Column("agreement", REAL, "share of samples on which candidate and baseline predict the same", "share"),
+        Column("evaluation_mode", TEXT, "how quality was computed: exact, segments or plain"),
+        Column("evaluation_samples", INT, "samples (tokens for text) evaluated", "samples"),
+        Column("metrics", pa.map_(TEXT, REAL), "every number that the evaluation gave, by name"),
+        Column("latency_s", REAL, "median seconds of one call", "seconds"),
+        Column("latency_q25_s", REAL, "lower quartile over blocks", "seconds"),
+        Column("latency_q75_s", REAL, "upper quartile over blocks", "seconds"),
+        Column("latency_p50_s", REAL, "median over single calls", "seconds"),
+        Column("latency_p90_s", REAL, "90th percentile over single calls, from 100 calls on", "seconds"),
+        Column("latency_p99_s", REAL, "99th percentile over single calls, from 1,000 calls on", "seconds"),
+        Column("baseline_latency_s", REAL, "median seconds of the baseline in the same launches", "seconds"),
+        Column("speedup", REAL, "baseline latency / candidate latency; above 1 is faster", "ratio"),
+        Column("speedup_low", REAL, "lower end of its 95% interval", "ratio"),
+        Column("speedup_high", REAL, "upper end of its 95% interval", "ratio"),
+        Column("blocks", INT, "timed blocks", "blocks"),
+        Column("calls_per_block", INT, "calls in a timed block", "calls"),
+        Column("load_s", REAL, "median seconds to load the model in a fresh process", "seconds"),
+        Column("first_call_s", REAL, "median seconds of the first call in a fresh process", "seconds"),
+        Column("rss_loaded_bytes", INT, "resident memory above the process before loading, once loaded", "bytes"),
+        Column("peak_rss_bytes", INT, "peak resident memory above the process before loading", "bytes"),
+        Column("verdict", TEXT, "valid, inconclusive (the A/A check failed) or not-measured"),
+        Column("aa_ratio", REAL, "the baseline against a copy of itself", "ratio"),
+        Column("aa_low", REAL, "lower end of its 95% interval", "ratio"),
+        Column("aa_high", REAL, "upper end of its 95% interval", "ratio"),
+        Column("coverage", REAL, "share of the parameters that lie in quantized modules", "share"),
+        Column("modules_quantized", INT, "leaf modules quantized", "modules"),
+        Column("modules_total", INT, "leaf modules with parameters", "modules"),
+        Column("artifact_digest", TEXT, "the quantized model in the artifact store"),
+        Column("checkpoint_digest", TEXT, "the float weights in the artifact store"),
+        Column("data_digest", TEXT, "the data set in the artifact store"),
+        Column("calibration_digest", TEXT, "SHA-256 of the list of calibration samples"),
+        Column("block_launch", pa.list_(pa.int32()), "launch of each timed block", "launches"),
+        Column("block_round", pa.list_(pa.int32()), "round of each timed block", "rounds"),
+        Column("block_s", pa.list_(REAL), "seconds a call in each timed block; see the samples view", "seconds"),
+    ),
+)
+
+LAYERS = Table(
+    name="layers",
+    meaning="One row per run, workload, recipe and module: coverage, and sensitivity where it was computed.",
+    key=("run_id", "workload", "recipe", "module"),
+    order=("night", "workload", "recipe", "module"),
+    columns=(
+        _RUN_ID,
+        _NIGHT,
+        _WORKLOAD,
+        _RECIPE,
+        _required("module", TEXT, "the module's path in the model"),
+        _required("type", TEXT, "the module's type"),
+        _required("parameters", INT, "scalars in its parameters", "parameters"),
+        _required("quantized", FLAG, "whether it was quantized"),
+        Column("reason", TEXT, "why it stayed float, or NULL"),
+        Column("sqnr_db", REAL, "signal to quantization noise of its output on the same input", "decibels"),
+        Column("sensitivity_rank", INT, "1 for the module that loses most", "rank"),
+        Column("kept_float_quality", REAL, "quality with this and every worse module kept float", "quality_metric"),
+    ),
+)
+
+PROMOTIONS = Table(
+    name="promotions",
+    meaning="One row per run, workload and candidate: what the gate decided, rule by rule.",
+    key=("run_id", "workload", "recipe", "runtime"),
+    order=("night", "workload", "recipe", "runtime"),
+    columns=(
+        _RUN_ID,
+        _NIGHT,
+        _WORKLOAD,
+        _RECIPE,
+        _RUNTIME,
+        _required("decision", TEXT, "promote, pass (good, but another was better), hold or reject"),
+        _required("decided_at", TIME, "when the gate was evaluated", "UTC"),
+        _required("objective", TEXT, "what the best passing candidate was chosen by"),
+        _required("rules", TEXT, "each rule's name, bound, the number it saw and its outcome, as JSON"),
+        _required("reason", TEXT, "the decision in one line"),
+        Column("bundle_version", TEXT, "version of the bundle that was handed over, or NULL"),
+        Column("artifact_digest", TEXT, "the quantized model in the artifact store"),
+    ),
+)
+
+TABLES: dict[str, Table] = {table.name: table for table in (RUNS, MEASUREMENTS, LAYERS, PROMOTIONS)}

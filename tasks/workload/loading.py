@@ -1,0 +1,79 @@
+"""Workload files: find, read and refuse them with file, key and what was expected."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from storage.errors import ConfigurationError
+from tasks.workload.workload import Workload
+
+
+def read_workload(path: Path) -> Workload:
+    """Read and validate one workload file.
+
+    Relative paths in ``data.uri``, ``data.root`` and ``checkpoint.uri`` count from the file's folder.
+
+    Raises
+    ------
+    ConfigurationError
+        The file cannot be read, is not TOML, or a key, type, recipe or reference is wrong.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path}: cannot be read: {error}.") from error
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigurationError(f"{path}: not valid TOML: {error}.") from error
+    _anchor_paths(document, path.resolve().parent)
+    try:
+        return Workload.model_validate(document)
+    except ValidationError as error:
+        raise ConfigurationError(_explain(path, error)) from error
+
+
+def find_workloads(names: Iterable[str], built_in: Path) -> list[Workload]:
+    """Resolve workload names and TOML paths; no names means every built-in one.
+
+    Raises
+    ------
+    ConfigurationError
+        A name is unknown, a file is wrong, or two workloads share a name.
+    """
+    known = {path.stem: path for path in sorted(built_in.glob("*.toml"))}
+    wanted = list(names) or list(known)
+    workloads = []
+    for name in wanted:
+        path = Path(name) if name.endswith(".toml") else known.get(name)
+        if path is None:
+            raise ConfigurationError(
+                f'Unknown workload "{name}".', hint=f"Expected a TOML file or one of: {', '.join(known)}."
+            )
+        workloads.append(read_workload(path))
+    seen = [workload.name for workload in workloads]
+    for name in seen:
+        if seen.count(name) > 1:
+            raise ConfigurationError(f'Two workloads are named "{name}".', hint="Give each its own name.")
+    return workloads
+
+
+def _anchor_paths(document: dict[str, object], folder: Path) -> None:
+    for section, key in (("data", "uri"), ("data", "root"), ("checkpoint", "uri")):
+        table = document.get(section)
+        if isinstance(table, dict) and isinstance(table.get(key), str) and "://" not in table[key]:
+            table[key] = str(folder / Path(table[key]).expanduser())
+
+
+def _explain(path: Path, error: ValidationError) -> str:
+    lines = []
+    for problem in error.errors(include_url=False):
+        key = ".".join(str(part) for part in problem["loc"]) or "the file as a whole"
+        given = problem.get("input")
+        shown = f" (got {given!r})" if isinstance(given, str | int | float | bool) else ""
+        lines.append(f"  {key}: {problem['msg']}{shown}")
+    return f"{path}: not a valid workload:\n" + "\n".join(lines)

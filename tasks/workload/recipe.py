@@ -1,0 +1,64 @@
+"""``[[recipe]]``: how to quantize."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+
+from tasks.workload.base import Section, Slug
+
+Runtime = Literal["eager", "torchscript"]
+Engine = Literal["x86", "fbgemm", "onednn", "qnnpack"]
+
+
+class _Recipe(Section):
+    name: Slug
+    runtimes: tuple[Runtime, ...] = Field(default=("eager",), min_length=1)
+    engine: Engine = "x86"
+    exclude: tuple[str, ...] = ()
+
+
+class FloatRecipe(_Recipe):
+    """The model as it is; the candidates that a speed-up must beat."""
+
+    method: Literal["none"]
+    memory_format: Literal["contiguous", "channels-last"] = "contiguous"
+
+
+class DynamicRecipe(_Recipe):
+    """Weights quantized ahead, activations on the fly (``quantize_dynamic``)."""
+
+    method: Literal["dynamic"]
+    modules: tuple[Literal["LSTM", "GRU", "Linear"], ...] = ("LSTM", "Linear")
+    dtype: Literal["qint8", "float16"] = "qint8"
+    per_channel: bool = False
+    embedding_bits: Literal[4, 8] | None = None
+
+
+class StaticRecipe(_Recipe):
+    """Weights and activations quantized ahead, from ranges seen in calibration."""
+
+    method: Literal["static"]
+    flow: Literal["auto", "eager", "fx"] = "auto"
+    activation_observer: Literal["min-max", "moving-average", "histogram"] = "histogram"
+    weights: Literal["per-channel", "per-tensor"] = "per-channel"
+    calibration_batches: PositiveInt = 8
+    calibration_batch_size: PositiveInt = 32
+
+
+class QatRecipe(_Recipe):
+    """Static quantization after fine-tuning with simulated quantization."""
+
+    method: Literal["qat"]
+    flow: Literal["auto", "eager", "fx"] = "auto"
+    weights: Literal["per-channel", "per-tensor"] = "per-channel"
+    epochs: PositiveInt = 2
+    batch_size: PositiveInt = 32
+    learning_rate: PositiveFloat = 1e-4
+    freeze_observers_after: NonNegativeInt = 1
+    freeze_batch_norm_after: NonNegativeInt = 1
+    seed: int = 0
+
+
+Recipe = Annotated[FloatRecipe | DynamicRecipe | StaticRecipe | QatRecipe, Field(discriminator="method")]
