@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Protocol
 
 import torch
@@ -50,14 +51,28 @@ class Method(Protocol):
     ) -> torch.nn.Module: ...
 
 
-METHODS: dict[str, Callable[[], Method]] = {}
+# Imported only when a recipe asks for it: a benchmark child that loads a float model needs no quantizer.
+METHODS: dict[str, str] = {
+    "none": "tasks.quantize.plain:Plain",
+    "dynamic": "tasks.quantize.dynamic:Dynamic",
+    "static": "tasks.quantize.static:Static",
+    "qat": "tasks.quantize.qat:Qat",
+}
 
 
-def register(name: str) -> Callable[[Callable[[], Method]], Callable[[], Method]]:
-    """Register a method's class under the name that recipes use."""
+def method_class(name: str) -> type[Method]:
+    """The class that carries out a recipe's method.
 
-    def add(method: Callable[[], Method]) -> Callable[[], Method]:
-        METHODS[name] = method
-        return method
+    Raises
+    ------
+    KeyError
+        No such method; a validated recipe cannot cause this.
+    """
+    module, _, attribute = METHODS[name].partition(":")
+    found: type[Method] = getattr(import_module(module), attribute)
+    return found
 
-    return add
+
+def method_named(name: str) -> Method:
+    """An instance of :func:`method_class`; methods are stateless and take no arguments."""
+    return method_class(name)()
