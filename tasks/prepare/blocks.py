@@ -1,0 +1,152 @@
+"""Text files as blocks of whole words: UTF-8 checked, every white space ASCII, every line end ``\\n``.
+
+A block is cut after white space, so that words never straddle blocks and blocks can be encoded independently. Nothing
+here holds more than one block and one word.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from storage.errors import InputError
+
+BLOCK_BYTES = 2 << 20
+ASCII_SPACE = b"\t\n\x0b\x0c\r\x1c\x1d\x1e\x1f "
+
+# The multi-byte code points at which str.split() splits, as UTF-8: U+0085, U+00A0; U+1680, U+2000 to U+200A, U+2028,
+# U+2029, U+202F, U+205F, U+3000. tests/tasks/prepare/test_blocks.py holds this against str.isspace for all code points.
+_TWO_BYTES = (0xC285, 0xC2A0)
+_THREE_BYTES = (0xE19A80, *range(0xE28080, 0xE2808B), 0xE280A8, 0xE280A9, 0xE280AF, 0xE2819F, 0xE38080)
+
+
+def read_blocks(path: Path, block_bytes: int = BLOCK_BYTES) -> Iterator[bytes]:
+    r"""Yield a text in blocks that end in white space, the last one in ``\n``.
+
+    Parameters
+    ----------
+    path
+        A UTF-8 text with any mixture of ``\n``, ``\r\n`` and ``\r`` as line ends.
+    block_bytes
+        Bytes read at a time; blocks are about as long, longer only where one word is.
+
+    Yields
+    ------
+    bytes
+        Whole words with white space between them: multi-byte white space became as many spaces, ``\r\n`` and ``\r``
+        became ``\n``, and a missing last line end was added. The other bytes are the file's own.
+
+    Raises
+    ------
+    InputError
+        The file cannot be read, or is not UTF-8 (with the offset of the first wrong byte).
+    """
+    pending: list[bytes] = []
+    last = b""
+    for text in _read_characters(path, block_bytes):
+        plain = _with_plain_space(text)
+        cut = _after_last_space(plain)
+        if cut:
+            yield b"".join((*pending, plain[:cut]))
+            pending = []
+        if cut < len(plain):
+            pending.append(plain[cut:])
+        last = plain[-1:]
+    if last not in (b"", b"\n"):
+        yield b"".join((*pending, b"\n"))
+
+
+def _read_characters(path: Path, block_bytes: int) -> Iterator[bytes]:
+    r"""Pieces of the file that end between characters and never between ``\r`` and ``\n``; checked to be UTF-8."""
+    try:
+        with path.open("rb") as stream:
+            held, offset = b"", 0
+            while read := stream.read(block_bytes):
+                piece = held + read
+                whole = len(piece) - _unfinished(piece)
+                held, piece = piece[whole:], piece[:whole]
+                _check_utf8(path, piece, offset)
+                offset += whole
+                if piece:
+                    yield piece
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}.") from error
+    _check_utf8(path, held, offset)
+    if held:
+        yield held
+
+
+def _unfinished(piece: bytes) -> int:
+    r"""How many bytes at the end may belong with the next piece: a begun character, or a ``\r``."""
+    if piece.endswith(b"\r"):
+        return 1
+    for length in range(1, min(3, len(piece)) + 1):
+        byte = piece[-length]
+        if byte & 0xC0 != 0x80:
+            needed = 4 if byte >= 0xF0 else 3 if byte >= 0xE0 else 2 if byte >= 0xC0 else 1
+            return length if needed > length else 0
+    return 0
+
+
+def _check_utf8(path: Path, piece: bytes, offset: int) -> None:
+    # Arrow checks several times faster than bytes.decode; only a refusal needs Python, to say where.
+    array = pa.Array.from_buffers(
+        pa.large_string(), 1, [None, pa.py_buffer(np.array([0, len(piece)], dtype=np.int64)), pa.py_buffer(piece)]
+    )
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid as refusal:
+        try:
+            piece.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise InputError(
+                f"{path}: not UTF-8 at byte {offset + error.start} (0x{piece[error.start]:02x}: {error.reason}).",
+                hint="Convert the text to UTF-8, for instance with iconv.",
+            ) from refusal
+        raise
+
+
+def _with_plain_space(piece: bytes) -> bytes:
+    if not piece.isascii():
+        piece = _without_wide_space(piece)
+    if b"\r" in piece:
+        piece = piece.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+    return piece
+
+
+def _without_wide_space(piece: bytes) -> bytes:
+    """Overwrite multi-byte white space by as many spaces."""
+    data = np.frombuffer(piece, dtype=np.uint8)
+    leads = np.flatnonzero(data >= 0xC2)
+    data = np.concatenate((data, np.zeros(2, dtype=np.uint8)))
+    pairs = data[leads].astype(np.int32) << 8 | data[leads + 1]
+    two = leads[np.isin(pairs, _TWO_BYTES)]
+    candidates = np.isin(pairs, [code >> 8 for code in _THREE_BYTES])
+    triples = pairs[candidates] << 8 | data[leads[candidates] + 2]
+    three = leads[candidates][np.isin(triples, _THREE_BYTES)]
+    if not two.size and not three.size:
+        return piece
+    for start, width in ((two, 2), (three, 3)):
+        for step in range(width):
+            data[start + step] = ord(" ")
+    return data[: len(piece)].tobytes()
+
+
+def _after_last_space(piece: bytes) -> int:
+    """Where the last white space ends; 0 where there is none."""
+    # Nearly every text has a blank within a word's length of the end.
+    tail = max(0, len(piece) - 256)
+    found = max(piece.rfind(byte, tail) for byte in _SPACES)
+    if found < 0 and tail:
+        found = max(piece.rfind(byte, 0, tail) for byte in _SPACES)
+    return found + 1
+
+
+_SPACES = tuple(bytes([byte]) for byte in ASCII_SPACE)
+
+# Indexed by byte: does it separate words?
+IS_SPACE: npt.NDArray[np.bool_] = np.isin(np.arange(256, dtype=np.uint8), list(ASCII_SPACE))
