@@ -1,0 +1,44 @@
+"""Evaluation by purpose of the workload, and comparison of two evaluations on the same samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tasks.evaluate.comparison import compare
+from tasks.lazy import resolve
+from tasks.progress import Progress, silent
+
+if TYPE_CHECKING:
+    from storage.artifacts import ArtifactStore
+    from tasks.refs import DatasetRef, Evaluation, QuantizedRef
+    from tasks.workload.recipe import Runtime
+    from tasks.workload.workload import Workload
+
+__all__ = ["EVALUATORS", "compare", "evaluate"]
+
+EVALUATORS = {
+    "language-model": "tasks.evaluate.language_model:evaluate_language_model",
+    "sequence": "tasks.evaluate.sequence:evaluate_sequence",
+    "image-classification": "tasks.evaluate.classification:evaluate_classification",
+}
+
+
+def evaluate(
+    workload: Workload,
+    quantized: QuantizedRef,
+    runtime: Runtime,
+    dataset: DatasetRef,
+    store: ArtifactStore,
+    progress: Progress = silent,
+) -> Evaluation:
+    """Compute one candidate's quality, always anew, and keep its golden outputs and per-sample results.
+
+    Raises
+    ------
+    MeasurementError
+        The model computes something that is no number.
+    """
+    evaluator: Callable[[Workload, QuantizedRef, Runtime, DatasetRef, ArtifactStore, Progress], Evaluation]
+    evaluator = resolve(EVALUATORS, workload.purpose)
+    return evaluator(workload, quantized, runtime, dataset, store, progress)

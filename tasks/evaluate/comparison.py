@@ -1,0 +1,57 @@
+"""A candidate's quality against the baseline's on the same samples."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from storage.errors import MeasurementError
+from tasks.refs import Comparison, Evaluation
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from storage.artifacts import ArtifactStore
+
+
+def compare(baseline: Evaluation, candidate: Evaluation, store: ArtifactStore) -> Comparison:
+    """Difference of quality with its paired 95% interval, and agreement of the predictions.
+
+    Both read ``samples.safetensors``: ``quality``, float32 [N], each sample's contribution (its mean is the quality),
+    and ``prediction``, int64 [N]. Where a file has no ``quality`` (one random sequence is no sample of anything) there
+    is no interval; where it has no ``prediction`` there is no agreement.
+
+    Raises
+    ------
+    MeasurementError
+        The two were evaluated on different samples, or by different metrics.
+    """
+    from tasks.evaluate.paired import paired_difference
+
+    if baseline.quality_metric != candidate.quality_metric or baseline.samples != candidate.samples:
+        raise MeasurementError(
+            f"{candidate.recipe}/{candidate.runtime} ({candidate.quality_metric} on {candidate.samples} samples) "
+            f"cannot be compared to {baseline.recipe}/{baseline.runtime} ({baseline.quality_metric} on {baseline.samples}).",
+            hint="Evaluate both with the same [evaluate] settings on the same data.",
+        )
+    before, after = _samples(baseline, store), _samples(candidate, store)
+    low = high = agreement = None
+    if "quality" in before and "quality" in after:
+        _, low, high = paired_difference(before["quality"], after["quality"])
+    if "prediction" in before and "prediction" in after:
+        agreement = float((before["prediction"] == after["prediction"]).mean())
+    return Comparison(
+        quality_difference=candidate.quality - baseline.quality,
+        quality_difference_low=low,
+        quality_difference_high=high,
+        agreement=agreement,
+    )
+
+
+def _samples(evaluation: Evaluation, store: ArtifactStore) -> Mapping[str, NDArray[Any]]:
+    from safetensors.numpy import load_file
+
+    folder = store.path(evaluation.outputs.kind, evaluation.outputs.digest)
+    tensors: Mapping[str, NDArray[Any]] = load_file(folder / "samples.safetensors")
+    return tensors

@@ -1,0 +1,50 @@
+"""Networks by ``model.kind``: built with random weights, and the real inputs they are timed and compared on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from tasks.lazy import resolve
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from storage.artifacts import ArtifactStore
+    from tasks.refs import DatasetRef
+    from tasks.workload.model import Model
+    from tasks.workload.workload import Workload
+
+_BUILDERS = {
+    "word-lm": "tasks.models.word_lm:build_word_lm",
+    "lstm": "tasks.models.lstm:build_lstm",
+    "torchvision": "tasks.models.vision:build_vision",
+    "factory": "tasks.models.vision:build_vision",
+}
+_EXAMPLES = {
+    "word-lm": "tasks.models.word_lm:example_tokens",
+    "lstm": "tasks.models.lstm:example_sequence",
+    "torchvision": "tasks.models.vision:example_images",
+    "factory": "tasks.models.vision:example_images",
+}
+
+
+def build(spec: Model, dataset: DatasetRef) -> nn.Module:
+    """Build the network that `spec` describes, in evaluation mode, its weights drawn from torch's global generator."""
+    builder: Callable[[Model, DatasetRef], nn.Module] = resolve(_BUILDERS, spec.kind)
+    return builder(spec, dataset).eval()
+
+
+def example_inputs(
+    workload: Workload, dataset: DatasetRef, store: ArtifactStore, *, batch_size: int | None = None
+) -> dict[str, Tensor]:
+    """Real inputs by name, in calling order: what is timed, traced and kept as golden input.
+
+    Parameters
+    ----------
+    batch_size
+        Samples in the call; ``benchmark.batch_size`` where it is left out.
+    """
+    maker: Callable[[Workload, DatasetRef, ArtifactStore, int], dict[str, Tensor]]
+    maker = resolve(_EXAMPLES, workload.model.kind)
+    return maker(workload, dataset, store, batch_size or workload.benchmark.batch_size)
