@@ -1,7 +1,8 @@
 """The tables' columns: names, types, units and meaning, in one place.
 
 Schemas, validation, the catalog and ``docs/results.md`` are all made from these lists. A column may be added at the end
-of a table (older files then read as NULL); removing or retyping one breaks what people have saved, and a test refuses it.
+of a table (older files then read as NULL); removing or retyping one breaks what people have saved, and a test refuses
+it.
 """
 
 from __future__ import annotations

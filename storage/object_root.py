@@ -1,0 +1,103 @@
+"""A store on an object store that speaks S3."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from storage.errors import ConfigurationError
+from storage.root import Entry, StoreRoot, cache_folder, file_lock, url_key
+
+if TYPE_CHECKING:
+    import pyarrow.fs
+
+
+class ObjectRoot(StoreRoot):
+    """A store under ``s3://bucket/prefix``.
+
+    Credentials, region and endpoint come from where every S3 client takes them (``AWS_ACCESS_KEY_ID``,
+    ``AWS_ENDPOINT_URL``, ``~/.aws`` …). Listings are never cached: a cached one hides what another process wrote.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/")
+        self._prefix = self.url.removeprefix("s3://")
+        if not self._prefix.partition("/")[0]:
+            raise ConfigurationError(f'The store "{url}" names no bucket.', hint="Use s3://bucket/prefix.")
+
+    @cached_property
+    def _files(self) -> Any:
+        try:
+            import s3fs
+        except ImportError as error:
+            raise ConfigurationError(
+                f"The store {self.url} needs the s3 extra.", hint="Install it with: pip install 'nightquant[s3]'"
+            ) from error
+        return s3fs.S3FileSystem(use_listings_cache=False, skip_instance_cache=True)
+
+    @property
+    def local(self) -> None:
+        """None: there is no local folder."""
+
+    def uri(self, name: str) -> str:
+        """The file's URL."""
+        return f"{self.url}/{name}"
+
+    def list(self, prefix: str) -> list[Entry]:
+        """Every object under a prefix, sorted by name."""
+        found = self._files.find(f"{self._prefix}/{prefix}", detail=True)
+        entries = [
+            Entry(path.removeprefix(f"{self._prefix}/"), int(info["size"]), info["LastModified"].timestamp())
+            for path, info in found.items()
+        ]
+        return sorted(entries, key=lambda entry: entry.name)
+
+    def exists(self, name: str) -> bool:
+        """Whether there is an object of that name."""
+        return bool(self._files.isfile(f"{self._prefix}/{name}"))
+
+    def read(self, name: str) -> bytes:
+        """An object's bytes."""
+        content: bytes = self._files.cat_file(f"{self._prefix}/{name}")
+        return content
+
+    def put_new(self, name: str, content: bytes) -> bool:
+        """Write an object unless the key is taken: one conditional put."""
+        try:
+            self._files.pipe_file(f"{self._prefix}/{name}", content, mode="create")
+        except FileExistsError:
+            return False
+        return True
+
+    def put(self, name: str, content: bytes | Path) -> None:
+        """Write or replace an object; an upload in parts becomes visible when its last part is in."""
+        if isinstance(content, Path):
+            self._files.put_file(str(content), f"{self._prefix}/{name}")
+        else:
+            self._files.pipe_file(f"{self._prefix}/{name}", content)
+
+    def download(self, name: str, target: Path) -> None:
+        """Copy an object to a local path."""
+        self._files.get_file(f"{self._prefix}/{name}", str(target))
+
+    def delete(self, name: str) -> None:
+        """Remove an object."""
+        if self.exists(name):
+            self._files.rm_file(f"{self._prefix}/{name}")
+
+    def lock(self, name: str, *, shared: bool = False) -> AbstractContextManager[None]:
+        """Exclude the other processes of this host and user; other hosts are kept apart by conditional puts."""
+        return file_lock(cache_folder() / url_key(self.url) / "locks" / name, shared=shared)
+
+    def arrow(self) -> tuple[pyarrow.fs.FileSystem, str]:
+        """The fsspec file system behind pyarrow's interface."""
+        from pyarrow.fs import FSSpecHandler, PyFileSystem
+
+        handler = FSSpecHandler(self._files)  # type: ignore[abstract]  # the stubs miss what the class implements
+        return PyFileSystem(handler), self._prefix
+
+    def duckdb_filesystem(self) -> Any:
+        """The fsspec file system, which DuckDB reads ``s3://`` through; no extension is needed."""
+        return self._files

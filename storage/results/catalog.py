@@ -1,0 +1,171 @@
+"""The catalog: ``results.duckdb``, generated from the results files and swapped in whole."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import duckdb
+
+from storage.results.layout import broken, find_files, footer
+from storage.results.tables import TABLES, Table
+from storage.root import Entry, StoreRoot
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+CATALOG = "results.duckdb"
+# Up to this many rows are copied into the catalog, which then opens from any place; more stay in the files.
+MATERIALIZE_UP_TO = 2_000_000
+# The command-line client of the package index is a release behind the library and reads no newer format.
+_STORAGE_VERSION = "v1.5.0"
+_RAW = ("block_launch", "block_round", "block_s")
+_KEYS = "run_id, night, workload, recipe, runtime, setting, attempt, threads, batch_size, fingerprint"
+
+
+@dataclass(frozen=True)
+class Source:
+    """A table's current files, their rows and raw samples, and whether all of them have today's columns."""
+
+    table: Table
+    files: tuple[Entry, ...]
+    rows: int
+    samples: int
+    uniform: bool
+
+
+def refresh(root: StoreRoot | Path | str, *, materialize_up_to: int = MATERIALIZE_UP_TO) -> str:
+    """Build the catalog anew and swap it in; give its path or URL.
+
+    Refreshers of one host wait for each other, so that none publishes an older listing over a newer one. Readers keep
+    the catalog that they have open.
+
+    Raises
+    ------
+    StoreError
+        A results file is broken, or the store cannot be written.
+    """
+    root = StoreRoot.of(root)
+    with root.lock("catalog"), tempfile.TemporaryDirectory(prefix="nightquant-") as scratch:
+        built = Path(scratch) / CATALOG
+        build(root, built, materialize_up_to=materialize_up_to)
+        root.put(CATALOG, built)
+    return root.uri(CATALOG)
+
+
+def build(root: StoreRoot, target: Path, *, materialize_up_to: int = MATERIALIZE_UP_TO) -> None:
+    """Write a catalog of the store's present results to a local file that does not exist yet."""
+    with duckdb.connect() as connection:
+        filesystem = root.duckdb_filesystem()
+        if filesystem is not None:
+            connection.register_filesystem(filesystem)
+        connection.execute(f"attach '{quoted(str(target))}' as catalog (storage_version '{_STORAGE_VERSION}')")
+        connection.execute("use catalog")
+        connection.execute("create table catalog_files (table_name text, name text, bytes bigint)")
+        for table in TABLES.values():
+            source = inspect(root, table)
+            _add_table(connection, root, source, materialize_up_to)
+            for entry in source.files:
+                connection.execute("insert into catalog_files values (?, ?, ?)", [table.name, entry.name, entry.size])
+        for statement in view_files().values():
+            connection.execute(statement)
+        connection.execute("use memory")
+        connection.execute("detach catalog")
+
+
+def inspect(root: StoreRoot, table: Table) -> Source:
+    """Find a table's current files and read their footers."""
+    files = find_files(root, table).current
+    rows = samples = 0
+    expected = table.schema.empty_table().schema.names
+    uniform = True
+    for entry in files:
+        metadata = footer(root, entry)
+        rows += metadata.num_rows
+        uniform = uniform and metadata.schema.to_arrow_schema().names == expected
+        for group in range(metadata.num_row_groups if "block_s" in expected else 0):
+            chunk = metadata.row_group(group)
+            samples += next(
+                (
+                    chunk.column(index).num_values
+                    for index in range(chunk.num_columns)
+                    if chunk.column(index).path_in_schema.startswith("block_s.")
+                ),
+                0,
+            )
+    return Source(table, tuple(files), rows, samples, uniform)
+
+
+def _add_table(connection: duckdb.DuckDBPyConnection, root: StoreRoot, source: Source, materialize_up_to: int) -> None:
+    columns = [column.name for column in source.table.columns if column.name not in _RAW]
+    _add(connection, root, source, source.table.name, ", ".join(columns), source.rows <= materialize_up_to)
+    if len(columns) < len(source.table.columns):
+        _add(
+            connection,
+            root,
+            source,
+            "raw_blocks",
+            f"{_KEYS}, {', '.join(_RAW)}",
+            max(source.samples, source.rows) <= materialize_up_to,
+            "where block_s is not null",
+        )
+
+
+def _add(
+    connection: duckdb.DuckDBPyConnection,
+    root: StoreRoot,
+    source: Source,
+    name: str,
+    columns: str,
+    copied: bool,
+    where: str = "",
+) -> None:
+    if copied or not source.files:
+        with _registered(connection, root, source):
+            connection.execute(f"create table {name} as select {columns} from current_files {where}")
+        return
+    paths = ", ".join(f"'{quoted(root.uri(entry.name))}'" for entry in source.files)
+    by_name = "" if source.uniform else ", union_by_name = true"
+    connection.execute(
+        f"create view {name} as select {columns} "
+        f"from read_parquet([{paths}], hive_partitioning = false{by_name}) {where}"
+    )
+
+
+@contextmanager
+def _registered(connection: duckdb.DuckDBPyConnection, root: StoreRoot, source: Source) -> Iterator[None]:
+    import pyarrow as pa
+    import pyarrow.dataset as ds
+
+    filesystem, base = root.arrow()
+    paths = [f"{base}/{entry.name}" for entry in source.files]
+    # The fixed schema makes a column that a file is too old to have read as NULL, and spares a look at each file.
+    data: pa.Table | ds.Dataset = (
+        ds.dataset(paths, schema=source.table.schema, format="parquet", filesystem=filesystem)
+        if paths
+        else source.table.schema.empty_table()
+    )
+    connection.register("current_files", data)
+    try:
+        yield
+    except (duckdb.IOException, duckdb.InvalidInputException, pa.ArrowException) as error:
+        raise broken(root, f"results/{source.table.name}", error) from error
+    finally:
+        connection.unregister("current_files")
+
+
+def view_files() -> dict[str, str]:
+    """Every view's SQL by file name, in the order in which they build on each other."""
+    folder = resources.files("storage.results") / "views"
+    found = [item for item in folder.iterdir() if item.name.endswith(".sql")]
+    return {item.name: item.read_text(encoding="utf-8") for item in sorted(found, key=lambda item: item.name)}
+
+
+def quoted(text: str) -> str:
+    """Text inside single quotes of SQL."""
+    return text.replace("'", "''")

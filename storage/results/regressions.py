@@ -1,0 +1,73 @@
+"""Regressions of a night: the ``regressions_on`` macro's rows as values."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Literal
+
+import duckdb
+
+from storage.results.query import open_catalog
+from storage.root import StoreRoot
+
+Kind = Literal["slower", "larger", "worse", "vanished", "appeared", "improved"]
+
+
+@dataclass(frozen=True)
+class Regression:
+    """One finding about a candidate on a night.
+
+    ``tonight`` with its interval and ``reference`` (the median of ``nights`` valid nights before the last two) are in
+    the unit of ``metric``: speedup, size_bytes, quality_difference or quality. ``change`` is tonight ÷ reference - 1;
+    None where the reference is 0, and like the numbers None for a candidate that appeared or vanished.
+    """
+
+    workload: str
+    recipe: str
+    runtime: str
+    fingerprint: str
+    kind: Kind
+    metric: str
+    tonight: float | None
+    tonight_low: float | None
+    tonight_high: float | None
+    reference: float | None
+    change: float | None
+    nights: int
+
+    @property
+    def is_bad(self) -> bool:
+        """Whether it should wake someone: slower, larger, worse or gone."""
+        return self.kind in ("slower", "larger", "worse", "vanished")
+
+
+def find_regressions(
+    source: StoreRoot | Path | str | duckdb.DuckDBPyConnection, night: dt.date | None = None
+) -> list[Regression]:
+    """Compare a night with the nights before it on the same host; see the ``regressions`` view.
+
+    Parameters
+    ----------
+    source
+        A store's root, whose catalog must be fresh, or a connection to a catalog.
+    night
+        The night; by default the newest one of each workload.
+
+    Raises
+    ------
+    StoreError
+        The store holds no results.
+    """
+    if isinstance(source, duckdb.DuckDBPyConnection):
+        return _find(source, night)
+    with open_catalog(source) as connection:
+        return _find(connection, night)
+
+
+def _find(connection: duckdb.DuckDBPyConnection, night: dt.date | None) -> list[Regression]:
+    asked = "null::date" if night is None else f"date '{night.isoformat()}'"
+    columns = [field.name for field in fields(Regression)]
+    rows = connection.execute(f"select {', '.join(columns)} from regressions_on({asked})").fetchall()
+    return [Regression(*row) for row in rows]

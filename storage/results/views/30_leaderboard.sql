@@ -1,0 +1,50 @@
+-- Each workload's newest night, the best passing candidate first.
+-- speedup_over_best_float compares with the fastest float candidate, not with whichever float was named the baseline.
+-- example: select * from leaderboard where workload = 'word-lm'
+create view leaderboard as
+with newest as (
+    select rows.*
+    from candidates as rows
+    join (
+        select workload, arg_max(run_id, (night, measured_at)) as run_id from measurements group by workload
+    ) as last using (workload, run_id)
+),
+best_float as (
+    select
+        workload,
+        max(coalesce(speedup, 1.0)) as best_float_speedup,
+        arg_max(recipe || '/' || runtime, coalesce(speedup, 1.0)) as best_float
+    from newest
+    where method = 'none' and status = 'ok' and (speedup is not null or is_baseline)
+    group by workload
+),
+judged as (
+    select
+        newest.*,
+        promotions.decision,
+        promotions.objective,
+        promotions.reason,
+        coalesce(promotions.decision in ('promote', 'pass'), false) as passes,
+        best_float.best_float,
+        coalesce(newest.speedup, case when newest.is_baseline then 1.0 end) as ratio,
+        ratio / best_float.best_float_speedup as speedup_over_best_float
+    from newest
+    left join promotions using (run_id, workload, recipe, runtime)
+    left join best_float using (workload)
+)
+select
+    workload,
+    row_number() over (
+        partition by workload
+        order by passes desc, decision = 'promote' desc nulls last, status = 'ok' desc,
+            case when objective = 'smallest' then size_ratio else ratio end desc nulls last, recipe, runtime
+    ) as rank,
+    recipe, runtime, method, status, passes, decision, is_baseline, baseline,
+    size_bytes, baseline_size_bytes, size_ratio,
+    quality_metric, quality, baseline_quality, quality_difference, quality_difference_low, quality_difference_high,
+    higher_is_better, agreement,
+    latency_s, baseline_latency_s, ratio as speedup, speedup_low, speedup_high,
+    speedup_over_best_float, best_float,
+    peak_rss_bytes, coverage, verdict, reason, stage, error, night, run_id, profile, fingerprint, artifact_digest
+from judged
+order by workload, rank;

@@ -1,0 +1,131 @@
+-- A night against the last valid nights of the same host: alerts, and candidates that appeared or vanished.
+-- example: select workload, recipe, runtime, kind, metric, tonight, reference, change from regressions
+--
+-- A metric alerts where its whole interval clears the reference by more than the least effect that matters, on this
+-- night and on the one before. The reference is the median of the nights before those two.
+create view regression_settings as
+select
+    10 as reference_nights,    -- valid nights that the reference is taken over
+    3 as least_nights,         -- with fewer of them there is no reference, hence no alert
+    90 as history_days,        -- older nights are no history
+    0.05 as speed_effect,      -- least change of the latency ratio that matters, as a share
+    0.02 as size_effect,       -- the same for the size
+    0.01 as quality_effect;    -- the same for a quality without an interval; one with an interval has only to clear
+
+create macro regressions_on(asked) as table
+with tonight as (  -- each workload's run of that night (of its newest night where none is asked for)
+    select workload, arg_max(run_id, (night, measured_at)) as run_id, max(night) as night
+    from measurements
+    where asked is null or night = asked
+    group by workload
+),
+hosts as (
+    select distinct tonight.workload, tonight.run_id, tonight.night, rows.fingerprint, rows.profile
+    from tonight
+    join measurements as rows using (workload, run_id, night)
+    where rows.fingerprint is not null
+),
+history as (  -- one row per candidate and night up to tonight, on tonight's hosts
+    select rows.*, hosts.night as last_night
+    from candidates as rows
+    join hosts using (workload, fingerprint, profile)
+    where rows.night <= hosts.night
+        and rows.night > (select min(night) from tonight) - (select history_days from regression_settings)
+        and rows.night > hosts.night - (select history_days from regression_settings)
+        and (rows.night < hosts.night or rows.run_id = hosts.run_id)
+    qualify row_number() over (
+        partition by rows.workload, rows.recipe, rows.runtime, fingerprint, profile, rows.night
+        order by rows.measured_at desc
+    ) = 1
+),
+points as (  -- metric, value, interval, direction (1: more is better), least effect as a share of the reference
+    select *, 'speedup' as metric, speedup as value, coalesce(speedup_low, speedup) as low,
+        coalesce(speedup_high, speedup) as high, 1 as direction,
+        (select speed_effect from regression_settings) as effect
+    from history
+    where status = 'ok' and verdict = 'valid' and speedup is not null and not coalesce(is_baseline, false)
+    union all by name
+    select *, 'size_bytes' as metric, size_bytes::double as value, value as low, value as high, -1 as direction,
+        (select size_effect from regression_settings) as effect
+    from history
+    where status = 'ok' and size_bytes is not null
+    union all by name
+    select *, 'quality_difference' as metric, quality_difference as value, quality_difference_low as low,
+        quality_difference_high as high, case when higher_is_better then 1 else -1 end as direction, 0.0 as effect
+    from history
+    where status = 'ok' and quality_difference_low is not null and quality_difference_high is not null
+    union all by name
+    select *, 'quality' as metric, quality as value, value as low, value as high,
+        case when higher_is_better then 1 else -1 end as direction, (select quality_effect from regression_settings) as effect
+    from history
+    where status = 'ok' and quality is not null
+        and (quality_difference_low is null or quality_difference_high is null)
+),
+ranked as (
+    select *, row_number() over (
+        partition by workload, recipe, runtime, fingerprint, profile, metric, baseline, threads, batch_size
+        order by night desc
+    ) as age
+    from points
+),
+compared as (
+    select
+        workload, recipe, runtime, fingerprint, profile, metric,
+        any_value(direction) as direction,
+        max(last_night) as night,
+        max(night) filter (age = 1) as measured_night,
+        max(value) filter (age = 1) as value,
+        max(low) filter (age = 1) as low,
+        max(high) filter (age = 1) as high,
+        max(low) filter (age = 2) as low_before,
+        max(high) filter (age = 2) as high_before,
+        median(value) filter (age between 3 and 2 + (select reference_nights from regression_settings)) as reference,
+        count(*) filter (age between 3 and 2 + (select reference_nights from regression_settings)) as nights,
+        max(effect) * abs(reference) as margin
+    from ranked
+    group by workload, recipe, runtime, fingerprint, profile, metric, baseline, threads, batch_size
+),
+alerts as (
+    select *,
+        greatest(high, high_before) < reference - margin as fell,
+        least(low, low_before) > reference + margin as rose
+    from compared
+    where measured_night = night and nights >= (select least_nights from regression_settings)
+),
+seen as (
+    select workload, recipe, runtime, fingerprint, profile, night, last_night,
+        dense_rank() over (partition by workload, fingerprint, profile order by night desc) as age
+    from history
+),
+membership as (
+    select workload, recipe, runtime, fingerprint, max(last_night) as night,
+        bool_or(age = 1) as is_there, bool_or(age = 2) as was_there
+    from seen
+    where age <= 2
+    group by workload, recipe, runtime, fingerprint, profile
+    having is_there <> was_there
+),
+has_before as (
+    select distinct workload, fingerprint from seen where age = 2
+)
+select
+    workload, recipe, runtime, fingerprint,
+    case
+        when (fell and direction = 1) or (rose and direction = -1)
+            then case metric when 'speedup' then 'slower' when 'size_bytes' then 'larger' else 'worse' end
+        else 'improved'
+    end as kind,
+    metric,
+    value as tonight, low as tonight_low, high as tonight_high, reference,
+    case when reference <> 0 then value / reference - 1 end as change,
+    nights, night
+from alerts
+where fell or rose
+union all
+select workload, recipe, runtime, fingerprint, case when is_there then 'appeared' else 'vanished' end as kind, 'candidate' as metric,
+    null, null, null, null, null, 0, night
+from membership
+join has_before using (workload, fingerprint)
+order by workload, recipe, runtime, metric;
+
+create view regressions as select * from regressions_on(null::date);

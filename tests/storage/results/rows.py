@@ -1,0 +1,121 @@
+"""Rows for the tests: valid ones, of which each test changes what it is about."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+from typing import Any
+
+from storage.results.writer import ResultsStore
+
+FINGERPRINT = "f" * 64
+
+
+def at(night: dt.date, hour: int = 3) -> dt.datetime:
+    return dt.datetime.combine(night, dt.time(hour), dt.UTC)
+
+
+def measurement(run_id: str, night: dt.date, **changes: Any) -> dict[str, Any]:
+    speedup = changes.get("speedup", 2.0)
+    row = {
+        "run_id": run_id,
+        "night": night,
+        "workload": "word-lm",
+        "recipe": "dynamic",
+        "runtime": "eager",
+        "setting": "primary",
+        "attempt": 1,
+        "threads": 1,
+        "batch_size": 1,
+        "status": "ok",
+        "measured_at": at(night),
+        "profile": "standard",
+        "purpose": "language-model",
+        "method": "dynamic",
+        "baseline": "float/eager",
+        "is_baseline": False,
+        "fingerprint": FINGERPRINT,
+        "size_bytes": 400,
+        "baseline_size_bytes": 1000,
+        "size_ratio": 2.5,
+        "quality_metric": "loss",
+        "quality": 4.1,
+        "baseline_quality": 4.0,
+        "quality_difference": 0.1,
+        "quality_difference_low": 0.09,
+        "quality_difference_high": 0.11,
+        "higher_is_better": False,
+        "metrics": {"loss": 4.1, "perplexity": 60.3},
+        "latency_s": 0.1,
+        "latency_q25_s": 0.09,
+        "latency_q75_s": 0.11,
+        "baseline_latency_s": 0.2,
+        "speedup": speedup,
+        "speedup_low": speedup and speedup * 0.99,
+        "speedup_high": speedup and speedup * 1.01,
+        "peak_rss_bytes": 5000,
+        "verdict": "valid",
+        "block_launch": [0, 0, 1],
+        "block_round": [0, 1, 0],
+        "block_s": [0.1, 0.11, 0.09],
+    }
+    return row | changes
+
+
+def baseline(run_id: str, night: dt.date, **changes: Any) -> dict[str, Any]:
+    plain = {
+        "recipe": "float",
+        "method": "none",
+        "is_baseline": True,
+        "speedup": 1.0,
+        "size_bytes": 1000,
+        "size_ratio": 1.0,
+        "quality": 4.0,
+        "quality_difference": 0.0,
+        "quality_difference_low": None,
+        "quality_difference_high": None,
+    }
+    return measurement(run_id, night, **(plain | changes))
+
+
+def run_row(run_id: str, night: dt.date, **changes: Any) -> dict[str, Any]:
+    row = {
+        "run_id": run_id,
+        "night": night,
+        "started_at": at(night, 2),
+        "finished_at": at(night, 4),
+        "status": "completed",
+        "profile": "standard",
+        "workloads": 1,
+        "candidates_ok": 2,
+        "candidates_failed": 0,
+        "fingerprint": FINGERPRINT,
+        "host": "bench",
+        "cpu": "A processor",
+    }
+    return row | changes
+
+
+def promotion(run_id: str, night: dt.date, **changes: Any) -> dict[str, Any]:
+    row = {
+        "run_id": run_id,
+        "night": night,
+        "workload": "word-lm",
+        "recipe": "dynamic",
+        "runtime": "eager",
+        "decision": "promote",
+        "decided_at": at(night),
+        "objective": "fastest",
+        "rules": "[]",
+        "reason": "fastest of those that pass",
+    }
+    return row | changes
+
+
+def write_night(root: Path | str, night: dt.date, rows: list[dict[str, Any]] | None = None, run_id: str = "") -> str:
+    """Append one run with its rows (a baseline and a candidate by default); give its id."""
+    run = run_id or f"run-{night}"
+    store = ResultsStore(root)
+    store.append("measurements", rows or [baseline(run, night), measurement(run, night)], run, at(night))
+    store.append("runs", [run_row(run, night)], run, at(night, 4))
+    return run

@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import datetime as dt
+import math
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage.errors import StoreError
+from storage.results.tables import MEASUREMENTS, TABLES
+from storage.results.validate import validated
+from storage.results.writer import ResultsStore
+from tests.storage.results.rows import at, baseline, measurement, promotion, run_row
+
+NIGHT = dt.date(2026, 3, 1)
+
+
+def test_one_file_per_run_and_table_in_the_month_of_publication(tmp_path: Path) -> None:
+    path = ResultsStore(tmp_path).append("measurements", [measurement("r1", NIGHT)], "r1", at(dt.date(2026, 4, 2)))
+    assert path == str(tmp_path / "results/measurements/month=2026-04/r1.parquet")
+    assert [item.name for item in Path(path).parent.iterdir()] == ["r1.parquet"]
+
+
+def test_units_and_schema_version_are_in_the_file(tmp_path: Path) -> None:
+    path = ResultsStore(tmp_path).append("measurements", [measurement("r1", NIGHT)], "r1", at(NIGHT))
+    schema = pq.read_schema(path)
+    assert schema.field("latency_s").metadata[b"unit"] == b"seconds"
+    assert schema.metadata[b"nightquant.schema"] == b"1"
+
+
+def test_text_is_dictionary_encoded_and_floats_are_split(tmp_path: Path) -> None:
+    path = ResultsStore(tmp_path).append("measurements", [measurement("r1", NIGHT)], "r1", at(NIGHT))
+    group = pq.ParquetFile(path).metadata.row_group(0)
+    encodings = {group.column(i).path_in_schema: set(group.column(i).encodings) for i in range(group.num_columns)}
+    assert "RLE_DICTIONARY" in encodings["workload"]
+    for name in ("speedup", "block_s.list.element", "metrics.key_value.value"):
+        assert "BYTE_STREAM_SPLIT" in encodings[name]
+        assert "RLE_DICTIONARY" not in encodings[name]
+
+
+@pytest.mark.parametrize("month", [3, 4])
+def test_a_retried_run_gives_the_file_that_exists_already(tmp_path: Path, month: int) -> None:
+    store = ResultsStore(tmp_path)
+    first = store.append("measurements", [measurement("r1", NIGHT)], "r1", at(NIGHT))
+    again = store.append("measurements", [measurement("r1", NIGHT, speedup=9.0)], "r1", at(dt.date(2026, month, 9)))
+    assert again == first
+    assert len(list(tmp_path.rglob("*.parquet"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"speedup": math.nan}, "column speedup holds NaN"),
+        ({"block_s": [0.1, math.inf]}, "column block_s holds NaN"),
+        ({"metrics": {"loss": math.nan}}, "column metrics holds NaN"),
+        ({"speedup": 0.0}, "out of range for ratio"),
+        ({"latency_s": -1.0}, "out of range for seconds"),
+        ({"coverage": 1.5}, "out of range for share"),
+        ({"size_bytes": "many"}, "column size_bytes is no int64"),
+        ({"workload": None}, "column workload is NULL in row 1"),
+        ({"latency_ms": 3.0}, "unknown columns"),
+        ({"run_id": "other"}, "in a file of run"),
+        ({"recipe": "float"}, "share"),
+        ({"status": "fine"}, "expected one of ok, failed"),
+    ],
+)
+def test_a_bad_row_is_refused_and_nothing_is_written(tmp_path: Path, changes: dict[str, object], message: str) -> None:
+    rows = [baseline("r1", NIGHT), measurement("r1", NIGHT) | changes]
+    with pytest.raises(StoreError, match=message):
+        ResultsStore(tmp_path).append("measurements", rows, "r1", at(NIGHT))
+    assert not list(tmp_path.rglob("*.parquet"))
+
+
+@pytest.mark.parametrize("run_id", ["", "../x", "a/b", ".hidden", "compacted-0001", "x" * 200])
+def test_a_run_id_that_is_no_file_name_is_refused(tmp_path: Path, run_id: str) -> None:
+    with pytest.raises(StoreError, match="no run id"):
+        ResultsStore(tmp_path).append("runs", [run_row(run_id, NIGHT)], run_id, at(NIGHT))
+
+
+def test_an_unknown_table_and_a_naive_time_are_refused(tmp_path: Path) -> None:
+    store = ResultsStore(tmp_path)
+    with pytest.raises(StoreError, match="Expected one of: runs"):
+        store.append("results", [], "r1", at(NIGHT))
+    with pytest.raises(StoreError, match="time zone"):
+        store.append("runs", [run_row("r1", NIGHT)], "r1", dt.datetime(2026, 3, 1))  # noqa: DTZ001
+
+
+def test_an_unwritable_store_says_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "store").write_text("a file, no folder")
+    with pytest.raises(StoreError, match="choose another place with --store"):
+        ResultsStore(tmp_path / "store").append("runs", [run_row("r1", NIGHT)], "r1", at(NIGHT))
+
+
+@pytest.mark.parametrize("table", list(TABLES))
+def test_no_rows_are_good_too(tmp_path: Path, table: str) -> None:
+    path = ResultsStore(tmp_path).append(table, [], "r1", at(NIGHT))
+    assert pq.read_table(path).num_rows == 0
+
+
+def test_promotions_and_runs_round_trip(tmp_path: Path) -> None:
+    store = ResultsStore(tmp_path)
+    for table, row in (("promotions", promotion("r1", NIGHT)), ("runs", run_row("r1", NIGHT))):
+        read = pq.ParquetFile(store.append(table, [row], "r1", at(NIGHT))).read().to_pylist()[0]
+        assert {name: read[name] for name in row} == row
+
+
+finite = st.floats(min_value=1e-300, max_value=1e300)
+
+
+@given(st.lists(st.tuples(finite, st.integers(0, 2**62), st.lists(finite, max_size=4)), max_size=6))
+def test_valid_rows_keep_their_values_and_are_sorted(values: list[tuple[float, int, list[float]]]) -> None:
+    rows = [
+        measurement("r1", NIGHT, recipe=f"recipe-{index}", latency_s=latency, size_bytes=size, block_s=blocks)
+        for index, (latency, size, blocks) in enumerate(values)
+    ]
+    table = validated(MEASUREMENTS, rows[::-1], "r1")
+    assert table.schema.equals(MEASUREMENTS.schema, check_metadata=True)
+    kept = [(row["latency_s"], row["size_bytes"], row["block_s"]) for row in table.to_pylist()]
+    assert kept == values
