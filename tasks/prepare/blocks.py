@@ -95,7 +95,7 @@ def _unfinished(piece: bytes) -> int:
 def _check_utf8(path: Path, piece: bytes, offset: int) -> None:
     # Arrow checks several times faster than bytes.decode; only a refusal needs Python, to say where.
     array = pa.Array.from_buffers(
-        pa.large_string(), 1, [None, pa.py_buffer(np.array([0, len(piece)], dtype=np.int64)), pa.py_buffer(piece)]
+        pa.large_string(), 1, [None, pa.py_buffer(np.array([0, len(piece)], dtype=np.int64).data), pa.py_buffer(piece)]
     )
     try:
         array.validate(full=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -80,5 +80,4 @@ def load_ids(dataset: DatasetRef, split: str, store: ArtifactStore) -> torch.Ten
 def load_vocabulary(dataset: DatasetRef, store: ArtifactStore) -> list[str]:
     """The words of a corpus by id."""
     table = pq.read_table(store.path(dataset.kind, dataset.digest) / tokenize.VOCABULARY_FILE, columns=["word"])
-    words: list[str] = table.column("word").to_pylist()
-    return words
+    return cast(list[str], table.column("word").to_pylist())

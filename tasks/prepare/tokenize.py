@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -133,9 +134,9 @@ def encode_block(block: bytes) -> EncodedBlock:
     begins |= data == _NEW_LINE
     offsets = np.append(np.flatnonzero(begins), len(data)).astype(np.int32)
     spans = pa.Array.from_buffers(
-        pa.binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(block)]
+        pa.binary(), len(offsets) - 1, [None, pa.py_buffer(offsets.data), pa.py_buffer(block)]
     ).dictionary_encode()
-    return EncodedBlock(spans.indices.to_numpy(), spans.dictionary.to_pylist(), len(block))
+    return EncodedBlock(spans.indices.to_numpy(), cast(list[bytes], spans.dictionary.to_pylist()), len(block))
 
 
 def _encoded(pool: ThreadPoolExecutor, blocks: Iterable[bytes]) -> Iterator[EncodedBlock]:

@@ -1,0 +1,212 @@
+"""Files from anywhere: local ones in place, remote ones downloaded whole, checked and resumed where they broke off."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+from storage.digest import file_digest
+from storage.errors import ConfigurationError, InputError, StoreError
+from storage.remote import Broken, Refused, Stream, open_stream
+
+Listener = Callable[[float, float, str], None]
+
+_LONGEST_WAIT_S = 60.0
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file by its SHA-256; `path` downloads it where it is not here yet."""
+
+    sha256: str
+    path: Callable[[], Path]
+
+
+@contextmanager
+def fetch(
+    uri: str,
+    folder: Path,
+    *,
+    sha256: str | None,
+    max_bytes: int,
+    retries: int = 4,
+    first_wait_s: float = 0.5,
+    progress: Listener = lambda done, total, unit: None,
+) -> Iterator[Source]:
+    """Give access to a file; what was downloaded is removed when the block ends without an error.
+
+    Nothing is downloaded before :attr:`Source.path` is called. A download is kept in `folder` as ``<sha256>.part``
+    until it is whole and its SHA-256 is right, and goes on there after a broken connection, a crash or an error in
+    the block.
+
+    Parameters
+    ----------
+    uri
+        Plain path, ``file://``, ``https://``, ``http://`` to this machine, or anything that fsspec opens.
+    folder
+        Where downloads lie; made when it is needed.
+    sha256
+        What the file's content must be; required for all but local files.
+    max_bytes
+        Larger files are refused.
+    retries
+        How often a broken download is taken up again, with exponentially growing pauses.
+    first_wait_s
+        The first pause, in seconds.
+
+    Raises
+    ------
+    ConfigurationError
+        The URI is not allowed, or is remote and has no SHA-256.
+    InputError
+        The file cannot be had, is too large, or is another one.
+    StoreError
+        The folder cannot be written.
+    """
+    local = local_path(uri)
+    if local is not None:
+        digest = _check_local(local, sha256, max_bytes)
+        yield Source(digest, lambda: local)
+        return
+    if "::" in uri:
+        raise ConfigurationError(f"{shown(uri)}: chained URIs are not allowed.", hint="Name the file itself.")
+    if sha256 is None:
+        raise ConfigurationError(
+            f"{shown(uri)} is remote and has no sha256.",
+            hint="Add its SHA-256 beside its URI; without it nobody could tell what was run.",
+        )
+    target = folder / sha256
+    download = _Download(uri, target, sha256, max_bytes, retries, first_wait_s, progress)
+    yield Source(sha256, download.run)
+    target.unlink(missing_ok=True)
+
+
+def local_path(uri: str) -> Path | None:
+    """The path that a plain path or a ``file://`` URI names, or None for anything remote."""
+    if "://" not in uri:
+        return Path(uri)
+    parts = urlsplit(uri)
+    if parts.scheme == "file" and parts.netloc in ("", "localhost"):
+        return Path(unquote(parts.path))
+    return None
+
+
+def shown(uri: str) -> str:
+    """The URI as messages may show it: without a password and without a query, which may hold a signature."""
+    parts = urlsplit(uri)
+    host = parts.netloc.rpartition("@")[2]
+    return urlunsplit((parts.scheme, host, parts.path, "", ""))
+
+
+def _check_local(path: Path, sha256: str | None, max_bytes: int) -> str:
+    try:
+        size = path.stat().st_size
+        if not path.is_file():
+            raise InputError(f"{path}: not a file.")
+        if size > max_bytes:
+            raise InputError(f"{path}: {size} bytes, but at most {max_bytes} are allowed.", hint="Raise max_bytes.")
+        digest = file_digest(path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}.") from error
+    if sha256 is not None and digest != sha256:
+        raise InputError(f"{path}: its SHA-256 is {digest}, but {sha256} was expected.", hint="Is it the right file?")
+    return digest
+
+
+@dataclass(frozen=True)
+class _Download:
+    uri: str
+    target: Path
+    sha256: str
+    max_bytes: int
+    retries: int
+    first_wait_s: float
+    progress: Listener
+
+    def run(self) -> Path:
+        """Download to the final name, or find the whole file there."""
+        part = self.target.with_name(self.target.name + ".part")
+        try:
+            part.parent.mkdir(parents=True, exist_ok=True)
+            with part.open("ab") as lock:
+                # Another process that wants the same file waits here and finds it whole.
+                fcntl.flock(lock, fcntl.LOCK_EX)
+                if self.target.exists():
+                    part.unlink(missing_ok=True)
+                else:
+                    self._complete(part)
+                    part.replace(self.target)
+        except OSError as error:
+            raise StoreError(
+                f"{part.parent}: cannot be written: {error.strerror or error}.",
+                hint="Free some space or mend the permissions; the download goes on where it stopped.",
+            ) from error
+        return self.target
+
+    def _complete(self, part: Path) -> None:
+        resumed = part.stat().st_size > 0
+        self._receive(part)
+        digest = file_digest(part)
+        if digest != self.sha256 and resumed:
+            # What lay there may have been the beginning of another version of the file.
+            os.truncate(part, 0)
+            self._receive(part)
+            digest = file_digest(part)
+        if digest != self.sha256:
+            os.truncate(part, 0)
+            raise InputError(
+                f"{shown(self.uri)}: its SHA-256 is {digest}, but {self.sha256} was expected.",
+                hint="The file was changed or is not the one that was meant; correct the URI or the sha256.",
+            )
+
+    def _receive(self, part: Path) -> None:
+        """Fill `part` to the end, however often the connection breaks."""
+        version = ""
+        for attempt in range(self.retries + 1):
+            try:
+                with open_stream(self.uri, part.stat().st_size, version) as stream:
+                    version = stream.version
+                    self._write(part, stream)
+                return
+            except Refused as error:
+                raise self._unavailable(str(error), attempt + 1) from error
+            except Broken as error:
+                if attempt == self.retries:
+                    raise self._unavailable(str(error), attempt + 1) from error
+                # Jitter keeps many hosts that lost one server from coming back at the same moment.
+                time.sleep(min(_LONGEST_WAIT_S, self.first_wait_s * 2**attempt) * random.uniform(0.5, 1.0))
+
+    def _write(self, part: Path, stream: Stream) -> None:
+        self._check_size(stream.total or 0)
+        with part.open("r+b") as file:
+            file.truncate(stream.start)
+            file.seek(stream.start)
+            done = stream.start
+            for piece in stream.pieces:
+                done += len(piece)
+                self._check_size(done)
+                file.write(piece)
+                self.progress(done, max(stream.total or 0, done), "B")
+        if stream.total is not None and done < stream.total:
+            raise Broken(f"the connection ended after {done} of {stream.total} bytes")
+
+    def _check_size(self, size: int) -> None:
+        if size > self.max_bytes:
+            raise InputError(
+                f"{shown(self.uri)}: {size} bytes or more, but at most {self.max_bytes} are allowed.",
+                hint="Raise max_bytes if that is right.",
+            )
+
+    def _unavailable(self, reason: str, attempts: int) -> InputError:
+        tried = f" (tried {attempts} times)" if attempts > 1 else ""
+        return InputError(
+            f"{shown(self.uri)} cannot be had: {reason}{tried}.",
+            hint="Check the URI and the network; what was downloaded so far is kept and the next run goes on from it.",
+        )

@@ -1,0 +1,96 @@
+"""Reading state dicts that others wrote: tensors only, whatever the file claims to be."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from storage.errors import InputError
+
+# Keys under which training scripts put the state dict beside optimizer state, epoch and so on.
+_WRAPPERS = ("state_dict", "model_state_dict", "model", "module")
+# Prefixes that DataParallel and torch.compile put before every key.
+_PREFIXES = ("module.", "_orig_mod.")
+
+
+def read_state(path: Path, shown: str = "") -> dict[str, Tensor]:
+    """Read a state dict from a safetensors or a ``torch.save`` file, by content and not by name.
+
+    A pickle is opened with PyTorch's restricted unpickler, which makes tensors and plain containers and calls nothing
+    else; anything beyond that is refused before it runs.
+
+    Parameters
+    ----------
+    path
+        The file.
+    shown
+        How messages name the file, where its path is not what the user wrote.
+
+    Returns
+    -------
+    dict
+        Tensors by key, without wrappers and prefixes that training scripts add.
+
+    Raises
+    ------
+    InputError
+        The file is broken, is no state dict, or would run code.
+    """
+    shown = shown or str(path)
+    try:
+        loaded = load_file(path) if _is_safetensors(path) else _restricted_load(path)
+    except pickle.UnpicklingError as error:
+        raise InputError(
+            f"{shown}: refused, because loading it could run code: it holds more than tensors.",
+            hint=f"Save the model's state_dict() alone, best with safetensors. What was refused: {_first_line(error)}",
+        ) from error
+    except (SafetensorError, RuntimeError, EOFError, ValueError, KeyError, OSError, UnicodeDecodeError) as error:
+        raise InputError(
+            f"{shown}: cannot be read as a state dict: {_first_line(error)}.",
+            hint="Is it whole? Expected a file of torch.save(model.state_dict()) or of safetensors.",
+        ) from error
+    return _unwrapped(loaded, shown)
+
+
+def _is_safetensors(path: Path) -> bool:
+    """Safetensors begin with the length of their JSON header, which begins with a brace."""
+    with path.open("rb") as stream:
+        start = stream.read(9)
+    return len(start) == 9 and start[8:] == b"{" and int.from_bytes(start[:8], "little") < 100_000_000
+
+
+def _restricted_load(path: Path) -> Any:
+    return torch.load(path, map_location="cpu", weights_only=True)
+
+
+def _unwrapped(loaded: Any, shown: str) -> dict[str, Tensor]:
+    while isinstance(loaded, Mapping) and not _is_state(loaded):
+        inner = next((loaded[key] for key in _WRAPPERS if isinstance(loaded.get(key), Mapping)), None)
+        if inner is None:
+            break
+        loaded = inner
+    if not isinstance(loaded, Mapping) or not _is_state(loaded):
+        found = f"keys {list(loaded)[:5]}" if isinstance(loaded, Mapping) else type(loaded).__name__
+        raise InputError(
+            f"{shown}: holds no state dict (found {found}).", hint="Expected names of parameters with their tensors."
+        )
+    state = dict(loaded)
+    for prefix in _PREFIXES:
+        if all(key.startswith(prefix) for key in state):
+            state = {key.removeprefix(prefix): tensor for key, tensor in state.items()}
+    return state
+
+
+def _is_state(value: Mapping[Any, Any]) -> bool:
+    return bool(value) and all(isinstance(key, str) and isinstance(item, Tensor) for key, item in value.items())
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
