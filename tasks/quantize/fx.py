@@ -1,0 +1,35 @@
+"""FX graph mode: the graph is rewritten, so functional operations are observed and fused like modules."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+from torch.ao.quantization.quantize_fx import fuse_fx, prepare_fx, prepare_qat_fx
+
+from tasks.quantize.flow import Plan
+from tasks.quantize.observers import mapping_for
+from tasks.quantize.wrap import remove_stubs
+from tasks.workload.recipe import QatRecipe, StaticRecipe
+
+
+def fused(model: nn.Module) -> nn.Module:
+    """The float model with its chains fused, as a graph module; parameters are shared with `model`."""
+    remove_stubs(model)
+    return fuse_fx(model.eval())
+
+
+def observed(
+    model: nn.Module, plan: Plan, recipe: StaticRecipe | QatRecipe, example_inputs: Mapping[str, torch.Tensor]
+) -> nn.Module:
+    """Attach observers (static) or fake quantization (qat) to a float model's graph."""
+    remove_stubs(model)
+    mapping = mapping_for(recipe)
+    kept = {*plan.excluded, *(path for chain in plan.chains if chain.head in plan.excluded for path in chain.modules)}
+    for path in sorted(kept):
+        mapping.set_module_name(path, None)
+    inputs = tuple(example_inputs.values())
+    if recipe.method == "qat":
+        return prepare_qat_fx(model.train(), mapping, inputs)
+    return prepare_fx(model.eval(), mapping, inputs)

@@ -1,0 +1,71 @@
+"""Post-training static quantization: observe, calibrate, convert."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import nn
+from torch.ao.quantization import convert
+from torch.ao.quantization.quantize_fx import convert_fx
+from torch.fx import GraphModule
+
+from tasks.quantize import eager, fx
+from tasks.quantize.attribution import attribute
+from tasks.quantize.base import Context, Converted
+from tasks.quantize.calibrate import calibrate
+from tasks.quantize.coverage import leaves_of
+from tasks.quantize.flow import Plan, make_plan
+from tasks.quantize.trial import try_out
+from tasks.workload.recipe import QatRecipe, Recipe, StaticRecipe
+
+
+class Static:
+    """Weights and activations to int8 by ranges seen in calibration, in eager or FX graph mode."""
+
+    def convert(self, model: nn.Module, recipe: Recipe, context: Context) -> Converted:
+        """Quantize a float model.
+
+        Raises
+        ------
+        QuantizationError
+            The recipe's flow cannot express the model, there is nothing to calibrate with, an operation has no
+            quantized kernel, or numbers are not finite.
+        """
+        if not isinstance(recipe, StaticRecipe):
+            raise TypeError(f"expected a static recipe, got {recipe.method}")
+        leaves = leaves_of(model)
+        plan = make_plan(model, recipe, context.example_inputs)
+        prepared = observed(model, plan, recipe, context.example_inputs)
+        calibrate(prepared, recipe, context)
+        converted = finished(prepared)
+        try_out(converted, context.example_inputs)
+        return Converted(converted, plan.flow, attribute(leaves, converted, plan))
+
+    def skeleton(
+        self, model: nn.Module, recipe: Recipe, flow: str, example_inputs: Mapping[str, torch.Tensor]
+    ) -> nn.Module:
+        """The same structure with default scales; `flow` is the one that `convert` took."""
+        if not isinstance(recipe, StaticRecipe | QatRecipe):
+            raise TypeError(f"expected a static or qat recipe, got {recipe.method}")
+        taken = recipe.model_copy(update={"flow": flow})
+        plan = make_plan(model, taken, example_inputs)
+        return finished(observed(model, plan, taken, example_inputs))
+
+
+def observed(
+    model: nn.Module, plan: Plan, recipe: StaticRecipe | QatRecipe, example_inputs: Mapping[str, torch.Tensor]
+) -> nn.Module:
+    """A float model with observers or fake quantization, by the flow of the plan."""
+    if plan.flow == "fx":
+        return fx.observed(model, plan, recipe, example_inputs)
+    return eager.observed(model, plan, recipe, example_inputs)
+
+
+def finished(prepared: nn.Module) -> nn.Module:
+    """The quantized model, from one that has seen its data; packed for the quantized engine that is set."""
+    prepared.eval()
+    if isinstance(prepared, GraphModule):
+        return convert_fx(prepared)
+    converted: nn.Module = convert(prepared, inplace=True)  # type: ignore[no-untyped-call]
+    return converted
