@@ -1,15 +1,15 @@
-"""What a quantization method is: a registry entry that converts a float model and can rebuild the result's structure."""
+"""What a quantization method is: it converts a float model and can rebuild the result's structure without data."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Protocol
 
 import torch
 
 from storage.artifacts import ArtifactStore
+from tasks.lazy import resolve
 from tasks.progress import Progress, silent
 from tasks.refs import DatasetRef, ModuleCoverage
 from tasks.workload.recipe import Recipe
@@ -44,11 +44,15 @@ class Method(Protocol):
     no pickle is ever needed to store an eager quantized model.
     """
 
-    def convert(self, model: torch.nn.Module, recipe: Recipe, context: Context) -> Converted: ...
+    def convert(self, model: torch.nn.Module, recipe: Recipe, context: Context) -> Converted:
+        """Quantize `model` as `recipe` says."""
+        ...
 
     def skeleton(
         self, model: torch.nn.Module, recipe: Recipe, flow: str, example_inputs: Mapping[str, torch.Tensor]
-    ) -> torch.nn.Module: ...
+    ) -> torch.nn.Module:
+        """Give `model` the structure that `convert` gave it, in the flow that it took."""
+        ...
 
 
 # Imported only when a recipe asks for it: a benchmark child that loads a float model needs no quantizer.
@@ -60,19 +64,13 @@ METHODS: dict[str, str] = {
 }
 
 
-def method_class(name: str) -> type[Method]:
-    """The class that carries out a recipe's method.
+def method_named(name: str) -> Method:
+    """The method that recipes call `name`; methods are stateless and made without arguments.
 
     Raises
     ------
     KeyError
         No such method; a validated recipe cannot cause this.
     """
-    module, _, attribute = METHODS[name].partition(":")
-    found: type[Method] = getattr(import_module(module), attribute)
-    return found
-
-
-def method_named(name: str) -> Method:
-    """An instance of :func:`method_class`; methods are stateless and take no arguments."""
-    return method_class(name)()
+    method: Method = resolve(METHODS, name)()
+    return method

@@ -1,0 +1,77 @@
+"""Embeddings with 8-bit or 4-bit rows: weights only, each row with a scale and an offset of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor, nn
+from torch.ao.nn.quantized import Embedding
+from torch.ao.quantization import PerChannelMinMaxObserver
+
+from storage.errors import QuantizationError
+
+_ops = torch.ops.quantized
+
+
+class FourBitEmbedding(nn.Module):
+    """An embedding whose rows hold two values a byte, then float16 scale and offset.
+
+    ``quantize_dynamic`` cannot make one: it quantizes the weight to 4 bits, but puts it into a module for 8 bits, which
+    reads rows of the wrong width. torch's module for 4 bits (``quint4x2``) does compute, but TorchScript writes its
+    weight in a form that it cannot read again. The operator of embedding bags does both, on a plain tensor of bytes:
+    here every bag holds one index.
+    """
+
+    packed: Tensor
+
+    def __init__(self, packed: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("packed", packed)
+
+    def forward(self, indices: Tensor) -> Tensor:
+        """Look up rows: int64 of any shape to float32 with one more axis."""
+        rows: Tensor = _ops.embedding_bag_4bit_rowwise_offsets(self.packed, indices.reshape(-1, 1))
+        return rows.reshape(indices.shape + rows.shape[1:])
+
+    def extra_repr(self) -> str:
+        """Numbers of rows and of bytes in a row."""
+        return f"rows={self.packed.shape[0]}, row_bytes={self.packed.shape[1]}"
+
+
+def quantize_embeddings(model: nn.Module, names: Iterable[str], bits: int | None) -> None:
+    """Replace the named embeddings by ones whose rows have 8 or 4 bits a value.
+
+    Raises
+    ------
+    QuantizationError
+        4-bit rows of an odd width, whose last value would share its byte with the next row.
+    """
+    for name in names:
+        parent, _, attribute = name.rpartition(".")
+        module = model.get_submodule(name)
+        assert isinstance(module, nn.Embedding)
+        assert bits is not None
+        setattr(model.get_submodule(parent), attribute, _MAKERS[bits](name, module))
+
+
+def _eight_bits(name: str, module: nn.Embedding) -> nn.Module:
+    del name
+    observer = PerChannelMinMaxObserver(dtype=torch.quint8, qscheme=torch.per_channel_affine_float_qparams, ch_axis=0)
+    weight = module.weight.detach().float()
+    observer(weight)
+    scales, zero_points = observer.calculate_qparams()
+    quantized = torch.quantize_per_channel(weight, scales, zero_points, 0, torch.quint8)
+    return Embedding(module.num_embeddings, module.embedding_dim, _weight=quantized)
+
+
+def _four_bits(name: str, module: nn.Embedding) -> nn.Module:
+    if module.embedding_dim % 2:
+        raise QuantizationError(
+            f'The embedding "{name}" has rows of {module.embedding_dim} values, and 4-bit rows need an even number.',
+            hint="Set embedding_bits to 8, or exclude the module.",
+        )
+    return FourBitEmbedding(_ops.embedding_bag_4bit_prepack(module.weight.detach().float()))
+
+
+_MAKERS: dict[int, Callable[[str, nn.Embedding], nn.Module]] = {8: _eight_bits, 4: _four_bits}

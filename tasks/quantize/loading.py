@@ -1,0 +1,60 @@
+"""Opening a quantized model: lean, from its folder alone, and without unpickling anything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from safetensors.torch import load_file
+from torch import nn
+
+from storage.errors import QuantizationError
+from tasks.models import build
+from tasks.quantize.base import method_named
+from tasks.quantize.engine import quantized_engine
+from tasks.quantize.quiet import quiet
+from tasks.quantize.script import read_script
+from tasks.quantize.state import restore_state
+from tasks.quantize.structure import SCRIPT, WEIGHTS, Structure
+from tasks.workload.recipe import Runtime
+
+
+def load(folder: Path, runtime: Runtime) -> nn.Module:
+    """Open the model in `folder` for `runtime`, in evaluation mode on the CPU.
+
+    Raises
+    ------
+    QuantizationError
+        The folder is not what `quantize` wrote, or this processor does not support its engine.
+    """
+    with quantized_engine(engine_of(folder)), quiet():
+        return _LOADERS[runtime](folder)
+
+
+def engine_of(folder: Path) -> str:
+    """The quantized engine that the model in `folder` is packed for."""
+    return _structure(folder).recipe.engine
+
+
+def _structure(folder: Path) -> Structure:
+    try:
+        return Structure.read(folder)
+    except (OSError, ValueError) as error:
+        raise QuantizationError(
+            f"{folder} holds no quantized model that this version can read: {error}", hint="Run the night again."
+        ) from error
+
+
+def _load_eager(folder: Path) -> nn.Module:
+    structure = _structure(folder)
+    examples = {name: spec.zeros() for name, spec in structure.example_inputs.items()}
+    method = method_named(structure.recipe.method)
+    model = method.skeleton(build(structure.model, structure.dataset), structure.recipe, structure.flow, examples)
+    model.load_state_dict(restore_state(load_file(folder / WEIGHTS), structure.entries, structure.versions))
+    return model.eval()
+
+
+_LOADERS: dict[Runtime, Callable[[Path], nn.Module]] = {
+    "eager": _load_eager,
+    "torchscript": lambda folder: read_script(folder / SCRIPT),
+}

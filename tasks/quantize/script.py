@@ -1,0 +1,39 @@
+"""TorchScript: traced with the example inputs, frozen, and loadable where this project is not installed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from storage.errors import QuantizationError
+from tasks.quantize.quiet import quiet
+
+
+def write_script(model: nn.Module, example_inputs: Mapping[str, Tensor], path: Path) -> nn.Module:
+    """Trace, freeze and save `model`, and give back what was saved.
+
+    Raises
+    ------
+    QuantizationError
+        The model cannot be traced.
+    """
+    with quiet(), torch.no_grad():
+        try:
+            traced = torch.jit.trace(  # type: ignore[no-untyped-call]
+                model, tuple(example_inputs.values()), check_trace=False
+            )
+        except (RuntimeError, TypeError) as error:
+            raise QuantizationError(f"The model cannot be traced to TorchScript: {error}") from error
+        frozen: torch.jit.ScriptModule = torch.jit.freeze(traced.eval())
+        frozen.save(str(path))
+    return frozen
+
+
+def read_script(path: Path) -> nn.Module:
+    """Load what `write_script` wrote; packed weights are packed for the engine that is set now."""
+    with quiet():
+        script: nn.Module = torch.jit.load(str(path), map_location="cpu")  # type: ignore[no-untyped-call]
+    return script
