@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from storage.artifacts import ArtifactStore, artifact_digest
-from storage.errors import InputError
+from storage.errors import InputError, StoreError
 from tasks.checkpoint.fit import check_fit
 from tasks.refs import CheckpointRef, DatasetRef
 from tasks.workload import Workload
@@ -45,14 +49,34 @@ def find_or_make(
 
 def describe(digest: str, store: ArtifactStore) -> CheckpointRef:
     """The reference of a checkpoint that is in the store."""
-    state = load_file(store.path(KIND, digest) / WEIGHTS_FILE)
-    return CheckpointRef(kind=KIND, digest=digest, parameters=sum(tensor.numel() for tensor in state.values()))
+    path = store.path(KIND, digest) / WEIGHTS_FILE
+    with _sound(path), safe_open(path, framework="pt") as weights:
+        parameters = sum(math.prod(weights.get_slice(key).get_shape()) for key in weights.keys())  # noqa: SIM118
+    return CheckpointRef(kind=KIND, digest=digest, parameters=parameters)
 
 
 def read(checkpoint: CheckpointRef, store: ArtifactStore) -> dict[str, Tensor]:
-    """The state dict of a checkpoint that is in the store."""
-    state: dict[str, Tensor] = load_file(store.path(checkpoint.kind, checkpoint.digest) / WEIGHTS_FILE)
+    """The state dict of a checkpoint that is in the store.
+
+    Raises
+    ------
+    StoreError
+        It is not there, or its file is damaged.
+    """
+    path = store.path(checkpoint.kind, checkpoint.digest) / WEIGHTS_FILE
+    with _sound(path):
+        state: dict[str, Tensor] = load_file(path)
     return state
+
+
+@contextmanager
+def _sound(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (SafetensorError, OSError) as error:
+        raise StoreError(
+            f"{path}: damaged: {error}.", hint="Remove its folder and run the night again; it is made anew."
+        ) from error
 
 
 def plain_tensors(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sys
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 from storage.artifacts import ArtifactStore
@@ -16,9 +17,7 @@ from tasks.refs import DatasetRef
 from tasks.workload import Workload
 from tasks.workload.data import PydocTopics
 
-# Shares of the topics, not of the words: no topic is in two splits.
-_VALID_SHARE = 0.1
-_TEST_SHARE = 0.1
+_HELD_OUT_SHARE = 0.1
 
 
 def prepare_pydoc(workload: Workload, store: ArtifactStore, progress: Progress = silent) -> DatasetRef:
@@ -35,25 +34,38 @@ def prepare_pydoc(workload: Workload, store: ArtifactStore, progress: Progress =
     if not isinstance(data, PydocTopics):
         raise TypeError(f"not pydoc topics: {data.kind}")
     topics = _topics()
-    source = {"topics": digest_of({"topics": topics}), "seed": data.seed, "split_by": source_digest(split_topics)}
+    source = {
+        "topics": digest_of({"topics": topics}),
+        "seed": data.seed,
+        "split_by": source_digest(split_topics, _as_lines),
+    }
     with tempfile.TemporaryDirectory(prefix="nightquant-") as folder:
-        texts = {}
-        for split, names in split_topics(topics, data.seed).items():
-            texts[split] = Path(folder) / f"{split}.txt"
-            texts[split].write_text("".join(_as_lines(topics[name]) for name in names), encoding="utf-8", newline="")
-        return corpus(texts, source, store, progress)
+        return corpus(lambda: _write_texts(topics, data.seed, Path(folder)), source, store, progress)
 
 
-def split_topics(topics: dict[str, str], seed: int) -> dict[str, list[str]]:
-    """Names of the topics of each split: a tenth for valid, a tenth for test, chosen by `seed`."""
+def split_topics(topics: Mapping[str, str], seed: int) -> dict[str, list[str]]:
+    """Names of the topics of each split, chosen by `seed`: valid and test get a tenth of the text each, or a bit less.
+
+    Topics differ in length by orders of magnitude, so it is the text that is shared out and not their number.
+    """
     names = sorted(topics)
     random.Random(seed).shuffle(names)
-    valid, test = round(len(names) * _VALID_SHARE), round(len(names) * _TEST_SHARE)
-    return {
-        "train": sorted(names[valid + test :]),
-        "valid": sorted(names[:valid]),
-        "test": sorted(names[valid : valid + test]),
-    }
+    room = dict.fromkeys(("test", "valid"), _HELD_OUT_SHARE * sum(len(topics[name]) for name in names))
+    splits: dict[str, list[str]] = {"train": [], "valid": [], "test": []}
+    for name in names:
+        split = next((split for split, left in room.items() if len(topics[name]) <= left), "train")
+        splits[split].append(name)
+        if split in room:
+            room[split] -= len(topics[name])
+    return {split: sorted(chosen) for split, chosen in splits.items()}
+
+
+def _write_texts(topics: Mapping[str, str], seed: int, folder: Path) -> dict[str, Path]:
+    texts = {}
+    for split, names in split_topics(topics, seed).items():
+        texts[split] = folder / f"{split}.txt"
+        texts[split].write_text("".join(_as_lines(topics[name]) for name in names), encoding="utf-8", newline="")
+    return texts
 
 
 def _topics() -> dict[str, str]:
