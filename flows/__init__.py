@@ -1,0 +1,1 @@
+"""Orchestration: the Prefect flow, the command line and the built-in workload files."""

@@ -1,0 +1,1 @@
+"""Everything durable: artifacts, results, catalog, bundles and locks; no torch, no Prefect."""

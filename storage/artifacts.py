@@ -89,6 +89,21 @@ class ArtifactStore:
         finally:
             shutil.rmtree(work, ignore_errors=True)
 
+    def work_folder(self, digest: str) -> Path:
+        """A folder for what unfinished work goes on from after a kill; whoever finishes the work removes it.
+
+        Raises
+        ------
+        StoreError
+            The store cannot be written.
+        """
+        folder = self.root / "work" / digest
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise _unwritable(self.root, error) from error
+        return folder
+
     def _publish(self, work: Path, final: Path, kind: str, digest: str, made_from: Mapping[str, Any]) -> None:
         files = {
             str(path.relative_to(work)): {"bytes": path.stat().st_size, "sha256": file_digest(path)}
@@ -102,7 +117,7 @@ class ArtifactStore:
         _fsync(work)
         final.parent.mkdir(parents=True, exist_ok=True)
         try:
-            os.rename(work, final)
+            work.rename(final)
         except OSError:
             if self.find(kind, digest) is None:
                 raise

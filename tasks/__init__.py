@@ -1,0 +1,1 @@
+"""The stages of the work as plain functions; torch lives here and nowhere else."""

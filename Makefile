@@ -1,0 +1,48 @@
+# One folder, .venv, holds everything that is installed; `make clean` removes it.
+PYTHON ?= python3
+PROFILE ?= quick
+CHROMIUM := $(firstword $(shell command -v chromium chromium-browser google-chrome 2>/dev/null))
+BIN := .venv/bin
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export DO_NOT_TRACK := 1
+
+.PHONY: help nightly test unit lint format clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+nightly: .venv/installed ## Install if needed, then run a night over the built-in workloads (PROFILE=quick|standard|full)
+	$(BIN)/nightquant nightly --profile $(PROFILE)
+
+test: lint ## Install if needed, then lint and run every test
+	$(BIN)/python -m pytest
+
+unit: .venv/installed-dev ## Run the fast tests only
+	$(BIN)/python -m pytest -m "not slow and not server and not browser"
+
+lint: .venv/installed-dev ## Check style, types and import layers
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+
+format: .venv/installed-dev ## Rewrite the source in the house style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean: ## Remove the virtual environment and every cache (the store stays)
+	rm -rf .venv build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.venv/python:
+	$(PYTHON) -c 'import sys; sys.exit("nightquant needs Python 3.11 or newer; set PYTHON=...") if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv .venv
+	@touch $@
+
+.venv/installed: .venv/python pyproject.toml constraints.txt
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
+	@touch $@
+
+.venv/installed-dev: .venv/python pyproject.toml constraints.txt
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	@touch $@ .venv/installed

@@ -1,0 +1,5 @@
+"""``python -m flows`` is ``nightquant``."""
+
+from flows.cli import main
+
+main()

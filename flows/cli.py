@@ -1,0 +1,95 @@
+"""The command line: ``nightquant`` and ``python -m flows``.
+
+Each subcommand is a module in `flows.commands`, imported only when it is used, so that ``--help`` stays fast.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+
+import click
+
+from storage.errors import NightquantError
+
+COMMANDS = {
+    "nightly": "Quantize, evaluate, benchmark and hand over: one night.",
+    "serve": "Serve the nightly deployment from this one process.",
+    "workloads": "List the workloads and their recipes, or check workload files.",
+    "query": "Ask the results in SQL.",
+    "report": "Write the night's report as one HTML file.",
+    "generate": "Sample text from a language model, float or quantized.",
+    "sensitivity": "Rank a model's layers by what quantizing them costs.",
+    "doctor": "Say whether a benchmark on this machine can be trusted.",
+    "handoff": "List, show, verify, export or roll back bundles.",
+    "store": "Check, compact or clean the store.",
+    "config": "Show the settings and where each comes from.",
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose subcommands are imported on use."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The subcommands, in the order of a newcomer's day."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import and give one subcommand."""
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(f"flows.commands.{cmd_name}").command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the subcommands from the table, importing none."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="nightquant")
+@click.option("--debug", is_flag=True, help="Show tracebacks and Prefect's own log.")
+@click.pass_context
+def nightquant(context: click.Context, debug: bool) -> None:
+    """Quantize PyTorch models to int8 every night, measure honestly, hand the winner over.
+
+    \b
+    Exit codes: 0 good, 1 some work failed, 2 the request or the configuration is wrong, 3 a regression was found.
+
+    \b
+    Example:
+      nightquant nightly --workload lstm-demo --profile quick
+      nightquant query "FROM leaderboard"
+    """
+    context.obj = debug
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line and exit with its code; expected errors are one message without a traceback."""
+    given = sys.argv[1:] if arguments is None else arguments
+    debug = "--debug" in given
+    # Users write --debug anywhere; click wants a group's option before the subcommand.
+    ordered = (["--debug"] if debug else []) + [argument for argument in given if argument != "--debug"]
+    try:
+        code = nightquant.main(ordered, prog_name="nightquant", standalone_mode=False)
+    except NightquantError as error:
+        if debug:
+            raise
+        _fail(str(error), error.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(2)
+    except (KeyboardInterrupt, click.Abort):
+        _fail("Interrupted.", 130)
+    except BrokenPipeError:
+        # The reader (head, say) has seen enough: not an error; what is still buffered goes nowhere.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _fail(message: str, code: int) -> None:
+    click.echo(f"nightquant: {message}", err=True)
+    sys.exit(code)

@@ -1,0 +1,51 @@
+"""``nightquant serve``: schedule and run the nights from this one process."""
+
+from __future__ import annotations
+
+import click
+
+from flows.options import profile_option, store_option
+
+
+@click.command()
+@store_option
+@profile_option
+@click.option("--cron", default="0 2 * * *", show_default=True, help="When, in cron's notation.")
+@click.option("--timezone", default="Etc/UTC", show_default=True, help="The time zone that --cron counts in.")
+def command(store: str, profile: str | None, cron: str, timezone: str) -> None:
+    """Serve the deployment nightly-quantization/served from this process, until it is ended.
+
+    The one-process alternative to a work pool and a worker. It needs a running Prefect server (PREFECT_API_URL), for
+    the schedule must live longer than this command.
+
+    \b
+    Example:
+      prefect server start &
+      PREFECT_API_URL=http://127.0.0.1:4200/api nightquant serve --cron "30 1 * * *" --timezone Europe/Berlin
+    """
+    from flows.server import configured_api
+    from storage.errors import ConfigurationError
+    from storage.probe import check_writable
+
+    if not configured_api():
+        raise ConfigurationError(
+            "No Prefect server is configured.",
+            hint="Start one (prefect server start) and set PREFECT_API_URL=http://127.0.0.1:4200/api.",
+        )
+    check_writable(store)
+    from prefect.schedules import Cron
+
+    from flows.nightly import nightly_quantization
+    from flows.request import NightlyRequest
+
+    request = NightlyRequest.model_validate({"store": store, "profile": profile or "full"})
+    try:
+        schedule = Cron(cron, timezone=timezone)
+    except ValueError as error:
+        raise ConfigurationError(f"The schedule {cron!r} in {timezone!r} is wrong: {error}.") from error
+    nightly_quantization.serve(
+        name="served",
+        schedule=schedule,
+        parameters={"request": request.model_dump(mode="json", exclude_none=True)},
+        tags=["nightquant", "nightly"],
+    )

@@ -1,0 +1,30 @@
+"""The flow ``compact-results``: upkeep of the results, weekly."""
+
+from __future__ import annotations
+
+from prefect import flow, task
+from prefect.cache_policies import NO_CACHE
+from prefect.logging import get_run_logger
+
+from flows.settings import load_settings
+from storage.results.compact import compact
+
+
+@task(
+    name="compact",
+    description="Merge the small files of finished months; readers and writers go on meanwhile.",
+    tags={"upkeep"},
+    cache_policy=NO_CACHE,
+    persist_result=False,
+)
+def compact_months(store: str) -> str:
+    """Prefect task over `storage.results.compact.compact`; gives one line of what was done."""
+    return str(compact(store))
+
+
+@flow(name="compact-results", description="Merge the small result files of finished months into one a table.")
+def compact_results(store: str | None = None) -> str:
+    """Compact the results of a store (default: the settings')."""
+    done = compact_months(load_settings(store=store).store)
+    get_run_logger().info("compacted: %s", done)
+    return done

@@ -1,0 +1,149 @@
+"""Submit one workload's stages up to evaluation and gather what became of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from prefect.futures import PrefectFuture
+
+from flows import steps
+from tasks.benchmark import BenchmarkCandidate
+from tasks.record import CandidateResult, Failure, WorkloadResult
+from tasks.refs import ArtifactRef, CheckpointRef, Comparison, DatasetRef, Evaluation, QuantizedRef
+from tasks.workload.recipe import Runtime
+from tasks.workload.workload import Workload
+
+
+@dataclass(frozen=True)
+class Submitted:
+    """One workload's stages as futures, keyed by recipe and by candidate."""
+
+    workload: Workload
+    store: str
+    dataset: PrefectFuture[DatasetRef]
+    checkpoint: PrefectFuture[CheckpointRef]
+    quantized: dict[str, PrefectFuture[QuantizedRef]]
+    evaluated: dict[tuple[str, Runtime], PrefectFuture[Evaluation]]
+
+
+def submit(workload: Workload, store: str) -> Submitted:
+    """Submit every stage up to evaluation; each waits for the ones it needs, and nothing here waits."""
+    chain: Any = steps  # Prefect puts results in the place of futures, of which its types know nothing
+    dataset = chain.prepare.submit(workload, store)
+    checkpoint = chain.obtain.submit(workload, dataset, store)
+    quantized: dict[str, PrefectFuture[QuantizedRef]] = {}
+    evaluated: dict[tuple[str, Runtime], PrefectFuture[Evaluation]] = {}
+    for recipe in workload.recipe:
+        quantized[recipe.name] = chain.quantize.submit(workload, recipe, dataset, checkpoint, store)
+        for runtime in recipe.runtimes:
+            evaluated[recipe.name, runtime] = chain.evaluate.submit(
+                workload, quantized[recipe.name], runtime, dataset, store
+            )
+    return Submitted(workload, store, dataset, checkpoint, quantized, evaluated)
+
+
+def gather(submitted: Submitted) -> WorkloadResult:
+    """Wait for a workload's stages and compare its candidates; failures become part of the result, never an error."""
+    workload = submitted.workload
+    dataset, failure = settle(submitted.dataset, "prepare")
+    checkpoint = None
+    if failure is None:
+        checkpoint, failure = settle(submitted.checkpoint, "checkpoint")
+    candidates = [
+        _candidate(submitted, recipe.name, runtime, failure)
+        for recipe in workload.recipe
+        for runtime in recipe.runtimes
+    ]
+    result = WorkloadResult(workload=workload, dataset=dataset, checkpoint=checkpoint, candidates=tuple(candidates))
+    return _compared(result, submitted.store)
+
+
+def _candidate(submitted: Submitted, recipe: str, runtime: Runtime, failure: Failure | None) -> CandidateResult:
+    quantized, evaluation = None, None
+    if failure is None:
+        quantized, failure = settle(submitted.quantized[recipe], "quantize")
+    if failure is None:
+        evaluation, failure = settle(submitted.evaluated[recipe, runtime], "evaluate")
+    return CandidateResult(recipe=recipe, runtime=runtime, quantized=quantized, evaluation=evaluation, failure=failure)
+
+
+def _compared(result: WorkloadResult, store: str) -> WorkloadResult:
+    baseline = result.baseline()
+    if baseline is None or baseline.evaluation is None:
+        why = baseline.failure.error if baseline and baseline.failure else "it was not run"
+        return fail_rest(result, "compare", f"The baseline {result.workload.benchmark.baseline} failed: {why}")
+    evaluations = [one.evaluation for one in result.candidates if one.evaluation is not None]
+    future = steps.compare.submit(result.workload, baseline.evaluation, evaluations, store)
+    comparisons, failure = settle(future, "compare")
+    if failure is not None:
+        return fail_rest(result, "compare", failure.error)
+    return with_comparisons(result, dict(zip(((e.recipe, e.runtime) for e in evaluations), comparisons, strict=True)))
+
+
+def with_comparisons(result: WorkloadResult, comparisons: dict[tuple[str, Runtime], Comparison]) -> WorkloadResult:
+    """Add each candidate's comparison."""
+    return result.model_copy(
+        update={
+            "candidates": tuple(
+                one.model_copy(update={"comparison": comparisons.get((one.recipe, one.runtime))})
+                for one in result.candidates
+            )
+        }
+    )
+
+
+def fail_rest(result: WorkloadResult, stage: str, error: str) -> WorkloadResult:
+    """Mark every candidate that had not failed yet as failed at `stage`."""
+    failure = Failure(stage=stage, error=error)
+    return result.model_copy(
+        update={
+            "candidates": tuple(
+                one if one.failure else one.model_copy(update={"failure": failure}) for one in result.candidates
+            )
+        }
+    )
+
+
+def benchmarked(result: WorkloadResult, profile: str, store: str) -> WorkloadResult:
+    """Time every candidate that came this far; one that is refused (its output was wrong, say) has failed."""
+    workload = result.workload
+    ready = [one for one in result.candidates if one.failure is None]
+    candidates = [
+        BenchmarkCandidate(
+            recipe=one.recipe,
+            runtime=one.runtime,
+            artifact=ArtifactRef(kind=one.quantized.kind, digest=one.quantized.digest),
+            outputs=one.evaluation.outputs,
+        )
+        for one in ready
+        if one.quantized is not None and one.evaluation is not None
+    ]
+    if not candidates or result.dataset is None:
+        return result
+    future = steps.benchmark.submit(workload, candidates, result.dataset, profile, store)
+    attempts, failure = settle(future, "benchmark")
+    if failure is not None:
+        return fail_rest(result, failure.stage, failure.error)
+    refused = attempts[-1].refused
+    return result.model_copy(
+        update={
+            "benchmarks": tuple(attempts),
+            "candidates": tuple(
+                one.model_copy(update={"failure": Failure(stage="benchmark", error=refused[key])})
+                if one.failure is None and (key := f"{one.recipe}/{one.runtime}") in refused
+                else one
+                for one in result.candidates
+            ),
+        }
+    )
+
+
+def settle(future: PrefectFuture[Any], stage: str) -> tuple[Any, Failure | None]:
+    """Wait for a stage; give its result, or None and why it failed."""
+    future.wait()
+    outcome = future.result(raise_on_failure=False)
+    if future.state.is_completed():
+        return outcome, None
+    text = str(outcome) if isinstance(outcome, BaseException) else (future.state.message or future.state.name)
+    return None, Failure(stage=stage, error=text or type(outcome).__name__)

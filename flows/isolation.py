@@ -1,0 +1,157 @@
+"""Stages run in worker processes that can be ended: by a timeout, by Control-C, or by the kernel when memory runs out.
+
+Native code holds a thread until it returns, so a thread cannot be timed out; a process can. A worker keeps torch loaded
+from stage to stage, and its death fails only the stage that it was at.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import multiprocessing
+import os
+import signal
+import socket
+import tempfile
+import threading
+from collections.abc import Callable
+from concurrent.futures import CancelledError
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from pebble import ProcessExpired, ProcessPool
+
+from storage.artifacts import ArtifactStore
+from storage.errors import MeasurementError
+
+ProgressListener = Callable[[str, float, float, str], None]
+_DATAGRAM = 4096
+
+
+@dataclass
+class Workers:
+    """A pool of worker processes, one stage each at a time.
+
+    Parameters
+    ----------
+    count
+        Worker processes.
+    threads
+        Intra-op threads that torch may use in each.
+    listener
+        Called with stage label, work done, all work and unit, from a thread of this process.
+    """
+
+    count: int
+    threads: int
+    listener: ProgressListener | None = None
+    _folder: tempfile.TemporaryDirectory[str] = field(init=False, repr=False)
+    _socket: socket.socket = field(init=False, repr=False)
+    _pool: ProcessPool = field(init=False, repr=False)
+
+    def __enter__(self) -> Self:
+        self._folder = tempfile.TemporaryDirectory(prefix="nightquant-")
+        address = str(Path(self._folder.name) / "progress")
+        # Datagrams, not a multiprocessing queue: a worker killed in mid-send then holds no lock that others wait for.
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind(address)
+        threading.Thread(target=self._listen, daemon=True).start()
+        self._pool = ProcessPool(
+            max_workers=self.count,
+            context=multiprocessing.get_context("spawn"),
+            initializer=_begin_worker,
+            initargs=(self.threads, os.getpid()),
+        )
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self._pool.close()
+        else:
+            self._pool.stop()
+        self._pool.join()
+        self._socket.close()
+        self._folder.cleanup()
+
+    def run(self, stage: str, label: str, timeout_s: float, arguments: dict[str, Any]) -> Any:
+        """Run ``package.module:function`` in a worker and give its result.
+
+        ``arguments["store"]`` is the store's URL; the worker opens it, and adds a ``progress`` argument.
+
+        Raises
+        ------
+        MeasurementError
+            The stage took longer than `timeout_s`, or its process died (out of memory, most often).
+        Exception
+            Whatever the stage raised.
+        """
+        future = self._pool.schedule(
+            run_stage, args=[stage, label, arguments, str(Path(self._folder.name) / "progress")], timeout=timeout_s
+        )
+        try:
+            return future.result()
+        except FutureTimeoutError as error:
+            raise MeasurementError(
+                f"{label}: ended after {timeout_s:.0f} s.",
+                hint="If it needs longer, raise NIGHTQUANT_STAGE_TIMEOUT_S.",
+            ) from error
+        except ProcessExpired as error:
+            raise MeasurementError(f"{label}: {_how_it_died(error.exitcode)}") from error
+        except CancelledError as error:
+            raise MeasurementError(f"{label}: stopped with the run.") from error
+
+    def _listen(self) -> None:
+        while True:
+            try:
+                message = self._socket.recv(_DATAGRAM)
+            except OSError:  # closed with the pool: nothing more will come
+                return
+            if self.listener is not None and message:
+                label, done, total, unit = json.loads(message)
+                self.listener(label, done, total, unit)
+
+
+def run_stage(stage: str, label: str, arguments: dict[str, Any], address: str) -> Any:
+    """Import a stage function and call it with the store opened and progress sent to a Unix datagram socket."""
+    module, _, function = stage.partition(":")
+    call = getattr(importlib.import_module(module), function)
+    arguments = arguments | {"store": ArtifactStore(arguments["store"])}
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        sender.setblocking(False)
+
+        def progress(done: float, total: float, unit: str = "") -> None:
+            try:
+                sender.sendto(json.dumps([label, done, total, unit]).encode(), address)
+            except OSError:
+                # Nobody listens, or the reader is behind: progress is for the eye and may be lost.
+                return
+
+        return call(**arguments, progress=progress)
+
+
+def _begin_worker(threads: int, parent: int) -> None:
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ[name] = str(threads)
+    # Control-C reaches the whole process group; the parent decides what becomes of its workers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, args=(parent,), daemon=True).start()
+
+
+def _end_with_parent(parent: int) -> None:
+    """End this worker, and what it started, when the flow's process is gone (SIGKILL leaves nobody to tell it)."""
+    process = multiprocessing.parent_process()
+    if process is not None:
+        process.join()
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def _how_it_died(exitcode: int | None) -> str:
+    if exitcode in (-signal.SIGKILL, 128 + signal.SIGKILL):
+        return "its process was killed, most likely because memory ran out. Use a smaller batch or fewer workers."
+    return f"its process died with exit code {exitcode}."

@@ -1,0 +1,160 @@
+"""One run's bookkeeping: what it was asked, what it found so far, and the rows that say so."""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+import uuid
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+from flows.request import NightlyRequest
+from flows.settings import Settings
+from tasks.gate import GateDecision
+from tasks.record import Failure, Row, RunInfo, WorkloadResult, measurement_rows
+from tasks.refs import Frozen
+from tasks.workload import Workload
+
+_LIBRARIES = ("nightquant", "torch", "torchvision", "prefect", "pyarrow", "duckdb", "numpy")
+
+GOOD, WORK_FAILED, REGRESSED = 0, 1, 3
+
+
+class NightSummary(Frozen):
+    """What a run came to: the flow run's result, and what the command line prints.
+
+    ``exit_code`` is 1 where some work failed, 3 where a regression was found and nothing failed (what failed is to be
+    mended first: a regression may only be its shadow), 0 otherwise. ``busy_s`` is the wall time in which a stage ran.
+    """
+
+    run_id: str
+    store: str
+    message: str
+    exit_code: int
+    candidates_ok: int
+    candidates_failed: int
+    bundles: tuple[str, ...]
+    regressions: tuple[str, ...]
+    wall_s: float
+    busy_s: float
+    benchmark_wall_s: float
+    benchmark_timed_s: float
+
+
+@dataclass
+class Night:
+    """A run in progress."""
+
+    info: RunInfo
+    workloads: list[Workload]
+    flow_run_id: str
+    started_at: datetime
+    results: list[WorkloadResult] = field(default_factory=list)
+    rows: list[Row] = field(default_factory=list)
+    decisions: dict[str, tuple[GateDecision, ...]] = field(default_factory=dict)
+    bundles: dict[str, str] = field(default_factory=dict)
+    packaging: dict[str, Failure] = field(default_factory=dict)
+    recorded: bool = False
+
+    @classmethod
+    def begin(cls, request: NightlyRequest, settings: Settings, flow_run_id: str) -> Night:
+        """Validate the request against the workload files and name the run.
+
+        The run's id follows from Prefect's flow run where there is one, so that a retried flow run finds its files
+        written instead of doubling its rows.
+        """
+        now = datetime.now(UTC)
+        night = request.night or now.astimezone().date()
+        run_id = f"{night:%Y%m%d}-{(flow_run_id or uuid.uuid4().hex).replace('-', '')[:12]}"
+        info = RunInfo(run_id=run_id, night=night, profile=settings.profile)
+        return cls(info, request.load_workloads(), flow_run_id, now)
+
+    def add(self, result: WorkloadResult) -> None:
+        """Take in a workload that is through."""
+        self.results.append(result)
+        self.rows.extend(measurement_rows(self.info, result, datetime.now(UTC)))
+
+    def rows_of(self, workload: str) -> list[Row]:
+        """The measurement rows of one workload."""
+        return [row for row in self.rows if row["workload"] == workload]
+
+    def candidates(self) -> tuple[set[tuple[str, str, str]], set[tuple[str, str, str]]]:
+        """Good and failed candidates as (workload, recipe, runtime)."""
+        keys = {(row["workload"], row["recipe"], row["runtime"]): row["status"] for row in self.rows}
+        failed = {key for key, status in keys.items() if status == "failed"}
+        return set(keys) - failed, failed
+
+    def packaging_failed(self, workload: str, decision: GateDecision, failure: Failure) -> None:
+        """Take back a promotion whose bundle could not be made."""
+        self.packaging[workload] = failure
+        reason = f"promoted by the gate, but its bundle could not be made: {failure.error}"
+        refused = decision.model_copy(update={"decision": "reject", "reason": reason})
+        self.decisions[workload] = tuple(refused if one == decision else one for one in self.decisions[workload])
+
+    def problems(self) -> int:
+        """How many candidates and bundles failed."""
+        return len(self.candidates()[1]) + len(self.packaging)
+
+    def message(self) -> str:
+        """The run's outcome in one line."""
+        good, failed = self.candidates()
+        parts = [f"{len(good)} candidates of {len(self.workloads)} workloads measured", f"{len(failed)} failed"]
+        parts += [f"no bundle for {workload}: {failure.error}" for workload, failure in self.packaging.items()]
+        return ", ".join([*parts, f"{len(self.bundles)} promoted"])
+
+    def run_row(self, status: str, message: str) -> Row:
+        """The run's own row of ``runs``."""
+        benchmarks = [one for result in self.results for one in result.benchmarks]
+        evidence = [
+            {
+                "workload": one.workload,
+                "attempt": one.attempt,
+                "before": one.evidence_before,
+                "after": one.evidence_after,
+            }
+            for one in benchmarks
+        ]
+        good, failed = self.candidates()
+        return {
+            "run_id": self.info.run_id,
+            "night": self.info.night,
+            "started_at": self.started_at,
+            "finished_at": datetime.now(UTC),
+            "status": status,
+            "profile": self.info.profile,
+            "workloads": len(self.workloads),
+            "candidates_ok": len(good),
+            "candidates_failed": len(failed),
+            "fingerprint": benchmarks[0].fingerprint if benchmarks else None,
+            "host": platform.node(),
+            "cpu": _cpu_model(),
+            "evidence": json.dumps(evidence),
+            "versions": json.dumps(
+                {"python": platform.python_version()} | {name: version(name) for name in _LIBRARIES}
+            ),
+            "git_commit": _git_commit(),
+            "prefect_flow_run_id": self.flow_run_id or None,
+            "message": message,
+        }
+
+
+def _git_commit() -> str | None:
+    try:
+        found = subprocess.run(
+            ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
+        )
+    except FileNotFoundError:  # no git here: an installed package has no checkout either
+        return None
+    return found.stdout.strip() or None
+
+
+def _cpu_model() -> str:
+    info = Path("/proc/cpuinfo")
+    if info.is_file():
+        for line in info.read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor()

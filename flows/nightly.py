@@ -1,0 +1,148 @@
+"""The flow ``nightly-quantization``: every workload through the chain, whatever becomes of the others."""
+
+from __future__ import annotations
+
+import os
+import time
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from typing import Any
+
+from prefect import flow
+from prefect.client.schemas.objects import State
+from prefect.logging import get_run_logger
+from prefect.runtime import flow_run as this_flow_run
+from prefect.states import Completed, Failed
+
+from flows import steps
+from flows.alarm import raise_alarm
+from flows.fan_out import benchmarked, gather, settle, submit
+from flows.isolation import Workers
+from flows.night import GOOD, REGRESSED, WORK_FAILED, Night, NightSummary
+from flows.request import NightlyRequest
+from flows.settings import Settings, load_settings
+from flows.site import Site, at_site, current_reporter
+from flows.task_runners import make_task_runner
+from storage.results.catalog import refresh
+from storage.results.regressions import Regression, find_regressions
+from tasks.gate import judge, promotion_rows
+from tasks.record import layer_rows
+
+
+@flow(
+    name="nightly-quantization",
+    description="Quantize, evaluate, benchmark, record and hand over every workload.",
+    task_runner=make_task_runner(load_settings()),
+    persist_result=False,
+    validate_parameters=True,
+)
+def nightly_quantization(request: NightlyRequest = NightlyRequest()) -> State[Any]:  # noqa: B008 - it is frozen
+    """Run one night.
+
+    One workload's failure never stops the others: it becomes rows with its error, and the run ends Failed after
+    everything else has finished. Where the run is cancelled, the rows of the workloads that were through are kept.
+    """
+    began = time.perf_counter()
+    settings = load_settings(store=request.store, profile=request.profile)
+    night = Night.begin(request, settings, str(this_flow_run.id or ""))
+    with ExitStack() as stack:
+        site = _open_site(stack, settings)
+        try:
+            _measure(night, settings.store)
+            _record(night, settings.store)
+            _hand_over(night, settings.store)
+            regressions = _finish(night, settings)
+        except BaseException as stop:
+            _keep_what_is_finished(night, settings.store, stop)
+            raise
+    summary = _summary(night, settings, regressions, site, time.perf_counter() - began)
+    state = Completed if summary.exit_code == GOOD else Failed
+    return state(message=summary.message, data=summary)
+
+
+def _measure(night: Night, store: str) -> None:
+    submitted = [submit(workload, store) for workload in night.workloads]
+    # No candidate is timed before every workload is through: training beside a benchmark would spoil it.
+    gathered = [gather(one) for one in submitted]
+    for result in gathered:
+        night.add(benchmarked(result, night.info.profile, store))
+
+
+def _record(night: Night, store: str) -> None:
+    layers = [row for result in night.results for row in layer_rows(night.info, result)]
+    steps.record(night.info, {"measurements": night.rows, "layers": layers}, store)
+    night.recorded = True
+
+
+def _hand_over(night: Night, store: str) -> None:
+    """Judge every workload and package its winner; a bundle that cannot be made is a failed candidate."""
+    promotions = []
+    for result in night.results:
+        workload, rows = result.workload, night.rows_of(result.workload.name)
+        decisions = judge(workload, rows)
+        night.decisions[workload.name] = decisions
+        for decision in decisions:
+            if decision.decision == "promote":
+                future = steps.package.submit(workload, result, decision, rows, night.info, store)
+                bundle, failure = settle(future, "package")
+                if failure is None:
+                    night.bundles[workload.name] = bundle.version
+                else:
+                    night.packaging_failed(workload.name, decision, failure)
+        promotions += promotion_rows(
+            night.decisions[workload.name],
+            workload=workload.name,
+            run_id=night.info.run_id,
+            night=night.info.night,
+            decided_at=datetime.now(UTC),
+            bundle_version=night.bundles.get(workload.name),
+        )
+    steps.record(night.info, {"promotions": promotions}, store)
+
+
+def _finish(night: Night, settings: Settings) -> list[Regression]:
+    status = "failed" if night.problems() else "completed"
+    steps.record(night.info, {"runs": [night.run_row(status, night.message())]}, settings.store)
+    refresh(settings.store)
+    regressions = find_regressions(settings.store, night.info.night)
+    raise_alarm(regressions, settings)
+    return regressions
+
+
+def _keep_what_is_finished(night: Night, store: str, stop: BaseException) -> None:
+    missing = [one.name for one in night.workloads if one.name not in {done.workload.name for done in night.results}]
+    message = f"stopped ({type(stop).__name__}); not measured: {', '.join(missing) or 'nothing'}"
+    get_run_logger().warning("%s. Run again: what was prepared is found by its digest.", message)
+    tables = {} if night.recorded else {"measurements": night.rows}
+    steps.record.fn(night.info, tables | {"runs": [night.run_row("cancelled", message)]}, store)
+    refresh(store)
+
+
+def _summary(
+    night: Night, settings: Settings, regressions: list[Regression], site: Site, wall_s: float
+) -> NightSummary:
+    bad = [one for one in regressions if one.is_bad]
+    good, failed = night.candidates()
+    message = night.message() + (f", {len(bad)} regressions" if bad else "")
+    benchmarks = [one for result in night.results for one in result.benchmarks]
+    return NightSummary(
+        run_id=night.info.run_id,
+        store=settings.store,
+        message=message,
+        exit_code=WORK_FAILED if night.problems() else REGRESSED if bad else GOOD,
+        candidates_ok=len(good),
+        candidates_failed=len(failed),
+        bundles=tuple(f"{workload}/{version}" for workload, version in night.bundles.items()),
+        regressions=tuple(one.text() for one in regressions),
+        wall_s=wall_s,
+        busy_s=site.stopwatch.busy_s(),
+        benchmark_wall_s=sum(one.wall_s for one in benchmarks),
+        benchmark_timed_s=sum(one.timed_s for one in benchmarks),
+    )
+
+
+def _open_site(stack: ExitStack, settings: Settings) -> Site:
+    reporter = current_reporter()
+    threads = max(1, len(os.sched_getaffinity(0)) // settings.workers)
+    workers = stack.enter_context(Workers(settings.workers, threads, listener=reporter.progressed))
+    return stack.enter_context(at_site(Site(workers, reporter, settings.stage_timeout_s)))

@@ -1,0 +1,99 @@
+"""Where a command finds its Prefect API: the configured server, or one of its own for as long as it runs."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from storage.errors import ConfigurationError
+from storage.locks import host_lock
+
+_QUIET = {
+    "DO_NOT_TRACK": "1",
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "PREFECT_LOGGING_LEVEL": "WARNING",
+    "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
+}
+
+
+@contextmanager
+def prefect_api(startup_timeout_s: float) -> Iterator[float]:
+    """Make a Prefect API available to this process; yield the seconds that took.
+
+    Must be entered before Prefect is imported, since Prefect reads its settings from the environment then. Where
+    ``PREFECT_API_URL`` is set, in the environment or in the active profile, that server is used; otherwise one is
+    started for this command alone and stopped with it, however the command ends.
+
+    Raises
+    ------
+    ConfigurationError
+        The server did not start in `startup_timeout_s` seconds.
+    """
+    for name, value in _QUIET.items():
+        os.environ.setdefault(name, value)
+    began = time.perf_counter()
+    if configured_api():
+        yield time.perf_counter() - began
+        return
+    process = _start(startup_timeout_s)
+    try:
+        yield time.perf_counter() - began
+    finally:
+        if process.stdin is not None:
+            process.stdin.close()
+        process.wait()
+        os.environ.pop("PREFECT_API_URL", None)
+
+
+def configured_api() -> bool:
+    """Whether the environment or Prefect's active profile names a server."""
+    if os.environ.get("PREFECT_API_URL"):
+        return True
+    # Reading a profile needs Prefect's settings, which take a second to import: only where there is a profiles file.
+    home = Path(os.environ.get("PREFECT_HOME", "~/.prefect")).expanduser()
+    profiles = Path(os.environ.get("PREFECT_PROFILES_PATH", home / "profiles.toml"))
+    if not profiles.is_file() or "PREFECT_API_URL" not in profiles.read_text(encoding="utf-8"):
+        return False
+    from prefect.settings import get_current_settings
+
+    return bool(get_current_settings().api.url)
+
+
+def _start(timeout_s: float) -> subprocess.Popen[str]:
+    home = Path(os.environ.get("PREFECT_HOME", "~/.prefect")).expanduser()
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigurationError(
+            f"Prefect's home {home} cannot be written: {error.strerror}.", hint="Set PREFECT_HOME to a folder that can."
+        ) from error
+    # One at a time: two servers that migrate a fresh database at once break each other.
+    with host_lock("prefect-server-start"):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "flows.server_process"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            # Control-C at the terminal goes to the whole process group; the server must outlive the flow's last words.
+            start_new_session=True,
+        )
+        watchdog = threading.Timer(timeout_s, process.kill)
+        watchdog.start()
+        port = process.stdout.readline().strip() if process.stdout else ""
+        watchdog.cancel()
+    if not port:
+        process.kill()
+        process.wait()
+        raise ConfigurationError(
+            f"Prefect's server did not start within {timeout_s:.0f} s.",
+            hint="Give it more time with NIGHTQUANT_SERVER_STARTUP_TIMEOUT_S, or start a server of your own "
+            "(prefect server start) and set PREFECT_API_URL.",
+        )
+    os.environ["PREFECT_API_URL"] = f"http://127.0.0.1:{port}/api"
+    return process

@@ -1,0 +1,91 @@
+"""Settings: the command-line flag beats the environment (``NIGHTQUANT_…``) beats ``nightquant.toml``."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, PositiveFloat, PositiveInt, SecretStr, ValidationError
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
+
+from storage.errors import ConfigurationError
+
+TaskRunnerName = Literal["threads", "processes", "dask", "ray"]
+ProfileName = Literal["quick", "standard", "full"]
+
+
+def _default_workers() -> int:
+    return min(4, os.cpu_count() or 1)
+
+
+class Settings(BaseSettings):
+    """What holds for every command on this machine."""
+
+    model_config = SettingsConfigDict(
+        env_prefix="NIGHTQUANT_", toml_file="nightquant.toml", extra="forbid", frozen=True, env_ignore_empty=True
+    )
+
+    store: str = Field(default="nightquant-store", description="the store's root: a folder or an s3:// URL")
+    profile: ProfileName = Field(default="standard", description="how long benchmarks take")
+    task_runner: TaskRunnerName = Field(default="threads", description="what fans the stages out")
+    workers: PositiveInt = Field(default_factory=_default_workers, description="stages at work at once")
+    stage_timeout_s: PositiveFloat = Field(default=4 * 3600.0, description="a stage that takes longer is ended")
+    server_startup_timeout_s: PositiveFloat = Field(default=90.0, description="patience with Prefect's own server")
+    dask_address: str = Field(default="", description="scheduler to use; none: a local cluster")
+    ray_address: str = Field(default="", description="cluster to use; none: a local one")
+    fingerprint: str = Field(default="", description="benchmark only on hosts of this fingerprint; none: any")
+    notification_block: str = Field(default="", description="Prefect notification block to call on a regression")
+    webhook_url: SecretStr = Field(default=SecretStr(""), description="URL to post regressions to")
+    signing_key: SecretStr = Field(
+        default=SecretStr(""), description="Ed25519 key that signs bundles: PEM text or path"
+    )
+    cache: str = Field(default="", description="local cache of a remote store; none: the user's cache folder")
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Flags, then environment, then file."""
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
+
+
+def load_settings(**flags: object) -> Settings:
+    """Read the settings; flags that are None count as not given.
+
+    Raises
+    ------
+    ConfigurationError
+        A variable or a key of ``nightquant.toml`` is unknown or wrong.
+    """
+    given = {name: value for name, value in flags.items() if value is not None}
+    try:
+        return Settings(**given)  # type: ignore[arg-type]
+    except ValidationError as error:
+        lines = [
+            f"  {'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors(include_url=False)
+        ]
+        raise ConfigurationError(
+            "A setting is wrong (flag, NIGHTQUANT_… variable or nightquant.toml):\n" + "\n".join(lines)
+        ) from error
+    except ValueError as error:
+        raise ConfigurationError(f"{Path('nightquant.toml')}: not valid TOML: {error}.") from error
+
+
+def source_of(name: str) -> str:
+    """Where a setting's value comes from: ``environment``, ``nightquant.toml`` or ``default``."""
+    if os.environ.get(f"NIGHTQUANT_{name.upper()}"):
+        return f"environment, NIGHTQUANT_{name.upper()}"
+    if name in TomlConfigSettingsSource(Settings)():
+        return "nightquant.toml"
+    return "default"

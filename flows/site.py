@@ -1,0 +1,128 @@
+"""Where a run's stages are carried out and who is told: handed to the tasks through a context variable.
+
+Prefect hands a task only its parameters; threads of the run inherit this context, while a Dask or Ray worker has none
+and uses one worker process of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Protocol
+
+from flows.isolation import Workers
+
+
+class Reporter(Protocol):
+    """Who is told how the run goes; labels read ``workload · recipe: stage``."""
+
+    def started(self, label: str) -> None:
+        """Hear that a stage begins."""
+
+    def progressed(self, label: str, done: float, total: float, unit: str) -> None:
+        """Hear how far a stage is."""
+
+    def finished(self, label: str, seconds: float, error: str = "") -> None:
+        """Hear that a stage ended, and why where it failed."""
+
+
+class Silence:
+    """Tells nobody."""
+
+    def started(self, label: str) -> None:
+        """Ignore it."""
+
+    def progressed(self, label: str, done: float, total: float, unit: str) -> None:
+        """Ignore it."""
+
+    def finished(self, label: str, seconds: float, error: str = "") -> None:
+        """Ignore it."""
+
+
+@dataclass
+class Stopwatch:
+    """When stage bodies ran, so that the rest of the wall time can be called overhead."""
+
+    spans: list[tuple[float, float]] = field(default_factory=list)
+
+    def busy_s(self) -> float:
+        """Seconds in which at least one stage body ran."""
+        total, end = 0.0, float("-inf")
+        for start, stop in sorted(self.spans):
+            total += max(0.0, stop - max(start, end))
+            end = max(end, stop)
+        return total
+
+
+@dataclass(frozen=True)
+class Site:
+    """The workers of this process, its reporter and its stopwatch."""
+
+    workers: Workers
+    reporter: Reporter
+    timeout_s: float
+    stopwatch: Stopwatch = field(default_factory=Stopwatch)
+
+    def run(self, stage: str, label: str, **arguments: Any) -> Any:
+        """Run a stage function in a worker, telling the reporter; see `Workers.run` for what it raises."""
+        began = time.perf_counter()
+        self.reporter.started(label)
+        error = ""
+        try:
+            return self.workers.run(stage, label, self.timeout_s, arguments)
+        except BaseException as failure:
+            error = str(failure) or type(failure).__name__
+            raise
+        finally:
+            ended = time.perf_counter()
+            self.stopwatch.spans.append((began, ended))
+            self.reporter.finished(label, ended - began, error)
+
+
+_SITE: ContextVar[Site] = ContextVar("nightquant_site")
+
+
+_REPORTER: ContextVar[Reporter] = ContextVar("nightquant_reporter")
+
+
+@contextmanager
+def reporting_to(reporter: Reporter) -> Iterator[None]:
+    """Tell `reporter` of the runs in this context."""
+    token = _REPORTER.set(reporter)
+    try:
+        yield
+    finally:
+        _REPORTER.reset(token)
+
+
+def current_reporter() -> Reporter:
+    """The reporter of this context; silence where there is none (Prefect's run log still has every line)."""
+    return _REPORTER.get(None) or Silence()
+
+
+@contextmanager
+def at_site(site: Site) -> Iterator[Site]:
+    """Make `site` the current one for this context and the threads that copy it."""
+    token = _SITE.set(site)
+    try:
+        yield site
+    finally:
+        _SITE.reset(token)
+
+
+def current_site() -> Site:
+    """The site of this context; on a remote worker, one that belongs to its process."""
+    return _SITE.get(None) or _remote_site()
+
+
+@cache
+def _remote_site() -> Site:
+    # The worker process ends with this one (see flows.isolation), so nothing needs to close it.
+    workers = Workers(count=1, threads=max(1, len(os.sched_getaffinity(0)) // 2)).__enter__()
+    timeout_s = float(os.environ.get("NIGHTQUANT_STAGE_TIMEOUT_S", 4 * 3600))
+    return Site(workers, Silence(), timeout_s)

@@ -1,0 +1,67 @@
+"""What fans the stages out: threads of this process, other processes, a Dask cluster or Ray."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from prefect.task_runners import ProcessPoolTaskRunner, TaskRunner, ThreadPoolTaskRunner
+
+from flows.settings import Settings
+from storage.errors import ConfigurationError
+
+# A task that waits for the one before it holds a thread; how many stages work at once is the worker processes' number.
+_WAITING_THREADS = 256
+
+
+def make_task_runner(settings: Settings) -> TaskRunner[Any]:
+    """Make the task runner that the settings name.
+
+    Raises
+    ------
+    ConfigurationError
+        The extra that the runner needs is not installed.
+    """
+    return _RUNNERS[settings.task_runner](settings)
+
+
+def _threads(settings: Settings) -> TaskRunner[Any]:
+    return ThreadPoolTaskRunner(max_workers=_WAITING_THREADS)
+
+
+def _processes(settings: Settings) -> TaskRunner[Any]:
+    return ProcessPoolTaskRunner(max_workers=settings.workers)
+
+
+def _dask(settings: Settings) -> TaskRunner[Any]:
+    try:
+        from prefect_dask.task_runners import DaskTaskRunner
+    except ImportError as error:
+        raise ConfigurationError(
+            "The task runner dask is not installed.", hint="Install it: pip install 'nightquant[dask]'."
+        ) from error
+    if settings.dask_address:
+        return DaskTaskRunner(address=settings.dask_address)
+    return DaskTaskRunner(cluster_kwargs={"n_workers": settings.workers, "threads_per_worker": 1})
+
+
+def _ray(settings: Settings) -> TaskRunner[Any]:
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        from prefect_ray.task_runners import RayTaskRunner
+    except ImportError as error:
+        raise ConfigurationError(
+            "The task runner ray is not installed.", hint="Install it: pip install 'nightquant[ray]'."
+        ) from error
+    if settings.ray_address:
+        return RayTaskRunner(address=settings.ray_address)
+    return RayTaskRunner(init_kwargs={"num_cpus": settings.workers, "include_dashboard": False})
+
+
+_RUNNERS: dict[str, Callable[[Settings], TaskRunner[Any]]] = {
+    "threads": _threads,
+    "processes": _processes,
+    "dask": _dask,
+    "ray": _ray,
+}
