@@ -85,7 +85,7 @@ def test_an_unknown_table_and_a_naive_time_are_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="Expected one of: runs"):
         store.append("results", [], "r1", at(NIGHT))
     with pytest.raises(StoreError, match="time zone"):
-        store.append("runs", [run_row("r1", NIGHT)], "r1", dt.datetime(2026, 3, 1))  # noqa: DTZ001
+        store.append("runs", [run_row("r1", NIGHT)], "r1", dt.datetime(2026, 3, 1))
 
 
 def test_an_unwritable_store_says_what_to_do(tmp_path: Path) -> None:
