@@ -31,5 +31,17 @@ def observed(
         mapping.set_module_name(path, None)
     inputs = tuple(example_inputs.values())
     if recipe.method == "qat":
-        return prepare_qat_fx(model.train(), mapping, inputs)
+        return prepare_qat_fx(_training_leaves_only(model), mapping, inputs).train()
     return prepare_fx(model.eval(), mapping, inputs)
+
+
+def _training_leaves_only(model: nn.Module) -> nn.Module:
+    """Training mode for the modules that have one of their own, evaluation mode for those that only hold others.
+
+    A graph keeps the branch that ``self.training`` took when it was traced: with this, functional dropout and auxiliary
+    heads do not stay in the graph for good.
+    """
+    for module in model.train().modules():
+        if any(True for _ in module.children()):
+            module.training = False
+    return model

@@ -10,14 +10,17 @@ from torch.ao.quantization import convert
 from torch.ao.quantization.quantize_fx import convert_fx
 from torch.fx import GraphModule
 
-from tasks.quantize import eager, fx
+from tasks.quantize import attribution, calibrate, eager, fuse, fx, observers, trace, trial, wrap
+from tasks.quantize import flow as planning
 from tasks.quantize.attribution import attribute
 from tasks.quantize.base import Context, Converted
-from tasks.quantize.calibrate import calibrate
 from tasks.quantize.coverage import leaves_of
 from tasks.quantize.flow import Plan, make_plan
 from tasks.quantize.trial import try_out
 from tasks.workload.recipe import QatRecipe, Recipe, StaticRecipe
+
+# What besides this module decides the result.
+PARTS = (attribution, calibrate, eager, planning, fuse, fx, observers, trace, trial, wrap)
 
 
 class Static:
@@ -37,7 +40,7 @@ class Static:
         leaves = leaves_of(model)
         plan = make_plan(model, recipe, context.example_inputs)
         prepared = observed(model, plan, recipe, context.example_inputs)
-        calibrate(prepared, recipe, context)
+        calibrate.calibrate(prepared, recipe, context)
         converted = finished(prepared)
         try_out(converted, context.example_inputs)
         return Converted(converted, plan.flow, attribute(leaves, converted, plan))

@@ -1,0 +1,75 @@
+"""Quantization-aware training: simulate quantization, fine-tune, convert."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Mapping
+from sys import modules
+
+import torch
+from torch import nn
+
+from storage.digest import digest_of, source_digest
+from tasks.quantize import fine_tune as training
+from tasks.quantize import training_state
+from tasks.quantize.attribution import attribute
+from tasks.quantize.base import Context, Converted
+from tasks.quantize.coverage import leaves_of
+from tasks.quantize.flow import make_plan
+from tasks.quantize.static import PARTS as STATIC_PARTS
+from tasks.quantize.static import Static, finished, observed
+from tasks.quantize.trial import try_out
+from tasks.workload.recipe import QatRecipe, Recipe
+
+# What besides this module decides the result.
+PARTS = (*STATIC_PARTS, modules[Static.__module__], training, training_state)
+
+
+class Qat:
+    """Weights and activations to int8 after training against the error that this makes."""
+
+    def convert(self, model: nn.Module, recipe: Recipe, context: Context) -> Converted:
+        """Fine-tune on a GPU where there is one, else on the CPU; go on from the last epoch that was finished.
+
+        Raises
+        ------
+        QuantizationError
+            As for static quantization, and where training diverges.
+        """
+        if not isinstance(recipe, QatRecipe):
+            raise TypeError(f"expected a qat recipe, got {recipe.method}")
+        leaves = leaves_of(model)
+        digest = _training_digest(model, recipe, context)
+        plan = make_plan(model, recipe, context.example_inputs)
+        prepared = observed(model, plan, recipe, context.example_inputs)
+        work = context.store.work_folder(digest)
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        converted = finished(training.fine_tune(prepared, recipe, context, work, device))
+        try_out(converted, context.example_inputs)
+        shutil.rmtree(work, ignore_errors=True)
+        return Converted(converted, plan.flow, attribute(leaves, converted, plan))
+
+    def skeleton(
+        self, model: nn.Module, recipe: Recipe, flow: str, example_inputs: Mapping[str, torch.Tensor]
+    ) -> nn.Module:
+        """The same structure with default scales; `flow` is the one that `convert` took."""
+        return Static().skeleton(model, recipe, flow, example_inputs)
+
+
+def _training_digest(model: nn.Module, recipe: QatRecipe, context: Context) -> str:
+    """Everything that the course of training depends on; another course must not go on from this one's epochs."""
+    weights = hashlib.sha256()
+    for name, tensor in model.state_dict().items():
+        weights.update(name.encode())
+        weights.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy())
+    return digest_of(
+        {
+            "weights": weights.hexdigest(),
+            "recipe": recipe.model_dump(mode="json", exclude={"name", "runtimes"}),
+            "dataset": context.dataset.digest,
+            "torch": torch.__version__,
+            "device": "cuda" if torch.cuda.is_available() else "cpu",
+            "source": source_digest(modules[__name__], *PARTS),
+        }
+    )
