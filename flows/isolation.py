@@ -120,7 +120,7 @@ def run_stage(stage: str, label: str, arguments: dict[str, Any], address: str) -
     """Import a stage function and call it with the store opened and progress sent to a Unix datagram socket."""
     module, _, function = stage.partition(":")
     call = getattr(importlib.import_module(module), function)
-    arguments = arguments | {"store": ArtifactStore(arguments["store"])}
+    arguments = arguments | {"store": ArtifactStore(Path(arguments["store"]))}
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.setblocking(False)
 

@@ -1,0 +1,78 @@
+import subprocess
+import sys
+
+import pytest
+
+from flows.cli import COMMANDS, main
+
+
+def _run(*arguments, cwd):
+    return subprocess.run(
+        [sys.executable, "-m", "flows", *arguments], cwd=cwd, capture_output=True, text=True, check=False, timeout=120
+    )
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help_with_an_example(name, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main([name, "--help"])
+    assert ended.value.code == 0
+    shown = capsys.readouterr().out
+    assert "Example" in shown
+    assert f"nightquant {name}" in shown
+
+
+def test_help_imports_nothing_heavy():
+    code = (
+        "import sys\nfrom flows.cli import main\n"
+        "try:\n    main(['--help'])\nexcept SystemExit:\n    pass\n"
+        "heavy = {'torch', 'prefect', 'pyarrow', 'duckdb', 'matplotlib', 'pydantic'} & set(sys.modules)\n"
+        "sys.exit(f'imported {heavy}' if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+
+
+def test_an_unknown_workload_is_one_message_and_exit_code_2(tmp_path):
+    done = _run("nightly", "--workload", "nope", "--store", str(tmp_path / "store"), cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr.startswith('nightquant: Unknown workload "nope".')
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "store").exists()
+
+
+def test_debug_shows_the_traceback(tmp_path):
+    done = _run("nightly", "--workload", "nope", "--debug", cwd=tmp_path)
+    assert done.returncode != 0
+    assert "Traceback" in done.stderr
+
+
+def test_an_unknown_command_lists_what_there_is(tmp_path):
+    done = _run("nigthly", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "No such command" in done.stderr
+
+
+def test_a_wrong_date_says_what_is_expected(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["nightly", "--night", "yesterday"])
+    assert ended.value.code == 2
+    assert "YYYY-MM-DD" in capsys.readouterr().err
+
+
+def test_a_store_that_cannot_be_written_is_refused_before_anything_runs(tmp_path):
+    blocker = tmp_path / "file"
+    blocker.write_text("in the way")
+    done = _run("nightly", "--store", str(blocker / "store"), cwd=tmp_path)
+    assert done.returncode == 2
+    assert "cannot be written" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_workloads_lists_the_three_built_in_ones(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["workloads", "--format", "json"])
+    assert ended.value.code == 0
+    shown = capsys.readouterr().out
+    for name in ("word-lm", "lstm-demo", "resnet18"):
+        assert f'"name":"{name}"' in shown

@@ -1,0 +1,95 @@
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from flows.isolation import Workers
+from storage.errors import InputError, MeasurementError
+
+HERE = "tests.flows.isolation_stages"
+
+
+@pytest.fixture(scope="module")
+def heard():
+    return []
+
+
+@pytest.fixture(scope="module")
+def workers(heard):
+    with Workers(count=1, threads=1, listener=lambda *message: heard.append(message)) as pool:
+        yield pool
+
+
+def _run(workers, stage, tmp_path, timeout_s=60.0, **arguments):
+    return workers.run(f"{HERE}:{stage}", f"label {stage}", timeout_s, {"store": str(tmp_path), **arguments})
+
+
+def test_a_stage_gets_its_arguments_and_the_opened_store(workers, tmp_path):
+    assert _run(workers, "echo", tmp_path, value=7) == (7, str(tmp_path))
+
+
+def test_a_worker_computes_with_the_threads_it_was_given(workers, tmp_path):
+    assert _run(workers, "threads", tmp_path) == "1"
+
+
+def test_a_users_error_arrives_with_its_type_and_hint(workers, tmp_path):
+    with pytest.raises(InputError, match=r"broken\. Mend it\."):
+        _run(workers, "refuse", tmp_path)
+
+
+def test_a_stage_that_hangs_is_ended_by_its_timeout_and_the_next_one_runs(workers, tmp_path):
+    with pytest.raises(MeasurementError, match="NIGHTQUANT_STAGE_TIMEOUT_S"):
+        _run(workers, "hang", tmp_path, timeout_s=1.0)
+    assert _run(workers, "echo", tmp_path, value=1)[0] == 1
+
+
+def test_a_killed_worker_fails_only_its_own_stage(workers, tmp_path):
+    with pytest.raises(MeasurementError, match="memory"):
+        _run(workers, "be_killed", tmp_path)
+    assert _run(workers, "echo", tmp_path, value=2)[0] == 2
+
+
+def test_progress_reaches_the_listener(workers, heard, tmp_path):
+    _run(workers, "tell", tmp_path)
+    deadline = time.monotonic() + 20
+    while not any(message[0] == "label tell" for message in heard) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert ("label tell", 1, 2, "steps") in heard
+
+
+def test_workers_end_when_their_parent_is_killed(tmp_path):
+    parent = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            textwrap.dedent(f"""
+                from flows.isolation import Workers
+                if __name__ == "__main__":
+                    with Workers(count=1, threads=1) as workers:
+                        print(workers.run("{HERE}:pid", "pid", 60.0, {{"store": "."}}), flush=True)
+                        workers.run("{HERE}:hang", "hang", 60.0, {{"store": "."}})
+            """),
+        ],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert parent.stdout is not None
+    worker = int(parent.stdout.readline())
+    os.kill(parent.pid, signal.SIGKILL)
+    parent.wait()
+    deadline = time.monotonic() + 20
+    while _alive(worker) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not _alive(worker)
+
+
+def _alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,175 @@
+from datetime import UTC, date, datetime
+
+import pytest
+
+from flows.request import BUILT_IN
+from storage.results.tables import LAYERS, MEASUREMENTS
+from storage.results.validate import validated
+from tasks.record import CandidateResult, Failure, RunInfo, WorkloadResult, layer_rows, measurement_rows
+from tasks.refs import (
+    ArtifactRef,
+    BenchmarkResult,
+    CheckpointRef,
+    Comparison,
+    DatasetRef,
+    Evaluation,
+    LayerSensitivity,
+    ModuleCoverage,
+    QuantizedRef,
+    Timing,
+)
+from tasks.workload import read_workload
+
+NOW = datetime(2026, 11, 21, 2, 0, tzinfo=UTC)
+RUN = RunInfo(run_id="20261121-abc", night=date(2026, 11, 21), profile="quick")
+WORKLOAD = read_workload(BUILT_IN / "lstm-demo.toml")
+
+
+def _candidate(recipe="float", runtime="eager", size=1000, quality=0.0, **other):
+    return CandidateResult(
+        recipe=recipe,
+        runtime=runtime,
+        quantized=QuantizedRef(
+            kind="quantized",
+            digest="d" * 64,
+            recipe=recipe,
+            method="dynamic",
+            engine="x86",
+            size_bytes={"eager": size, "torchscript": 2 * size},
+            coverage=(
+                ModuleCoverage(module="lstm", type="LSTM", parameters=75, quantized=True),
+                ModuleCoverage(module="head", type="Linear", parameters=25, quantized=False, reason="excluded"),
+            ),
+        ),
+        evaluation=Evaluation(
+            recipe=recipe,
+            runtime=runtime,
+            quality_metric="difference_percent",
+            quality=quality,
+            higher_is_better=False,
+            metrics={"mean_absolute_output": 0.1},
+            samples=160,
+            outputs=ArtifactRef(kind="outputs", digest="e" * 64),
+        ),
+        comparison=Comparison(quality_difference=quality),
+        **other,
+    )
+
+
+def _timing(recipe="float", runtime="eager", setting="primary", batch_size=1, speedup=1.0):
+    return Timing(
+        recipe=recipe,
+        runtime=runtime,
+        setting=setting,
+        threads=1,
+        batch_size=batch_size,
+        latency_s=2e-4 / speedup,
+        latency_q25_s=1e-4,
+        latency_q75_s=3e-4,
+        baseline_latency_s=2e-4,
+        speedup=speedup,
+        speedup_low=speedup * 0.9,
+        speedup_high=speedup * 1.1,
+        blocks=2,
+        calls_per_block=100,
+        load_s=0.1,
+        first_call_s=0.01,
+        block_launch=(0, 1),
+        block_round=(0, 0),
+        block_s=(1e-4, 1e-4),
+    )
+
+
+def _benchmark(*timings, attempt=1, verdict="valid"):
+    return BenchmarkResult(
+        workload=WORKLOAD.name,
+        baseline="float/eager",
+        profile="quick",
+        attempt=attempt,
+        verdict=verdict,
+        aa_ratio=1.0,
+        aa_low=0.99,
+        aa_high=1.01,
+        fingerprint="f" * 64,
+        timings=timings,
+        evidence_before="{}",
+        evidence_after="{}",
+        wall_s=10.0,
+        timed_s=8.0,
+    )
+
+
+def _result(*candidates, benchmarks=(), **other):
+    return WorkloadResult(
+        workload=WORKLOAD,
+        dataset=DatasetRef(kind="sequence", digest="a" * 64, splits={"test": 20}),
+        checkpoint=CheckpointRef(kind="checkpoint", digest="c" * 64, parameters=100),
+        candidates=candidates,
+        benchmarks=benchmarks,
+        **other,
+    )
+
+
+def test_rows_are_what_the_measurements_table_takes():
+    result = _result(
+        _candidate(),
+        _candidate("dynamic-int8", size=250, quality=1.5),
+        benchmarks=(_benchmark(_timing(), _timing("dynamic-int8", speedup=2.0)),),
+    )
+    rows = measurement_rows(RUN, result, NOW)
+    assert validated(MEASUREMENTS, rows, RUN.run_id).num_rows == 2
+    int8 = rows[1]
+    assert (int8["size_ratio"], int8["baseline_size_bytes"]) == (4.0, 1000)
+    assert (int8["quality_difference"], int8["baseline_quality"]) == (1.5, 0.0)
+    assert (int8["speedup"], int8["verdict"], int8["is_baseline"]) == (2.0, "valid", False)
+    assert (int8["coverage"], int8["modules_quantized"], int8["modules_total"]) == (0.75, 1, 2)
+    assert int8["block_s"] == [1e-4, 1e-4]
+    assert rows[0]["is_baseline"]
+
+
+def test_a_failed_candidate_is_one_row_with_its_stage_and_error():
+    failed = CandidateResult(
+        recipe="dynamic-int8", runtime="eager", failure=Failure(stage="quantize", error="no kernel")
+    )
+    rows = measurement_rows(RUN, _result(_candidate(), failed, benchmarks=(_benchmark(_timing()),)), NOW)
+    assert validated(MEASUREMENTS, rows, RUN.run_id).num_rows == 2
+    assert (rows[1]["status"], rows[1]["stage"], rows[1]["error"]) == ("failed", "quantize", "no kernel")
+    assert rows[1]["verdict"] == "not-measured"
+    assert "speedup" not in rows[1]
+
+
+def test_both_attempts_and_every_setting_are_kept_as_rows_of_their_own():
+    first = _benchmark(_timing(), _timing(setting="throughput", batch_size=8), verdict="inconclusive")
+    rows = measurement_rows(RUN, _result(_candidate(), benchmarks=(first, _benchmark(_timing(), attempt=2))), NOW)
+    assert validated(MEASUREMENTS, rows, RUN.run_id).num_rows == 3
+    assert [(row["attempt"], row["setting"], row["verdict"]) for row in rows] == [
+        (1, "primary", "inconclusive"),
+        (1, "throughput", "inconclusive"),
+        (2, "primary", "valid"),
+    ]
+
+
+def test_sizes_are_those_of_the_candidates_own_runtime():
+    rows = measurement_rows(RUN, _result(_candidate(), _candidate("float", "torchscript")), NOW)
+    assert [row["size_bytes"] for row in rows] == [1000, 2000]
+    assert rows[1]["size_ratio"] == pytest.approx(0.5)
+
+
+def test_without_the_baselines_result_there_is_no_ratio():
+    failed = CandidateResult(recipe="float", runtime="eager", failure=Failure(stage="checkpoint", error="gone"))
+    row = measurement_rows(RUN, _result(failed, _candidate("dynamic-int8")), NOW)[1]
+    assert row["size_bytes"] == 1000
+    assert row["size_ratio"] is None
+    assert row["baseline_quality"] is None
+
+
+def test_layers_have_one_row_a_module_whatever_the_runtimes():
+    result = _result(
+        _candidate("dynamic-int8", "eager"),
+        _candidate("dynamic-int8", "torchscript"),
+        sensitivities=(LayerSensitivity(recipe="dynamic-int8", module="lstm", type="LSTM", sqnr_db=30.0, rank=1),),
+    )
+    rows = layer_rows(RUN, result)
+    assert validated(LAYERS, rows, RUN.run_id).num_rows == 2
+    assert rows[0]["sqnr_db"] == 30.0
+    assert (rows[1]["quantized"], rows[1]["reason"], rows[1]["sqnr_db"]) == (False, "excluded", None)

@@ -1,0 +1,131 @@
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flows.request import BUILT_IN
+from storage.errors import ConfigurationError
+from tasks.workload import find_workloads, read_workload
+
+GOOD = """
+schema_version = 1
+name = "tiny"
+description = "a tiny language model"
+purpose = "language-model"
+[data]
+kind = "text"
+uri = "corpus"
+[model]
+kind = "word-lm"
+[checkpoint]
+kind = "train"
+[[recipe]]
+name = "float"
+method = "none"
+[[recipe]]
+name = "dynamic-int8"
+method = "dynamic"
+runtimes = ["eager", "torchscript"]
+"""
+
+
+def _write(folder: Path, text: str = GOOD, name: str = "tiny.toml") -> Path:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def _refused(folder: Path, old: str, new: str) -> str:
+    assert old in GOOD
+    path = _write(folder, GOOD.replace(old, new))
+    with pytest.raises(ConfigurationError) as error:
+        read_workload(path)
+    assert str(path) in str(error.value)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("path", sorted(BUILT_IN.glob("*.toml")), ids=lambda path: path.stem)
+def test_built_in_workloads_are_valid_and_named_like_their_files(path):
+    assert read_workload(path).name == path.stem
+
+
+def test_candidates_are_every_recipe_in_every_of_its_runtimes(tmp_path):
+    workload = read_workload(_write(tmp_path))
+    assert workload.candidates() == ["float/eager", "dynamic-int8/eager", "dynamic-int8/torchscript"]
+    assert workload.baseline() == ("float", "eager")
+
+
+def test_relative_paths_count_from_the_files_folder(tmp_path):
+    assert read_workload(_write(tmp_path)).data.uri == str(tmp_path / "corpus")
+
+
+def test_urls_are_left_as_they_are(tmp_path):
+    text = GOOD.replace('uri = "corpus"', 'uri = "https://example.org/corpus.zip"')
+    assert read_workload(_write(tmp_path, text)).data.uri == "https://example.org/corpus.zip"
+
+
+def test_a_wrong_key_is_refused_by_name(tmp_path):
+    assert "model.word-lm.hiden_size" in _refused(tmp_path, 'kind = "word-lm"', 'kind = "word-lm"\nhiden_size = 3')
+
+
+def test_a_wrong_type_is_refused_with_what_was_expected(tmp_path):
+    message = _refused(tmp_path, 'kind = "word-lm"', 'kind = "word-lm"\nlayers = "five"')
+    assert "layers" in message
+    assert "integer" in message
+    assert "'five'" in message
+
+
+def test_an_unknown_kind_lists_the_known_ones(tmp_path):
+    message = _refused(tmp_path, 'kind = "text"', 'kind = "texts"')
+    assert "pydoc-topics" in message
+
+
+def test_an_unknown_method_lists_the_known_ones(tmp_path):
+    assert "static" in _refused(tmp_path, 'method = "dynamic"', 'method = "dynamo"')
+
+
+def test_a_method_that_does_not_fit_the_purpose_is_refused(tmp_path):
+    assert 'method "static" does not fit' in _refused(
+        tmp_path, 'method = "dynamic"\nruntimes = ["eager", "torchscript"]', 'method = "static"'
+    )
+
+
+def test_a_model_that_does_not_fit_the_purpose_is_refused(tmp_path):
+    assert 'model.kind "lstm" does not fit' in _refused(tmp_path, 'kind = "word-lm"', 'kind = "lstm"')
+
+
+def test_a_baseline_that_is_no_candidate_is_refused_with_the_candidates(tmp_path):
+    message = _refused(tmp_path, "[checkpoint]", '[benchmark]\nbaseline = "float/torchscript"\n[checkpoint]')
+    assert "float/eager" in message
+
+
+def test_two_recipes_of_one_name_are_refused(tmp_path):
+    assert "must differ" in _refused(tmp_path, 'name = "dynamic-int8"', 'name = "float"')
+
+
+def test_what_is_not_toml_is_refused_with_its_place(tmp_path):
+    assert "line 2" in _refused(tmp_path, "schema_version = 1", "schema_version = ")
+
+
+def test_a_missing_file_is_refused_by_name(tmp_path):
+    with pytest.raises(ConfigurationError, match=r"gone\.toml: cannot be read"):
+        read_workload(tmp_path / "gone.toml")
+
+
+def test_without_names_every_built_in_workload_is_found():
+    assert {one.name for one in find_workloads([], BUILT_IN)} == {"word-lm", "lstm-demo", "resnet18"}
+
+
+def test_two_workloads_of_one_name_are_refused(tmp_path):
+    path = str(_write(tmp_path))
+    with pytest.raises(ConfigurationError, match='Two workloads are named "tiny"'):
+        find_workloads([path, path], BUILT_IN)
+
+
+@given(junk=st.text(max_size=200))
+def test_any_text_is_either_a_workload_or_refused_as_a_users_error(tmp_path_factory, junk):
+    path = tmp_path_factory.mktemp("junk") / "junk.toml"
+    path.write_text(junk, encoding="utf-8", errors="surrogatepass")
+    with pytest.raises(ConfigurationError):
+        read_workload(path)
