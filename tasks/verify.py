@@ -1,0 +1,113 @@
+"""Verify a bundle wherever it lies: its files, its signature, its manifest, then what its model computes.
+
+TorchScript is code, so the order matters: nothing in the bundle is interpreted before its checksums hold (and its
+signature, where a key is given), and the model is loaded only in a process of its own, without this project, its
+environment variables or its secrets.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from storage.checksums import SIGNATURE, check_sums
+from storage.errors import BundleError
+from storage.manifest import read_manifest
+from storage.signing import check_signature
+
+CHECKER = Path(__file__).with_name("package") / "standalone.py"
+
+_KEPT_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "HOME", "TMPDIR", "LANG", "OMP_NUM_THREADS", "ATEN_CPU_CAPABILITY")
+
+
+@dataclass(frozen=True)
+class VerificationReport:
+    """What a verification found.
+
+    ``stage`` is the last one reached: files, signature, manifest or model. ``problem`` is "" where all is good;
+    ``differences`` gives each output's largest absolute difference from the golden one.
+    """
+
+    path: Path
+    stage: Literal["files", "signature", "manifest", "model"]
+    problem: str = ""
+    sha256sums: str = ""
+    signature: Literal["valid", "not checked", "none"] = "none"
+    workload: str = ""
+    version: str = ""
+    differences: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def ok(self) -> bool:
+        """Whether the bundle may be used."""
+        return not self.problem
+
+
+def verify(path: Path, public_key: Path | None = None, *, timeout_s: float = 600.0) -> VerificationReport:
+    """Verify the bundle in a folder.
+
+    Without `public_key`, a bundle is held against itself: whoever rewrites a file and ``SHA256SUMS`` with it is found
+    out only by the signature.
+
+    Parameters
+    ----------
+    public_key
+        PEM file of the Ed25519 key that must have signed the bundle.
+    timeout_s
+        Seconds that the model may take to load and run.
+
+    Raises
+    ------
+    ConfigurationError
+        `public_key` is no such key.
+    """
+    known: dict[str, Any] = {"path": path, "stage": "files"}
+    try:
+        known["sha256sums"] = check_sums(path)
+        known |= {"stage": "signature", "signature": _signature(path, public_key)}
+        known["stage"] = "manifest"
+        manifest = read_manifest(path)
+        known |= {"workload": manifest["workload"]["name"], "version": manifest["version"]}
+        known |= {"stage": "model", "differences": _run(path, timeout_s)}
+    except BundleError as error:
+        known["problem"] = str(error)
+    return VerificationReport(**known)
+
+
+def _signature(path: Path, public_key: Path | None) -> str:
+    if public_key is not None:
+        check_signature(path, public_key)
+        return "valid"
+    return "not checked" if (path / SIGNATURE).is_file() else "none"
+
+
+def _run(path: Path, timeout_s: float) -> dict[str, float]:
+    """Load and run the model in a clean process; give each output's difference."""
+    # The bundle's own verify.py is never run: this is the copy that came with nightquant.
+    command = [sys.executable, "-I", "-W", "ignore", str(CHECKER), str(path.absolute()), "--json"]
+    environment = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
+    try:
+        done = subprocess.run(command, env=environment, capture_output=True, timeout=timeout_s, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise BundleError(f"{path}: the model did not finish within {timeout_s:g} s.") from error
+    report = _last_json(done.stdout)
+    if report is None:
+        tail = done.stderr.decode(errors="replace").strip()[-500:]
+        raise BundleError(f"{path}: the process that loaded the model died with code {done.returncode}. {tail}".strip())
+    if done.returncode or not report["ok"]:
+        raise BundleError(f"{path}: {report['problem']}.")
+    differences: dict[str, float] = report["differences"]
+    return differences
+
+
+def _last_json(output: bytes) -> dict[str, Any] | None:
+    try:
+        report: dict[str, Any] = json.loads(output.decode().splitlines()[-1])
+    except (ValueError, IndexError):
+        return None
+    return report if isinstance(report, dict) and {"ok", "problem", "differences"} <= report.keys() else None
