@@ -63,7 +63,7 @@ class Workers:
             max_workers=self.count,
             context=multiprocessing.get_context("spawn"),
             initializer=_begin_worker,
-            initargs=(self.threads, os.getpid()),
+            initargs=(self.threads,),
         )
         return self
 
@@ -134,20 +134,19 @@ def run_stage(stage: str, label: str, arguments: dict[str, Any], address: str) -
         return call(**arguments, progress=progress)
 
 
-def _begin_worker(threads: int, parent: int) -> None:
+def _begin_worker(threads: int) -> None:
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = str(threads)
     # Control-C reaches the whole process group; the parent decides what becomes of its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, args=(parent,), daemon=True).start()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
-def _end_with_parent(parent: int) -> None:
-    """End this worker, and what it started, when the flow's process is gone (SIGKILL leaves nobody to tell it)."""
-    process = multiprocessing.parent_process()
-    if process is not None:
-        process.join()
-    if os.getppid() != parent:
+def _end_with_parent() -> None:
+    """End this worker when the flow's process is gone: SIGKILL leaves nobody to tell it."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
         os._exit(1)
 
 
