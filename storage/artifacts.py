@@ -17,26 +17,38 @@ from typing import Any
 
 from storage.digest import digest_of, file_digest
 from storage.errors import StoreError
-
-MANIFEST = "artifact.json"
+from storage.mirror import MANIFEST, ArtifactMirror
+from storage.root import StoreRoot, cache_folder, url_key
 
 
 class ArtifactStore:
-    """Artifacts under a local root.
+    """Artifacts under a store's root.
 
     Parameters
     ----------
+    place
+        The store's root: a folder, made on first write, or the URL of an object store.
+
+    Attributes
+    ----------
+    place
+        What opens this store again: a path or URL.
     root
-        The store's root folder; made on first write.
+        The local folder that artifacts are worked with in: the root itself, or for an object store a folder of copies.
     """
 
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self._artifacts = root / "artifacts"
+    def __init__(self, place: StoreRoot | Path | str) -> None:
+        opened = StoreRoot.of(place)
+        self.place = opened.url
+        self.root = opened.local or cache_folder() / url_key(opened.url)
+        self._artifacts = self.root / "artifacts"
+        self._mirror = ArtifactMirror(opened, self.root) if opened.local is None else None
 
     def find(self, kind: str, digest: str) -> Path | None:
-        """The artifact's folder, or None where it does not exist."""
+        """The artifact's folder, or None where it does not exist; from an object store it is fetched on first use."""
         folder = self._folder(kind, digest)
+        if self._mirror is not None and not self._mirror.fetch(folder.relative_to(self.root).as_posix()):
+            return None
         return folder if (folder / MANIFEST).is_file() else None
 
     def path(self, kind: str, digest: str) -> Path:
@@ -50,7 +62,7 @@ class ArtifactStore:
         found = self.find(kind, digest)
         if found is None:
             raise StoreError(
-                f"The store {self.root} has no {kind} artifact {digest[:12]}.",
+                f"The store {self.place} has no {kind} artifact {digest[:12]}.",
                 hint="It was removed after it was made: run the night again.",
             )
         return found
@@ -81,6 +93,8 @@ class ArtifactStore:
         try:
             yield work
             self._publish(work, final, kind, digest, made_from)
+            if self._mirror is not None:
+                self._mirror.upload(final.relative_to(self.root).as_posix())
         except OSError as error:
             # Disk full and lost permissions surface here, whichever write they hit.
             if error.filename is None or str(self.root) in str(error.filename):
@@ -119,7 +133,7 @@ class ArtifactStore:
         try:
             work.rename(final)
         except OSError:
-            if self.find(kind, digest) is None:
+            if not (final / MANIFEST).is_file():
                 raise
             return
         _fsync(final.parent)

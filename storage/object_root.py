@@ -22,9 +22,9 @@ class ObjectRoot(StoreRoot):
     """
 
     def __init__(self, url: str) -> None:
-        self.url = url.rstrip("/")
-        self._prefix = self.url.removeprefix("s3://")
-        if not self._prefix.partition("/")[0]:
+        self._prefix = url.removeprefix("s3://").rstrip("/")
+        self.url = f"s3://{self._prefix}"
+        if not self._prefix:
             raise ConfigurationError(f'The store "{url}" names no bucket.', hint="Use s3://bucket/prefix.")
 
     @cached_property

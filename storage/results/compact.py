@@ -1,0 +1,184 @@
+"""Compaction: a finished month's files become one, while readers and writers go on.
+
+A month passes through three states, each reached by one atomic step, so that a kill at any moment leaves one of them:
+
+1. The runs' own files, which the catalog names and readers' ``**/*.parquet`` find.
+2. A whole-month ``.pq`` file stands beside them, under a name that no reader's glob matches. The next catalog names it
+   instead of the runs' files; a reader that has the old catalog open still finds those.
+3. At least `grace` later, the month's folder is exchanged for one that holds the same rows as one ``.parquet`` file,
+   and the runs' own files are deleted. The catalog goes on naming the ``.pq`` (a hard link to the same bytes).
+
+A glob over the folders so counts every row once before and after. A reader that listed the folder just before the
+exchange and opens its files just after gets a "no such file" error, never a wrong count; the catalog's readers do not
+even get that. On an object store, which has no exchange, the runs' files go first: a glob may miss rows for a moment.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import io
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from storage.exchange import exchange
+from storage.local_root import fsync_folder
+from storage.results.catalog import refresh
+from storage.results.layout import RUNS_KEY, CompactedFile, Files, RunFile, broken, find_files, folder, months_of
+from storage.results.tables import TABLES, Table
+from storage.results.writer import serialized
+from storage.root import StoreRoot
+
+# A run begun before midnight may publish into the old month for a while; nothing is gained by being in time.
+MONTH_SETTLES = dt.timedelta(days=2)
+# Readers hold a catalog for minutes at most; a night is far longer.
+GRACE = dt.timedelta(hours=12)
+RETIRED = "results/.retired"
+
+
+@dataclass(frozen=True)
+class Compacted:
+    """What one compaction did: months put together, months whose small files were dropped, small files dropped."""
+
+    written: tuple[str, ...]
+    retired: tuple[str, ...]
+    files_removed: int
+
+
+def compact(root: StoreRoot | Path | str, *, now: dt.datetime | None = None, grace: dt.timedelta = GRACE) -> Compacted:
+    """Put each finished month's small files into one and drop those that an earlier compaction replaced.
+
+    Parameters
+    ----------
+    now
+        The present, with its time zone; a month is finished two days after its last.
+    grace
+        How long a month's small files outlive the catalog that named them.
+
+    Raises
+    ------
+    StoreError
+        A results file is broken, or the store cannot be written.
+    """
+    root = StoreRoot.of(root)
+    now = now or dt.datetime.now(dt.UTC)
+    open_month = f"{now.astimezone(dt.UTC) - MONTH_SETTLES:%Y-%m}"
+    written: list[str] = []
+    retired: list[str] = []
+    removed = 0
+    with root.lock("compaction"):
+        refresh(root)  # from here on no new reader opens a catalog that names a replaced file
+        for table in TABLES.values():
+            _sweep(root, table)
+            files = find_files(root, table)
+            for whole, gone in _retirable(root, table, files, now - grace):
+                _retire(root, table, whole, gone)
+                removed += len(gone)
+                retired.append(f"{table.name} {whole.month}")
+            for month, loose in months_of(files.runs).items():
+                fresh = [file for file in loose if file.run_id not in files.compacted_runs]
+                # A lone run's file is rewritten too: what is named .pq is what the catalog goes on naming.
+                if month < open_month and fresh:
+                    _write(root, table, month, files.newest.get(month), fresh)
+                    written.append(f"{table.name} {month}")
+        refresh(root)
+    return Compacted(tuple(written), tuple(retired), removed)
+
+
+def _write(root: StoreRoot, table: Table, month: str, before: CompactedFile | None, fresh: Sequence[RunFile]) -> None:
+    entries = [file.entry.name for file in fresh] + ([before.entry.name] if before else [])
+    rows = pa.concat_tables(_read(root, table, name) for name in entries)
+    ordered = rows.sort_by([(name, "ascending") for name in table.order])
+    runs = sorted({file.run_id for file in fresh} | (before.runs if before else frozenset()))
+    metadata = {**(table.schema.metadata or {}), RUNS_KEY: json.dumps(runs).encode()}
+    number = before.number + 1 if before else 1
+    # No clobber: of two compactors, the later one's file would otherwise replace one that a catalog names already.
+    root.put_new(
+        f"{folder(table)}/compacted/{month}-{number:04}.pq",
+        serialized(table, ordered.replace_schema_metadata(metadata)),
+    )
+
+
+def _read(root: StoreRoot, table: Table, name: str) -> pa.Table:
+    try:
+        # Not read_table: it would take the folder's month=… for a column.
+        rows = pq.ParquetFile(io.BytesIO(root.read(name))).read()
+        missing = [pa.nulls(rows.num_rows, field.type) for field in table.schema if field.name not in rows.column_names]
+        names = [field.name for field in table.schema if field.name not in rows.column_names]
+        for column, values in zip(names, missing, strict=True):
+            rows = rows.append_column(column, values)
+        return rows.select(table.schema.names).cast(table.schema)
+    except (pa.ArrowException, ValueError, KeyError) as error:
+        raise broken(root, name, error) from error
+
+
+def _retirable(
+    root: StoreRoot, table: Table, files: Files, before: dt.datetime
+) -> list[tuple[CompactedFile, list[RunFile]]]:
+    """Compacted months that are old enough, hold every run that has its own file, and are not shown to globs yet."""
+    loose = months_of(files.runs)
+    return [
+        (whole, loose.get(month, []))
+        for month, whole in files.newest.items()
+        if whole.entry.modified <= before.timestamp()
+        and all(file.run_id in whole.runs for file in loose.get(month, []))
+        and not root.exists(_visible(table, whole))
+    ]
+
+
+def _visible(table: Table, whole: CompactedFile) -> str:
+    return f"{folder(table)}/month={whole.month}/compacted-{whole.number:04}.parquet"
+
+
+def _retire(root: StoreRoot, table: Table, whole: CompactedFile, gone: Sequence[RunFile]) -> None:
+    visible = _visible(table, whole)
+    if root.local is None:
+        for file in gone:
+            root.delete(file.entry.name)
+        for entry in root.list(f"{folder(table)}/month={whole.month}"):
+            if PurePosixPath(entry.name).name.startswith("compacted-") and entry.name != visible:
+                root.delete(entry.name)
+        root.put_new(visible, root.read(whole.entry.name))
+    else:
+        _exchange_month(root, root.local, table, whole, visible)
+    for other in find_files(root, table).compacted:
+        if other.month == whole.month and other.number < whole.number:
+            root.delete(other.entry.name)
+
+
+def _exchange_month(root: StoreRoot, base: Path, table: Table, whole: CompactedFile, visible: str) -> None:
+    prepared = base / RETIRED / table.name / whole.month
+    prepared.mkdir(parents=True, exist_ok=True)
+    target = prepared / PurePosixPath(visible).name
+    if not target.exists():
+        target.hardlink_to(base / whole.entry.name)
+    fsync_folder(prepared)
+    month = (base / visible).parent
+    month.mkdir(parents=True, exist_ok=True)
+    # Exclusive: a writer links its file by name, which must not change folders under its hands.
+    with root.lock("results"):
+        exchange(prepared, month)
+    fsync_folder(month.parent)
+    _sweep(root, table)
+
+
+def _sweep(root: StoreRoot, table: Table) -> None:
+    """Delete what an exchange took out of a month's folder, bringing back a late run that came in just before it."""
+    if root.local is None:
+        return
+    compacted = find_files(root, table).compacted_runs
+    for taken in sorted((root.local / RETIRED / table.name).glob("*")):
+        month = root.local / folder(table) / f"month={taken.name[:7]}"
+        for path in taken.glob("*.parquet"):
+            back = month / path.name
+            if path.name.startswith("compacted-") or path.stem in compacted or back.exists():
+                continue
+            month.mkdir(parents=True, exist_ok=True)
+            back.hardlink_to(path)
+            fsync_folder(month)
+        shutil.rmtree(taken)

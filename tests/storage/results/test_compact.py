@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+import datetime as dt
+import shutil
+import subprocess
+from pathlib import Path
+
+import duckdb
+import pyarrow.parquet as pq
+import pytest
+
+from storage.exchange import exchange
+from storage.results.catalog import refresh
+from storage.results.compact import compact
+from storage.results.query import run_query
+from storage.results.tables import MEASUREMENTS
+from storage.results.writer import ResultsStore
+from tests.storage.results.rows import at, measurement, write_night
+
+NIGHTS = [dt.date(2026, 3, day) for day in (1, 2, 3)] + [dt.date(2026, 4, day) for day in (1, 2)]
+LATER = at(dt.date(2026, 4, 5))
+NO_GRACE = dt.timedelta(0)
+EXPIRED = dt.timedelta(days=-36500)  # files are dated by the real clock: with this, any of them is old enough
+
+
+def far_ahead() -> dt.datetime:
+    """When the grace period of a file written just now has passed."""
+    return dt.datetime.now(dt.UTC) + dt.timedelta(days=1)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    for night in NIGHTS:
+        write_night(tmp_path, night)
+    refresh(tmp_path)
+    return tmp_path
+
+
+def names(store: Path, table: str = "measurements") -> list[str]:
+    folder = store / "results" / table
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+
+def count(store: Path) -> int:
+    rows: int = run_query(store, "select count(*) from measurements").column(0)[0].as_py()
+    return rows
+
+
+def count_by_glob(store: Path) -> int:
+    found = duckdb.sql(
+        f"select count(*) from read_parquet('{store}/results/measurements/**/*.parquet', union_by_name=true)"
+    ).fetchall()
+    rows: int = found[0][0]
+    return rows
+
+
+def test_a_finished_month_is_put_together_beside_its_small_files(store: Path) -> None:
+    done = compact(store, now=LATER)
+    assert done.written == ("runs 2026-03", "measurements 2026-03")
+    assert done.files_removed == 0
+    assert names(store)[0] == "compacted/2026-03-0001.pq"
+    assert len(names(store)) == 6
+    assert count(store) == count_by_glob(store) == 10
+
+
+def test_small_files_go_one_cycle_later_and_every_row_counts_once_throughout(store: Path) -> None:
+    compact(store, now=LATER)
+    assert compact(store, now=LATER).written == ()
+    done = compact(store, now=far_ahead())
+    assert "measurements 2026-03" in done.retired
+    assert names(store)[:2] == ["compacted/2026-03-0001.pq", "compacted/2026-04-0001.pq"]
+    assert "month=2026-03/compacted-0001.parquet" in names(store)
+    assert count(store) == count_by_glob(store) == 10
+
+
+def test_compacting_again_changes_nothing(store: Path) -> None:
+    for _ in range(3):
+        compact(store, now=far_ahead(), grace=NO_GRACE)
+    before = names(store)
+    assert compact(store, now=far_ahead(), grace=NO_GRACE).written == ()
+    assert names(store) == before
+    assert not list((store / "results/.retired").rglob("*.parquet"))
+
+
+def test_a_late_run_of_a_compacted_month_is_taken_in(store: Path) -> None:
+    for _ in range(2):
+        compact(store, now=LATER, grace=EXPIRED)
+    write_night(store, dt.date(2026, 3, 9))
+    refresh(store)
+    assert count(store) == count_by_glob(store) == 12
+    for _ in range(2):
+        compact(store, now=LATER, grace=EXPIRED)
+        assert count(store) == count_by_glob(store) == 12
+    assert [name for name in names(store) if "2026-03" in name] == [
+        "compacted/2026-03-0002.pq",
+        "month=2026-03/compacted-0002.parquet",
+    ]
+
+
+def test_a_retried_run_of_a_compacted_month_is_not_written_again(store: Path) -> None:
+    for _ in range(2):
+        compact(store, now=LATER, grace=EXPIRED)
+    run = f"run-{NIGHTS[0]}"
+    path = ResultsStore(store).append("measurements", [measurement(run, NIGHTS[0])], run, LATER)
+    assert path.endswith("compacted/2026-03-0001.pq")
+    refresh(store)
+    assert count(store) == count_by_glob(store) == 10
+
+
+def test_field_metadata_and_order_are_kept(store: Path) -> None:
+    compact(store, now=LATER)
+    file = pq.ParquetFile(store / "results/measurements/compacted/2026-03-0001.pq")
+    assert file.schema_arrow.field("latency_s").metadata[b"unit"] == b"seconds"
+    rows = file.read(["night", "workload", "recipe"]).to_pylist()
+    assert rows == sorted(rows, key=lambda row: (row["night"], row["workload"], row["recipe"]))
+    assert file.metadata.row_group(0).column(0).compression == "ZSTD"
+
+
+def test_files_without_a_later_column_compact_to_null(tmp_path: Path) -> None:
+    night = dt.date(2026, 3, 1)
+    path = Path(ResultsStore(tmp_path).append("measurements", [measurement("old", night)], "old", at(night)))
+    pq.write_table(pq.ParquetFile(path).read().drop_columns(["block_s", "aa_high"]), path)
+    write_night(tmp_path, dt.date(2026, 3, 2))
+    compact(tmp_path, now=LATER)
+    compacted = pq.ParquetFile(tmp_path / "results/measurements/compacted/2026-03-0001.pq").read()
+    assert compacted.schema.names == MEASUREMENTS.schema.names
+    assert compacted.column("block_s").null_count == 1
+    assert count(tmp_path) == 3
+
+
+@pytest.mark.parametrize("limit", [0, 2_000_000], ids=["views over the files", "rows in the catalog"])
+def test_a_reader_of_the_catalog_before_goes_on_through_a_compaction(store: Path, limit: int) -> None:
+    refresh(store, materialize_up_to=limit)
+    with duckdb.connect() as reader:
+        reader.execute(f"attach '{store}/results.duckdb' as results (read_only)")
+        compact(store, now=LATER)
+        assert reader.execute("select count(*) from results.measurements").fetchall() == [(10,)]
+
+
+def test_an_interrupted_exchange_is_finished_by_the_next_compaction(store: Path) -> None:
+    compact(store, now=LATER)
+    taken = store / "results/.retired/measurements/2026-03"
+    taken.mkdir(parents=True)
+    for path in (store / "results/measurements/month=2026-03").iterdir():
+        path.rename(taken / path.name)
+    late = taken / "run-late.parquet"
+    row = measurement("run-late", NIGHTS[0])
+    shutil.copy(ResultsStore(store / "other").append("measurements", [row], "run-late", at(NIGHTS[0])), late)
+    shutil.rmtree(store / "other")
+    for _ in range(3):
+        compact(store, now=LATER, grace=EXPIRED)
+    assert count(store) == count_by_glob(store) == 11
+
+
+def test_two_folders_change_places(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"was-{name}").touch()
+    exchange(tmp_path / "a", tmp_path / "b")
+    assert (tmp_path / "a/was-b").exists()
+    assert (tmp_path / "b/was-a").exists()
+    with pytest.raises(OSError, match="missing"):
+        exchange(tmp_path / "a", tmp_path / "missing")
+
+
+def test_the_command_line_client_reads_files_and_catalog(store: Path) -> None:
+    client = shutil.which("duckdb") or str(Path(__import__("sys").executable).with_name("duckdb"))
+    if not Path(client).exists():
+        pytest.skip("the duckdb command-line client is not installed")
+    compact(store, now=LATER)
+    one_liner = f"select count(*) from read_parquet('{store}/results/measurements/**/*.parquet', union_by_name=true)"
+    for command in ([client, "-csv", "-c", one_liner], [client, "-readonly", "-csv", str(store / "results.duckdb")]):
+        arguments = command if "-c" in command else [*command, "select count(*) from samples"]
+        out = subprocess.run(arguments, capture_output=True, text=True, check=True).stdout
+        assert out.split()[-1] in ("10", "30")
