@@ -62,7 +62,7 @@ def _open(path: Path) -> int:
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
     try:
         try:
-            # Without O_CREAT first: Linux refuses to "create" another user's file in a sticky folder (protected_regular).
+            # Without O_CREAT first: Linux refuses to "create" another user's file in a sticky folder.
             return os.open(path, flags)
         except FileNotFoundError:
             return os.open(path, flags | os.O_CREAT, 0o644)

@@ -1,0 +1,77 @@
+"""Starting a child process for a measurement, and waiting for it without doing anything."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TypeVar
+
+import tasks
+from storage.errors import MeasurementError
+from tasks.benchmark.messages import write_message
+from tasks.benchmark.process import environment
+from tasks.refs import Frozen
+
+Report = TypeVar("Report", bound=Frozen)
+_LAST_LINES = 5
+
+
+def run_child(module: str, spec: Frozen, report: type[Report], threads: int) -> Report:
+    """Run ``python -m module SPEC OUT`` and read its report.
+
+    This process sleeps in the kernel until the child ends. The child never outlives it: an exception here kills the
+    child's process group, and the child ends by itself when its standard input closes.
+
+    Raises
+    ------
+    MeasurementError
+        The child ended without a report; the message names the signal or the last lines that it wrote.
+    """
+    with tempfile.TemporaryDirectory(prefix="nightquant-") as name:
+        folder = Path(name)
+        write_message(spec, folder / "spec.json")
+        code = _run(module, folder, threads)
+        out = folder / "out.json"
+        if code != 0 or not out.is_file():
+            raise MeasurementError(_how_it_ended(module, code, (folder / "log").read_text(errors="replace")))
+        return report.model_validate_json(out.read_text(encoding="utf-8"))
+
+
+def _run(module: str, folder: Path, threads: int) -> int:
+    root = Path(tasks.__path__[0]).parent
+    path = os.pathsep.join(filter(None, (str(root), os.environ.get("PYTHONPATH", ""))))
+    with (
+        (folder / "log").open("wb") as log,
+        subprocess.Popen(
+            [sys.executable, "-m", module, str(folder / "spec.json"), str(folder / "out.json")],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            env=environment(threads) | {"PYTHONPATH": path},
+            # A group of its own: Control-C reaches the parent, which decides what becomes of the child.
+            start_new_session=True,
+        ) as process,
+    ):
+        try:
+            return process.wait()
+        except BaseException:
+            os.killpg(process.pid, signal.SIGKILL)
+            raise
+
+
+def _how_it_ended(module: str, code: int, log: str) -> str:
+    what = module.rpartition(".")[2]
+    if code < 0:
+        name = signal.Signals(-code).name
+        hint = " Most likely memory ran out." if -code == signal.SIGKILL else ""
+        return f"The {what} process was ended by {name}.{hint}{_tail(log)}"
+    return f"The {what} process ended with exit code {code} and no report.{_tail(log)}"
+
+
+def _tail(log: str) -> str:
+    lines = log.strip().splitlines()[-_LAST_LINES:]
+    return "\n" + "\n".join(lines) if lines else ""

@@ -1,0 +1,165 @@
+"""One launch: a fresh process that loads every subject, checks it, warms it up and times it in interleaved blocks.
+
+Run as ``python -m tasks.benchmark.launch SPEC OUT``; `SPEC` and `OUT` are the JSON files of `tasks.benchmark.messages`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import random
+import resource
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from tasks.benchmark.agreement import disagreement
+from tasks.benchmark.blocks import calls_for_block, time_block, time_single_calls, warm_up
+from tasks.benchmark.loading import Loaded, flat
+from tasks.benchmark.messages import LaunchReport, LaunchSpec, Subject, SubjectReport, write_message
+from tasks.benchmark.process import pin
+from tasks.benchmark.schedule import balanced_rounds
+
+Loader = Callable[[Subject], Loaded]
+
+
+@dataclass
+class Ready:
+    """A subject that is loaded and checked, and what was timed of it so far."""
+
+    loaded: Loaded
+    load_s: float
+    first_call_s: float
+    calls: int = 0
+    round_s: list[float] = field(default_factory=list)
+    single_s: list[float] = field(default_factory=list)
+
+
+def run_launch(spec: LaunchSpec) -> LaunchReport:
+    """Do what `spec` says in this process; threads and processors must not have been used yet."""
+    affinity = pin(spec.threads)
+    torch.set_num_threads(spec.threads)
+    torch.set_num_interop_threads(spec.threads)
+    refused: dict[str, str] = {}
+    with torch.inference_mode():
+        ready = _make_ready(spec, refused)
+        start_s = time.monotonic() - spec.spawned_at
+        _warm_up(spec, ready)
+        first_block_s = time.monotonic() - spec.spawned_at
+        timed_s = _time_rounds(spec, ready) + _time_single_calls(spec, ready)
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    return LaunchReport(
+        subjects=tuple(_report(subject, ready[subject.name]) for subject in spec.subjects if subject.name in ready),
+        refused=refused,
+        start_s=start_s,
+        first_block_s=first_block_s,
+        timed_s=timed_s,
+        affinity=affinity,
+        threads=torch.get_num_threads(),
+        voluntary_switches=usage.ru_nvcsw,
+        involuntary_switches=usage.ru_nivcsw,
+        modules=tuple(sorted(name for name in sys.modules if name.startswith(("tasks.", "storage.")))),
+    )
+
+
+def resolve_loader(name: str) -> Loader:
+    """The function that ``module:function`` names."""
+    module, _, function = name.partition(":")
+    loader: Loader = getattr(importlib.import_module(module), function)
+    return loader
+
+
+def _make_ready(spec: LaunchSpec, refused: dict[str, str]) -> dict[str, Ready]:
+    """Load and check every subject, in an order of this launch's own: places in memory differ between launches."""
+    loader = resolve_loader(spec.loader)
+    ready: dict[str, Ready] = {}
+    for subject in random.Random(spec.seed).sample(spec.subjects, len(spec.subjects)):
+        try:
+            state, problem = _load(loader, subject)
+        except Exception as error:  # noqa: BLE001 - whatever one candidate raises is its result, and the others go on
+            refused[subject.name] = f"it does not run: {type(error).__name__}: {error}"
+            continue
+        if problem:
+            refused[subject.name] = problem
+        else:
+            ready[subject.name] = state
+    return ready
+
+
+def _load(loader: Loader, subject: Subject) -> tuple[Ready, str]:
+    began = time.perf_counter()
+    loaded = loader(subject)
+    load_s = time.perf_counter() - began
+    with loaded.scope():
+        began = time.perf_counter()
+        result = loaded.call()
+        first_call_s = time.perf_counter() - began
+    return Ready(loaded, load_s, first_call_s), disagreement(flat(result), loaded.golden)
+
+
+def _warm_up(spec: LaunchSpec, ready: dict[str, Ready]) -> None:
+    for name, state in ready.items():
+        with state.loaded.scope():
+            warm_up(state.loaded.call, spec.warm_up_calls, spec.warm_up_s)
+            state.calls = spec.calls.get(name) or calls_for_block(state.loaded.call, spec.block_s)
+
+
+def _time_rounds(spec: LaunchSpec, ready: dict[str, Ready]) -> float:
+    timed_s = 0.0
+    for order in balanced_rounds(sorted(ready), spec.rounds, spec.seed):
+        for name in order:
+            state = ready[name]
+            with state.loaded.scope():
+                elapsed = time_block(state.loaded.call, state.calls)
+            state.round_s.append(elapsed / state.calls)
+            timed_s += elapsed
+    return timed_s
+
+
+def _time_single_calls(spec: LaunchSpec, ready: dict[str, Ready]) -> float:
+    for name, state in ready.items():
+        if not name.endswith("#copy"):
+            with state.loaded.scope():
+                state.single_s = time_single_calls(state.loaded.call, spec.single_calls, spec.single_s)
+    return sum(sum(state.single_s) for state in ready.values())
+
+
+def _report(subject: Subject, state: Ready) -> SubjectReport:
+    return SubjectReport(
+        name=subject.name,
+        load_s=state.load_s,
+        first_call_s=state.first_call_s,
+        calls_per_block=state.calls,
+        round_s=tuple(state.round_s),
+        single_s=tuple(state.single_s),
+    )
+
+
+def end_with_parent() -> None:
+    """End this process group as soon as the parent is gone: the parent holds the other end of standard input.
+
+    The thread sleeps in the kernel until then and costs the measurement nothing.
+    """
+
+    def wait() -> None:
+        os.read(0, 1)
+        os.killpg(0, signal.SIGKILL)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def main(spec_path: str, out_path: str) -> None:
+    """Run the launch that the file `spec_path` describes and write its report to `out_path`."""
+    end_with_parent()
+    spec = LaunchSpec.model_validate_json(Path(spec_path).read_text(encoding="utf-8"))
+    write_message(run_launch(spec), Path(out_path))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

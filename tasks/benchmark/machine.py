@@ -1,0 +1,155 @@
+"""The machine: what is constant about it (its fingerprint), and the state that it is in. Imports no torch."""
+
+from __future__ import annotations
+
+import os
+import platform
+from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Literal
+
+import psutil
+
+from storage.digest import digest_of
+from tasks.refs import Frozen
+
+LIBRARIES = ("torch", "torchvision", "numpy", "safetensors")
+_ISA = (
+    "avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512_vnni", "avx_vnni", "avx512_bf16",
+    "avx512_fp16", "amx_tile", "amx_int8", "amx_bf16", "asimd", "asimddp", "i8mm", "sve",
+)  # fmt: skip
+_VNNI = frozenset({"avx512_vnni", "avx_vnni", "amx_int8", "asimddp", "i8mm"})
+
+
+class Machine(Frozen):
+    """What stays the same from night to night; results of two machines are never compared."""
+
+    cpu: str
+    architecture: str
+    isa: tuple[str, ...]
+    processors: int
+    physical_cores: int
+    memory_bytes: int
+    system: str
+    python: str
+    libraries: dict[str, str]
+
+    @property
+    def has_vnni(self) -> bool:
+        """Whether the processor multiplies int8 in one instruction (VNNI, AMX, or Arm's dot product)."""
+        return not _VNNI.isdisjoint(self.isa)
+
+
+class Pressure(Frozen):
+    """Share of the last 10 s in which some task waited for the resource, in percent, and microseconds since boot."""
+
+    some_avg10: float
+    some_total_us: int
+
+
+class Evidence(Frozen):
+    """The machine's state at one moment.
+
+    ``steal_s`` is the time that the hypervisor gave to others since boot, summed over processors; ``governor`` and the
+    frequency are None where they cannot be read, as in most virtual machines.
+    """
+
+    when: Literal["before", "after"]
+    machine: Machine
+    affinity: tuple[int, ...]
+    threads: int
+    engines: tuple[str, ...]
+    governor: str | None
+    frequency_mhz: float | None
+    load_average: tuple[float, float, float]
+    available_memory_bytes: int
+    steal_s: float | None
+    pressure: dict[str, Pressure]
+    launch_affinity: tuple[int, ...] = ()
+    involuntary_switches: int | None = None
+    voluntary_switches: int | None = None
+    start_s: tuple[float, ...] = ()
+    first_block_s: tuple[float, ...] = ()
+
+
+@lru_cache(maxsize=1)
+def this_machine() -> Machine:
+    """Describe the machine that this process runs on."""
+    return Machine(
+        cpu=_cpu_model(),
+        architecture=platform.machine(),
+        isa=_isa(),
+        processors=psutil.cpu_count() or 1,
+        physical_cores=psutil.cpu_count(logical=False) or 1,
+        memory_bytes=psutil.virtual_memory().total,
+        system=f"{platform.system()} {platform.release()}",
+        python=platform.python_version(),
+        libraries={name: found for name in LIBRARIES if (found := installed_version(name))},
+    )
+
+
+def fingerprint() -> str:
+    """SHA-256 of what is constant about this machine and its libraries; history is compared only within one."""
+    constant = this_machine().model_dump(mode="json")
+    # A reboot into the same kernel reports a few pages more or less.
+    constant["memory_bytes"] = round(constant["memory_bytes"] / 2**30)
+    return digest_of(constant)
+
+
+def observe(when: Literal["before", "after"], threads: int, engines: tuple[str, ...]) -> Evidence:
+    """Look at the machine's state now; `threads` and the quantized `engines` are those of the benchmark."""
+    frequency = psutil.cpu_freq()
+    return Evidence(
+        when=when,
+        machine=this_machine(),
+        affinity=tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else (),
+        threads=threads,
+        engines=engines,
+        governor=_read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
+        frequency_mhz=frequency.current if frequency else None,
+        load_average=os.getloadavg(),
+        available_memory_bytes=psutil.virtual_memory().available,
+        steal_s=getattr(psutil.cpu_times(), "steal", None),
+        pressure={name: found for name in ("cpu", "memory", "io") if (found := _pressure(name))},
+    )
+
+
+def installed_version(distribution: str) -> str | None:
+    """The installed version of a distribution, without importing it; None where it is not installed."""
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return None
+
+
+def _pressure(resource: str) -> Pressure | None:
+    """Linux's pressure stall information; None where the kernel does not give it."""
+    text = _read(f"/proc/pressure/{resource}")
+    if not text:
+        return None
+    fields = dict(part.split("=") for part in text.splitlines()[0].split()[1:])
+    return Pressure(some_avg10=float(fields["avg10"]), some_total_us=int(fields["total"]))
+
+
+def _cpu_model() -> str:
+    return _cpuinfo().get("model name") or platform.processor() or platform.machine()
+
+
+def _isa() -> tuple[str, ...]:
+    flags = set((_cpuinfo().get("flags") or _cpuinfo().get("Features") or "").split())
+    return tuple(name for name in _ISA if name in flags)
+
+
+def _cpuinfo() -> dict[str, str]:
+    """Fields of the first processor in ``/proc/cpuinfo``; empty on other systems."""
+    first = (_read("/proc/cpuinfo") or "").partition("\n\n")[0]
+    pairs = (line.partition(":") for line in first.splitlines())
+    return {key.strip(): value.strip() for key, _, value in pairs}
+
+
+def _read(path: str) -> str | None:
+    try:
+        return Path(path).read_text(encoding="utf-8").strip()
+    except OSError:
+        return None

@@ -1,0 +1,139 @@
+"""The stage: a workload's candidates in the store, timed alone on this host."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from storage.artifacts import ArtifactStore
+from storage.locks import host_lock
+from tasks.benchmark.machine import Evidence, fingerprint, observe
+from tasks.benchmark.messages import LaunchReport, Subject
+from tasks.benchmark.profile import Profile, profile_named
+from tasks.benchmark.protocol import Measured, measure
+from tasks.benchmark.result import aa_ratio, timings_of, verdict_of
+from tasks.progress import Progress, silent
+from tasks.refs import ArtifactRef, BenchmarkResult, DatasetRef, Frozen, Timing
+from tasks.workload.recipe import Runtime
+from tasks.workload.workload import Workload
+
+LOCK = "benchmark"
+
+
+class BenchmarkCandidate(Frozen):
+    """A candidate to time: the quantized artifact, and the golden outputs that it must still give."""
+
+    recipe: str
+    runtime: Runtime
+    artifact: ArtifactRef
+    outputs: ArtifactRef
+
+    @property
+    def name(self) -> str:
+        """``recipe/runtime``."""
+        return f"{self.recipe}/{self.runtime}"
+
+    def subject(self, store: ArtifactStore) -> Subject:
+        """Where the child processes find it."""
+        return Subject(
+            name=self.name,
+            folder=str(store.path(self.artifact.kind, self.artifact.digest)),
+            runtime=self.runtime,
+            golden=str(store.path(self.outputs.kind, self.outputs.digest) / "golden.safetensors"),
+        )
+
+
+def benchmark(
+    workload: Workload,
+    candidates: Sequence[BenchmarkCandidate],
+    profile: Profile | str,
+    store: ArtifactStore,
+    *,
+    dataset: DatasetRef | None = None,
+    progress: Progress = silent,
+    attempt: int = 1,
+) -> BenchmarkResult:
+    """Time all candidates of a workload against its baseline; always anew.
+
+    Only one benchmark runs on a host at a time; this waits for its turn.
+
+    Parameters
+    ----------
+    dataset
+        Needed only where the workload asks for further batch sizes.
+    attempt
+        1, or 2 for the rerun after an inconclusive first attempt; it decides the order of the blocks.
+
+    Raises
+    ------
+    MeasurementError
+        The baseline is missing or wrong, or a child process died.
+    """
+    settings = workload.benchmark
+    profile = profile_named(profile) if isinstance(profile, str) else profile
+    subjects = [candidate.subject(store) for candidate in candidates]
+    engines = tuple(sorted({workload.recipe_named(one.recipe).engine for one in candidates}))
+    with host_lock(LOCK, on_wait=lambda: progress(0, profile.launches, "waiting for another benchmark")):
+        began = time.perf_counter()
+        before = observe("before", settings.threads, engines)
+        measured = measure(
+            subjects,
+            settings.baseline,
+            profile,
+            settings.threads,
+            attempt=attempt,
+            on_launch=lambda done: progress(done, profile.launches, "launches"),
+        )
+        after = _with_launches(observe("after", settings.threads, engines), measured.launches)
+        wall_s = time.perf_counter() - began
+    aa = aa_ratio(measured, settings.baseline)
+    return BenchmarkResult(
+        workload=workload.name,
+        baseline=settings.baseline,
+        profile=profile.name,
+        attempt=attempt,
+        verdict=verdict_of(aa),
+        aa_ratio=aa.value,
+        aa_low=aa.low,
+        aa_high=aa.high,
+        fingerprint=fingerprint(),
+        timings=tuple(_timings(workload, measured)),
+        refused=measured.refused,
+        evidence_before=before.model_dump_json(),
+        evidence_after=after.model_dump_json(),
+        wall_s=wall_s,
+        timed_s=measured.timed_s,
+    )
+
+
+def benchmark_with_rerun(
+    workload: Workload,
+    candidates: Sequence[BenchmarkCandidate],
+    profile: Profile | str,
+    store: ArtifactStore,
+    *,
+    dataset: DatasetRef | None = None,
+    progress: Progress = silent,
+) -> list[BenchmarkResult]:
+    """Benchmark, and once more where the machine's verdict was inconclusive; both results are kept."""
+    first = benchmark(workload, candidates, profile, store, dataset=dataset, progress=progress)
+    if first.verdict == "valid":
+        return [first]
+    return [first, benchmark(workload, candidates, profile, store, dataset=dataset, progress=progress, attempt=2)]
+
+
+def _timings(workload: Workload, measured: Measured) -> list[Timing]:
+    settings = workload.benchmark
+    return timings_of(measured, settings.baseline, settings.threads, settings.batch_size, {}, "primary")
+
+
+def _with_launches(evidence: Evidence, launches: Sequence[LaunchReport]) -> Evidence:
+    return evidence.model_copy(
+        update={
+            "launch_affinity": launches[0].affinity,
+            "involuntary_switches": sum(launch.involuntary_switches for launch in launches),
+            "voluntary_switches": sum(launch.voluntary_switches for launch in launches),
+            "start_s": tuple(launch.start_s for launch in launches),
+            "first_block_s": tuple(launch.first_block_s for launch in launches),
+        }
+    )

@@ -1,0 +1,76 @@
+"""From block times to ratios with intervals; NumPy only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+RESAMPLES = 10_000
+_SEED = 20_000
+_LOW, _HIGH = 0.025, 0.975
+_P90_FROM, _P99_FROM = 100, 1000
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """Baseline ÷ candidate, above 1 is faster, with its 95% interval."""
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def excludes_one(self) -> bool:
+        """Whether the interval lies on one side of 1."""
+        return self.low > 1 or self.high < 1
+
+
+@dataclass(frozen=True)
+class Percentiles:
+    """Of single calls, in seconds; None where there are too few calls to tell."""
+
+    p50_s: float | None
+    p90_s: float | None
+    p99_s: float | None
+
+
+def speed_ratio(candidate_s: Array, baseline_s: Array) -> Ratio:
+    """Estimate how much faster the candidate is.
+
+    Parameters
+    ----------
+    candidate_s, baseline_s
+        Seconds per call, float64 [launches, rounds]; equal positions were timed in the same round.
+    """
+    logs = np.log(candidate_s / baseline_s)
+    resampled = np.quantile(bootstrap_medians(logs), [_LOW, _HIGH])
+    return Ratio(float(np.exp(-median_of_medians(logs))), float(np.exp(-resampled[1])), float(np.exp(-resampled[0])))
+
+
+def median_of_medians(logs: Array) -> float:
+    """Median over launches of the medians over rounds, of float64 [launches, rounds]."""
+    return float(np.median(np.median(logs, axis=1)))
+
+
+def bootstrap_medians(logs: Array, resamples: int = RESAMPLES, seed: int = _SEED) -> Array:
+    """Medians of medians of resampled launches, and of resampled rounds within them; float64 [resamples]."""
+    launches, rounds = logs.shape
+    generator = np.random.default_rng(seed)
+    chosen = generator.integers(launches, size=(resamples, launches, 1))
+    within = generator.integers(rounds, size=(resamples, launches, rounds))
+    medians: Array = np.median(np.median(logs[chosen, within], axis=2), axis=1)
+    return medians
+
+
+def percentiles(single_s: Array) -> Percentiles:
+    """Percentiles of single calls, float64 [calls]: p90 from 100 calls on, p99 from 1,000."""
+    count = len(single_s)
+    return Percentiles(
+        p50_s=float(np.quantile(single_s, 0.5)) if count else None,
+        p90_s=float(np.quantile(single_s, 0.9)) if count >= _P90_FROM else None,
+        p99_s=float(np.quantile(single_s, 0.99)) if count >= _P99_FROM else None,
+    )

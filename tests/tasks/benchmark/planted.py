@@ -1,0 +1,50 @@
+"""Loaders of planted subjects for benchmark children: how much work a subject does stands in its file ``plan.json``.
+
+``work`` is the number of matrix products in a call, ``copy_work`` that of the baseline's copy (a disturbance that only
+the copy suffers), ``wrong`` makes the output differ from the golden one, ``fails`` is an exception's message, ``dies``
+a signal.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tasks.benchmark.loading import Loaded
+from tasks.benchmark.messages import Subject
+from tasks.benchmark.profile import Profile
+
+LOADER = "tests.tasks.benchmark.planted:load"
+TINY = Profile("tiny", launches=2, rounds=6, block_s=0.01, warm_up_s=0.02, single_calls=30, single_s=0.02)
+
+
+def plan(folder: Path, name: str, **details: Any) -> Subject:
+    """Write a plan and give the subject that follows it."""
+    place = folder / name.replace("/", "-")
+    place.mkdir()
+    (place / "plan.json").write_text(json.dumps(details), encoding="utf-8")
+    return Subject(name=name, folder=str(place), runtime="eager", golden="")
+
+
+def load(subject: Subject) -> Loaded:
+    """Follow the subject's plan."""
+    details = json.loads((Path(subject.folder) / "plan.json").read_text(encoding="utf-8"))
+    if "fails" in details:
+        raise RuntimeError(details["fails"])
+    if "dies" in details:
+        os.kill(os.getpid(), details["dies"])
+    work = details["copy_work"] if subject.is_copy and "copy_work" in details else details["work"]
+    matrix = torch.eye(96)
+    golden = matrix * (2 if details.get("wrong") else 1)
+
+    def call() -> torch.Tensor:
+        result = matrix
+        for _ in range(work):
+            result = result @ matrix
+        return result
+
+    return Loaded(call, (golden,))
