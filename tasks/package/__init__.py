@@ -24,6 +24,7 @@ from tasks.package.card import model_card
 from tasks.package.golden import GOLDEN, describe_golden, input_names
 from tasks.package.manifest import MODEL, STRUCTURE, WEIGHTS, Provenance, manifest_of
 from tasks.package.resources import write_resources
+from tasks.progress import Progress, silent
 from tasks.refs import CheckpointRef, DatasetRef, Evaluation, Frozen, QuantizedRef
 from tasks.verify import CHECKER, verify
 from tasks.workload.workload import Workload
@@ -54,11 +55,12 @@ def package(
     dataset: DatasetRef,
     checkpoint: CheckpointRef,
     store: ArtifactStore,
-    bundles: BundleStore,
+    bundles: BundleStore | None = None,
     *,
     night: date,
     run_id: str,
     key: str | None = None,
+    progress: Progress = silent,
 ) -> BundleRef:
     """Hand over the promoted candidate.
 
@@ -69,6 +71,8 @@ def package(
     ----------
     measurements
         The workload's rows of the ``measurements`` table.
+    bundles
+        Where to; by default the store that the artifacts lie in.
     key
         Ed25519 key that signs the bundle, as PEM text or path; by default the environment's.
 
@@ -84,6 +88,7 @@ def package(
     """
     if decision.decision != "promote":
         raise BundleError(f"{workload.name} {decision.candidate} was not promoted: {decision.reason}.")
+    bundles = bundles or BundleStore(store.place)
     content = _content(workload, quantized, dataset)[:12]
     existing = next((version for version in bundles.versions(workload.name) if version.endswith(content)), None)
     version = existing or f"{night.isoformat()}-{content}"
@@ -92,8 +97,10 @@ def package(
         made = Provenance(workload, quantized, evaluation, decision, measurements, dataset, checkpoint, night, run_id)
         with bundles.draft() as folder:
             _fill(folder, version, made, store, key)
+            progress(1, 2, "steps")
             bundles.publish(folder, workload.name, version)
     current = bundles.promote(workload.name, version, by=f"run {run_id}", reason=decision.reason)
+    progress(2, 2, "steps")
     outcome: Literal["published", "kept", "restored", "withdrawn"] = "published" if existing is None else "restored"
     if before is not None and before.version == current.version:
         outcome = "kept" if current.version == version else "withdrawn"

@@ -12,7 +12,6 @@ import os
 import re
 import stat
 import sys
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +33,10 @@ def read_whole(folder: Path) -> dict[str, bytes]:
             if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode) or not PLAIN.fullmatch(name):
                 raise Refused(f"{name!r} is no regular file with a plain name")
             files[name] = stream.read()
-    sums = files.pop("SHA256SUMS", b"")
-    files.pop("SHA256SUMS.sig", None)
+    sums, _ = files.pop("SHA256SUMS", b""), files.pop("SHA256SUMS.sig", None)
     lines = [f"{hashlib.sha256(content).hexdigest()}  {name}\n" for name, content in files.items()]
     if "".join(lines).encode() != sums or not files:
-        listed = sums.decode("latin-1").splitlines(keepends=True)
-        wrong = {line[66:].strip() for line in {*lines} ^ {*listed}}
+        wrong = {line[66:].strip() for line in {*lines} ^ {*sums.decode("latin-1").splitlines(keepends=True)}}
         raise Refused(f"files do not hold what SHA256SUMS says: {', '.join(sorted(wrong)) or 'SHA256SUMS itself'}")
     return files
 
@@ -64,7 +61,6 @@ def compare(files: dict[str, bytes]) -> dict[str, float]:
     """Run the model on the golden inputs; give each output's largest difference from the golden one."""
     import torch
 
-    warnings.filterwarnings("ignore", category=DeprecationWarning)
     manifest, golden = json.loads(files["manifest.json"]), read_tensors(files["golden.safetensors"])
     if manifest["engine"] is not None:  # weights are packed for it on loading
         torch.backends.quantized.engine = manifest["engine"]
