@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from pathlib import Path
 
 import click
@@ -30,7 +32,7 @@ def command(sql: str | None, list_: bool, output: Path | None, format: str, stor
         return
     if not sql:
         raise click.UsageError('Give some SQL, for instance: nightquant query "from leaderboard", or --list.')
-    if format == "parquet" and output is None and click.get_binary_stream("stdout").isatty():
+    if format == "parquet" and output is None and sys.stdout.isatty():
         raise click.UsageError("Parquet is no text: name a file with -o, or pipe it.")
     from storage.results.formats import formatted
     from storage.results.query import run_query
@@ -41,10 +43,8 @@ def command(sql: str | None, list_: bool, output: Path | None, format: str, stor
 def _listing() -> bytes:
     from storage.results.query import described
 
-    lines = []
-    for item in described():
-        lines.append(f"{item.name} ({item.kind}): {item.meaning}\n    {item.example}\n")
-    return "\n".join(lines).encode()
+    items = [f"{item.name} ({item.kind}): {item.meaning}\n    {item.example}\n" for item in described()]
+    return "\n".join(items).encode()
 
 
 def _write(content: bytes, output: Path | None) -> None:
@@ -54,12 +54,9 @@ def _write(content: bytes, output: Path | None) -> None:
         except OSError as error:
             raise click.FileError(str(output), error.strerror or str(error)) from error
         return
-    stream = click.get_binary_stream("stdout")
     try:
-        stream.write(content)
-        stream.flush()
+        sys.stdout.buffer.write(content)
+        sys.stdout.buffer.flush()
     except BrokenPipeError:
         # The reader (head, less) has seen enough. A closed stdout would raise again at interpreter exit.
-        import os
-
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)

@@ -1,0 +1,88 @@
+"""``nightquant store``: check, compact and clean the store."""
+
+from __future__ import annotations
+
+import click
+
+from flows.options import store_option
+
+
+@click.group()
+def command() -> None:
+    """Check, compact or clean the store.
+
+    \b
+    Examples:
+      nightquant store check
+      nightquant store compact
+      nightquant store gc --keep-nights 30 --dry-run
+    """
+
+
+@command.command()
+@store_option
+@click.pass_context
+def check(context: click.Context, store: str) -> None:
+    """Read every results file and artifact; say what is wrong and what to do, and exit 1 if anything is.
+
+    \b
+    Example:
+      nightquant store check --store s3://bucket/nightquant
+    """
+    from storage.check import check as check_store
+
+    checked = check_store(store)
+    for problem in checked.problems:
+        click.echo(f"{problem.where} {problem.what}.\n    {problem.remedy}")
+    found = len(checked.problems)
+    click.echo(
+        f"{checked.results_files} results files and {checked.artifacts} artifacts in {store}: "
+        + (f"{found} problem{'s' if found > 1 else ''}." if found else "all good.")
+    )
+    context.exit(1 if found else 0)
+
+
+@command.command()
+@store_option
+def compact(store: str) -> None:
+    """Put each finished month's results files into one, and make the catalog anew; readers and writers go on.
+
+    The small files of a month are deleted by the next compaction at least twelve hours later.
+
+    \b
+    Example:
+      nightquant store compact
+    """
+    from storage.results.compact import compact as compact_store
+
+    done = compact_store(store)
+    for month in done.written:
+        click.echo(f"compacted {month}")
+    for month in done.retired:
+        click.echo(f"dropped the small files of {month}")
+    click.echo(
+        f"{len(done.written)} written, {len(done.retired)} swapped in, {done.files_removed} small files removed."
+    )
+
+
+@command.command()
+@click.option("--keep-nights", type=click.IntRange(min=1), default=30, show_default=True, metavar="N")
+@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+@store_option
+def gc(keep_nights: int, dry_run: bool, store: str) -> None:
+    """Remove artifacts that no bundle and no row of the newest N nights refers to; run it when no night is running.
+
+    \b
+    Example:
+      nightquant store gc --keep-nights 30 --dry-run
+    """
+    from storage.gc import collect
+
+    done = collect(store, keep_nights, dry_run=dry_run)
+    for artifact in done.removed:
+        click.echo(f"{artifact.kind} {artifact.digest[:12]} ({artifact.size / 1e6:.1f} MB)")
+    would = "would be removed" if dry_run else "removed"
+    click.echo(
+        f"{len(done.removed)} artifacts and {len(done.leftovers)} left-over files {would} "
+        f"({done.bytes_freed / 1e6:.1f} MB); {done.kept} artifacts kept."
+    )

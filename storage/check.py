@@ -1,0 +1,151 @@
+"""``store check``: what is wrong in a store, and what to do about it."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from storage.artifacts import artifact_digest
+from storage.contents import Artifact, artifacts_in, leftovers
+from storage.errors import StoreError
+from storage.mirror import MANIFEST
+from storage.results.catalog import CATALOG
+from storage.results.layout import find_files, folder
+from storage.results.query import open_catalog
+from storage.results.tables import TABLES, Table
+from storage.root import Entry, StoreRoot
+
+_ABANDONED_S = 3600.0  # no writer takes an hour over one file or artifact folder without touching it
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something wrong: where, what, and what to do."""
+
+    where: str
+    what: str
+    remedy: str
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What was looked at, and what is wrong with it."""
+
+    results_files: int
+    artifacts: int
+    problems: tuple[Problem, ...]
+
+
+def check(root: StoreRoot | Path | str) -> Checked:
+    """Read every results file and every artifact of a store and compare them with what they should be."""
+    root = StoreRoot.of(root)
+    artifacts = artifacts_in(root)
+    problems: list[Problem] = []
+    results_files = 0
+    for table in TABLES.values():
+        entries = root.list(folder(table))
+        results_files += len(entries)
+        broken = [problem for entry in entries for problem in _check_results_file(root, table, entry)]
+        problems += broken
+        if not broken:
+            problems += _check_runs(root, table)
+    for artifact in artifacts:
+        problems += _check_artifact(root, artifact)
+    for entry in leftovers(root, time.time() - _ABANDONED_S):
+        problems.append(Problem(entry.name, "is left over from a writer that was killed", "Run: nightquant store gc"))
+    if not problems:  # the catalog is made from the files: with those broken, what it says means nothing
+        problems += _check_catalog(root, artifacts)
+    return Checked(results_files, len(artifacts), tuple(problems))
+
+
+def _check_results_file(root: StoreRoot, table: Table, entry: Entry) -> Iterator[Problem]:
+    name = PurePosixPath(entry.name)
+    if name.suffix == ".tmp":
+        return
+    if name.suffix not in (".parquet", ".pq"):
+        yield Problem(entry.name, "does not belong here", "Move it out of the store.")
+        return
+    remedy = "Move it out of the store, then run: nightquant store compact (which makes the catalog anew)."
+    try:
+        schema = pq.ParquetFile(io.BytesIO(root.read(entry.name))).read().schema
+    except (pa.ArrowException, OSError) as error:
+        yield Problem(entry.name, f"cannot be read: {error}", remedy)
+        return
+    for field in schema:
+        expected = table.schema.field(field.name) if field.name in table.schema.names else None
+        if expected is None:
+            yield Problem(entry.name, f"has the unknown column {field.name}", "A newer nightquant wrote it: upgrade.")
+        elif not expected.type.equals(field.type):
+            yield Problem(entry.name, f"has {field.name} as {field.type}, not {expected.type}", remedy)
+
+
+def _check_runs(root: StoreRoot, table: Table) -> Iterator[Problem]:
+    files = find_files(root, table)
+    counted = Counter(file.run_id for file in files.runs if file.run_id not in files.compacted_runs)
+    counted.update(run for file in files.newest.values() for run in file.runs)
+    for run, times in counted.items():
+        if times > 1:
+            yield Problem(folder(table), f"holds run {run} {times} times", "Move all but one of its files out.")
+
+
+def _check_artifact(root: StoreRoot, artifact: Artifact) -> Iterator[Problem]:
+    remedy = "Remove the folder; the next night makes it anew."
+    if artifact.manifest is None:
+        yield Problem(artifact.location, f"has no readable {MANIFEST}", remedy)
+        return
+    listed = artifact.manifest["files"]
+    present = {entry.name.removeprefix(f"{artifact.location}/") for entry in artifact.files} - {MANIFEST}
+    for name in sorted(present - set(listed)):
+        yield Problem(f"{artifact.location}/{name}", "is in no manifest", "Remove the file.")
+    for name in sorted(set(listed) - present):
+        yield Problem(f"{artifact.location}/{name}", "is missing", remedy)
+    for name in sorted(present & set(listed)):
+        if hashlib.sha256(root.read(f"{artifact.location}/{name}")).hexdigest() != listed[name].get("sha256"):
+            yield Problem(f"{artifact.location}/{name}", "is not what was written: its digest differs", remedy)
+    made = artifact_digest(str(artifact.manifest.get("kind")), artifact.manifest.get("made_from", {}))
+    if made != artifact.digest or artifact.manifest.get("kind") != artifact.kind:
+        yield Problem(artifact.location, "is not named by what it was made from", remedy)
+
+
+def _check_catalog(root: StoreRoot, artifacts: list[Artifact]) -> Iterator[Problem]:
+    remedy = "Run: nightquant store compact (which makes it anew)."
+    current = sorted(entry.name for table in TABLES.values() for entry in find_files(root, table).current)
+    if not current:
+        return
+    if not root.exists(CATALOG):
+        yield Problem(CATALOG, "is missing", remedy)
+        return
+    try:
+        with open_catalog(root) as connection:
+            named = [name for (name,) in connection.execute("select name from catalog_files order by name").fetchall()]
+            wanted = connection.execute(_NEWEST_ARTIFACTS).fetchall()
+    except (duckdb.Error, StoreError) as error:
+        yield Problem(CATALOG, f"cannot be read: {error}", remedy)
+        return
+    if named != current:
+        yield Problem(CATALOG, f"names {len(named)} files, the store holds {len(current)}", remedy)
+    held = {artifact.digest for artifact in artifacts}
+    for workload, digest in wanted:
+        if digest not in held:
+            yield Problem(
+                f"artifacts/…/{digest}",
+                f"is missing, but {workload}'s newest night refers to it",
+                "Run the night again.",
+            )
+
+
+_NEWEST_ARTIFACTS = """
+select distinct workload, digest
+from (unpivot (select workload, artifact_digest, checkpoint_digest, data_digest from latest)
+    on artifact_digest, checkpoint_digest, data_digest into name which value digest)
+order by workload, digest
+"""

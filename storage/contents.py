@@ -1,0 +1,78 @@
+"""What artifacts a store holds, as their manifests say, and what refers to them."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any
+
+from storage.mirror import MANIFEST
+from storage.root import Entry, StoreRoot
+
+_DIGEST = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """An artifact's folder; ``manifest`` is None where it cannot be read, ``modified`` is its newest file's time."""
+
+    kind: str
+    digest: str
+    location: str
+    files: tuple[Entry, ...]
+    manifest: dict[str, Any] | None
+
+    @property
+    def size(self) -> int:
+        """Bytes of all its files."""
+        return sum(entry.size for entry in self.files)
+
+    @property
+    def modified(self) -> float:
+        """Seconds since 1970."""
+        return max(entry.modified for entry in self.files)
+
+
+def artifacts_in(root: StoreRoot) -> list[Artifact]:
+    """Every artifact's folder with its files and manifest; unfinished ones under ``.tmp`` are left out."""
+    folders: dict[str, list[Entry]] = {}
+    for entry in root.list("artifacts"):
+        parts = PurePosixPath(entry.name).parts
+        if len(parts) > 4 and parts[1] != ".tmp":
+            folders.setdefault("/".join(parts[:4]), []).append(entry)
+    return [_artifact(root, location, files) for location, files in folders.items()]
+
+
+def _artifact(root: StoreRoot, location: str, files: list[Entry]) -> Artifact:
+    _, kind, _, digest = location.split("/")
+    manifest = None
+    if any(entry.name == f"{location}/{MANIFEST}" for entry in files):
+        try:
+            read = json.loads(root.read(f"{location}/{MANIFEST}"))
+            manifest = read if isinstance(read, dict) and isinstance(read.get("files"), dict) else None
+        except ValueError:
+            manifest = None  # said by `store check`, which looks at the manifest for its own sake
+    return Artifact(kind, digest, location, tuple(files), manifest)
+
+
+def digests_in(text: str) -> frozenset[str]:
+    """Every SHA-256 in hexadecimal digits in a text."""
+    return frozenset(_DIGEST.findall(text))
+
+
+def bundle_digests(root: StoreRoot) -> frozenset[str]:
+    """Every digest that a bundle or its pointers mention."""
+    found: set[str] = set()
+    for entry in root.list("handoff"):
+        if entry.name.endswith(".json"):
+            found |= digests_in(root.read(entry.name).decode("utf-8", "replace"))
+    return frozenset(found)
+
+
+def leftovers(root: StoreRoot, before: float) -> list[Entry]:
+    """Temporary files of writers that were killed: unchanged since `before` (seconds since 1970)."""
+    entries = [entry for entry in root.list("artifacts") if entry.name.startswith("artifacts/.tmp/")]
+    entries += [entry for entry in root.list("results") if entry.name.endswith(".tmp")]
+    return [entry for entry in entries if entry.modified < before]
