@@ -31,8 +31,7 @@ def compare(baseline: Evaluation, candidate: Evaluation, store: ArtifactStore) -
 
     if baseline.quality_metric != candidate.quality_metric or baseline.samples != candidate.samples:
         raise MeasurementError(
-            f"{candidate.recipe}/{candidate.runtime} ({candidate.quality_metric} on {candidate.samples} samples) "
-            f"cannot be compared to {baseline.recipe}/{baseline.runtime} ({baseline.quality_metric} on {baseline.samples}).",
+            f"{_named(candidate)} cannot be compared to {_named(baseline)}.",
             hint="Evaluate both with the same [evaluate] settings on the same data.",
         )
     before, after = _samples(baseline, store), _samples(candidate, store)
@@ -55,3 +54,7 @@ def _samples(evaluation: Evaluation, store: ArtifactStore) -> Mapping[str, NDArr
     folder = store.path(evaluation.outputs.kind, evaluation.outputs.digest)
     tensors: Mapping[str, NDArray[Any]] = load_file(folder / "samples.safetensors")
     return tensors
+
+
+def _named(evaluation: Evaluation) -> str:
+    return f"{evaluation.recipe}/{evaluation.runtime} ({evaluation.quality_metric} on {evaluation.samples} samples)"

@@ -9,14 +9,21 @@ sequential run would have had.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tasks.progress import Progress, silent
+from tasks.threads import intra_op_threads
 
 # Logits of so many rows stay in cache between the decoder and the loss; more rows cost memory bandwidth instead.
-_ROWS = 32
+_ROWS = 64
+# Segments in a lane: fewer leave the LSTM's products narrow, more leave fewer lanes for the cores.
+_COLUMNS = 8
 
 
 def exact_losses(
@@ -59,7 +66,8 @@ def segment_losses(
 ) -> Tensor:
     """Losses in nats of every word but the first, in order, computed in parallel segments.
 
-    Fewer segments are made where they would be shorter than their warm-up.
+    Fewer segments are made where they would be shorter than their warm-up. Segments run in lanes of eight columns, a
+    thread each: the lanes, and with them the result, are the same on every number of cores.
 
     Parameters
     ----------
@@ -68,7 +76,7 @@ def segment_losses(
     state_shape
         Layers and hidden size of the LSTM.
     segments
-        Columns that run as one batch.
+        Columns in all lanes together.
     warm_up
         Words before a segment that are run for the state alone.
 
@@ -84,28 +92,78 @@ def segment_losses(
     # Only the last segment can be short: it is filled up with a word whose loss is dropped at the end.
     padded = torch.zeros(count * length + 1, dtype=ids.dtype)
     padded[: words + 1] = ids
-    inputs, targets = padded[:-1].view(count, length).t(), padded[1:].view(count, length).t()
-    h, c = _warm_state(model, inputs, state_shape, warm_up)
-    losses = torch.empty(length, count)
-    steps = max(1, _ROWS // count)
-    for start in range(0, length, steps):
-        stop = min(start + steps, length)
-        logits, h, c = model(inputs[start:stop].long(), h, c)
-        loss = F.cross_entropy(logits.flatten(0, 1), targets[start:stop].long().flatten(), reduction="none")
-        losses[start:stop] = loss.view(stop - start, count)
-        progress(min(stop * count, words), words, "words")
-    return losses.t().reshape(-1)[:words]
+    lanes = [
+        _Lane(model, padded, state_shape, warm_up, length, first, min(first + _COLUMNS, count))
+        for first in range(0, count, _COLUMNS)
+    ]
+    return torch.cat(_run_lanes(lanes, words, progress))[:words]
 
 
-def _warm_state(model: nn.Module, inputs: Tensor, state_shape: tuple[int, int], warm_up: int) -> tuple[Tensor, Tensor]:
-    """States [L, S, H] at the start of each segment; the first segment starts from zero, as the stream does."""
-    count = inputs.shape[1]
-    h, c = _zeros(state_shape, count - 1), _zeros(state_shape, count - 1)
-    before = inputs[-warm_up:, :-1] if warm_up else inputs[:0, :-1]
-    steps = max(1, _ROWS // max(count - 1, 1))
-    for start in range(0, len(before) if count > 1 else 0, steps):
-        _, h, c = model(before[start : start + steps].long(), h, c)
-    return torch.cat([_zeros(state_shape, 1), h], dim=1), torch.cat([_zeros(state_shape, 1), c], dim=1)
+@dataclass(frozen=True)
+class _Lane:
+    """Neighbouring segments, `first` to `last` (excluded), of a stream that is padded to whole segments of `length`."""
+
+    model: nn.Module
+    padded: Tensor
+    state_shape: tuple[int, int]
+    warm_up: int
+    length: int
+    first: int
+    last: int
+
+    def losses(self, progress: Callable[[float], None]) -> Tensor:
+        """Losses in the stream's order; `progress` is told the share that is done."""
+        count, steps = self.last - self.first, max(1, _ROWS // (self.last - self.first))
+        inputs, targets = self._columns(0), self._columns(1)
+        h, c = self._warm_state(steps)
+        losses = torch.empty(self.length, count)
+        for start in range(0, self.length, steps):
+            stop = min(start + steps, self.length)
+            logits, h, c = self.model(inputs[start:stop].long(), h, c)
+            target = targets[start:stop].long().flatten()
+            losses[start:stop] = F.cross_entropy(logits.flatten(0, 1), target, reduction="none").view(-1, count)
+            progress(stop / self.length)
+        return losses.t().flatten()
+
+    def _columns(self, offset: int) -> Tensor:
+        """The lane's segments, moved on by `offset` words, as columns [length, segments]."""
+        span = self.padded[self.first * self.length + offset : self.last * self.length + offset]
+        return span.view(-1, self.length).t()
+
+    def _warm_state(self, steps: int) -> tuple[Tensor, Tensor]:
+        """States [L, segments, H] at the start of each segment; the stream itself starts from zero."""
+        starts = torch.arange(max(self.first, 1), self.last) * self.length
+        h, c = _zeros(self.state_shape, len(starts)), _zeros(self.state_shape, len(starts))
+        before = self.padded[starts + torch.arange(-self.warm_up, 0).unsqueeze(1)]
+        for start in range(0, self.warm_up if len(starts) else 0, steps):
+            _, h, c = self.model(before[start : start + steps].long(), h, c)
+        if self.first == 0:
+            zero = _zeros(self.state_shape, 1)
+            h, c = torch.cat([zero, h], dim=1), torch.cat([zero, c], dim=1)
+        return h, c
+
+
+def _run_lanes(lanes: Sequence[_Lane], words: int, progress: Progress) -> list[Tensor]:
+    """Each lane's losses, in order; the first lane's share speaks for all of them, from the caller's own thread."""
+    cores = torch.get_num_threads()
+    workers = min(len(lanes), cores)
+
+    def tell(share: float) -> None:
+        progress(share * words, words, "words")
+
+    def run(worker: int) -> list[Tensor]:
+        # Inference mode is a setting of the thread.
+        with torch.inference_mode():
+            return [lane.losses(tell if lane.first == 0 else _tell_nobody) for lane in lanes[worker::workers]]
+
+    with intra_op_threads(max(1, cores // workers)), ThreadPoolExecutor(workers) as pool:
+        others = [pool.submit(run, worker) for worker in range(1, workers)]
+        by_worker = [run(0), *(other.result() for other in others)]
+    return [by_worker[index % workers][index // workers] for index in range(len(lanes))]
+
+
+def _tell_nobody(share: float) -> None:
+    pass
 
 
 def _zeros(state_shape: tuple[int, int], columns: int) -> Tensor:

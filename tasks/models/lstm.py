@@ -1,17 +1,17 @@
 """A bare LSTM and its random input, drawn as PyTorch's recipe "Dynamic Quantization" draws them.
 
 The recipe seeds once and then draws the input sequence, the two hidden states and the weights, in this order. So the
-weights of a seed depend on the shape of the input: `draw` is the one place that knows the order.
+weights of a seed depend on the shape of the input.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor, nn
 
+from tasks.prepare.sequence import draw_sequence, load_sequence
 from tasks.workload.data import RandomSequence
 from tasks.workload.model import LstmSpec
 
@@ -48,26 +48,6 @@ class DemonstrationLstm(nn.Module):
         return outputs, h, c
 
 
-@dataclass(frozen=True)
-class Draw:
-    """All that one seed gives: inputs [T, B, D], h and c [L, B, D], and a model with weights."""
-
-    inputs: Tensor
-    h: Tensor
-    c: Tensor
-    model: DemonstrationLstm
-
-
-def draw(spec: LstmSpec, data: RandomSequence, seed: int) -> Draw:
-    """Draw inputs, states and weights from `seed` in the recipe's order; the global generator is left as it was."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        inputs = torch.randn(data.length, data.batch_size, spec.dimension)
-        h = torch.randn(spec.layers, data.batch_size, spec.dimension)
-        c = torch.randn(spec.layers, data.batch_size, spec.dimension)
-        return Draw(inputs, h, c, DemonstrationLstm(spec.dimension, spec.layers).eval())
-
-
 def build_lstm(spec: Model, dataset: DatasetRef) -> DemonstrationLstm:
     """Build the network of `spec`; the data set has no say in it."""
     del dataset
@@ -76,16 +56,17 @@ def build_lstm(spec: Model, dataset: DatasetRef) -> DemonstrationLstm:
 
 
 def seeded_state(workload: Workload, seed: int) -> dict[str, Tensor]:
-    """The weights that the recipe draws after the workload's random sequence."""
-    return draw(cast(LstmSpec, workload.model), cast(RandomSequence, workload.data), seed).model.state_dict()
+    """The weights that the recipe draws after the workload's random sequence; torch's generator is left as it was."""
+    spec = cast(LstmSpec, workload.model)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        draw_sequence(cast(RandomSequence, workload.data), spec)
+        return DemonstrationLstm(spec.dimension, spec.layers).state_dict()
 
 
 def example_sequence(
     workload: Workload, dataset: DatasetRef, store: ArtifactStore, batch_size: int
 ) -> dict[str, Tensor]:
     """The workload's random sequence and hidden state; further columns, where asked for, repeat the first ones."""
-    del dataset, store
-    data = cast(RandomSequence, workload.data)
-    drawn = draw(cast(LstmSpec, workload.model), data, data.seed)
-    columns = torch.arange(batch_size) % data.batch_size
-    return {"inputs": drawn.inputs[:, columns], "h": drawn.h[:, columns], "c": drawn.c[:, columns]}
+    columns = torch.arange(batch_size) % cast(RandomSequence, workload.data).batch_size
+    return {name: tensor[:, columns].contiguous() for name, tensor in load_sequence(dataset, store).items()}
