@@ -82,7 +82,9 @@ def _units(differences: Floats, clusters: npt.ArrayLike | None) -> tuple[Floats,
     if names.shape != differences.shape:
         raise ValueError(f"expected {len(differences)} cluster names, got shape {names.shape}")
     _, members = np.unique(names, return_inverse=True)
-    return np.bincount(members, weights=differences), np.bincount(members).astype(np.float64)
+    totals: Floats = np.bincount(members, weights=differences)
+    sizes: Floats = np.bincount(members).astype(np.float64)
+    return totals, sizes
 
 
 def _resampled_means(totals: Floats, sizes: Floats, resamples: int, rng: np.random.Generator) -> Floats:
@@ -116,4 +118,4 @@ def _student_quantile(share: float, freedom: int) -> float:
         (5 * z**5 + 16 * z**3 + 3 * z) / 96,
         (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
     )
-    return sum(term / freedom**power for power, term in enumerate(terms))
+    return math.fsum(term / float(freedom) ** power for power, term in enumerate(terms))

@@ -83,7 +83,8 @@ class ImageSplit:
             float32 [B, 3, H, W] and int64 [B].
         """
         order = torch.arange(len(self)) if indices is None else indices
-        for chosen in order.split(batch_size):
+        for start in range(0, len(order), batch_size):
+            chosen = order[start : start + batch_size]
             yield normalize(self.images[chosen], self.mean, self.std), self.labels[chosen]
 
 

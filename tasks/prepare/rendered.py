@@ -94,7 +94,8 @@ def glyph(character: str, side: int) -> torch.Tensor:
     stroke = max(1, canvas // 40)
     middle = (canvas / 2, canvas / 2)
     ImageDraw.Draw(image).text(middle, character, fill=255, font=font, anchor="mm", stroke_width=stroke)
-    return v2.functional.to_dtype(v2.functional.pil_to_tensor(image), torch.float32, scale=True)
+    pixels: torch.Tensor = v2.functional.pil_to_tensor(image)
+    return pixels.float() / 255
 
 
 def draw(shape: torch.Tensor, side: int, rng: np.random.Generator) -> Pixels:
@@ -129,4 +130,4 @@ def draw(shape: torch.Tensor, side: int, rng: np.random.Generator) -> Pixels:
     ramp = np.linspace(-1, 1, side)
     light = slope[0] * ramp[:, None] + slope[1] * ramp[None, :]
     picture = paper + mask * (ink - paper) + light + rng.normal(0, rng.uniform(0.02, 0.12), (3, side, side))
-    return (picture.clip(0, 1) * 255).round().astype(np.uint8)
+    return np.asarray((picture.clip(0, 1) * 255).round(), dtype=np.uint8)

@@ -56,7 +56,7 @@ def train_classifier(
     ):
         torch.manual_seed(settings.seed)
         # Convolutions with their channels last train about a fifth faster on the CPU.
-        model = build(workload.model, dataset).to(device, memory_format=torch.channels_last)
+        model = build(workload.model, dataset).to(device).to(memory_format=torch.channels_last)
         _fit(model, workload, dataset, store, progress)
     # Contiguous again: a state dict that remembers channels-last would decide the layout of every later model.
     return {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
