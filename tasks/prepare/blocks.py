@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from storage.errors import InputError
@@ -147,6 +146,3 @@ def _after_last_space(piece: bytes) -> int:
 
 
 _SPACES = tuple(bytes([byte]) for byte in ASCII_SPACE)
-
-# Indexed by byte: does it separate words?
-IS_SPACE: npt.NDArray[np.bool_] = np.isin(np.arange(256, dtype=np.uint8), list(ASCII_SPACE))

@@ -2,7 +2,7 @@
 
 How it is made fast: the spans of words are found by NumPy over the raw bytes, Arrow's hash table gives each distinct
 span of a block a code in order of first appearance, and only those few distinct spans reach a Python dictionary.
-Blocks are independent until that point, so they are encoded on several threads (NumPy and Arrow release the
+Blocks are independent until that point, so their spans are found on several threads (NumPy and Arrow release the
 interpreter's lock) and joined in order.
 """
 
@@ -12,59 +12,87 @@ import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from itertools import repeat
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from storage.errors import InputError
-from tasks.prepare.blocks import ASCII_SPACE, BLOCK_BYTES, IS_SPACE, read_blocks
+from tasks.prepare.blocks import ASCII_SPACE, BLOCK_BYTES, read_blocks
+from tasks.prepare.spans import LONG, Spans, bytes_of, find_spans, first_positions
 from tasks.progress import Progress, silent
 
 END_OF_SENTENCE = "<eos>"
 VOCABULARY_FILE = "vocabulary.parquet"
 
 _END = END_OF_SENTENCE.encode()
-_NEW_LINE = ord("\n")
-_LONGEST_BLOCK = 2**31 - 1
+_UNKNOWN = -2
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedBlock:
-    """A block as codes (int32 [tokens]) into its distinct spans, which are in order of first appearance."""
-
-    codes: npt.NDArray[np.int32]
-    spans: list[bytes]
-    size: int
-
-
-class Vocabulary(dict[bytes, int]):
-    """Words to ids; a word that is not there yet gets the next id when it is asked for."""
-
-    def __missing__(self, word: bytes) -> int:
-        index = len(self)
-        self[word] = index
-        return index
-
-
-class _Counts:
-    """How often each id occurred; grows with the vocabulary."""
+class Vocabulary:
+    """Words and their ids, which are given in order of first appearance, with the number of occurrences."""
 
     def __init__(self) -> None:
+        self._ids: dict[bytes, int] = {}
+        # A shortcut from the integer of a short span to the id of its word; long spans have the id of no word.
+        self._short: dict[int, int] = {LONG: -1}
         self._counts = np.zeros(1 << 16, dtype=np.int64)
 
-    def add(self, ids: npt.NDArray[np.int32], times: npt.NDArray[np.int64], words: int) -> None:
-        if words > len(self._counts):
-            self._counts = np.concatenate((self._counts, np.zeros(max(words, len(self._counts)), dtype=np.int64)))
-        # Several spans may be one word (other white space behind it), so plain indexing would lose some.
-        np.add.at(self._counts, ids, times)
+    def __len__(self) -> int:
+        return len(self._ids)
 
-    def of(self, words: int) -> npt.NDArray[np.int64]:
-        return self._counts[:words]
+    def ids(self, spans: Spans) -> npt.NDArray[np.int32]:
+        """The id of each span of a block (int32 [spans]); words that are not there yet get the next ids."""
+        keys = spans.keys.tolist()
+        words = [span.rstrip(ASCII_SPACE) or _END for span in spans.long_spans]
+        short = np.fromiter(map(self._short.get, keys, repeat(_UNKNOWN)), np.int32, len(keys))
+        long = np.fromiter(map(self._ids.get, words, repeat(_UNKNOWN)), np.int32, len(words))
+        self._add_new(spans, keys, words, short, long)
+        ids = short[spans.codes]
+        ids[spans.long_at] = long[spans.long_codes]
+        self._count(ids)
+        return ids
+
+    def _add_new(
+        self,
+        spans: Spans,
+        keys: list[int],
+        words: list[bytes],
+        short: npt.NDArray[np.int32],
+        long: npt.NDArray[np.int32],
+    ) -> None:
+        """Put ids in the place of the unknown ones in `short` and `long`, in the order in which the spans appear."""
+        new_short, new_long = np.flatnonzero(short == _UNKNOWN), np.flatnonzero(long == _UNKNOWN)
+        if not len(new_short) + len(new_long):
+            return
+        places = np.concatenate(
+            (first_positions(spans.codes, new_short), spans.long_at[first_positions(spans.long_codes, new_long)])
+        )
+        ids = self._ids
+        for code in np.concatenate((new_short, new_long + len(keys)))[np.argsort(places)].tolist():
+            if code < len(keys):
+                key = keys[code]
+                word = bytes_of(key).rstrip(ASCII_SPACE) or _END
+                short[code] = self._short[key] = ids.setdefault(word, len(ids))
+            else:
+                long[code - len(keys)] = ids.setdefault(words[code - len(keys)], len(ids))
+
+    def table(self) -> pa.Table:
+        """The words in order of their ids: word (string), id (int32), count (int64)."""
+        return pa.table(
+            {
+                "word": pa.array(self._ids, pa.binary()).cast(pa.string()),
+                "id": pa.array(np.arange(len(self), dtype=np.int32)),
+                "count": pa.array(self._counts[: len(self)]),
+            }
+        )
+
+    def _count(self, ids: npt.NDArray[np.int32]) -> None:
+        if len(self) > len(self._counts):
+            self._counts = np.concatenate((self._counts, np.zeros(max(len(self), len(self._counts)), dtype=np.int64)))
+        self._counts[: len(self)] += np.bincount(ids, minlength=len(self))
 
 
 def tokenize(
@@ -102,77 +130,36 @@ def tokenize(
     InputError
         A text cannot be read or is not UTF-8.
     """
-    vocabulary, counts = Vocabulary(), _Counts()
+    vocabulary = Vocabulary()
     total = sum(path.stat().st_size for path in texts.values())
     done = 0
     lengths = {}
-    with ThreadPoolExecutor(threads or min(2, os.cpu_count() or 1), thread_name_prefix="tokenize") as pool:
+    threads = threads or min(2, os.cpu_count() or 1)
+    with ThreadPoolExecutor(threads, thread_name_prefix="tokenize") as pool:
         for split, path in texts.items():
             with NpyWriter(folder / f"{split}.npy") as writer:
-                for block in _encoded(pool, read_blocks(path, block_bytes)):
-                    writer.append(_ids(block, vocabulary, counts))
-                    done += block.size
+                for spans in _in_order(pool, threads, read_blocks(path, block_bytes)):
+                    writer.append(vocabulary.ids(spans))
+                    done += spans.size
                     progress(min(done, total), total, "B")
             lengths[split] = writer.length
-    _write_vocabulary(folder / VOCABULARY_FILE, vocabulary, counts.of(len(vocabulary)))
+    pq.write_table(vocabulary.table(), folder / VOCABULARY_FILE, compression="zstd", use_dictionary=False)
     return lengths
 
 
-def encode_block(block: bytes) -> EncodedBlock:
-    r"""Find the spans of a block and number the distinct ones.
-
-    A span is a word with the white space after it, or a ``\n`` with the other white space after it, so that the
-    offsets of an Arrow array over the block's own bytes describe them and no byte is copied.
-    """
-    if len(block) > _LONGEST_BLOCK:
-        raise InputError(f"A word of the text is longer than {_LONGEST_BLOCK} bytes.", hint="Is this a text file?")
-    data = np.frombuffer(block, dtype=np.uint8)
-    space = IS_SPACE[data]
-    begins = np.empty(len(data), dtype=np.bool_)
-    begins[0] = not space[0]
-    np.greater(space[:-1], space[1:], out=begins[1:])
-    begins |= data == _NEW_LINE
-    offsets = np.append(np.flatnonzero(begins), len(data)).astype(np.int32)
-    spans = pa.Array.from_buffers(
-        pa.binary(), len(offsets) - 1, [None, pa.py_buffer(offsets.data), pa.py_buffer(block)]
-    ).dictionary_encode()
-    return EncodedBlock(spans.indices.to_numpy(), cast(list[bytes], spans.dictionary.to_pylist()), len(block))
-
-
-def _encoded(pool: ThreadPoolExecutor, blocks: Iterable[bytes]) -> Iterator[EncodedBlock]:
-    """Encode blocks on the pool, in order, with no more of them in memory than keep it busy."""
-    ahead = pool._max_workers + 1
-    waiting: deque[Future[EncodedBlock]] = deque()
+def _in_order(pool: ThreadPoolExecutor, threads: int, blocks: Iterable[bytes]) -> Iterator[Spans]:
+    """Find the spans of blocks on the pool, with no more of them in memory than keep it busy."""
+    waiting: deque[Future[Spans]] = deque()
     try:
         for block in blocks:
-            waiting.append(pool.submit(encode_block, block))
-            if len(waiting) > ahead:
+            waiting.append(pool.submit(find_spans, block))
+            if len(waiting) > threads:
                 yield waiting.popleft().result()
         while waiting:
             yield waiting.popleft().result()
     finally:
         for future in waiting:
             future.cancel()
-
-
-def _ids(block: EncodedBlock, vocabulary: Vocabulary, counts: _Counts) -> npt.NDArray[np.int32]:
-    # Spans are in order of first appearance, so asking in their order gives ids in that order.
-    ids = np.fromiter(
-        (vocabulary[span.rstrip(ASCII_SPACE) or _END] for span in block.spans), dtype=np.int32, count=len(block.spans)
-    )
-    counts.add(ids, np.bincount(block.codes, minlength=len(ids)), len(vocabulary))
-    return ids[block.codes]
-
-
-def _write_vocabulary(path: Path, vocabulary: Vocabulary, counts: npt.NDArray[np.int64]) -> None:
-    table = pa.table(
-        {
-            "word": pa.array(vocabulary, pa.binary()).cast(pa.string()),
-            "id": pa.array(np.arange(len(vocabulary), dtype=np.int32)),
-            "count": pa.array(counts),
-        }
-    )
-    pq.write_table(table, path, compression="zstd", use_dictionary=False)
 
 
 class NpyWriter:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from storage.errors import InputError
 from tasks.prepare import blocks
-from tasks.prepare.blocks import ASCII_SPACE, IS_SPACE, read_blocks
+from tasks.prepare.blocks import ASCII_SPACE, read_blocks
 
 ONE_BYTE_SPACE = {bytes([byte]) for byte in b"\t\n\x0b\x0c\x1c\x1d\x1e\x1f "}
 
@@ -40,10 +40,6 @@ def test_white_space_is_what_str_split_splits_at_over_all_code_points() -> None:
     assert all(len(text.split()) == 2 and made.split() == [b"a", b"b"] for text, made in separated)
     others = set(texts) - {text for text, _ in separated}
     assert {text[1].encode() for text in others if len(text.split()) == 2} == ONE_BYTE_SPACE
-
-
-def test_the_table_of_separators_agrees_with_the_list() -> None:
-    assert {byte for byte in range(256) if IS_SPACE[byte]} == set(ASCII_SPACE)
 
 
 @given(content=st.binary(max_size=60), block_bytes=st.integers(1, 20))

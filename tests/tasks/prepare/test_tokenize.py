@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from storage.errors import InputError
-from tasks.prepare.tokenize import VOCABULARY_FILE, encode_block, tokenize
+from tasks.prepare.tokenize import VOCABULARY_FILE, tokenize
 from tests.tasks.prepare.plain import plain_tokens
 
 # Everything at which str.split, str.splitlines or universal newlines split, and some that look as if they did.
@@ -74,13 +74,6 @@ def test_a_text_of_many_blocks_and_words_is_that_of_the_definition(tmp_path: Pat
 def test_more_words_than_the_counters_began_with_are_counted(tmp_path: Path) -> None:
     content = "\n".join(f"w{number}" for number in range(70_000)).encode()
     check_against_the_definition([content, content, b"w1"], tmp_path, block_bytes=50_000)
-
-
-def test_a_block_is_numbered_in_order_of_first_appearance() -> None:
-    block = encode_block(b"  b a b\n a\n")
-    assert [span.strip() for span in block.spans] == [b"b", b"a", b"b", b"", b"a", b""]
-    assert block.codes.tolist() == [0, 1, 2, 3, 4, 5]
-    assert encode_block(b"b a b a \n").codes.tolist() == [0, 1, 0, 1, 2]
 
 
 def test_progress_ends_at_the_whole_length(tmp_path: Path) -> None:
