@@ -2,4 +2,6 @@
 
 from flows.cli import main
 
-main()
+# Worker processes import the main module again, under another name.
+if __name__ == "__main__":
+    main()

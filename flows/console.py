@@ -13,6 +13,12 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from flows.site import Reporter
 
 
+def make_console() -> Console:
+    """The console to print to: as wide as the terminal, and wide enough for the tables where there is none."""
+    console = Console()
+    return console if console.is_terminal else Console(width=140)
+
+
 class LineReporter:
     """One line when a stage ends, with the time of day; a stage that takes long says so as it starts."""
 

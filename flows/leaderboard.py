@@ -33,12 +33,16 @@ def leaderboard(rows: Iterable[Mapping[str, Any]], decisions: Mapping[tuple[str,
 
 
 def last_attempts(rows: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The rows that count: of each candidate's primary measurements the last attempt, in their order."""
+    """The rows that count: each candidate's last attempt; in each workload the baseline first, then the fastest."""
     last: dict[tuple[str, str, str], Mapping[str, Any]] = {}
-    for row in rows:
+    for row in sorted(rows, key=lambda row: row["attempt"]):
         if row["setting"] == "primary":
             last[row["workload"], row["recipe"], row["runtime"]] = row
-    return list(last.values())
+    return sorted(last.values(), key=_rank)
+
+
+def _rank(row: Mapping[str, Any]) -> tuple[str, bool, bool, float]:
+    return row["workload"], not row["is_baseline"], row["status"] == "failed", -(row.get("speedup") or 0.0)
 
 
 def size_text(row: Mapping[str, Any]) -> str:

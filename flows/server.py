@@ -17,9 +17,13 @@ from storage.locks import host_lock
 _QUIET = {
     "DO_NOT_TRACK": "1",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-    "PREFECT_LOGGING_LEVEL": "WARNING",
+    # The run log keeps every line; the terminal is the reporter's, which says the same better.
+    "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
     "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
 }
+
+
+_DRAIN_S = 5.0
 
 
 @contextmanager
@@ -45,10 +49,22 @@ def prefect_api(startup_timeout_s: float) -> Iterator[float]:
     try:
         yield time.perf_counter() - began
     finally:
+        _send_what_is_queued()
         if process.stdin is not None:
             process.stdin.close()
         process.wait()
         os.environ.pop("PREFECT_API_URL", None)
+
+
+def _send_what_is_queued() -> None:
+    """Let Prefect's background threads finish: with their server gone they would retry for a minute and a half."""
+    if "prefect" not in sys.modules:
+        return
+    from prefect.events.worker import EventsWorker
+    from prefect.logging.handlers import APILogWorker
+
+    for service in (APILogWorker, EventsWorker):
+        service.drain_all(timeout=_DRAIN_S)
 
 
 def configured_api() -> bool:

@@ -54,8 +54,7 @@ def command(
     """
     import os
 
-    from rich.console import Console
-
+    from flows.console import make_console
     from flows.request import NightlyRequest
     from flows.settings import load_settings
     from storage.probe import check_writable
@@ -65,14 +64,14 @@ def command(
         if value is not None:
             os.environ[f"NIGHTQUANT_{name}"] = str(value)
     if debug:
-        os.environ["PREFECT_LOGGING_LEVEL"] = "DEBUG"
+        os.environ |= {"PREFECT_LOGGING_LEVEL": "DEBUG", "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "DEBUG"}
     settings = load_settings(store=store, profile=profile)
     request = NightlyRequest.model_validate(
         {"workloads": workload, "recipes": recipe, "profile": settings.profile, "night": night, "store": store}
     )
     request.load_workloads()
     check_writable(store)
-    return _run(request, settings.server_startup_timeout_s, Console(), timings)
+    return _run(request, settings.server_startup_timeout_s, make_console(), timings)
 
 
 def _run(request: NightlyRequest, startup_timeout_s: float, console: Console, timings: bool) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from tasks.evaluate.comparison import compare
+from tasks.evaluate.comparison import compare, compare_all
 from tasks.lazy import resolve
 from tasks.progress import Progress, silent
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tasks.workload.recipe import Runtime
     from tasks.workload.workload import Workload
 
-__all__ = ["EVALUATORS", "compare", "evaluate"]
+__all__ = ["EVALUATORS", "compare", "compare_all", "evaluate"]
 
 EVALUATORS = {
     "language-model": "tasks.evaluate.language_model:evaluate_language_model",

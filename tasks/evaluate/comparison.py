@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from storage.errors import MeasurementError
+from tasks.progress import Progress, silent
 from tasks.refs import Comparison, Evaluation
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -46,6 +47,17 @@ def compare(baseline: Evaluation, candidate: Evaluation, store: ArtifactStore) -
         quality_difference_high=high,
         agreement=agreement,
     )
+
+
+def compare_all(
+    baseline: Evaluation, candidates: Sequence[Evaluation], store: ArtifactStore, progress: Progress = silent
+) -> list[Comparison]:
+    """Compare each candidate with the baseline, in their order; see `compare`."""
+    compared = []
+    for number, candidate in enumerate(candidates, start=1):
+        compared.append(compare(baseline, candidate, store))
+        progress(number, len(candidates), "candidates")
+    return compared
 
 
 def _samples(evaluation: Evaluation, store: ArtifactStore) -> Mapping[str, NDArray[Any]]:
