@@ -1,0 +1,194 @@
+"""The tables of docs/word-lm.md: PyTorch's word language model tutorial beside nightquant, on the same weights and text.
+
+Run it where nothing else runs; it takes some minutes. The corpus is a folder or archive in WikiText's layout, the
+checkpoint a state dict of the tutorial's model trained on it::
+
+    python benchmarks/word_lm.py --data PATH --checkpoint FILE
+
+The tutorial's column is its own procedure in plain torch: quantize, save, evaluate word by word on one thread. The
+other is what the nightly flow does with the same inputs, for every recipe.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+import tomllib
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from storage.artifacts import ArtifactStore
+from tasks.checkpoint import load_state, obtain
+from tasks.evaluate import evaluate
+from tasks.models import build, example_inputs
+from tasks.prepare import prepare
+from tasks.prepare.text import load_ids
+from tasks.quantize import load, quantize, quantized_engine
+from tasks.refs import CheckpointRef, DatasetRef, QuantizedRef
+from tasks.threads import available_cores, intra_op_threads
+from tasks.workload import Workload
+from tasks.workload.recipe import Recipe, Runtime
+
+EXAMPLE = Path(__file__).parent.parent / "docs" / "examples" / "wikitext.toml"
+ROUNDS, CALLS = 15, 20
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of the quality table; seconds are of the evaluation."""
+
+    name: str
+    megabytes: float
+    loss: float
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What both procedures start from."""
+
+    workload: Workload
+    dataset: DatasetRef
+    checkpoint: CheckpointRef
+    store: ArtifactStore
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", default="wikitext-2", help="corpus: folder or archive (default: %(default)s)")
+    parser.add_argument("--checkpoint", default="word_lm.pth", help="state dict (default: %(default)s)")
+    parser.add_argument("--max-words", type=int, default=None, help="evaluate the tutorial on so many words only")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        inputs = open_inputs(arguments.data, arguments.checkpoint, ArtifactStore(Path(folder)))
+        ids = load_ids(inputs.dataset, "test", inputs.store)
+        print(f"{inputs.dataset.vocabulary:,} words, {len(ids):,} in the test split; torch {torch.__version__}; "
+              f"{torch.backends.cpu.get_cpu_capability()}, {available_cores()} cores\n")  # fmt: skip
+        began = time.perf_counter()
+        tutorial = tutorial_lines(inputs, ids[: arguments.max_words].long())
+        tutorial_s = time.perf_counter() - began
+        quantized, ours, ours_s = nightly_lines(inputs)
+        print_quality(tutorial, ours)
+        same_table_s = sum(line.seconds for line in ours if line.name in ("float", "dynamic-int8"))
+        print(f"\nThe tutorial's table (float and int8): its own procedure {tutorial_s:.1f} s on one thread, nightquant "
+              f"{same_table_s:.1f} s for the same two, {tutorial_s / same_table_s:.1f} times less; "
+              f"all {len(ours)} recipes, quantized, saved and evaluated: {ours_s:.1f} s.\n")  # fmt: skip
+        print_latency(inputs, quantized)
+
+
+def open_inputs(data: str, checkpoint: str, store: ArtifactStore) -> Inputs:
+    """Prepare the corpus and check the checkpoint, as the nightly flow does, for the workload of docs/examples."""
+    document: dict[str, Any] = tomllib.loads(EXAMPLE.read_text(encoding="utf-8"))
+    document["data"]["uri"] = str(Path(data).resolve())
+    document["checkpoint"] = {"kind": "uri", "uri": str(Path(checkpoint).resolve())}
+    workload = Workload.model_validate(document)
+    dataset = prepare(workload, store)
+    return Inputs(workload, dataset, obtain(workload, dataset, store), store)
+
+
+def tutorial_lines(inputs: Inputs, ids: Tensor) -> list[Line]:
+    """The tutorial's own procedure: `quantize_dynamic` on LSTM and Linear, one thread, 25 words a call."""
+    model = build(inputs.workload.model, inputs.dataset)
+    model.load_state_dict(load_state(inputs.checkpoint, inputs.store))
+    with intra_op_threads(1), warnings.catch_warnings(), tempfile.NamedTemporaryFile() as file:
+        warnings.simplefilter("ignore", DeprecationWarning)
+        with quantized_engine("x86"):
+            small = torch.ao.quantization.quantize_dynamic(model, {nn.LSTM, nn.Linear}, dtype=torch.qint8)
+        lines = []
+        for name, one in (("float", model), ("int8", small)):
+            torch.save(one.state_dict(), file.name)
+            size = Path(file.name).stat().st_size / 1e6
+            began = time.perf_counter()
+            loss = tutorial_loss(one, ids, inputs)
+            lines.append(Line(name, size, loss, time.perf_counter() - began))
+    return lines
+
+
+def tutorial_loss(model: nn.Module, ids: Tensor, inputs: Inputs) -> float:
+    """Mean loss with batch size 1 and bptt 25, the hidden state carried over."""
+    source = ids.view(-1, 1)
+    example = example_inputs(inputs.workload, inputs.dataset, inputs.store, batch_size=1)
+    h, c = torch.zeros_like(example["h"]), torch.zeros_like(example["c"])
+    criterion = nn.CrossEntropyLoss()
+    total = 0.0
+    with torch.no_grad():
+        for start in range(0, len(source) - 1, 25):
+            length = min(25, len(source) - 1 - start)
+            logits, h, c = model(source[start : start + length], h, c)
+            target = source[start + 1 : start + 1 + length].reshape(-1)
+            total += length * criterion(logits.view(-1, logits.shape[-1]), target).item()
+    return total / (len(source) - 1)
+
+
+def nightly_lines(inputs: Inputs) -> tuple[list[tuple[Recipe, QuantizedRef]], list[Line], float]:
+    """Every recipe as the nightly flow does it; the seconds of a line are its evaluation's on all cores."""
+    quantized, lines = [], []
+    whole = time.perf_counter()
+    for recipe in inputs.workload.recipe:
+        reference = quantize(inputs.workload, recipe, inputs.dataset, inputs.checkpoint, inputs.store)
+        quantized.append((recipe, reference))
+        began = time.perf_counter()
+        result = evaluate(inputs.workload, reference, "eager", inputs.dataset, inputs.store)
+        lines.append(
+            Line(recipe.name, reference.size_bytes["eager"] / 1e6, result.quality, time.perf_counter() - began)
+        )
+    return quantized, lines, time.perf_counter() - whole
+
+
+def print_quality(tutorial: list[Line], ours: list[Line]) -> None:
+    """Both procedures' tables."""
+    for heading, lines in (("the tutorial's procedure, one thread", tutorial), ("nightquant, segments", ours)):
+        print(f"| {heading} | MB | loss | evaluation s |\n|---|---:|---:|---:|")
+        for line in lines:
+            print(f"| {line.name} | {line.megabytes:.3f} | {line.loss:.6f} | {line.seconds:.1f} |")
+        print()
+
+
+def print_latency(inputs: Inputs, quantized: list[tuple[Recipe, QuantizedRef]]) -> None:
+    """Milliseconds of one word at batch size 1 on one thread, in interleaved rounds, as ratios to eager float."""
+    example = example_inputs(inputs.workload, inputs.dataset, inputs.store, batch_size=1)
+    step = (example["tokens"][:1], example["h"], example["c"])
+    runtimes: tuple[Runtime, ...] = ("eager", "torchscript")
+    models = {
+        (recipe.name, runtime): load(inputs.store.path(reference.kind, reference.digest), runtime)
+        for recipe, reference in quantized
+        for runtime in runtimes
+    }
+    seconds: dict[tuple[str, Runtime], list[float]] = {key: [] for key in models}
+    with intra_op_threads(1), torch.inference_mode():
+        for turn in range(ROUNDS + 2):
+            for key, model in models.items():
+                taken = time_calls(lambda model=model: model(*step), CALLS)  # type: ignore[misc]
+                # The first two rounds warm up, traced models compile in them.
+                if turn >= 2:
+                    seconds[key].append(taken)
+    base = seconds["float", "eager"]
+    print(
+        "| one word, batch 1, one thread | eager ms | torchscript ms | eager × | torchscript × |\n|---|---:|---:|---:|---:|"
+    )
+    for recipe, _ in quantized:
+        taken_s = [seconds[recipe.name, runtime] for runtime in runtimes]
+        medians = [f"{1e3 * statistics.median(one):.2f}" for one in taken_s]
+        ratios = [statistics.median(a / b for a, b in zip(base, one, strict=True)) for one in taken_s]
+        print(f"| {recipe.name} | {' | '.join(medians)} | {' | '.join(f'{ratio:.2f}' for ratio in ratios)} |")
+
+
+def time_calls(call: Callable[[], object], calls: int) -> float:
+    """Seconds of one call, over a block of `calls`."""
+    began = time.perf_counter()
+    for _ in range(calls):
+        call()
+    return (time.perf_counter() - began) / calls
+
+
+if __name__ == "__main__":
+    main()
