@@ -82,9 +82,8 @@ def _units(differences: Floats, clusters: npt.ArrayLike | None) -> tuple[Floats,
     if names.shape != differences.shape:
         raise ValueError(f"expected {len(differences)} cluster names, got shape {names.shape}")
     _, members = np.unique(names, return_inverse=True)
-    totals: Floats = np.bincount(members, weights=differences)
-    sizes: Floats = np.bincount(members).astype(np.float64)
-    return totals, sizes
+    totals = np.bincount(members, weights=differences)
+    return np.asarray(totals, dtype=np.float64), np.asarray(np.bincount(members), dtype=np.float64)
 
 
 def _resampled_means(totals: Floats, sizes: Floats, resamples: int, rng: np.random.Generator) -> Floats:
