@@ -71,9 +71,9 @@ class Workers:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if kind is None:
-            self._pool.close()
+            self._pool.close()  # type: ignore[no-untyped-call]  # pebble's own annotations stop here
         else:
-            self._pool.stop()
+            self._pool.stop()  # type: ignore[no-untyped-call]
         self._pool.join()
         self._socket.close()
         self._folder.cleanup()
@@ -120,7 +120,7 @@ def run_stage(stage: str, label: str, arguments: dict[str, Any], address: str) -
     """Import a stage function and call it with the store opened and progress sent to a Unix datagram socket."""
     module, _, function = stage.partition(":")
     call = getattr(importlib.import_module(module), function)
-    arguments = arguments | {"store": ArtifactStore(Path(arguments["store"]))}
+    arguments = arguments | {"store": ArtifactStore(arguments["store"])}
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.setblocking(False)
 

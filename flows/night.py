@@ -37,7 +37,7 @@ class NightSummary(Frozen):
     candidates_ok: int
     candidates_failed: int
     bundles: tuple[str, ...]
-    regressions: tuple[str, ...]
+    findings: tuple[str, ...]
     wall_s: float
     busy_s: float
     benchmark_wall_s: float
@@ -58,6 +58,7 @@ class Night:
     bundles: dict[str, str] = field(default_factory=dict)
     packaging: dict[str, Failure] = field(default_factory=dict)
     recorded: bool = False
+    alarm: str = ""
 
     @classmethod
     def begin(cls, request: NightlyRequest, settings: Settings, flow_run_id: str) -> Night:

@@ -15,7 +15,8 @@ from prefect.runtime import flow_run as this_flow_run
 from prefect.states import Completed, Failed
 
 from flows import steps
-from flows.alarm import raise_alarm
+from flows.absences import absences
+from flows.alarm import describe, raise_alarm
 from flows.fan_out import benchmarked, gather, settle, submit
 from flows.isolation import Workers
 from flows.night import GOOD, REGRESSED, WORK_FAILED, Night, NightSummary
@@ -51,11 +52,11 @@ def nightly_quantization(request: NightlyRequest = NightlyRequest()) -> State[An
             _measure(night, settings.store)
             _record(night, settings.store)
             _hand_over(night, settings.store)
-            regressions = _finish(night, settings)
+            findings = _finish(night, settings, request)
         except BaseException as stop:
             _keep_what_is_finished(night, settings.store, stop)
             raise
-    summary = _summary(night, settings, regressions, site, time.perf_counter() - began)
+    summary = _summary(night, settings, findings, site, time.perf_counter() - began)
     state = Completed if summary.exit_code == GOOD else Failed
     return state(message=summary.message, data=summary)
 
@@ -100,13 +101,19 @@ def _hand_over(night: Night, store: str) -> None:
     steps.record(night.info, {"promotions": promotions}, store)
 
 
-def _finish(night: Night, settings: Settings) -> list[Regression]:
+def _finish(night: Night, settings: Settings, request: NightlyRequest) -> list[Regression]:
     status = "failed" if night.problems() else "completed"
     steps.record(night.info, {"runs": [night.run_row(status, night.message())]}, settings.store)
     refresh(settings.store)
-    regressions = find_regressions(settings.store, night.info.night)
-    raise_alarm(regressions, settings)
-    return regressions
+    findings = [one for one in find_regressions(settings.store, night.info.night) if _expected(one, request)]
+    # Who asks for some workloads only does not want to hear that the others are missing.
+    missing = [] if request.workloads else absences(settings.store, night.info.night)
+    night.alarm = raise_alarm(findings, settings, absences=missing, run_id=night.info.run_id)
+    return findings
+
+
+def _expected(finding: Regression, request: NightlyRequest) -> bool:
+    return finding.kind != "vanished" or not (request.workloads or request.recipes)
 
 
 def _keep_what_is_finished(night: Night, store: str, stop: BaseException) -> None:
@@ -118,22 +125,19 @@ def _keep_what_is_finished(night: Night, store: str, stop: BaseException) -> Non
     refresh(store)
 
 
-def _summary(
-    night: Night, settings: Settings, regressions: list[Regression], site: Site, wall_s: float
-) -> NightSummary:
-    bad = [one for one in regressions if one.is_bad]
+def _summary(night: Night, settings: Settings, findings: list[Regression], site: Site, wall_s: float) -> NightSummary:
+    bad = [one for one in findings if one.is_bad]
     good, failed = night.candidates()
-    message = night.message() + (f", {len(bad)} regressions" if bad else "")
     benchmarks = [one for result in night.results for one in result.benchmarks]
     return NightSummary(
         run_id=night.info.run_id,
         store=settings.store,
-        message=message,
+        message=f"{night.message()}; {night.alarm}",
         exit_code=WORK_FAILED if night.problems() else REGRESSED if bad else GOOD,
         candidates_ok=len(good),
         candidates_failed=len(failed),
         bundles=tuple(f"{workload}/{version}" for workload, version in night.bundles.items()),
-        regressions=tuple(one.text() for one in regressions),
+        findings=tuple(describe(one) for one in findings),
         wall_s=wall_s,
         busy_s=site.stopwatch.busy_s(),
         benchmark_wall_s=sum(one.wall_s for one in benchmarks),

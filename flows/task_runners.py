@@ -54,9 +54,11 @@ def _ray(settings: Settings) -> TaskRunner[Any]:
         raise ConfigurationError(
             "The task runner ray is not installed.", hint="Install it: pip install 'nightquant[ray]'."
         ) from error
-    if settings.ray_address:
-        return RayTaskRunner(address=settings.ray_address)
-    return RayTaskRunner(init_kwargs={"num_cpus": settings.workers, "include_dashboard": False})
+    local = {"num_cpus": settings.workers, "include_dashboard": False}
+    runner: TaskRunner[Any] = RayTaskRunner(
+        address=settings.ray_address or None, init_kwargs=None if settings.ray_address else local
+    )
+    return runner
 
 
 _RUNNERS: dict[str, Callable[[Settings], TaskRunner[Any]]] = {

@@ -105,8 +105,8 @@ def _show(console: Console, summary: NightSummary) -> None:
     decided = run_query(summary.store, f"from promotions where run_id = '{summary.run_id}'").to_pylist()
     decisions = {(row["workload"], row["recipe"], row["runtime"]): row["decision"] for row in decided}
     console.print(leaderboard(rows, decisions))
-    for regression in summary.regressions:
-        console.print(f"[red]regression[/red] {regression}", highlight=False)
+    for finding in summary.findings:
+        console.print(f"[bold]Against the nights before:[/bold] {finding}", highlight=False, soft_wrap=True)
     lines: dict[str, Any] = {
         "Night": summary.message,
         "Results": f"{summary.store}/results",
