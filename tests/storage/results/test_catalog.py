@@ -1,0 +1,112 @@
+from __future__ import annotations
+
+import datetime as dt
+import os
+import shutil
+import threading
+from pathlib import Path
+
+import duckdb
+import pyarrow.parquet as pq
+import pytest
+
+from storage.errors import StoreError
+from storage.results.catalog import CATALOG, refresh
+from storage.results.query import run_query
+from storage.results.writer import ResultsStore
+from tests.storage.results.rows import at, measurement, write_night
+
+NIGHT = dt.date(2026, 3, 1)
+
+
+def count(store: Path, table: str) -> int:
+    rows: int = run_query(store, f"select count(*) from {table}").column(0)[0].as_py()
+    return rows
+
+
+def test_an_empty_store_has_every_table_and_view(tmp_path: Path) -> None:
+    with duckdb.connect(refresh(tmp_path), read_only=True) as connection:
+        for name in ("runs", "measurements", "layers", "promotions", "samples", "latest", "leaderboard", "trend"):
+            assert connection.execute(f"select count(*) from {name}").fetchall() == [(0,)]
+        for name in ("pareto", "regressions", "failures"):
+            assert connection.execute(f"from {name}").fetchall() == []
+
+
+def test_the_catalog_opens_from_a_copy_in_another_place(tmp_path: Path) -> None:
+    write_night(tmp_path / "store", NIGHT)
+    copied = shutil.copy(refresh(tmp_path / "store"), tmp_path / "copy.duckdb")
+    shutil.rmtree(tmp_path / "store")
+    with duckdb.connect(copied, read_only=True) as connection:
+        assert connection.execute("select count(*) from leaderboard").fetchall() == [(2,)]
+        assert connection.execute("select count(*) from samples").fetchall() == [(6,)]
+
+
+def test_views_over_the_files_work_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_night(tmp_path / "it's a store", NIGHT)
+    path = refresh(tmp_path / "it's a store", materialize_up_to=0)
+    monkeypatch.chdir("/")
+    with duckdb.connect(path, read_only=True) as connection:
+        assert connection.execute("select count(*) from leaderboard").fetchall() == [(2,)]
+        assert connection.execute("select sum(seconds) from samples").fetchall() == [(pytest.approx(0.6),)]
+
+
+@pytest.mark.parametrize("limit", [0, 2_000_000], ids=["views", "rows"])
+def test_a_column_that_a_file_is_too_old_to_have_reads_as_null(tmp_path: Path, limit: int) -> None:
+    old = Path(ResultsStore(tmp_path).append("measurements", [measurement("old", NIGHT)], "old", at(NIGHT)))
+    pq.write_table(pq.ParquetFile(old).read().drop_columns(["coverage", "block_s", "block_round"]), old)
+    write_night(tmp_path, dt.date(2026, 3, 2), [measurement("new", dt.date(2026, 3, 2), coverage=0.5)], "new")
+    refresh(tmp_path, materialize_up_to=limit)
+    rows = run_query(tmp_path, "select run_id, coverage from measurements order by run_id").to_pylist()
+    assert rows == [{"run_id": "new", "coverage": 0.5}, {"run_id": "old", "coverage": None}]
+    assert count(tmp_path, "samples") == 3
+
+
+def test_what_a_killed_writer_left_is_not_read(tmp_path: Path) -> None:
+    write_night(tmp_path, NIGHT)
+    month = tmp_path / "results/measurements/month=2026-03"
+    (month / ".run-2-abc.tmp").write_bytes(b"PAR1 half a file")
+    (month / ".hidden.parquet").write_bytes(b"PAR1 half a file")
+    refresh(tmp_path)
+    assert count(tmp_path, "measurements") == 2
+
+
+def test_a_broken_file_leaves_the_catalog_as_it_was(tmp_path: Path) -> None:
+    write_night(tmp_path, NIGHT)
+    refresh(tmp_path)
+    (tmp_path / "results/measurements/month=2026-03/bad.parquet").write_bytes(b"PAR1")
+    with pytest.raises(StoreError, match=r"bad\.parquet cannot be read.*nightquant store check"):
+        refresh(tmp_path)
+    assert count(tmp_path, "measurements") == 2
+
+
+def test_a_reader_keeps_its_catalog_through_a_refresh(tmp_path: Path) -> None:
+    write_night(tmp_path, NIGHT)
+    with duckdb.connect() as reader:
+        reader.execute(f"attach '{refresh(tmp_path)}' as results (read_only)")
+        write_night(tmp_path, dt.date(2026, 3, 2))
+        refresh(tmp_path)
+        assert reader.execute("select count(*) from results.measurements").fetchall() == [(2,)]
+    assert count(tmp_path, "measurements") == 4
+
+
+def test_refreshers_at_once_end_with_the_newest_listing(tmp_path: Path) -> None:
+    def night(day: int) -> None:
+        write_night(tmp_path, dt.date(2026, 3, day))
+        refresh(tmp_path)
+
+    threads = [threading.Thread(target=night, args=[day]) for day in range(1, 5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert count(tmp_path, "measurements") == 8
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".locks", "results", CATALOG]
+
+
+def test_a_store_that_cannot_be_written_says_so(tmp_path: Path) -> None:
+    if os.geteuid() == 0:
+        pytest.skip("root may write anywhere")
+    write_night(tmp_path, NIGHT)
+    tmp_path.chmod(0o500)
+    with pytest.raises(StoreError, match="cannot be written"):
+        refresh(tmp_path)

@@ -1,0 +1,132 @@
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from storage.errors import StoreError
+from storage.results.catalog import refresh
+from storage.results.query import QueryError, run_query
+from tests.storage.results.rows import write_night
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("store")
+    write_night(folder, dt.date(2026, 3, 1))
+    refresh(folder, materialize_up_to=0)  # with views over the files, reading the store's folder has to be allowed
+    return folder
+
+
+def contents(store: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in store.rglob("*") if path.is_file()}
+
+
+def test_the_last_statement_gives_the_rows(store: Path) -> None:
+    assert run_query(store, "select 1; select 2 as two").to_pydict() == {"two": [2]}
+
+
+def test_ways_of_reading_are_open(store: Path) -> None:
+    for sql in (
+        "describe latest",
+        "show tables",
+        "explain analyze select 1",
+        "summarize trend",
+        "values (1)",
+        "from runs",
+    ):
+        assert run_query(store, sql).num_rows >= 1
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "copy (select 1) to '{store}/results/x.csv'",
+        "explain analyze copy (select 1) to '{store}/results/x.csv'",
+        "explain (analyze) copy (select 1) to '{store}/results/x.csv'",
+        "explain(analyze)copy (select 1) to '{store}/results/x.csv'",
+        "explain /* x */ analyze copy (select 1) to '{store}/results/x.csv'",
+        "explain explain analyze copy (select 1) to '{store}/results/x.csv'",
+        "select 1; copy (select 1) to '{store}/results/x.csv'",
+        "with x as (select 1) insert into runs select * from runs",
+        "prepare p as copy (select 1) to '{store}/results/x.csv'; execute p",
+        "attach '{store}/x.duckdb'",
+        "export database '{store}/results/x'",
+        "create table x as select 1",
+        "create or replace view latest as select 1",
+        "drop view latest",
+        "insert into runs select * from runs",
+        "delete from measurements",
+        "update runs set host = 'x'",
+        "alter table runs add column x int",
+        "set enable_external_access = true",
+        "reset lock_configuration",
+        "pragma enable_profiling = 'json'",
+        "install httpfs",
+        "load '{store}/x.duckdb_extension'",
+        "checkpoint",
+        "call force_checkpoint()",
+        "detach results",
+        "use memory",
+        "select * from read_csv('/etc/passwd')",
+        "select * from read_text('/etc/hostname')",
+        "",
+        ";",
+    ],
+)
+def test_what_is_not_reading_the_store_is_refused_and_changes_nothing(store: Path, sql: str) -> None:
+    before = contents(store)
+    with pytest.raises(QueryError):
+        run_query(store, sql.format(store=store))
+    assert contents(store) == before
+
+
+words = st.sampled_from(
+    [
+        "explain",
+        "analyze",
+        "(",
+        ")",
+        "copy",
+        "select 1",
+        "to",
+        "'{store}/results/x.csv'",
+        "/* */",
+        ";",
+        "runs",
+        "insert into",
+    ]
+)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(words, min_size=1, max_size=9))
+def test_no_mix_of_words_changes_the_store(store: Path, mix: list[str]) -> None:
+    before = contents(store)
+    with contextlib.suppress(QueryError):
+        run_query(store, " ".join(mix).format(store=store))
+    assert contents(store) == before
+
+
+def test_a_store_without_results_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="nightquant nightly"):
+        run_query(tmp_path, "select 1")
+
+
+def test_results_without_a_catalog_are_read_and_none_is_left_behind(tmp_path: Path) -> None:
+    write_night(tmp_path, dt.date(2026, 3, 1))
+    before = contents(tmp_path)
+    assert run_query(tmp_path, "from leaderboard").num_rows == 2
+    assert contents(tmp_path) == before
+
+
+def test_stores_are_read_side_by_side_in_one_process(store: Path, tmp_path: Path) -> None:
+    write_night(tmp_path, dt.date(2026, 4, 1))
+    refresh(tmp_path)
+    for _ in range(2):
+        assert run_query(store, "select max(night) n from latest").to_pydict() == {"n": [dt.date(2026, 3, 1)]}
+        assert run_query(tmp_path, "select max(night) n from latest").to_pydict() == {"n": [dt.date(2026, 4, 1)]}

@@ -1,0 +1,127 @@
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage.results.catalog import refresh
+from storage.results.query import run_query
+from storage.results.writer import ResultsStore
+from tests.storage.results.rows import at, baseline, measurement, promotion, write_night
+
+FIRST = dt.date(2026, 3, 1)
+
+
+def ask(store: Path, sql: str) -> list[dict[str, Any]]:
+    refresh(store)
+    rows: list[dict[str, Any]] = run_query(store, sql).to_pylist()
+    return rows
+
+
+def decide(store: Path, run: str, night: dt.date, **decisions: str) -> None:
+    rows = [promotion(run, night, recipe=recipe, decision=decision) for recipe, decision in decisions.items()]
+    ResultsStore(store).append("promotions", rows, run, at(night))
+
+
+def test_latest_is_each_workloads_newest_night_and_its_last_run(tmp_path: Path) -> None:
+    second = FIRST + dt.timedelta(days=1)
+    write_night(tmp_path, FIRST, [measurement("a", FIRST), measurement("a", FIRST, workload="resnet18")], "a")
+    write_night(tmp_path, second, [measurement("b", second)], "b")
+    write_night(tmp_path, second, [measurement("c", second, measured_at=at(second, 9))], "c")
+    assert ask(tmp_path, "select workload, run_id from latest") == [
+        {"workload": "resnet18", "run_id": "a"},
+        {"workload": "word-lm", "run_id": "c"},
+    ]
+
+
+def test_the_best_passing_candidate_is_first_and_the_failed_last(tmp_path: Path) -> None:
+    rows = [
+        baseline("a", FIRST),
+        measurement("a", FIRST, recipe="fast-but-bad", speedup=9.0),
+        measurement("a", FIRST, recipe="good", speedup=2.0),
+        measurement("a", FIRST, recipe="better", speedup=3.0),
+        measurement("a", FIRST, recipe="broken", status="failed", speedup=None, error="no"),
+    ]
+    write_night(tmp_path, FIRST, rows, "a")
+    decide(tmp_path, "a", FIRST, better="promote", good="pass", **{"fast-but-bad": "reject"})
+    ranked = ask(tmp_path, "select rank, recipe, passes from leaderboard")
+    assert [row["recipe"] for row in ranked] == ["better", "good", "fast-but-bad", "float", "broken"]
+    assert [row["passes"] for row in ranked] == [True, True, False, False, False]
+    assert [row["rank"] for row in ranked] == [1, 2, 3, 4, 5]
+
+
+def test_speedup_over_the_best_float_candidate_not_over_the_named_baseline(tmp_path: Path) -> None:
+    rows = [
+        baseline("a", FIRST),
+        baseline("a", FIRST, runtime="torchscript", is_baseline=False, speedup=1.6),
+        measurement("a", FIRST, speedup=2.0),
+    ]
+    write_night(tmp_path, FIRST, rows, "a")
+    found = ask(tmp_path, "select * from leaderboard where recipe = 'dynamic'")[0]
+    assert found["speedup"] == 2.0
+    assert found["best_float"] == "float/torchscript"
+    assert found["speedup_over_best_float"] == pytest.approx(1.25)
+
+
+def test_of_an_inconclusive_benchmark_and_its_rerun_the_rerun_counts(tmp_path: Path) -> None:
+    rows = [
+        measurement("a", FIRST, verdict="inconclusive", speedup=9.0),
+        measurement("a", FIRST, attempt=2, speedup=2.0),
+        measurement("a", FIRST, recipe="once", speedup=3.0),
+        measurement("a", FIRST, setting="throughput", batch_size=8, speedup=5.0),
+    ]
+    write_night(tmp_path, FIRST, rows, "a")
+    found = ask(tmp_path, "select recipe, speedup from trend order by recipe")
+    assert found == [{"recipe": "dynamic", "speedup": 2.0}, {"recipe": "once", "speedup": 3.0}]
+    assert len(ask(tmp_path, "from latest")) == 4
+
+
+def test_trend_has_one_row_per_candidate_and_night(tmp_path: Path) -> None:
+    for day in range(3):
+        write_night(tmp_path, FIRST + dt.timedelta(days=day))
+    found = ask(tmp_path, "select night, speedup_low, speedup_high from trend where recipe = 'dynamic' order by night")
+    assert [row["night"].day for row in found] == [1, 2, 3]
+    assert found[0]["speedup_low"] < 2.0 < found[0]["speedup_high"]
+
+
+@pytest.mark.parametrize("higher_is_better", [True, False])
+def test_pareto_drops_what_another_candidate_beats_in_everything(tmp_path: Path, higher_is_better: bool) -> None:
+    def candidate(recipe: str, size: int, speedup: float, goodness: float) -> dict[str, Any]:
+        quality = goodness if higher_is_better else -goodness
+        changes = {"size_bytes": size, "speedup": speedup, "quality": quality, "higher_is_better": higher_is_better}
+        return measurement("a", FIRST, recipe=recipe, **changes)
+
+    rows = [
+        candidate("small", 100, 1.0, 1.0),
+        candidate("fast", 200, 3.0, 1.0),
+        candidate("good", 200, 1.0, 3.0),
+        candidate("worse-than-fast", 300, 2.0, 1.0),
+        candidate("same-as-small", 100, 1.0, 1.0),
+    ]
+    write_night(tmp_path, FIRST, rows, "a")
+    kept = {row["recipe"] for row in ask(tmp_path, "from pareto")}
+    assert kept == {"small", "fast", "good", "same-as-small"}
+
+
+def test_failures_are_newest_first_with_stage_and_reason(tmp_path: Path) -> None:
+    for day in range(2):
+        night = FIRST + dt.timedelta(days=day)
+        run = f"run-{day}"
+        failed = measurement(run, night, status="failed", stage="quantize", error=f"reason {day}", speedup=None)
+        write_night(tmp_path, night, [baseline(run, night), failed], run)
+    found = ask(tmp_path, "select stage, error from failures")
+    assert found == [{"stage": "quantize", "error": "reason 1"}, {"stage": "quantize", "error": "reason 0"}]
+
+
+def test_samples_are_the_blocks_one_row_each(tmp_path: Path) -> None:
+    write_night(
+        tmp_path, FIRST, [measurement("a", FIRST), measurement("a", FIRST, recipe="none-taken", block_s=None)], "a"
+    )
+    found = ask(tmp_path, "select launch, round, seconds from samples")
+    assert found == [
+        {"launch": 0, "round": 0, "seconds": 0.1},
+        {"launch": 0, "round": 1, "seconds": 0.11},
+        {"launch": 1, "round": 0, "seconds": 0.09},
+    ]
