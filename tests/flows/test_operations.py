@@ -1,0 +1,116 @@
+"""docs/operations.md as written: its blocks marked ``sh test`` are run in order against a real server and worker."""
+
+import os
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+BLOCKS = re.findall(r"```sh test\n(.*?)```", (ROOT / "docs/operations.md").read_text(), re.DOTALL)
+
+pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("operations")
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+    chosen = {
+        "PREFECT_HOME": str(folder / "prefect"),
+        "PREFECT_SERVER_API_PORT": str(port),
+        "PREFECT_API_URL": f"http://127.0.0.1:{port}/api",
+        "NIGHTQUANT_ROOT": str(ROOT),
+        "NIGHTQUANT_STORE": str(folder / "store"),
+        "DO_NOT_TRACK": "1",
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+    }
+    (folder / "prefect").mkdir()
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "NIGHTQUANT_"))}
+    return inherited | chosen
+
+
+@pytest.fixture(scope="module")
+def in_background(environment, tmp_path_factory):
+    """Start a command that runs for good; all are ended with the module."""
+    logs = tmp_path_factory.mktemp("logs")
+    processes = []
+
+    def start(command):
+        log = (logs / f"{len(processes)}.log").open("w")
+        processes.append(
+            subprocess.Popen(
+                shlex.split(command), env=environment, cwd=ROOT, stdout=log, stderr=log, start_new_session=True
+            )
+        )
+
+    yield start
+    for process in reversed(processes):
+        os.killpg(process.pid, signal.SIGTERM)
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+@pytest.fixture(scope="module")
+def server(environment, in_background):
+    in_background("prefect server start")
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        try:
+            with urllib.request.urlopen(f"{environment['PREFECT_API_URL']}/health", timeout=5) as answer:
+                assert answer.status == 200
+                return
+        except OSError:
+            time.sleep(0.5)
+    pytest.fail("Prefect's server did not start")
+
+
+def test_from_nothing_to_a_scheduled_night(server, environment, in_background):
+    shown = {}
+    for command in [line for block in BLOCKS for line in block.splitlines() if line]:
+        if command.startswith("prefect worker start"):
+            in_background(command)
+            continue
+        done = subprocess.run(
+            ["bash", "-c", command], env=environment, cwd=ROOT, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+        shown[command] = done.stdout
+    assert "lstm-demo" in shown['nightquant query "FROM leaderboard"']
+    assert shown.keys() >= {"prefect --no-prompt deploy --all", "nightquant store check"}
+    # Two runs of the deployment's smallest workload, found through DuckDB in the backup of the store.
+    runs = subprocess.run(
+        ["nightquant", "query", "--format", "csv", "SELECT count(*) AS n FROM runs WHERE candidates_failed = 0"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert runs.stdout.split() == ["n", "2"]
+
+
+def test_wrong_parameters_are_refused_before_anything_is_scheduled(server, environment, in_background):
+    commands = ["prefect --no-prompt deploy --name smoke"]
+    for command in commands:
+        subprocess.run(shlex.split(command), env=environment, cwd=ROOT, capture_output=True, check=False)
+    done = subprocess.run(
+        ["prefect", "deployment", "run", "nightly-quantization/smoke", "--param", 'request={"profile": "slow"}'],
+        env=environment,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert "profile" in done.stdout + done.stderr
