@@ -113,13 +113,14 @@ def _http_stream(response: httpx.Response, start: int) -> Stream | None:
     status = response.status_code
     tag = response.headers.get("ETag", "")
     version = "" if tag.startswith("W/") else tag
+    # Pieces as they come: gathered ones would be lost when the connection breaks.
     if status == 200:
         length = response.headers.get("Content-Length", "")
-        return Stream(0, int(length) if length.isdecimal() else None, version, response.iter_raw(_PIECE))
+        return Stream(0, int(length) if length.isdecimal() else None, version, response.iter_raw())
     span = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", response.headers.get("Content-Range", ""))
     if status == 206 and span is not None and int(span[1]) == start:
         total = None if span[2] == "*" else int(span[2])
-        return Stream(start, total, version, response.iter_raw(_PIECE))
+        return Stream(start, total, version, response.iter_raw())
     if status == 416:
         # There is nothing behind what is here: either it is whole, which its SHA-256 tells, or it is another file.
         whole = re.fullmatch(r"bytes \*/(\d+)", response.headers.get("Content-Range", ""))
