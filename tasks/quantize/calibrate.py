@@ -31,7 +31,7 @@ def calibrate(model: nn.Module, recipe: StaticRecipe, context: Context) -> int:
     with torch.no_grad():
         batches = islice(split.batches(recipe.calibration_batch_size), recipe.calibration_batches)
         for number, (images, _) in enumerate(batches, start=1):
-            refuse_non_finite(model(images), f"batch {number} of calibration")
+            refuse_non_finite(_observe(model, images, number), f"batch {number} of calibration")
             seen += len(images)
             context.progress(number, recipe.calibration_batches, "calibration batches")
     if seen == 0:
@@ -40,6 +40,35 @@ def calibrate(model: nn.Module, recipe: StaticRecipe, context: Context) -> int:
             hint="Set data.calibration above 0, or use a data set with more training images.",
         )
     return seen
+
+
+def _observe(model: nn.Module, images: torch.Tensor, number: int) -> torch.Tensor:
+    try:
+        output: torch.Tensor = model(images)
+    except RuntimeError as error:
+        # A histogram observer cannot bin what lies between NaN and NaN.
+        if "is not finite" not in str(error):
+            raise
+        raise QuantizationError(
+            f"An activation of the model is NaN or infinite in batch {number} of calibration.",
+            hint="Look at the float checkpoint and at the calibration images.",
+        ) from error
+    return output
+
+
+def refuse_non_finite_state(model: nn.Module) -> None:
+    """Refuse a float model with NaN or infinity among its parameters and buffers.
+
+    Raises
+    ------
+    QuantizationError
+        Names the first such tensor.
+    """
+    for name, tensor in model.state_dict().items():
+        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+            raise QuantizationError(
+                f'The float checkpoint has NaN or infinity in "{name}".', hint="Train or fetch the checkpoint anew."
+            )
 
 
 def refuse_non_finite(output: torch.Tensor | tuple[torch.Tensor, ...], where: str) -> None:

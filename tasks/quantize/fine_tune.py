@@ -92,7 +92,7 @@ def _train_epoch(
     with _seeded(recipe.seed * 1_000_003 + epoch, device):
         batches = training_batches(context.dataset, context.store, recipe.batch_size, generator)
         for step, (images, labels) in enumerate(batches, start=1):
-            loss = cross_entropy(_logits(model(images.to(device))), labels.to(device))
+            loss = _loss(model, images.to(device), labels.to(device))
             if not torch.isfinite(loss):
                 raise QuantizationError(
                     f'Training of recipe "{recipe.name}" diverged in epoch {epoch + 1}: the loss is {loss.item()}.',
@@ -121,6 +121,16 @@ def _validate(model: nn.Module, recipe: QatRecipe, context: Context, device: tor
             correct += float((logits.argmax(1) == expected).sum())
             loss += float(cross_entropy(logits, expected, reduction="sum"))
     return correct / len(split), loss / len(split)
+
+
+def _loss(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
+    try:
+        return cross_entropy(_logits(model(images)), labels)
+    except RuntimeError as error:
+        # How fake quantization takes weights that have become infinite.
+        if "`zero_point` must be between" not in str(error):
+            raise
+        return torch.tensor(math.nan)
 
 
 def _logits(output: Tensor | tuple[Tensor, ...]) -> Tensor:

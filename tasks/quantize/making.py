@@ -78,7 +78,7 @@ def _made_from(workload: Workload, recipe: Recipe, dataset: DatasetRef, checkpoi
         "traced_with": workload.benchmark.model_dump(mode="json", include={"batch_size", "sequence_length"}),
         "torch": torch.__version__,
         "instruction_set": instruction_set(),
-        "source": source_digest(method, *own),
+        "source": source_digest(method, *getattr(method, "PARTS", ()), *own),
     }
 
 

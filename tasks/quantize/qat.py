@@ -11,10 +11,12 @@ import torch
 from torch import nn
 
 from storage.digest import digest_of, source_digest
+from storage.errors import QuantizationError
 from tasks.quantize import fine_tune as training
 from tasks.quantize import training_state
 from tasks.quantize.attribution import attribute
 from tasks.quantize.base import Context, Converted
+from tasks.quantize.calibrate import refuse_non_finite_state
 from tasks.quantize.coverage import leaves_of
 from tasks.quantize.flow import make_plan
 from tasks.quantize.static import PARTS as STATIC_PARTS
@@ -39,13 +41,20 @@ class Qat:
         """
         if not isinstance(recipe, QatRecipe):
             raise TypeError(f"expected a qat recipe, got {recipe.method}")
+        refuse_non_finite_state(model)
         leaves = leaves_of(model)
         digest = _training_digest(model, recipe, context)
         plan = make_plan(model, recipe, context.example_inputs)
         prepared = observed(model, plan, recipe, context.example_inputs)
         work = context.store.work_folder(digest)
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        converted = finished(training.fine_tune(prepared, recipe, context, work, device))
+        try:
+            trained = training.fine_tune(prepared, recipe, context, work, device)
+        except QuantizationError:
+            # Going on from here would end the same way.
+            shutil.rmtree(work, ignore_errors=True)
+            raise
+        converted = finished(trained)
         try_out(converted, context.example_inputs)
         shutil.rmtree(work, ignore_errors=True)
         return Converted(converted, plan.flow, attribute(leaves, converted, plan))

@@ -9,6 +9,9 @@ from contextlib import contextmanager
 _NOISE = (
     r"(?s)torch\.quantize_per_tensor, torch\.quantize_per_channel and other quantized tensor creation functions.*",
     r"(?s).*torch\.ao\.quantization is deprecated.*",
+    r"(?s)Please use quant_min and quant_max to specify the range for observers.*",
+    # Said of onednn without VNNI at every use; the documentation says it once.
+    r"(?s)Default qconfig of oneDNN backend with reduce_range of false.*",
     r"(?s).*`?torch\.jit\.\w+`? is (not supported|deprecated).*",
 )
 

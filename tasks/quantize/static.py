@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 
 import torch
@@ -37,6 +38,7 @@ class Static:
         """
         if not isinstance(recipe, StaticRecipe):
             raise TypeError(f"expected a static recipe, got {recipe.method}")
+        calibrate.refuse_non_finite_state(model)
         leaves = leaves_of(model)
         plan = make_plan(model, recipe, context.example_inputs)
         prepared = observed(model, plan, recipe, context.example_inputs)
@@ -53,7 +55,10 @@ class Static:
             raise TypeError(f"expected a static or qat recipe, got {recipe.method}")
         taken = recipe.model_copy(update={"flow": flow})
         plan = make_plan(model, taken, example_inputs)
-        return finished(observed(model, plan, taken, example_inputs))
+        with warnings.catch_warnings():
+            # True here, and meant: the saved scales take the place of the default ones.
+            warnings.filterwarnings("ignore", message=r"(?s)must run observer before calling calculate_qparams.*")
+            return finished(observed(model, plan, taken, example_inputs))
 
 
 def observed(

@@ -1,0 +1,168 @@
+"""Tiny image classifiers, one for each thing that fusing and choosing a flow must see."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.ao.quantization import DeQuantStub, QuantStub
+from torch.nn import functional
+from torchvision.models import quantization
+
+
+class _OnePath(nn.Module):
+    """Modules called one after the other under names that say nothing."""
+
+    def __init__(self, *stages: nn.Module) -> None:
+        super().__init__()
+        for index, stage in enumerate(stages):
+            setattr(self, f"m{index}", stage)
+        self.count = len(stages)
+
+    def forward(self, images: Tensor) -> Tensor:
+        for index in range(self.count):
+            images = getattr(self, f"m{index}")(images)
+        return images
+
+
+def one_path(*stages: nn.Module) -> nn.Module:
+    return _OnePath(*stages).eval()
+
+
+def plain() -> nn.Module:
+    """Conv-BN-ReLU, Conv-BN, Conv-ReLU, pooling, Linear-ReLU, Linear."""
+    return one_path(
+        nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8), nn.ReLU(),
+        nn.Conv2d(8, 8, 3, padding=1), nn.BatchNorm2d(8),
+        nn.Conv2d(8, 8, 3, stride=2), nn.ReLU(),
+        nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 4),
+    )  # fmt: skip
+
+
+class Residual(nn.Module):
+    """A functional addition, which only FX graph mode can express."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(3, 4, 3, padding=1), nn.BatchNorm2d(4)
+        self.conv2, self.bn2 = nn.Conv2d(4, 4, 3, padding=1), nn.BatchNorm2d(4)
+        self.fc = nn.Linear(4, 4)
+
+    def forward(self, images: Tensor) -> Tensor:
+        first = functional.relu(self.bn1(self.conv1(images)))
+        second = functional.relu(self.bn2(self.conv2(first)) + first)
+        return self.fc(functional.dropout(second.mean((2, 3)), 0.5, self.training))
+
+
+class Concatenating(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right, self.fc = nn.Conv2d(3, 4, 3), nn.Conv2d(3, 4, 3), nn.Linear(8, 4)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.fc(torch.cat([self.left(images), self.right(images)], 1).mean((2, 3)))
+
+
+class FunctionalRelu(nn.Module):
+    """Eager mode can run this, but leaves the ReLU out of the fused kernel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.fc = nn.Conv2d(3, 4, 3), nn.Linear(4, 4)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.fc(functional.relu(self.conv(images)).mean((2, 3)))
+
+
+class SharedRelu(nn.Module):
+    """One ReLU called twice: fusing it into the first convolution would take it from the second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.conv2, self.relu = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3), nn.ReLU()
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.relu(self.conv2(self.relu(self.conv1(images)))).mean((2, 3))
+
+
+class TwoConsumers(nn.Module):
+    """The convolution's output is also used without its batch norm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.bn = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)
+
+    def forward(self, images: Tensor) -> Tensor:
+        middle = self.conv(images)
+        return (self.bn(middle) + middle).mean((2, 3))
+
+
+class DataDependent(nn.Module):
+    """Cannot be traced: a branch depends on values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+
+    def forward(self, images: Tensor) -> Tensor:
+        if images.sum() > 0:
+            images = -images
+        return self.conv(images).mean((2, 3))
+
+
+class OwnStubs(nn.Module):
+    """Stubs around the convolution; the softmax after them is meant to stay float."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.quant, self.conv, self.dequant = QuantStub(), nn.Conv2d(3, 4, 3), DeQuantStub()
+        self.scale = nn.Linear(4, 4)
+
+    def forward(self, images: Tensor) -> Tensor:
+        features = self.dequant(self.conv(self.quant(images))).mean((2, 3))
+        return functional.softmax(self.scale(features) / 2, dim=1)
+
+
+def with_unsupported_module() -> nn.Module:
+    return one_path(nn.Conv2d(3, 4, 3), nn.SiLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 4))
+
+
+class HiddenOperation(nn.Module):
+    """Fuses itself and has stubs, so that nobody looks into it before it is called: `erf` has no quantized kernel."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.quant, self.dequant = QuantStub(), DeQuantStub()
+        self.block = _ErfBlock()
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.dequant(self.block(self.quant(images)))
+
+    def fuse_model(self, is_qat: bool | None = None) -> None:
+        """Nothing to fuse."""
+
+
+class _ErfBlock(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 4, 3)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return torch.erf(self.conv(images)).mean((2, 3))
+
+
+def quantizable_resnet18() -> nn.Module:
+    return quantization.resnet18(weights=None, num_classes=4).eval()
+
+
+def resnet18_children_with_head() -> nn.Sequential:
+    """What transfer learning makes: a quantizable ResNet-18's children in one line, and a head for two classes."""
+    children = [child for child in quantizable_resnet18().children() if not isinstance(child, nn.Linear)]
+    return nn.Sequential(*children, nn.Flatten(), nn.Linear(512, 2)).eval()
+
+
+def resnet18_between_stubs_with_head() -> nn.Sequential:
+    """The same with the stubs around the features."""
+    model = quantizable_resnet18()
+    names = ["quant", "conv1", "bn1", "relu", "maxpool", "layer1", "layer2", "layer3", "layer4", "avgpool", "dequant"]
+    features = nn.Sequential(*(getattr(model, name) for name in names))
+    return nn.Sequential(features, nn.Flatten(1), nn.Sequential(nn.Dropout(0.5), nn.Linear(512, 2))).eval()

@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from storage.artifacts import ArtifactStore
+from storage.errors import QuantizationError
+from tasks.quantize import fine_tune
+from tasks.quantize.base import Context
+from tasks.quantize.qat import Qat
+from tasks.quantize.state import flatten_state, restore_state, versions_of
+from tasks.workload.recipe import QatRecipe
+from tests.tasks.quantize import networks
+
+Contexts = Callable[..., Context]
+
+
+def recipe(**changes: object) -> QatRecipe:
+    return QatRecipe(name="qat", method="qat", **{"epochs": 2, "batch_size": 16, "learning_rate": 1e-3, **changes})
+
+
+def with_dropout() -> nn.Module:
+    model = networks.plain()
+    model.m8 = nn.Sequential(nn.Flatten(), nn.Dropout(0.2)).eval()
+    return model
+
+
+@pytest.mark.parametrize("make", [with_dropout, networks.Residual, networks.SharedRelu, networks.OwnStubs])
+@pytest.mark.parametrize("flow", ["auto", "fx"])
+def test_a_trained_model_converts_and_its_skeleton_takes_its_state(
+    make: Callable[[], nn.Module], flow: str, images_context: Contexts, engine: str
+) -> None:
+    context = images_context()
+    converted = Qat().convert(make().eval(), recipe(flow=flow, epochs=1), context)
+    state = converted.model.state_dict()
+    skeleton = Qat().skeleton(make().eval(), recipe(flow=flow), converted.flow, context.example_inputs)
+    skeleton.load_state_dict(restore_state(*flatten_state(state), versions_of(state)))
+    inputs = context.example_inputs.values()
+    assert torch.equal(skeleton(*inputs), converted.model(*inputs))
+    # Functional dropout of the training mode must not stay in the graph.
+    assert torch.equal(converted.model(*inputs), converted.model(*inputs))
+    assert any(row.quantized for row in converted.coverage)
+
+
+def test_training_changes_weights_and_leaves_no_work_behind(images_context: Contexts, engine: str) -> None:
+    context = images_context()
+    torch.manual_seed(1)
+    short = Qat().convert(with_dropout(), recipe(epochs=1), context).model
+    torch.manual_seed(1)
+    long = Qat().convert(with_dropout(), recipe(epochs=3, learning_rate=0.01), context).model
+    inputs = context.example_inputs.values()
+    assert not torch.equal(short(*inputs), long(*inputs))
+    assert not list((context.store.root / "work").iterdir())
+
+
+@pytest.mark.parametrize("flow", ["eager", "fx"])
+def test_excluded_modules_stay_float_through_training(flow: str, images_context: Contexts, engine: str) -> None:
+    converted = Qat().convert(networks.plain(), recipe(flow=flow, epochs=1, exclude=("m0",)), images_context())
+    assert {row.module for row in converted.coverage if not row.quantized} == {"m0", "m1"}
+
+
+def test_frozen_observers_and_statistics_do_not_move(images_context: Contexts, engine: str, tmp_path: Path) -> None:
+    from tasks.quantize.flow import make_plan
+    from tasks.quantize.static import observed
+
+    context, chosen = images_context(), recipe(epochs=1, freeze_observers_after=0, freeze_batch_norm_after=0)
+    model = networks.plain()
+    statistics = model.get_submodule("m1").running_mean.clone()
+    prepared = observed(model, make_plan(model, chosen, context.example_inputs), chosen, context.example_inputs)
+    trained = fine_tune.fine_tune(prepared, chosen, context, tmp_path, torch.device("cpu"))
+    names = {name.rpartition(".")[2]: tensor for name, tensor in trained.state_dict().items()}
+    assert torch.equal(next(t for n, t in trained.state_dict().items() if n.endswith("m0.bn.running_mean")), statistics)
+    assert names["max_val"].isfinite().all()
+
+
+def test_a_loss_that_is_not_finite_is_refused(images_context: Contexts, engine: str) -> None:
+    with pytest.raises(QuantizationError, match=r"diverged|NaN or infinity"):
+        Qat().convert(networks.plain(), recipe(epochs=3, learning_rate=1e30), images_context())
+
+
+_KILLED = """
+import os, signal, sys
+from pathlib import Path
+import torch
+from storage.artifacts import ArtifactStore
+from tasks.models import example_inputs
+from tasks.prepare import prepare
+from tasks.quantize.base import Context
+from tasks.quantize.engine import quantized_engine
+from tasks.quantize.qat import Qat
+from tasks.workload import Workload
+from tests.tasks.quantize.conftest import IMAGES
+from tests.tasks.quantize.test_qat import recipe, with_dropout
+
+store, target, last_step = ArtifactStore(Path(sys.argv[1])), sys.argv[2], int(sys.argv[3])
+workload = Workload.model_validate(IMAGES)
+dataset = prepare(workload, store)
+
+def progress(done, total, unit=""):
+    if unit == "training batches":
+        print(int(done), flush=True)
+        if done == last_step:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+torch.manual_seed(5)
+context = Context(workload, dataset, store, example_inputs(workload, dataset, store), progress)
+with quantized_engine("x86"):
+    model = Qat().convert(with_dropout(), recipe(epochs=3), context).model
+torch.save(model(*context.example_inputs.values()), target)
+"""
+
+
+@pytest.mark.slow
+def test_training_that_was_killed_goes_on_and_ends_the_same(tmp_path: Path) -> None:
+    def run(store: str, kill_at: int) -> subprocess.CompletedProcess[str]:
+        arguments = [
+            sys.executable,
+            "-W",
+            "ignore",
+            "-c",
+            _KILLED,
+            str(tmp_path / store),
+            str(tmp_path / f"{store}.pt"),
+        ]
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        return subprocess.run([*arguments, str(kill_at)], env=environment, capture_output=True, text=True, check=False)
+
+    whole = run("whole", -1)
+    assert whole.returncode == 0, whole.stderr
+    # 48 images in batches of 16: the fifth step lies in the middle of the second epoch of three.
+    assert run("killed", 5).returncode == -signal.SIGKILL
+    assert [path.name for path in (tmp_path / "killed" / "work").glob("*/*")] == ["epoch.safetensors"]
+    resumed = run("killed", -1)
+    assert resumed.returncode == 0, resumed.stderr
+    assert [int(line) for line in resumed.stdout.split()] == [4, 5, 6, 7, 8, 9]
+    assert torch.equal(torch.load(tmp_path / "whole.pt"), torch.load(tmp_path / "killed.pt"))
+    assert not list((tmp_path / "killed" / "work").iterdir())
+
+
+def test_a_work_folder_is_made_once_under_the_store(tmp_path: Path) -> None:
+    store = ArtifactStore(tmp_path)
+    assert store.work_folder("a" * 64) == store.work_folder("a" * 64) == tmp_path / "work" / ("a" * 64)
