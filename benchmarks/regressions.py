@@ -1,7 +1,7 @@
 """Does the regressions view find a planted slow-down, and how often does it cry wolf?
 
-Simulates nights of raw timed blocks (baseline and candidate interleaved), makes each night's ratio and bootstrap interval
-from them, and evaluates the shipped SQL night by night. Usage: ``python benchmarks/regressions.py``.
+Simulates nights of raw timed blocks (baseline and candidate interleaved), makes each night's ratio and its bootstrap
+interval from them, and evaluates the shipped SQL night by night. Usage: ``python benchmarks/regressions.py``.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ NOISES = (
 
 
 def night_ratios(generator: np.random.Generator, noise: Noise, true_ratios: np.ndarray) -> np.ndarray:
-    """One night's median ratio of interleaved blocks per candidate, with its 95% bootstrap interval: [candidates, 3]."""
+    """One night's median ratio of interleaved blocks with its 95% bootstrap interval: [candidates, 3]."""
     count = len(true_ratios)
     machine = np.exp(generator.normal(0, noise.machine))
     ratios = true_ratios * np.exp(generator.normal(0, noise.ratio, count))
@@ -83,7 +83,7 @@ def row(run_id: str, night: dt.date, workload: str, ratio: np.ndarray) -> dict[s
 
 
 def simulate(noise: Noise, quiet: int, planted: int, nights: int, seed: int) -> tuple[float, list[float], float]:
-    """False alarms per candidate in the nights; share of planted slow-downs found by the first to fifth night; width."""
+    """False alarms per candidate; share of slow-downs found by night 1, 2, 3 and 5; the interval's half width."""
     generator = np.random.default_rng(seed)
     names = [f"quiet-{index}" for index in range(quiet)] + [f"planted-{index}" for index in range(planted)]
     step = WARM_UP + 20

@@ -1,12 +1,15 @@
 -- Each workload's newest night, the best passing candidate first.
 -- speedup_over_best_float compares with the fastest float candidate, not with whichever float was named the baseline.
 -- example: select * from leaderboard where workload = 'word-lm'
-create view leaderboard as
+create macro leaderboard_on(asked) as table
 with newest as (
     select rows.*
     from candidates as rows
     join (
-        select workload, arg_max(run_id, (night, measured_at)) as run_id from measurements group by workload
+        select workload, arg_max(run_id, (night, measured_at)) as run_id
+        from measurements
+        where asked is null or night = asked
+        group by workload
     ) as last using (workload, run_id)
 ),
 best_float as (
@@ -48,3 +51,5 @@ select
     peak_rss_bytes, coverage, verdict, reason, stage, error, night, run_id, profile, fingerprint, artifact_digest
 from judged
 order by workload, rank;
+
+create view leaderboard as select * from leaderboard_on(null::date);

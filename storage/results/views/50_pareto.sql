@@ -1,9 +1,9 @@
 -- The newest candidates that no other one beats in size, speed-up and quality at once.
 -- example: select workload, recipe, runtime, size_bytes, speedup, quality from pareto
-create view pareto as
+create macro pareto_on(asked) as table
 with measured as (
     select *, case when higher_is_better then quality else -quality end as goodness
-    from leaderboard
+    from leaderboard_on(asked)
     where status = 'ok' and size_bytes is not null and speedup is not null and quality is not null
 )
 select
@@ -19,3 +19,5 @@ where not exists (
         and (other.size_bytes < kept.size_bytes or other.speedup > kept.speedup or other.goodness > kept.goodness)
 )
 order by workload, size_bytes;
+
+create view pareto as select * from pareto_on(null::date);

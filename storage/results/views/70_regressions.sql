@@ -2,13 +2,14 @@
 -- example: select workload, recipe, runtime, kind, metric, tonight, reference, change from regressions
 --
 -- A metric alerts where its whole interval clears the reference by more than the least effect that matters, on this
--- night and on the one before. The reference is the median of the nights before those two.
+-- night and on the one before, and clears what the nights before were themselves scattered over. The reference is the
+-- median of the nights before those two. docs/regressions.md shows what this finds and how often it is wrong.
 create view regression_settings as
 select
     10 as reference_nights,    -- valid nights that the reference is taken over
     3 as least_nights,         -- with fewer of them there is no reference, hence no alert
     90 as history_days,        -- older nights are no history
-    0.05 as speed_effect,      -- least change of the latency ratio that matters, as a share
+    0.03 as speed_effect,      -- least change of the latency ratio that matters, as a share
     0.02 as size_effect,       -- the same for the size
     0.01 as quality_effect;    -- the same for a quality without an interval; one with an interval has only to clear
 
@@ -81,14 +82,18 @@ compared as (
         max(high) filter (age = 2) as high_before,
         median(value) filter (age between 3 and 2 + (select reference_nights from regression_settings)) as reference,
         count(*) filter (age between 3 and 2 + (select reference_nights from regression_settings)) as nights,
+        quantile_cont(value, 0.1)
+            filter (age between 3 and 2 + (select reference_nights from regression_settings)) as usual_low,
+        quantile_cont(value, 0.9)
+            filter (age between 3 and 2 + (select reference_nights from regression_settings)) as usual_high,
         max(effect) * abs(reference) as margin
     from ranked
     group by workload, recipe, runtime, fingerprint, profile, metric, baseline, threads, batch_size
 ),
 alerts as (
     select *,
-        greatest(high, high_before) < reference - margin as fell,
-        least(low, low_before) > reference + margin as rose
+        greatest(high, high_before) < least(reference - margin, usual_low) as fell,
+        least(low, low_before) > greatest(reference + margin, usual_high) as rose
     from compared
     where measured_night = night and nights >= (select least_nights from regression_settings)
 ),

@@ -68,7 +68,7 @@ def test_a_slow_down_is_an_alert_on_its_second_night(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"speedup": 1.95}, []),  # less than the least effect
+        ({"speedup": 1.96}, []),  # less than the least effect
         ({"speedup": 1.8, "speedup_high": 1.95}, []),  # the interval does not clear
         ({"speedup": 2.3}, [("improved", "speedup")]),
         ({"size_bytes": 440}, [("larger", "size_bytes")]),
