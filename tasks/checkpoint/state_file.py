@@ -67,7 +67,9 @@ def _is_safetensors(path: Path) -> bool:
 
 
 def _restricted_load(path: Path) -> Any:
-    return torch.load(path, map_location="cpu", weights_only=True)
+    # By stream and not by path: given a path, torch takes a name's ending for the format.
+    with path.open("rb") as stream:
+        return torch.load(stream, map_location="cpu", weights_only=True)
 
 
 def _unwrapped(loaded: Any, shown: str) -> dict[str, Tensor]:

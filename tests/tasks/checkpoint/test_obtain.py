@@ -1,0 +1,187 @@
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from storage.artifacts import ArtifactStore
+from storage.errors import ConfigurationError, InputError, StoreError
+from tasks.checkpoint import load_state, obtain
+from tasks.prepare import prepare
+from tasks.refs import DatasetRef
+from tasks.workload import Workload
+from tests.storage.http_server import Site, serving
+from tests.tasks.workloads import workload_of
+
+WORDS = 5
+DATASET = DatasetRef(kind="corpus", digest="0" * 64, splits={"test": 3}, vocabulary=WORDS)
+SMALL = {"kind": "word-lm", "embedding_size": 4, "hidden_size": 3, "layers": 2}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ArtifactStore:
+    return ArtifactStore(tmp_path / "store")
+
+
+def language_model(checkpoint: dict[str, Any], **changed: Any) -> Workload:
+    return workload_of("language-model", {"kind": "pydoc-topics"}, {**SMALL, **changed}, checkpoint)
+
+
+def weights(words: int = WORDS, embedding: int = 4, hidden: int = 3, layers: int = 2) -> dict[str, Tensor]:
+    parts = {
+        "encoder": nn.Embedding(words, embedding),
+        "rnn": nn.LSTM(embedding, hidden, layers),
+        "decoder": nn.Linear(hidden, words),
+    }
+    return {f"{name}.{key}": tensor for name, part in parts.items() for key, tensor in part.state_dict().items()}
+
+
+def fetched(path: Path, state: dict[str, Tensor], **changed: Any) -> Workload:
+    torch.save(state, path)
+    return language_model({"kind": "uri", "uri": str(path)}, **changed)
+
+
+def test_a_fetched_checkpoint_is_kept_as_plain_tensors_only(store: ArtifactStore, tmp_path: Path) -> None:
+    state = weights()
+    checkpoint = obtain(
+        fetched(tmp_path / "w.pth", {"module." + key: value for key, value in state.items()}), DATASET, store
+    )
+    found = load_state(checkpoint, store)
+    assert found.keys() == state.keys()
+    assert all(torch.equal(found[key], tensor) for key, tensor in state.items())
+    assert checkpoint.parameters == sum(tensor.numel() for tensor in state.values())
+    files = {path.name for path in store.path(checkpoint.kind, checkpoint.digest).iterdir()}
+    assert files == {"weights.safetensors", "artifact.json"}
+
+
+def test_double_and_half_weights_become_float(store: ArtifactStore, tmp_path: Path) -> None:
+    state = {key: tensor.double() for key, tensor in weights().items()}
+    found = load_state(obtain(fetched(tmp_path / "w.pth", state), DATASET, store), store)
+    assert {tensor.dtype for tensor in found.values()} == {torch.float32}
+
+
+def test_tied_weights_are_kept_apart(store: ArtifactStore, tmp_path: Path) -> None:
+    state = weights(embedding=3)
+    state["decoder.weight"] = state["encoder.weight"]
+    found = load_state(obtain(fetched(tmp_path / "w.pth", state, embedding_size=3), DATASET, store), store)
+    assert torch.equal(found["decoder.weight"], found["encoder.weight"])
+
+
+def test_a_mismatch_names_each_key_with_both_shapes_and_what_to_set(store: ArtifactStore, tmp_path: Path) -> None:
+    with pytest.raises(InputError) as refused:
+        obtain(fetched(tmp_path / "w.pth", weights(words=7, hidden=6, layers=1)), DATASET, store)
+    message = str(refused.value)
+    for line in (
+        "encoder.weight: the checkpoint has [7, 4], the workload [5, 4]",
+        "decoder.weight: the checkpoint has [7, 6], the workload [5, 3]",
+        "rnn.weight_ih_l0: the checkpoint has [24, 4], the workload [12, 4]",
+        "rnn.bias_hh_l1: the checkpoint has no such key, the workload [12]",
+        "set model.hidden_size = 6 (it is 3)",
+        "set model.layers = 1 (it is 2)",
+        "7 words; this one has 5",
+    ):
+        assert line in message
+    assert "model.embedding_size" not in message
+
+
+def test_keys_of_another_model_are_named(store: ArtifactStore, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"fc\.weight: the checkpoint has \[2, 2\], the workload no such key"):
+        obtain(fetched(tmp_path / "w.pth", {**weights(), "fc.weight": torch.zeros(2, 2)}), DATASET, store)
+
+
+def test_a_found_checkpoint_is_still_held_against_another_workload(store: ArtifactStore, tmp_path: Path) -> None:
+    obtain(fetched(tmp_path / "w.pth", weights()), DATASET, store)
+    with pytest.raises(InputError, match="does not fit"):
+        obtain(fetched(tmp_path / "w.pth", weights(), layers=1), DATASET, store)
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite_are_refused(wrong: float, store: ArtifactStore, tmp_path: Path) -> None:
+    state = weights()
+    state["decoder.bias"][1] = wrong
+    with pytest.raises(InputError, match=r"NaN or infinite values: decoder\.bias"):
+        obtain(fetched(tmp_path / "w.pth", state), DATASET, store)
+    assert list((store.root / "artifacts").rglob("*.safetensors")) == []
+
+
+def test_a_checkpoint_behind_a_url_is_downloaded_once(store: ArtifactStore, tmp_path: Path) -> None:
+    torch.save(weights(), tmp_path / "w.pth")
+    content = (tmp_path / "w.pth").read_bytes()
+    with serving(Site(content, break_after=[1000])) as site:
+        settings = {"kind": "uri", "uri": site.url, "sha256": hashlib.sha256(content).hexdigest()}
+        first = obtain(language_model(settings), DATASET, store)
+        asked = len(site.asked)
+        assert asked == 2
+        assert obtain(language_model(settings), DATASET, store) == first
+        assert len(site.asked) == asked
+    assert list((store.root / "downloads").iterdir()) == []
+
+
+def test_trained_weights_are_found_again_without_training(store: ArtifactStore, tmp_path: Path) -> None:
+    for split in ("train", "valid", "test"):
+        (tmp_path / f"{split}.txt").write_text("some words of a tiny text \n" * 20)
+    settings = {"kind": "train", "epochs": 1, "batch_size": 2, "sequence_length": 20}
+    workload = workload_of("language-model", {"kind": "text", "uri": str(tmp_path)}, SMALL, settings)
+    dataset = prepare(workload, store)
+    told: list[float] = []
+    first = obtain(workload, dataset, store, lambda done, total, unit="": told.append(done))
+    steps = len(told)
+    assert steps > 0
+    assert obtain(workload, dataset, store, lambda done, total, unit="": told.append(done)) == first
+    assert len(told) == steps
+    assert load_state(first, store)["encoder.weight"].shape == (dataset.vocabulary, 4)
+
+
+def test_what_cannot_be_trained_is_a_wrong_configuration(store: ArtifactStore) -> None:
+    workload = workload_of("sequence", {"kind": "random-sequence"}, {"kind": "lstm"}, {"kind": "train"})
+    with pytest.raises(ConfigurationError, match='"train" does not fit purpose "sequence"'):
+        obtain(workload, prepare(workload, store), store)
+
+
+def test_seeded_lstm_weights_are_those_of_the_recipe(store: ArtifactStore) -> None:
+    workload = workload_of("sequence", {"kind": "random-sequence"}, {"kind": "lstm"}, {"kind": "seeded"})
+    found = load_state(obtain(workload, prepare(workload, store), store), store)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(29592)
+        torch.randn(20, 1, 8)
+        torch.randn(1, 1, 8)
+        torch.randn(1, 1, 8)
+        expected = nn.LSTM(8, 8, 1).state_dict()
+    assert {key.removeprefix("lstm.") for key in found} == expected.keys()
+    assert all(torch.equal(found[f"lstm.{key}"], tensor) for key, tensor in expected.items())
+
+
+def test_seeded_weights_depend_on_the_seed_alone_and_leave_the_generator(store: ArtifactStore) -> None:
+    before = torch.random.get_rng_state()
+    one, two = (obtain(language_model({"kind": "seeded", "seed": seed}), DATASET, store) for seed in (1, 2))
+    again = obtain(language_model({"kind": "seeded", "seed": 1}), DATASET, ArtifactStore(store.root / "other"))
+    assert torch.equal(before, torch.random.get_rng_state())
+    assert one == again
+    assert one.digest != two.digest
+    first = load_state(one, store)["encoder.weight"]
+    assert torch.equal(first, load_state(again, ArtifactStore(store.root / "other"))["encoder.weight"])
+
+
+def test_unknown_torchvision_weights_are_a_wrong_configuration(store: ArtifactStore) -> None:
+    dataset = DatasetRef(kind="images", digest="0" * 64, splits={"test": 1}, classes=1000)
+    for name in ("ResNet18_Weights.NO_SUCH", "NoSuch_Weights.X", "nonsense"):
+        workload = workload_of(
+            "image-classification",
+            {"kind": "rendered-characters"},
+            {"kind": "torchvision"},
+            {"kind": "torchvision-weights", "weights": name},
+        )
+        with pytest.raises(ConfigurationError, match=name):
+            obtain(workload, dataset, store)
+
+
+def test_a_damaged_artifact_is_named(store: ArtifactStore) -> None:
+    checkpoint = obtain(language_model({"kind": "seeded"}), DATASET, store)
+    path = store.path(checkpoint.kind, checkpoint.digest) / "weights.safetensors"
+    path.write_bytes(path.read_bytes()[:50])
+    with pytest.raises(StoreError, match="damaged"):
+        load_state(checkpoint, store)

@@ -1,0 +1,23 @@
+"""Workloads made in a line, for tests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tasks.workload import Workload
+
+
+def workload_of(purpose: str, data: dict[str, Any], model: dict[str, Any], checkpoint: dict[str, Any]) -> Workload:
+    """A workload with the float recipe only."""
+    return Workload.model_validate(
+        {
+            "schema_version": 1,
+            "name": "tested",
+            "description": "",
+            "purpose": purpose,
+            "data": data,
+            "model": model,
+            "checkpoint": checkpoint,
+            "recipe": [{"name": "float", "method": "none"}],
+        }
+    )
