@@ -10,7 +10,16 @@ import numpy as np
 
 from storage.errors import MeasurementError
 from tasks.benchmark.children import run_child
-from tasks.benchmark.messages import COPY_SUFFIX, LaunchReport, LaunchSpec, Subject, SubjectReport
+from tasks.benchmark.messages import (
+    COPY_SUFFIX,
+    LaunchReport,
+    LaunchSpec,
+    Memory,
+    MemoryReport,
+    MemorySpec,
+    Subject,
+    SubjectReport,
+)
 from tasks.benchmark.profile import Profile
 from tasks.benchmark.statistics import Array
 
@@ -84,6 +93,26 @@ def measure(
         launches.append(report)
         on_launch(launch + 1)
     return Measured(tuple(launches), refused)
+
+
+def measure_memory(
+    subjects: Sequence[Subject], measured: Measured, threads: int, *, loader: str = CANDIDATES
+) -> dict[str, Memory]:
+    """Resident memory of every subject that was timed, each in a process of its own.
+
+    Raises
+    ------
+    MeasurementError
+        The memory process died.
+    """
+    timed = set(measured.names())
+    spec = MemorySpec(
+        subjects=tuple(subject for subject in subjects if subject.name in timed),
+        loader=loader,
+        threads=threads,
+        modules=measured.launches[0].modules,
+    )
+    return run_child("tasks.benchmark.memory", spec, MemoryReport, threads).memory
 
 
 def _named(subjects: Sequence[Subject], name: str) -> Subject:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from storage.artifacts import ArtifactStore
 from storage.locks import host_lock
 from tasks.benchmark.machine import Evidence, fingerprint, observe
 from tasks.benchmark.messages import LaunchReport, Subject
 from tasks.benchmark.profile import Profile, profile_named
-from tasks.benchmark.protocol import Measured, measure
+from tasks.benchmark.protocol import Measured, measure, measure_memory
 from tasks.benchmark.result import aa_ratio, timings_of, verdict_of
+from tasks.benchmark.throughput import further_settings, subjects_at
 from tasks.progress import Progress, silent
 from tasks.refs import ArtifactRef, BenchmarkResult, DatasetRef, Frozen, Timing
 from tasks.workload.recipe import Runtime
@@ -73,20 +75,17 @@ def benchmark(
     profile = profile_named(profile) if isinstance(profile, str) else profile
     subjects = [candidate.subject(store) for candidate in candidates]
     engines = tuple(sorted({workload.recipe_named(one.recipe).engine for one in candidates}))
+    session = _Session(workload, profile, attempt, dataset, store, progress)
     with host_lock(LOCK, on_wait=lambda: progress(0, profile.launches, "waiting for another benchmark")):
         began = time.perf_counter()
         before = observe("before", settings.threads, engines)
-        measured = measure(
-            subjects,
-            settings.baseline,
-            profile,
-            settings.threads,
-            attempt=attempt,
-            on_launch=lambda done: progress(done, profile.launches, "launches"),
-        )
+        measured = session.primary(subjects)
+        memory = measure_memory(subjects, measured, settings.threads)
+        timed_s, further = session.throughput([one for one in subjects if one.name in measured.names()])
         after = _with_launches(observe("after", settings.threads, engines), measured.launches)
         wall_s = time.perf_counter() - began
     aa = aa_ratio(measured, settings.baseline)
+    primary = timings_of(measured, settings.baseline, settings.threads, settings.batch_size, memory, "primary")
     return BenchmarkResult(
         workload=workload.name,
         baseline=settings.baseline,
@@ -97,12 +96,12 @@ def benchmark(
         aa_low=aa.low,
         aa_high=aa.high,
         fingerprint=fingerprint(),
-        timings=tuple(_timings(workload, measured)),
-        refused=measured.refused,
+        timings=(*primary, *further),
+        refused=measured.refused | session.refused,
         evidence_before=before.model_dump_json(),
         evidence_after=after.model_dump_json(),
         wall_s=wall_s,
-        timed_s=measured.timed_s,
+        timed_s=measured.timed_s + timed_s,
     )
 
 
@@ -122,9 +121,44 @@ def benchmark_with_rerun(
     return [first, benchmark(workload, candidates, profile, store, dataset=dataset, progress=progress, attempt=2)]
 
 
-def _timings(workload: Workload, measured: Measured) -> list[Timing]:
-    settings = workload.benchmark
-    return timings_of(measured, settings.baseline, settings.threads, settings.batch_size, {}, "primary")
+@dataclass
+class _Session:
+    """What all measurements of one benchmark have in common; ``refused`` gathers what a further setting refused."""
+
+    workload: Workload
+    profile: Profile
+    attempt: int
+    dataset: DatasetRef | None
+    store: ArtifactStore
+    progress: Progress
+    refused: dict[str, str] = field(default_factory=dict)
+
+    def primary(self, subjects: Sequence[Subject]) -> Measured:
+        """The setting that candidates are compared in, with the A/A check."""
+        return self._measure(subjects, self.workload.benchmark.threads, with_copy=True)
+
+    def throughput(self, subjects: Sequence[Subject]) -> tuple[float, list[Timing]]:
+        """Seconds in timed blocks, and the rows, of every further batch size and thread count."""
+        baseline = self.workload.benchmark.baseline
+        timed_s, rows = 0.0, []
+        for setting in further_settings(self.workload.benchmark):
+            with subjects_at(setting.batch_size, subjects, self.workload, self.dataset, self.store) as there:
+                measured = self._measure(there, setting.threads, with_copy=False)
+            timed_s += measured.timed_s
+            self.refused |= {f"{name} ({setting})": reason for name, reason in measured.refused.items()}
+            rows += timings_of(measured, baseline, setting.threads, setting.batch_size, {}, "throughput")
+        return timed_s, rows
+
+    def _measure(self, subjects: Sequence[Subject], threads: int, *, with_copy: bool) -> Measured:
+        return measure(
+            subjects,
+            self.workload.benchmark.baseline,
+            self.profile,
+            threads,
+            with_copy=with_copy,
+            attempt=self.attempt,
+            on_launch=lambda done: self.progress(done, self.profile.launches, "launches"),
+        )
 
 
 def _with_launches(evidence: Evidence, launches: Sequence[LaunchReport]) -> Evidence:

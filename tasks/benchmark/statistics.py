@@ -47,8 +47,14 @@ def speed_ratio(candidate_s: Array, baseline_s: Array) -> Ratio:
         Seconds per call, float64 [launches, rounds]; equal positions were timed in the same round.
     """
     logs = np.log(candidate_s / baseline_s)
-    resampled = np.quantile(bootstrap_medians(logs), [_LOW, _HIGH])
-    return Ratio(float(np.exp(-median_of_medians(logs))), float(np.exp(-resampled[1])), float(np.exp(-resampled[0])))
+    low, high = interval_of_logs(logs)
+    return Ratio(float(np.exp(-median_of_medians(logs))), float(np.exp(-high)), float(np.exp(-low)))
+
+
+def interval_of_logs(logs: Array, resamples: int = RESAMPLES) -> tuple[float, float]:
+    """95% interval of the median of medians of float64 [launches, rounds]: percentiles of the two-stage bootstrap."""
+    low, high = np.quantile(bootstrap_medians(logs, resamples), [_LOW, _HIGH])
+    return float(low), float(high)
 
 
 def median_of_medians(logs: Array) -> float:
