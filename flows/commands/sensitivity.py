@@ -1,0 +1,133 @@
+"""``nightquant sensitivity``: which layers lose most by quantization, and what keeping them float gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from flows.options import format_option, recipe_option, store_option, workload_option
+
+if TYPE_CHECKING:
+    from tasks.refs import LayerSensitivity
+    from tasks.sensitivity import KeepEffect
+    from tasks.workload import Workload
+    from tasks.workload.recipe import Recipe
+
+
+@click.command()
+@workload_option
+@recipe_option
+@click.option(
+    "--keep",
+    default="0,1,2,4",
+    show_default=True,
+    metavar="K,…",
+    help='Evaluate with the worst K layers kept float; "" for the ranking alone.',
+)
+@format_option("table", "json")
+@store_option
+def command(workload: tuple[str, ...], recipe: tuple[str, ...], keep: str, format: str, store: str) -> None:
+    """Rank the quantized layers by their own noise; what is missing in the store is made first.
+
+    \b
+    Example:
+      nightquant sensitivity --workload resnet18
+      nightquant sensitivity --workload resnet18 --recipe static-int8 --keep 0,1,2
+    """
+    import json
+
+    from rich.console import Console
+
+    from flows.console import reporter_for
+    from storage.artifacts import ArtifactStore
+    from tasks.checkpoint import obtain
+    from tasks.prepare import prepare
+    from tasks.sensitivity import keep_effects, sensitivity
+
+    chosen, one = _chosen(workload, recipe)
+    counts = _counts(keep)
+    artifacts = ArtifactStore(Path(store))
+    with reporter_for(Console(stderr=True)) as reporter:
+
+        def progress(done: float, total: float, unit: str = "") -> None:
+            reporter.progressed(f"{chosen.name} · {one.name}: sensitivity", done, total, unit)
+
+        dataset = prepare(chosen, artifacts, progress)
+        checkpoint = obtain(chosen, dataset, artifacts, progress)
+        ranking = sensitivity(chosen, one, dataset, checkpoint, artifacts, progress)
+        effects = keep_effects(chosen, one, ranking, counts, dataset, checkpoint, artifacts, progress)
+    if format == "json":
+        rows = {
+            "layers": [layer.model_dump(mode="json") for layer in ranking],
+            "keep": [effect.model_dump(mode="json") for effect in effects],
+        }
+        click.echo(json.dumps(rows, indent=1))
+        return
+    _print_ranking(chosen.name, one.name, ranking)
+    _print_effects(effects)
+
+
+def _chosen(workloads: tuple[str, ...], recipes: tuple[str, ...]) -> tuple[Workload, Recipe]:
+    from flows.request import NightlyRequest
+    from storage.errors import ConfigurationError
+
+    if len(workloads) != 1 or len(recipes) > 1:
+        raise ConfigurationError(
+            "Name one workload, and at most one recipe.", hint="For instance: nightquant sensitivity -w resnet18"
+        )
+    workload = NightlyRequest(workloads=workloads).load_workloads()[0]
+    by_name = {recipe.name: recipe for recipe in workload.recipe if recipe.method != "none"}
+    if not by_name or (recipes and recipes[0] not in by_name):
+        asked = f' "{recipes[0]}"' if recipes else ""
+        raise ConfigurationError(
+            f'Workload "{workload.name}" has no quantizing recipe{asked}.', hint=f"It has: {', '.join(by_name)}."
+        )
+    return workload, by_name[recipes[0]] if recipes else next(iter(by_name.values()))
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(sorted({int(part) for part in text.split(",") if part.strip()}))
+    except ValueError as error:
+        raise click.BadParameter(f"{text!r} is no list of numbers such as 0,1,2", param_hint="--keep") from error
+
+
+def _print_ranking(workload: str, recipe: str, ranking: Sequence[LayerSensitivity]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=f"{workload} · {recipe}: own noise of each quantized layer, worst first")
+    table.add_column("rank", justify="right")
+    table.add_column("module")
+    table.add_column("type")
+    table.add_column("SQNR (dB)", justify="right")
+    for layer in ranking:
+        table.add_row(str(layer.rank), layer.module, layer.type, f"{layer.sqnr_db:.1f}")
+    Console().print(table)
+
+
+def _print_effects(effects: Sequence[KeepEffect]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    if not effects:
+        return
+    metric = effects[0].quality_metric
+    table = Table(title=f"The worst layers kept float ({metric} of the float model: {effects[0].float_quality:.4g})")
+    table.add_column("kept", justify="right")
+    table.add_column("modules", overflow="fold")
+    table.add_column(metric, justify="right")
+    table.add_column("against float", justify="right")
+    table.add_column("size (MB)", justify="right")
+    for effect in effects:
+        table.add_row(
+            str(effect.kept),
+            ", ".join(effect.modules) or "-",
+            f"{effect.quality:.4g}",
+            f"{effect.quality - effect.float_quality:+.3g}",
+            f"{effect.size_bytes / 1e6:.2f}",
+        )
+    Console().print(table)

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from flows.commands.sensitivity import command
+from storage.errors import ConfigurationError
+
+WORKLOAD = """
+schema_version = 1
+name = "tiny"
+description = "tiny images"
+purpose = "image-classification"
+[data]
+kind = "rendered-characters"
+characters = "AH"
+image_size = 16
+train = 8
+calibration = 8
+valid = 8
+test = 8
+[model]
+kind = "factory"
+factory = "tests.tasks.quantize.networks:plain"
+[checkpoint]
+kind = "seeded"
+[[recipe]]
+name = "float"
+method = "none"
+[[recipe]]
+name = "static-int8"
+method = "static"
+calibration_batch_size = 8
+"""
+
+
+@pytest.fixture
+def arguments(tmp_path: Path) -> list[str]:
+    (tmp_path / "tiny.toml").write_text(WORKLOAD)
+    return ["--workload", str(tmp_path / "tiny.toml"), "--store", str(tmp_path / "store")]
+
+
+def test_the_ranking_and_the_effect_of_keeping_layers_are_printed(arguments: list[str]) -> None:
+    result = CliRunner().invoke(command, [*arguments, "--keep", "0,1"], catch_exceptions=False)
+    assert result.exit_code == 0
+    assert "SQNR (dB)" in result.stdout
+    assert "m11" in result.stdout
+    assert "kept" in result.stdout
+
+
+def test_json_holds_the_same_rows(arguments: list[str]) -> None:
+    result = CliRunner().invoke(command, [*arguments, "--keep", "", "--format", "json"], catch_exceptions=False)
+    rows = json.loads(result.stdout)
+    assert [layer["rank"] for layer in rows["layers"]] == [1, 2, 3, 4, 5]
+    assert rows["keep"] == []
+
+
+def test_a_float_recipe_is_refused(arguments: list[str]) -> None:
+    with pytest.raises(ConfigurationError, match=r'no quantizing recipe "float".*static-int8'):
+        CliRunner().invoke(command, [*arguments, "--recipe", "float"], catch_exceptions=False)
+
+
+def test_keep_must_be_numbers(arguments: list[str]) -> None:
+    result = CliRunner().invoke(command, [*arguments, "--keep", "few"])
+    assert result.exit_code == 2
+    assert "no list of numbers" in result.output

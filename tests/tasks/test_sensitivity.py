@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from storage.artifacts import ArtifactStore
+from storage.errors import ConfigurationError
+from tasks.checkpoint import obtain
+from tasks.prepare import prepare
+from tasks.refs import CheckpointRef, DatasetRef
+from tasks.sensitivity import keep_effects, sensitivity
+from tasks.workload import Workload
+from tests.tasks.quantize.conftest import IMAGES
+
+RECIPES = [
+    {"name": "float", "method": "none"},
+    {"name": "eager", "method": "static", "flow": "eager", "calibration_batches": 2, "calibration_batch_size": 8},
+    {"name": "fx", "method": "static", "flow": "fx", "calibration_batches": 2, "calibration_batch_size": 8},
+    {"name": "dynamic", "method": "dynamic", "modules": ["Linear"]},
+]
+Made = tuple[Workload, DatasetRef, CheckpointRef, ArtifactStore]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    store = ArtifactStore(Path(tmp_path_factory.mktemp("sensitivity")))
+    workload = Workload.model_validate({**IMAGES, "recipe": RECIPES})
+    dataset = prepare(workload, store)
+    return workload, dataset, obtain(workload, dataset, store), store
+
+
+@pytest.mark.parametrize(
+    ("recipe", "modules"),
+    [("eager", {"m0", "m3", "m5", "m9", "m11"}), ("fx", {"m0", "m3", "m5", "m9", "m11"}), ("dynamic", {"m9", "m11"})],
+)
+def test_every_quantized_layer_is_ranked_the_worst_first(made: Made, recipe: str, modules: set[str]) -> None:
+    workload, dataset, checkpoint, store = made
+    ranking = sensitivity(workload, workload.recipe_named(recipe), dataset, checkpoint, store)
+    assert {layer.module for layer in ranking} == modules
+    assert [layer.rank for layer in ranking] == list(range(1, len(modules) + 1))
+    levels = [layer.sqnr_db for layer in ranking]
+    assert levels == sorted(levels)
+    assert all(15 < level < 80 for level in levels)
+
+
+def test_keeping_layers_float_costs_size_and_all_of_them_gives_the_float_quality(made: Made) -> None:
+    workload, dataset, checkpoint, store = made
+    recipe = workload.recipe_named("eager")
+    ranking = sensitivity(workload, recipe, dataset, checkpoint, store)
+    none, one, every = keep_effects(workload, recipe, ranking, (0, 1, 5, 99), dataset, checkpoint, store)
+    assert (none.kept, one.kept, every.kept) == (0, 1, 5)
+    assert one.modules == (ranking[0].module,)
+    assert none.size_bytes < every.size_bytes
+    assert every.quality == every.float_quality or abs(every.quality - every.float_quality) < 30
+
+
+def test_a_float_recipe_has_no_sensitivity(made: Made) -> None:
+    workload, dataset, checkpoint, store = made
+    with pytest.raises(ConfigurationError, match="does not quantize"):
+        sensitivity(workload, workload.recipe_named("float"), dataset, checkpoint, store)
+
+
+def test_a_layer_with_a_coarse_weight_ranks_first(made: Made) -> None:
+    from tasks.sensitivity import _Noise
+
+    linear = torch.nn.Linear(4, 4)
+    fine, coarse = _Noise(linear), _Noise(linear)
+    inputs = torch.randn(8, 4)
+    with torch.no_grad():
+        output = linear(inputs)
+        fine(linear, (inputs,), output + 0.001)
+        coarse(linear, (inputs,), output + 0.1)
+    assert coarse.sqnr_db == pytest.approx(fine.sqnr_db - 40, abs=0.1)
