@@ -22,7 +22,7 @@ import torch
 from tasks.benchmark.agreement import disagreement
 from tasks.benchmark.blocks import calls_for_block, time_block, time_single_calls, warm_up
 from tasks.benchmark.loading import Loaded, flat
-from tasks.benchmark.messages import LaunchReport, LaunchSpec, Subject, SubjectReport, write_message
+from tasks.benchmark.messages import COPY_SUFFIX, LaunchReport, LaunchSpec, Subject, SubjectReport, write_message
 from tasks.benchmark.process import pin
 from tasks.benchmark.schedule import balanced_rounds
 
@@ -77,6 +77,9 @@ def resolve_loader(name: str) -> Loader:
 
 def _make_ready(spec: LaunchSpec, refused: dict[str, str]) -> dict[str, Ready]:
     """Load and check every subject, in an order of this launch's own: places in memory differ between launches."""
+    # Otherwise whichever candidate is loaded first pays for the imports that all of them share.
+    for module in spec.modules:
+        importlib.import_module(module)
     loader = resolve_loader(spec.loader)
     ready: dict[str, Ready] = {}
     for subject in random.Random(spec.seed).sample(spec.subjects, len(spec.subjects)):
@@ -124,7 +127,7 @@ def _time_rounds(spec: LaunchSpec, ready: dict[str, Ready]) -> float:
 
 def _time_single_calls(spec: LaunchSpec, ready: dict[str, Ready]) -> float:
     for name, state in ready.items():
-        if not name.endswith("#copy"):
+        if not name.endswith(COPY_SUFFIX):
             with state.loaded.scope():
                 state.single_s = time_single_calls(state.loaded.call, spec.single_calls, spec.single_s)
     return sum(sum(state.single_s) for state in ready.values())

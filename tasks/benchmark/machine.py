@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import time
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -51,11 +52,12 @@ class Pressure(Frozen):
 class Evidence(Frozen):
     """The machine's state at one moment.
 
-    ``steal_s`` is the time that the hypervisor gave to others since boot, summed over processors; ``governor`` and the
-    frequency are None where they cannot be read, as in most virtual machines.
+    ``at_s`` is Unix time. ``steal_s`` is the time that the hypervisor gave to others since boot, summed over
+    processors. ``governor`` and frequency are None where they cannot be read, as in most virtual machines.
     """
 
     when: Literal["before", "after"]
+    at_s: float
     machine: Machine
     affinity: tuple[int, ...]
     threads: int
@@ -102,6 +104,7 @@ def observe(when: Literal["before", "after"], threads: int, engines: tuple[str, 
     frequency = psutil.cpu_freq()
     return Evidence(
         when=when,
+        at_s=time.time(),
         machine=this_machine(),
         affinity=tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else (),
         threads=threads,

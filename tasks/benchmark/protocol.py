@@ -81,14 +81,16 @@ def measure(
     calls: dict[str, int] = {}
     launches: list[LaunchReport] = []
     for launch in range(profile.launches):
-        spec = _spec(remaining, profile, threads, loader, launch, attempt, calls)
+        spec = _spec(remaining, profile, threads, loader, launch, attempt)
+        if launches:
+            # Frozen by the first launch: every block of a subject then holds the same number of calls.
+            spec = spec.model_copy(update={"calls": calls, "modules": launches[0].modules})
         report = run_child("tasks.benchmark.launch", spec, LaunchReport, threads)
         refused |= {name: f"launch {launch + 1}: {reason}" for name, reason in report.refused.items()}
         for name in (baseline, baseline + COPY_SUFFIX):
             if name in refused:
                 raise MeasurementError(f"The baseline {baseline} cannot be timed: {refused[name]}.")
         remaining = [subject for subject in remaining if subject.name not in refused]
-        # Frozen by the first launch: every block of a subject then holds the same number of calls.
         calls = calls or {one.name: one.calls_per_block for one in report.subjects}
         launches.append(report)
         on_launch(launch + 1)
@@ -131,7 +133,6 @@ def _spec(
     loader: str,
     launch: int,
     attempt: int,
-    calls: dict[str, int],
 ) -> LaunchSpec:
     return LaunchSpec(
         subjects=tuple(subjects),
@@ -145,6 +146,5 @@ def _spec(
         single_calls=-(-profile.single_calls // profile.launches),
         single_s=profile.single_s,
         seed=_SEED + 1000 * attempt + launch,
-        calls=calls,
         spawned_at=time.monotonic(),
     )

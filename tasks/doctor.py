@@ -1,0 +1,180 @@
+"""Whether a benchmark on this machine can be trusted, check by check, and what to do where it cannot."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from packaging.specifiers import SpecifierSet
+
+from storage.errors import MeasurementError
+from storage.locks import host_lock
+from tasks.benchmark.machine import Evidence, Machine, installed_version, observe
+from tasks.benchmark.messages import Subject
+from tasks.benchmark.profile import Profile
+from tasks.benchmark.protocol import measure
+from tasks.benchmark.result import WIDEST, aa_ratio, verdict_of
+from tasks.benchmark.stage import LOCK
+from tasks.benchmark.statistics import Ratio, speed_ratio
+from tasks.doctor_model import FLOAT, INT8
+
+# The set of versions outside of which Prefect's server does not run.
+PINS = {"prefect": ">=3.8.8,<4", "fastapi": ">=0.139,<0.151", "sqlalchemy": ">=2.0,<2.1"}
+NEEDED_BYTES, COMFORTABLE_BYTES = 1 << 30, 5 << 30
+BUSY_PRESSURE, BUSY_LOAD, STOLEN_SHARE = 20.0, 0.7, 0.02
+_PROFILE = Profile("doctor", launches=2, rounds=6, warm_up_s=0.5, single_calls=2, single_s=0.01)
+_GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class Check:
+    """One check; ``problem`` means that benchmarks here cannot be trusted or will not run, ``note`` that they can."""
+
+    name: str
+    status: Literal["ok", "note", "problem"]
+    found: str
+    advice: str = ""
+
+
+def examine(store: str, on_wait: Callable[[], None] | None = None) -> list[Check]:
+    """Run every check; takes some ten seconds, alone on the host as every benchmark does.
+
+    Parameters
+    ----------
+    store
+        Root of the store, a path or a URL.
+    on_wait
+        Called where another benchmark is running.
+    """
+    checks = [check_store(store), *map(check_pin, PINS)]
+    with host_lock(LOCK, on_wait=on_wait):
+        before = observe("before", 1, ())
+        measured = _measure()
+        after = observe("after", 1, ())
+    return [
+        check_machine(before.machine),
+        check_int8(before.machine),
+        *measured,
+        check_busy(before),
+        check_steal(before, after),
+        check_governor(before),
+        *checks,
+    ]
+
+
+def trusted(checks: list[Check]) -> bool:
+    """Whether no check found a problem."""
+    return all(check.status != "problem" for check in checks)
+
+
+def check_machine(machine: Machine) -> Check:
+    """What this machine is."""
+    found = (
+        f"{machine.cpu}, {machine.processors} processors, {machine.memory_bytes / _GIB:.1f} GiB, "
+        f"{machine.system}, torch {machine.libraries.get('torch', 'not installed')}"
+    )
+    return Check("machine", "ok", found)
+
+
+def check_int8(machine: Machine) -> Check:
+    """Whether the processor has instructions made for int8."""
+    found = f"instructions: {', '.join(machine.isa) or 'unknown'}"
+    if machine.has_vnni:
+        return Check("int8 instructions", "ok", found)
+    advice = "No VNNI, AMX or dot product: int8 gains less here than on the newer servers that you may deploy to."
+    return Check("int8 instructions", "note", found, advice)
+
+
+def check_ratio(ratio: Ratio) -> Check:
+    """Whether torch's int8 kernels are faster than its float ones."""
+    found = f"int8 linear layer {ratio.value:.2f}× as fast as float ({ratio.low:.2f} to {ratio.high:.2f})"
+    if ratio.low > 1:
+        return Check("int8 kernels", "ok", found)
+    return Check("int8 kernels", "note", found, "int8 is no faster here: quantize for size, or deploy elsewhere.")
+
+
+def check_repeatable(aa: Ratio) -> Check:
+    """Whether a model and its own copy come out equally fast."""
+    found = f"the same model against itself: {aa.value:.3f} ({aa.low:.3f} to {aa.high:.3f})"
+    if verdict_of(aa) == "valid":
+        return Check("A/A", "ok", found)
+    advice = (
+        f"The interval must hold 1 and stay within ±{WIDEST:.0%}: stop what else runs here, pin the frequency, "
+        "or take a machine (or processors) of one's own; then run this again."
+    )
+    return Check("A/A", "problem", found, advice)
+
+
+def check_busy(evidence: Evidence) -> Check:
+    """Whether something else is running."""
+    share = evidence.load_average[0] / evidence.machine.processors
+    pressure = evidence.pressure.get("cpu")
+    found = f"load {evidence.load_average[0]:.2f} on {evidence.machine.processors} processors"
+    if pressure:
+        found += f", tasks waited for a processor in {pressure.some_avg10:.0f}% of the last 10 s"
+    if share > BUSY_LOAD or (pressure and pressure.some_avg10 > BUSY_PRESSURE):
+        return Check("other work", "note", found, "Something else runs here: stop it, or expect wide intervals.")
+    return Check("other work", "ok", found)
+
+
+def check_steal(before: Evidence, after: Evidence) -> Check:
+    """Whether the hypervisor gave our processors to others meanwhile."""
+    if before.steal_s is None or after.steal_s is None:
+        return Check("steal time", "ok", "not reported by this system")
+    share = (after.steal_s - before.steal_s) / max(1e-9, after.at_s - before.at_s) / after.machine.processors
+    found = f"{share:.1%} of the processors' time went to other machines on this host"
+    if share > STOLEN_SHARE:
+        return Check("steal time", "note", found, "Take a machine with processors of its own.")
+    return Check("steal time", "ok", found)
+
+
+def check_governor(evidence: Evidence) -> Check:
+    """Whether the frequency follows the load."""
+    if evidence.governor in (None, "performance"):
+        return Check("frequency", "ok", f"governor: {evidence.governor or 'not readable (a virtual machine?)'}")
+    advice = "Set it to performance: sudo cpupower frequency-set -g performance."
+    return Check("frequency", "note", f"governor: {evidence.governor}", advice)
+
+
+def check_store(store: str) -> Check:
+    """Whether the store can be written and has room."""
+    if "://" in store:
+        return Check("store", "ok", f"{store}: remote; `nightquant store check` looks into it")
+    place = Path(store).absolute()
+    while not place.exists():
+        place = place.parent
+    if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
+        return Check("store", "problem", f"{store} cannot be written", "Mend the permissions or pass another --store.")
+    free = shutil.disk_usage(place).free
+    found = f"{store}: writable, {free / _GIB:.1f} GiB free"
+    if free < NEEDED_BYTES:
+        return Check("store", "problem", found, "Free some space: nightquant store gc.")
+    if free < COMFORTABLE_BYTES:
+        return Check("store", "note", found, "Large data sets need more.")
+    return Check("store", "ok", found)
+
+
+def check_pin(distribution: str) -> Check:
+    """Whether an installed version is one that works."""
+    found = installed_version(distribution)
+    if found is not None and SpecifierSet(PINS[distribution]).contains(found):
+        return Check(distribution, "ok", f"{found}, wanted {PINS[distribution]}")
+    advice = f'Install one that works: python -m pip install "{distribution}{PINS[distribution]}".'
+    return Check(distribution, "problem", f"{found or 'not installed'}, wanted {PINS[distribution]}", advice)
+
+
+def _measure() -> list[Check]:
+    subjects = [Subject(name=name, folder="", runtime="eager", golden="") for name in (FLOAT, INT8)]
+    try:
+        measured = measure(subjects, FLOAT, _PROFILE, 1, loader="tasks.doctor_model:load")
+    except MeasurementError as error:
+        return [Check("A/A", "problem", str(error), "torch does not run here: install it anew.")]
+    if INT8 in measured.refused:
+        kernels = Check("int8 kernels", "problem", measured.refused[INT8], "This build of torch has no int8 kernels.")
+    else:
+        kernels = check_ratio(speed_ratio(measured.block_s(INT8), measured.block_s(FLOAT)))
+    return [kernels, check_repeatable(aa_ratio(measured, FLOAT))]
