@@ -1,0 +1,80 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from storage.archives import export_bundle
+from storage.checksums import check_sums
+from storage.errors import BundleError, ConfigurationError
+from tests.storage.bundle_files import fill
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> Path:
+    folder = tmp_path / "bundle"
+    folder.mkdir()
+    fill(folder, b"content" * 1000)
+    return folder
+
+
+def unpack(archive: Path, into: Path) -> Path:
+    into.mkdir()
+    if archive.name.endswith(".zip"):
+        with zipfile.ZipFile(archive) as opened:
+            opened.extractall(into)
+    else:
+        with zstandard.open(archive, "rb") as stream, tarfile.open(fileobj=stream, mode="r|") as opened:
+            opened.extractall(into, filter="data")
+    return into / "word-lm"
+
+
+@pytest.mark.parametrize("ending", [".zip", ".tar.zst"])
+def test_an_archive_unpacks_to_a_bundle_that_holds(ending: str, bundle: Path, tmp_path: Path):
+    archive = export_bundle(bundle, tmp_path / f"out{ending}", name="word-lm")
+    assert check_sums(unpack(archive, tmp_path / "unpacked")) == check_sums(bundle)
+
+
+@pytest.mark.parametrize("ending", [".zip", ".tar.zst"])
+def test_the_same_bundle_gives_the_same_archive(ending: str, bundle: Path, tmp_path: Path):
+    first = export_bundle(bundle, tmp_path / f"one{ending}", name="word-lm").read_bytes()
+    for path in bundle.iterdir():
+        path.chmod(0o444)
+        path.touch()
+    assert export_bundle(bundle, tmp_path / f"two{ending}", name="word-lm").read_bytes() == first
+
+
+def test_an_existing_file_is_kept_unless_it_is_to_be_replaced(bundle: Path, tmp_path: Path):
+    target = tmp_path / "out.zip"
+    target.write_bytes(b"mine")
+    with pytest.raises(ConfigurationError, match="--force"):
+        export_bundle(bundle, target, name="word-lm")
+    assert target.read_bytes() == b"mine"
+    export_bundle(bundle, target, name="word-lm", overwrite=True)
+    assert zipfile.is_zipfile(target)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bundle", "out.zip"]
+
+
+def test_a_damaged_bundle_is_not_exported(bundle: Path, tmp_path: Path):
+    (bundle / "file-0.bin").write_bytes(b"evil")
+    with pytest.raises(BundleError):
+        export_bundle(bundle, tmp_path / "out.zip", name="word-lm")
+    assert not (tmp_path / "out.zip").exists()
+
+
+def test_another_ending_is_refused(bundle: Path, tmp_path: Path):
+    with pytest.raises(ConfigurationError, match=r"\.zip or \.tar\.zst"):
+        export_bundle(bundle, tmp_path / "out.rar", name="word-lm")
+
+
+def test_verifying_needs_neither_prefect_nor_duckdb_nor_torch_in_this_process():
+    code = (
+        "import sys, tasks.verify, storage.archives; print(sorted({'torch', 'prefect', 'duckdb'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,227 @@
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from storage.bundles import BundleStore
+from storage.checksums import check_sums
+from storage.errors import BundleError, ConfigurationError, StoreError
+from tests.storage.bundle_files import fill, publish, version
+
+
+@pytest.fixture
+def bundles(tmp_path: Path) -> BundleStore:
+    return BundleStore(tmp_path / "store")
+
+
+def test_nothing_is_there_before_anything_was_published(bundles: BundleStore):
+    assert bundles.workloads() == []
+    assert bundles.versions("word-lm") == []
+    assert bundles.current("word-lm") is None
+    assert bundles.entries() == []
+
+
+def test_a_published_bundle_is_whole_and_current(bundles: BundleStore):
+    publish(bundles, 1)
+    current = bundles.current("word-lm")
+    assert current is not None
+    assert current.version == version(1)
+    assert check_sums(bundles.local_folder("word-lm", version(1))) == current.sha256sums
+    assert [entry.is_current for entry in bundles.entries("word-lm")] == [True]
+
+
+def test_an_error_while_filling_leaves_nothing(bundles: BundleStore, tmp_path: Path):
+    def fail(folder: Path) -> None:
+        fill(folder)
+        raise OSError("the disk is full")
+
+    with pytest.raises(OSError, match="full"), bundles.draft() as folder:
+        fail(folder)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_an_unsealed_or_changed_draft_is_not_published(bundles: BundleStore):
+    with bundles.draft() as folder:
+        fill(folder)
+        (folder / "late.bin").touch()
+        with pytest.raises(BundleError):
+            bundles.publish(folder, "word-lm", version(1))
+    assert bundles.versions("word-lm") == []
+
+
+def test_a_version_is_written_once(bundles: BundleStore):
+    publish(bundles, 1)
+    before = (bundles.local_folder("word-lm", version(1)) / "file-0.bin").read_bytes()
+    with bundles.draft() as folder:
+        fill(folder, b"something else")
+        assert bundles.publish(folder, "word-lm", version(1)) is False
+    assert (bundles.local_folder("word-lm", version(1)) / "file-0.bin").read_bytes() == before
+
+
+def test_promoting_what_is_current_changes_nothing(bundles: BundleStore, tmp_path: Path):
+    publish(bundles, 1)
+    before = (tmp_path / "store/handoff/word-lm/current.json").read_bytes()
+    bundles.promote("word-lm", version(1), by="a test", reason="again")
+    assert (tmp_path / "store/handoff/word-lm/current.json").read_bytes() == before
+
+
+def test_rolling_back_goes_one_back_each_time_and_tells_who_and_why(bundles: BundleStore):
+    for number in (1, 2, 3):
+        publish(bundles, number)
+    assert bundles.roll_back("word-lm", by="someone", reason="worse").version == version(2)
+    after = bundles.roll_back("word-lm", by="someone", reason="worse still")
+    assert after.version == version(1)
+    assert after.withdrawn == (version(2), version(3))
+    assert [(switch.action, switch.version, switch.by) for switch in after.history] == [
+        ("promote", version(1), "a test"),
+        ("promote", version(2), "a test"),
+        ("promote", version(3), "a test"),
+        ("rollback", version(2), "someone"),
+        ("rollback", version(1), "someone"),
+    ]
+    assert after.history[-1].reason == "worse still"
+    with pytest.raises(ConfigurationError, match="no earlier bundle"):
+        bundles.roll_back("word-lm", by="someone", reason="on and on")
+
+
+def test_a_withdrawn_bundle_is_not_promoted_again_until_someone_goes_back_to_it(bundles: BundleStore):
+    publish(bundles, 1)
+    publish(bundles, 2)
+    bundles.roll_back("word-lm", by="someone", reason="worse")
+    assert bundles.promote("word-lm", version(2), by="a night", reason="fastest").version == version(1)
+    after = bundles.roll_back("word-lm", version(2), by="someone", reason="it was the data")
+    assert after.version == version(2)
+    assert after.withdrawn == (version(1),)
+
+
+def test_a_bundle_that_was_tampered_with_does_not_become_current(bundles: BundleStore):
+    publish(bundles, 1)
+    publish(bundles, 2)
+    victim = bundles.local_folder("word-lm", version(1)) / "file-0.bin"
+    victim.chmod(0o644)
+    victim.write_bytes(b"evil")
+    with pytest.raises(BundleError, match=r"file-0\.bin"):
+        bundles.roll_back("word-lm", by="someone", reason="worse")
+    current = bundles.current("word-lm")
+    assert current is not None
+    assert current.version == version(2)
+
+
+@pytest.mark.parametrize("name", ["../word-lm", "/etc", "", ".tmp", "Word", "a/b", "a\x00b", "x" * 99])
+def test_names_that_could_leave_the_folder_are_refused(name: str, bundles: BundleStore):
+    publish(bundles, 1)
+    calls: list[Callable[[], object]] = [
+        lambda: bundles.current(name),
+        lambda: bundles.versions(name),
+        lambda: bundles.require("word-lm", name or "../x"),
+        lambda: bundles.roll_back(name, by="x", reason="y"),
+        lambda: bundles.local_folder("word-lm", name or ".."),
+    ]
+    with bundles.draft() as folder:
+        fill(folder)
+        calls += [
+            lambda: bundles.publish(folder, name, version(1)),
+            lambda: bundles.publish(folder, "word-lm", name),
+        ]
+        for call in calls:
+            with pytest.raises(ConfigurationError):
+                call()
+
+
+def test_unknown_workloads_and_versions_are_told_with_what_there_is(bundles: BundleStore):
+    publish(bundles, 1)
+    with pytest.raises(ConfigurationError, match="word-lm"):
+        bundles.require("resnet18")
+    with pytest.raises(ConfigurationError, match=version(1)):
+        bundles.require("word-lm", version(2))
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"workload": "word-lm"}'])
+def test_a_damaged_pointer_is_told_and_not_overwritten(content: str, bundles: BundleStore, tmp_path: Path):
+    publish(bundles, 1)
+    pointer = tmp_path / "store/handoff/word-lm/current.json"
+    pointer.write_text(content)
+    with pytest.raises(StoreError, match="damaged"):
+        bundles.current("word-lm")
+    with pytest.raises(StoreError, match="damaged"):
+        publish(bundles, 2)
+    assert pointer.read_text() == content
+
+
+def test_a_store_that_cannot_be_written_is_told(tmp_path: Path):
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match="cannot be written"), BundleStore(tmp_path / "file").draft():
+        pass
+
+
+def test_old_drafts_of_killed_publishers_are_cleared_and_young_ones_are_not(bundles: BundleStore, tmp_path: Path):
+    drafts = tmp_path / "store/handoff/.tmp"
+    for name, age in (("old", 2 * 24 * 3600), ("young", 60)):
+        (drafts / name).mkdir(parents=True)
+        os.utime(drafts / name, (time.time() - age,) * 2)
+    publish(bundles, 1)
+    assert [path.name for path in drafts.iterdir()] == ["young"]
+
+
+def test_publishers_side_by_side_lose_no_switch(bundles: BundleStore):
+    threads = [threading.Thread(target=publish, args=(bundles, number)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    current = bundles.current("word-lm")
+    assert current is not None
+    assert sorted(switch.version for switch in current.history) == [version(number) for number in range(8)]
+    assert len(bundles.versions("word-lm")) == 8
+
+
+@pytest.mark.slow
+def test_publishing_killed_at_any_moment_leaves_a_current_bundle_that_holds(bundles: BundleStore, tmp_path: Path):
+    publish(bundles, 0)
+    moments = random.Random(0)
+    number, seen = 1, set()
+    for _ in range(100):
+        child = os.fork()
+        if child == 0:
+            try:
+                while True:
+                    publish(bundles, number)
+                    number += 1
+            finally:
+                os._exit(1)
+        time.sleep(moments.uniform(0.0, 0.2))
+        os.kill(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
+        assert os.WIFSIGNALED(status), "the publisher failed by itself"
+        pointer = json.loads((tmp_path / "store/handoff/word-lm/current.json").read_bytes())
+        seen.add(pointer["version"])
+        assert check_sums(bundles.local_folder("word-lm", pointer["version"])) == pointer["sha256sums"]
+        newest = bundles.versions("word-lm")[-1]
+        check_sums(tmp_path / "store/handoff/word-lm" / newest)
+        number = int(newest[-12:], 16) + 1
+    assert len(seen) > 1
+
+
+@pytest.mark.server
+def test_an_object_store_keeps_bundles_too(s3_store: str):
+    bundles = BundleStore(s3_store)
+    publish(bundles, 1)
+    publish(bundles, 2)
+    assert bundles.versions("word-lm") == [version(1), version(2)]
+    with bundles.draft() as folder:
+        fill(folder, b"other")
+        assert bundles.publish(folder, "word-lm", version(1)) is False
+    after = bundles.roll_back("word-lm", by="someone", reason="worse")
+    assert after.version == version(1)
+    assert check_sums(bundles.local_folder("word-lm", version(1))) == after.sha256sums
+    # Files without their list are an upload that was cut off, not a bundle.
+    bundles.root.put(f"handoff/word-lm/{version(3)}/file-0.bin", b"half")
+    assert bundles.versions("word-lm") == [version(1), version(2)]
