@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from storage.errors import MeasurementError
+from storage.errors import InputError, MeasurementError
 from tasks.models import build
 from tasks.prepare.images import training_batches
 from tasks.progress import Progress, silent
@@ -44,10 +44,17 @@ def train_classifier(
 
     Raises
     ------
+    InputError
+        There are fewer than two training images.
     MeasurementError
         The loss became NaN or infinite.
     """
     settings = cast(TrainedCheckpoint, workload.checkpoint)
+    if dataset.splits["train"] < 2:
+        raise InputError(
+            f'The data set of workload "{workload.name}" has {dataset.splits["train"]} training images.',
+            hint="Give more images, or ask for smaller other splits in [data].",
+        )
     device = training_device()
     with (
         torch.random.fork_rng(),
@@ -55,10 +62,8 @@ def train_classifier(
         torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True),
     ):
         torch.manual_seed(settings.seed)
-        # Convolutions with their channels last train about a fifth faster on the CPU.
-        model = build(workload.model, dataset).to(device).to(memory_format=torch.channels_last)
+        model = build(workload.model, dataset).to(device)
         _fit(model, workload, dataset, store, progress)
-    # Contiguous again: a state dict that remembers channels-last would decide the layout of every later model.
     return {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
 
 
@@ -66,7 +71,7 @@ def _fit(model: nn.Module, workload: Workload, dataset: DatasetRef, store: Artif
     settings = cast(TrainedCheckpoint, workload.checkpoint)
     device = next(model.parameters()).device
     batches = math.ceil(dataset.splits["train"] / settings.batch_size)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=settings.learning_rate, weight_decay=_WEIGHT_DECAY)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=settings.learning_rate, weight_decay=_WEIGHT_DECAY, fused=True)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimizer, settings.learning_rate, total_steps=settings.epochs * batches + 1, pct_start=0.25
     )
@@ -75,7 +80,7 @@ def _fit(model: nn.Module, workload: Workload, dataset: DatasetRef, store: Artif
     for epoch in range(settings.epochs):
         for number, (images, labels) in enumerate(training_batches(dataset, store, settings.batch_size, generator)):
             optimizer.zero_grad(set_to_none=True)
-            logits = model(images.to(device, memory_format=torch.channels_last))
+            logits = model(images.to(device))
             loss = F.cross_entropy(logits, labels.to(device), label_smoothing=_LABEL_SMOOTHING)
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from storage.errors import MeasurementError
+from storage.errors import InputError, MeasurementError
 from tasks.evaluate.classification import predictions
 from tasks.models import build
 from tasks.prepare.images import load_images
@@ -54,7 +54,7 @@ def test_training_leaves_the_global_generator_and_the_threads_alone(prepared):
     assert torch.get_num_threads() == threads
 
 
-def test_the_weights_are_contiguous_whatever_the_training_used(prepared):
+def test_the_weights_are_contiguous(prepared):
     dataset, store = prepared
 
     assert all(tensor.is_contiguous() for tensor in train_classifier(workload(epochs=1), dataset, store).values())
@@ -75,3 +75,11 @@ def test_a_rate_that_is_far_too_high_is_told(prepared):
 
     with pytest.raises(MeasurementError, match=r"diverged.*Lower checkpoint.learning_rate"):
         train_classifier(workload(learning_rate=1e30), dataset, store)
+
+
+def test_a_single_training_image_is_not_enough(prepared):
+    dataset, store = prepared
+    dataset = dataset.model_copy(update={"splits": {**dataset.splits, "train": 1}})
+
+    with pytest.raises(InputError, match="has 1 training images"):
+        train_classifier(workload(), dataset, store)
