@@ -1,0 +1,75 @@
+"""``nightquant generate`` at the command line, on a tiny corpus."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from flows.commands.generate import command
+from storage.errors import ConfigurationError
+from tests.tasks.text_workloads import text_document, write_corpus
+
+
+def toml_value(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {toml_value(one)}" for key, one in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(toml_value, value)) + "]"
+    return json.dumps(value)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder: Path = tmp_path_factory.mktemp("generate")
+    document = text_document(write_corpus(folder / "corpus"))
+    lines = [f"{key} = {toml_value(value)}" for key, value in document.items()]
+    (folder / "tiny.toml").write_text("\n".join(lines), encoding="utf-8")
+    return folder
+
+
+def invoke(place: Path, *arguments: str) -> Result:
+    base = ["--workload", str(place / "tiny.toml"), "--store", str(place / "store"), "--words", "20"]
+    return CliRunner().invoke(command, [*base, *arguments], catch_exceptions=True)
+
+
+def test_text_streams_to_the_terminal_and_a_seed_repeats_it(place: Path) -> None:
+    first, second = invoke(place, "--seed", "3"), invoke(place, "--seed", "3")
+    assert first.exit_code == 0, first.exception
+    assert 10 <= len(first.stdout.split()) <= 20
+    assert first.stdout == second.stdout
+    assert invoke(place, "--seed", "4").stdout != first.stdout
+
+
+def test_text_goes_to_a_file(place: Path, tmp_path: Path) -> None:
+    target = tmp_path / "out.txt"
+    result = invoke(place, "--recipe", "dynamic-int8", "-o", str(target))
+    assert result.exit_code == 0, result.exception
+    assert result.stdout == ""
+    assert 10 <= len(target.read_text(encoding="utf-8").split()) <= 20
+
+
+def test_float_and_quantized_stand_side_by_side(place: Path) -> None:
+    result = invoke(place, "--compare")
+    assert result.exit_code == 0, result.exception
+    assert "float" in result.stdout
+    assert "dynamic-int8" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--temperature", "0"], "above 0"),
+        (["--temperature", "-2"], "above 0"),
+        (["--recipe", "no-such"], "has no recipe"),
+        (["--recipe", "float", "--recipe", "dynamic-int8"], "one recipe"),
+        (["--words", "-1"], "0 or more"),
+    ],
+)
+def test_what_cannot_be_sampled_is_refused(place: Path, arguments: list[str], message: str) -> None:
+    result = invoke(place, *arguments)
+    assert isinstance(result.exception, ConfigurationError)
+    assert message in str(result.exception)
