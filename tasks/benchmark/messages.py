@@ -38,7 +38,8 @@ class LaunchSpec(Frozen):
     """What one launch has to do.
 
     ``loader`` names a function ``module:function`` that makes a `tasks.benchmark.loading.Loaded` of a `Subject`;
-    ``calls`` gives the calls per block that the first launch froze, ``modules`` what it imported; ``spawned_at`` is the parent's monotonic clock.
+    ``calls`` gives the calls per block that the first launch froze, ``modules`` what it
+    imported; ``spawned_at`` is the parent's monotonic clock.
     """
 
     subjects: tuple[Subject, ...]

@@ -1,0 +1,82 @@
+"""Do quick benchmarks agree with each other? The share of runs whose interval covers the median of all runs.
+
+    python -m benchmarks.repeatability --workload lstm-demo --workload word-lm
+
+Prepares, trains, quantizes and evaluates what the store does not hold yet, then benchmarks each workload ten times.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from statistics import median
+
+from storage.artifacts import ArtifactStore
+from tasks.benchmark import BenchmarkCandidate, benchmark
+from tasks.benchmark.machine import this_machine
+from tasks.checkpoint import obtain
+from tasks.evaluate import evaluate
+from tasks.prepare import prepare
+from tasks.quantize import quantize
+from tasks.refs import ArtifactRef, BenchmarkResult
+from tasks.workload import Workload, read_workload
+
+_WORKLOADS = Path(__file__).parent.parent / "flows" / "workloads"
+
+
+def candidates_of(workload: Workload, store: ArtifactStore) -> list[BenchmarkCandidate]:
+    """Make every candidate, as a night does before it benchmarks."""
+    dataset = prepare(workload, store)
+    checkpoint = obtain(workload, dataset, store)
+    candidates = []
+    for recipe in workload.recipe:
+        quantized = quantize(workload, recipe, dataset, checkpoint, store)
+        artifact = ArtifactRef(kind=quantized.kind, digest=quantized.digest)
+        for runtime in recipe.runtimes:
+            outputs = evaluate(workload, quantized, runtime, dataset, store).outputs
+            one = BenchmarkCandidate(recipe=recipe.name, runtime=runtime, artifact=artifact, outputs=outputs)
+            candidates.append(one)
+    return candidates
+
+
+def show(workload: str, results: list[BenchmarkResult]) -> None:
+    """Print the coverage of each candidate, then the verdicts and what a benchmark took."""
+    for index, row in enumerate(results[0].timings):
+        if f"{row.recipe}/{row.runtime}" == results[0].baseline and row.setting == "primary":
+            continue
+        rows = [result.timings[index] for result in results]
+        middle = 1.0 if row.setting == "a/a" else median(one.speedup for one in rows)
+        covering = sum(one.speedup_low <= middle <= one.speedup_high for one in rows)
+        widths = [(one.speedup_high - one.speedup_low) / one.speedup for one in rows]
+        name = "A/A (covers 1)" if row.setting == "a/a" else f"{row.recipe}/{row.runtime}"
+        print(
+            f"{workload:10} {name:36} median {middle:6.3f}  covered by {covering}/{len(rows)}  width {median(widths):.1%}"
+        )
+    valid = sum(result.verdict == "valid" for result in results)
+    outside = median(1 - result.timed_s / result.wall_s for result in results)
+    print(
+        f"{workload:10} verdict valid in {valid}/{len(results)}; wall {median(r.wall_s for r in results):.1f} s, ",
+        end="",
+    )
+    print(f"of which outside timed blocks {outside:.0%}", flush=True)
+
+
+def main() -> None:
+    """Run the benchmarks and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--workload", action="append", help="a built-in workload; repeatable")
+    parser.add_argument("--store", type=Path, default=Path("nightquant-store"))
+    parser.add_argument("--profile", default="quick")
+    parser.add_argument("--runs", type=int, default=10)
+    arguments = parser.parse_args()
+    store = ArtifactStore(arguments.store)
+    print(this_machine().cpu, this_machine().libraries, flush=True)
+    for name in arguments.workload or ["lstm-demo", "word-lm"]:
+        workload = read_workload(_WORKLOADS / f"{name}.toml")
+        candidates = candidates_of(workload, store)
+        results = [benchmark(workload, candidates, arguments.profile, store) for _ in range(arguments.runs)]
+        show(name, results)
+
+
+if __name__ == "__main__":
+    main()
