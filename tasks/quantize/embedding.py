@@ -9,8 +9,6 @@ from torch import Tensor, nn
 from torch.ao.nn.quantized import Embedding
 from torch.ao.quantization import PerChannelMinMaxObserver
 
-from storage.errors import QuantizationError
-
 _ops = torch.ops.quantized
 
 
@@ -42,21 +40,17 @@ class FourBitEmbedding(nn.Module):
 def quantize_embeddings(model: nn.Module, names: Iterable[str], bits: int | None) -> None:
     """Replace the named embeddings by ones whose rows have 8 or 4 bits a value.
 
-    Raises
-    ------
-    QuantizationError
-        4-bit rows of an odd width, whose last value would share its byte with the next row.
+    4-bit rows need an even width: the last of an odd number of values would share its byte with the next row.
     """
     for name in names:
         parent, _, attribute = name.rpartition(".")
         module = model.get_submodule(name)
         assert isinstance(module, nn.Embedding)
         assert bits is not None
-        setattr(model.get_submodule(parent), attribute, _MAKERS[bits](name, module))
+        setattr(model.get_submodule(parent), attribute, _MAKERS[bits](module))
 
 
-def _eight_bits(name: str, module: nn.Embedding) -> nn.Module:
-    del name
+def _eight_bits(module: nn.Embedding) -> nn.Module:
     observer = PerChannelMinMaxObserver(dtype=torch.quint8, qscheme=torch.per_channel_affine_float_qparams, ch_axis=0)
     weight = module.weight.detach().float()
     observer(weight)
@@ -65,13 +59,8 @@ def _eight_bits(name: str, module: nn.Embedding) -> nn.Module:
     return Embedding(module.num_embeddings, module.embedding_dim, _weight=quantized)
 
 
-def _four_bits(name: str, module: nn.Embedding) -> nn.Module:
-    if module.embedding_dim % 2:
-        raise QuantizationError(
-            f'The embedding "{name}" has rows of {module.embedding_dim} values, and 4-bit rows need an even number.',
-            hint="Set embedding_bits to 8, or exclude the module.",
-        )
+def _four_bits(module: nn.Embedding) -> nn.Module:
     return FourBitEmbedding(_ops.embedding_bag_4bit_prepack(module.weight.detach().float()))
 
 
-_MAKERS: dict[int, Callable[[str, nn.Embedding], nn.Module]] = {8: _eight_bits, 4: _four_bits}
+_MAKERS: dict[int, Callable[[nn.Embedding], nn.Module]] = {8: _eight_bits, 4: _four_bits}

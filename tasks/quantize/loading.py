@@ -11,7 +11,7 @@ from torch import nn
 from storage.errors import QuantizationError
 from tasks.models import build
 from tasks.quantize.base import method_named
-from tasks.quantize.engine import quantized_engine
+from tasks.quantize.engine import bind_engine, quantized_engine
 from tasks.quantize.quiet import quiet
 from tasks.quantize.script import read_script
 from tasks.quantize.state import restore_state
@@ -22,13 +22,23 @@ from tasks.workload.recipe import Runtime
 def load(folder: Path, runtime: Runtime) -> nn.Module:
     """Open the model in `folder` for `runtime`, in evaluation mode on the CPU.
 
+    The model may be called under any setting of the quantized engine that agrees with the present one on whether it is
+    qnnpack; nobody but a call within ``quantized_engine("qnnpack")`` leaves that.
+
     Raises
     ------
     QuantizationError
         The folder is not what `quantize` wrote, or this processor does not support its engine.
     """
-    with quantized_engine(engine_of(folder)), quiet():
-        return _LOADERS[runtime](folder)
+    recipe = _structure(folder).recipe
+    with quantized_engine(recipe.engine), quiet():
+        model = open_model(folder, runtime)
+    return bind_engine(model, recipe.engine) if recipe.method in ("static", "qat") else model
+
+
+def open_model(folder: Path, runtime: Runtime) -> nn.Module:
+    """Open the model in `folder`, packed for the engine that is set now."""
+    return _LOADERS[runtime](folder)
 
 
 def engine_of(folder: Path) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from sys import modules
 from typing import Any
@@ -19,12 +20,13 @@ from tasks.models import build, example_inputs
 from tasks.progress import Progress, silent
 from tasks.quantize.base import Context, method_named
 from tasks.quantize.engine import instruction_set, quantized_engine
+from tasks.quantize.loading import open_model
 from tasks.quantize.quiet import quiet
 from tasks.quantize.script import write_script
 from tasks.quantize.state import flatten_state, versions_of
 from tasks.quantize.structure import SCRIPT, WEIGHTS, Structure, TensorSpec
 from tasks.refs import CheckpointRef, DatasetRef, QuantizedRef
-from tasks.workload.recipe import Recipe
+from tasks.workload.recipe import Recipe, Runtime
 from tasks.workload.workload import Workload
 
 KIND = "quantized"
@@ -45,12 +47,13 @@ def quantize(
     QuantizationError
         The recipe cannot be carried out on this model or processor, or its result computes NaN or infinities.
     """
-    made_from = _made_from(workload, recipe, dataset, checkpoint)
+    model = build(workload.model, dataset)
+    made_from = _made_from(workload, recipe, dataset, checkpoint, model)
     digest = artifact_digest(KIND, made_from)
     folder = store.find(KIND, digest)
     if folder is None:
         with store.create(KIND, digest, made_from) as folder, quantized_engine(recipe.engine), quiet():
-            structure = _make(workload, recipe, dataset, checkpoint, store, progress, folder)
+            structure = _make(model, workload, recipe, dataset, checkpoint, store, progress, folder)
     else:
         structure = Structure.read(folder)
     return QuantizedRef(
@@ -65,7 +68,9 @@ def quantize(
     )
 
 
-def _made_from(workload: Workload, recipe: Recipe, dataset: DatasetRef, checkpoint: CheckpointRef) -> dict[str, Any]:
+def _made_from(
+    workload: Workload, recipe: Recipe, dataset: DatasetRef, checkpoint: CheckpointRef, model: nn.Module
+) -> dict[str, Any]:
     method = modules[type(method_named(recipe.method)).__module__]
     own = [modules[f"tasks.quantize.{name}"] for name in ("making", "state", "packed", "script", "coverage")]
     return {
@@ -78,11 +83,12 @@ def _made_from(workload: Workload, recipe: Recipe, dataset: DatasetRef, checkpoi
         "traced_with": workload.benchmark.model_dump(mode="json", include={"batch_size", "sequence_length"}),
         "torch": torch.__version__,
         "instruction_set": instruction_set(),
-        "source": source_digest(method, *getattr(method, "PARTS", ()), *own),
+        "source": source_digest(modules[type(model).__module__], method, *getattr(method, "PARTS", ()), *own),
     }
 
 
 def _make(
+    model: nn.Module,
     workload: Workload,
     recipe: Recipe,
     dataset: DatasetRef,
@@ -93,16 +99,15 @@ def _make(
 ) -> Structure:
     from tasks.checkpoint import load_state
 
-    model = build(workload.model, dataset)
     model.load_state_dict(load_state(checkpoint, store))
     examples = example_inputs(workload, dataset, store)
     context = Context(workload, dataset, store, examples, progress)
     converted = method_named(recipe.method).convert(model.eval(), recipe, context)
-    _refuse_not_finite(converted.model, examples, recipe)
+    outputs = _finite_outputs(converted.model, examples, recipe)
     state = converted.model.state_dict()
     tensors, entries = flatten_state(state)
     save_file(tensors, folder / WEIGHTS)
-    write_script(converted.model, examples, folder / SCRIPT)
+    write_script(converted.model, examples, folder / SCRIPT, exact=recipe.method != "none")
     structure = Structure(
         recipe=recipe,
         model=workload.model,
@@ -115,18 +120,39 @@ def _make(
         coverage=converted.coverage,
     )
     structure.write(folder)
+    _refuse_changed(folder, examples, outputs, recipe)
     return structure
 
 
-def _refuse_not_finite(model: nn.Module, examples: Mapping[str, Tensor], recipe: Recipe) -> None:
+def _outputs(model: nn.Module, examples: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
     with torch.inference_mode():
         result = model(*examples.values())
-    outputs = (result,) if isinstance(result, Tensor) else result
+    return (result,) if isinstance(result, Tensor) else tuple(result)
+
+
+def _finite_outputs(model: nn.Module, examples: Mapping[str, Tensor], recipe: Recipe) -> tuple[Tensor, ...]:
+    outputs = _outputs(model, examples)
     for index, output in enumerate(outputs):
         if not bool(torch.isfinite(output).all()):
             raise QuantizationError(
                 f'The recipe "{recipe.name}" gives a model whose output {index} holds NaN or infinities on real input.',
                 hint="Exclude modules from the recipe, or check the checkpoint.",
+            )
+    return outputs
+
+
+def _refuse_changed(folder: Path, examples: Mapping[str, Tensor], outputs: Sequence[Tensor], recipe: Recipe) -> None:
+    """Open what was written, as everyone who uses it will, and hold its outputs against those of what was converted."""
+    runtimes: tuple[Runtime, ...] = ("eager", "torchscript")
+    for runtime in runtimes:
+        again = _outputs(open_model(folder, runtime), examples)
+        # Freezing a float model folds its batch norms into its convolutions, which rounds otherwise.
+        folded = recipe.method == "none" and runtime == "torchscript"
+        same = partial(torch.allclose, rtol=1e-3, atol=1e-4) if folded else torch.equal
+        if len(again) != len(outputs) or not all(map(same, outputs, again)):
+            raise QuantizationError(
+                f'The recipe "{recipe.name}" gives a model that computes something else once it is saved as {runtime}.',
+                hint="A part of the model that depends on its input's values cannot be saved: exclude or rewrite it.",
             )
 
 

@@ -12,8 +12,14 @@ from storage.errors import QuantizationError
 from tasks.quantize.quiet import quiet
 
 
-def write_script(model: nn.Module, example_inputs: Mapping[str, Tensor], path: Path) -> nn.Module:
+def write_script(model: nn.Module, example_inputs: Mapping[str, Tensor], path: Path, *, exact: bool) -> nn.Module:
     """Trace, freeze and save `model`, and give back what was saved.
+
+    Parameters
+    ----------
+    exact
+        Keep every operation as it is, for outputs equal to the model's bit for bit; otherwise freezing may fold float
+        operations into each other (a batch norm into its convolution), which is faster and rounds otherwise.
 
     Raises
     ------
@@ -27,7 +33,7 @@ def write_script(model: nn.Module, example_inputs: Mapping[str, Tensor], path: P
             )
         except (RuntimeError, TypeError) as error:
             raise QuantizationError(f"The model cannot be traced to TorchScript: {error}") from error
-        frozen: torch.jit.ScriptModule = torch.jit.freeze(traced.eval())
+        frozen: torch.jit.ScriptModule = torch.jit.freeze(traced.eval(), optimize_numerics=not exact)
         frozen.save(str(path))
     return frozen
 
