@@ -1,4 +1,4 @@
-"""The tables of docs/word-lm.md: PyTorch's word language model tutorial beside nightquant, on the same weights and text.
+"""The tables of docs/word-lm.md: PyTorch's word language model tutorial beside nightquant, on the same inputs.
 
 Run it where nothing else runs; it takes some minutes. The corpus is a folder or archive in WikiText's layout, the
 checkpoint a state dict of the tutorial's model trained on it::
@@ -66,22 +66,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", default="wikitext-2", help="corpus: folder or archive (default: %(default)s)")
     parser.add_argument("--checkpoint", default="word_lm.pth", help="state dict (default: %(default)s)")
-    parser.add_argument("--max-words", type=int, default=None, help="evaluate the tutorial on so many words only")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         inputs = open_inputs(arguments.data, arguments.checkpoint, ArtifactStore(Path(folder)))
         ids = load_ids(inputs.dataset, "test", inputs.store)
-        print(f"{inputs.dataset.vocabulary:,} words, {len(ids):,} in the test split; torch {torch.__version__}; "
-              f"{torch.backends.cpu.get_cpu_capability()}, {available_cores()} cores\n")  # fmt: skip
+        print(
+            f"{inputs.dataset.vocabulary:,} words, {len(ids):,} in the test split; torch {torch.__version__}, "
+            f"{torch.backends.cpu.get_cpu_capability()}, {available_cores()} cores.\n"
+        )
         began = time.perf_counter()
-        tutorial = tutorial_lines(inputs, ids[: arguments.max_words].long())
+        tutorial = tutorial_lines(inputs, ids.long())
         tutorial_s = time.perf_counter() - began
         quantized, ours, ours_s = nightly_lines(inputs)
         print_quality(tutorial, ours)
         same_table_s = sum(line.seconds for line in ours if line.name in ("float", "dynamic-int8"))
-        print(f"\nThe tutorial's table (float and int8): its own procedure {tutorial_s:.1f} s on one thread, nightquant "
-              f"{same_table_s:.1f} s for the same two, {tutorial_s / same_table_s:.1f} times less; "
-              f"all {len(ours)} recipes, quantized, saved and evaluated: {ours_s:.1f} s.\n")  # fmt: skip
+        print(
+            f"The tutorial's table (float and int8): its own procedure {tutorial_s:.1f} s on one thread, nightquant "
+            f"{same_table_s:.1f} s for the same two, {tutorial_s / same_table_s:.1f} times less. "
+            f"All {len(ours)} recipes, quantized, saved and evaluated: {ours_s:.1f} s.\n"
+        )
         print_latency(inputs, quantized)
 
 
@@ -172,9 +175,8 @@ def print_latency(inputs: Inputs, quantized: list[tuple[Recipe, QuantizedRef]]) 
                 if turn >= 2:
                     seconds[key].append(taken)
     base = seconds["float", "eager"]
-    print(
-        "| one word, batch 1, one thread | eager ms | torchscript ms | eager × | torchscript × |\n|---|---:|---:|---:|---:|"
-    )
+    print("| one word, batch 1, one thread | eager ms | torchscript ms | eager × | torchscript × |")
+    print("|---|---:|---:|---:|---:|")
     for recipe, _ in quantized:
         taken_s = [seconds[recipe.name, runtime] for runtime in runtimes]
         medians = [f"{1e3 * statistics.median(one):.2f}" for one in taken_s]

@@ -119,7 +119,8 @@ class _Lane:
         losses = torch.empty(self.length, count)
         for start in range(0, self.length, steps):
             stop = min(start + steps, self.length)
-            logits, h, c = self.model(inputs[start:stop].long(), h, c)
+            # Quantized embeddings take contiguous indices only.
+            logits, h, c = self.model(inputs[start:stop].long().contiguous(), h, c)
             target = targets[start:stop].long().flatten()
             losses[start:stop] = F.cross_entropy(logits.flatten(0, 1), target, reduction="none").view(-1, count)
             progress(stop / self.length)

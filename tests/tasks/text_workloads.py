@@ -55,6 +55,7 @@ def text_document(corpus: Path, **changes: Any) -> dict[str, Any]:
         "recipe": [
             {"name": "float", "method": "none", "runtimes": ["eager", "torchscript"]},
             {"name": "dynamic-int8", "method": "dynamic", "runtimes": ["eager", "torchscript"]},
+            {"name": "embedding8", "method": "dynamic", "embedding_bits": 8, "runtimes": ["eager", "torchscript"]},
         ],
         "evaluate": {"mode": "segments", "segments": 4, "warm_up": 8},
         **changes,

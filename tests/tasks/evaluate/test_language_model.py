@@ -48,7 +48,7 @@ def evaluated(prepared: Prepared, recipe: str, runtime: Runtime, mode: str = "se
 
 
 @pytest.mark.parametrize("mode", ["segments", "exact"])
-@pytest.mark.parametrize("recipe", ["float", "dynamic-int8"])
+@pytest.mark.parametrize("recipe", ["float", "dynamic-int8", "embedding8"])
 def test_both_runtimes_give_one_loss(prepared: Prepared, recipe: str, mode: str) -> None:
     eager, script = evaluated(prepared, recipe, "eager", mode), evaluated(prepared, recipe, "torchscript", mode)
     assert eager.quality == pytest.approx(script.quality, abs=1e-5)
