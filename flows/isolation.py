@@ -14,6 +14,7 @@ import signal
 import socket
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError
 from concurrent.futures import TimeoutError as FutureTimeoutError
@@ -28,7 +29,17 @@ from storage.artifacts import ArtifactStore
 from storage.errors import MeasurementError
 
 ProgressListener = Callable[[str, float, float, str], None]
+STARTED = "started"  # the unit of the first message of every stage, which may have waited for a worker
 _DATAGRAM = 4096
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A stage's result, and when its worker began and ended it (seconds of the host's monotonic clock)."""
+
+    value: Any
+    began: float
+    ended: float
 
 
 @dataclass
@@ -78,8 +89,8 @@ class Workers:
         self._socket.close()
         self._folder.cleanup()
 
-    def run(self, stage: str, label: str, timeout_s: float, arguments: dict[str, Any]) -> Any:
-        """Run ``package.module:function`` in a worker and give its result.
+    def run(self, stage: str, label: str, timeout_s: float, arguments: dict[str, Any]) -> Finished:
+        """Run ``package.module:function`` in a worker and give its result and when it ran.
 
         ``arguments["store"]`` is the store's URL; the worker opens it, and adds a ``progress`` argument.
 
@@ -94,7 +105,8 @@ class Workers:
             run_stage, args=[stage, label, arguments, str(Path(self._folder.name) / "progress")], timeout=timeout_s
         )
         try:
-            return future.result()
+            finished: Finished = future.result()
+            return finished
         except FutureTimeoutError as error:
             raise MeasurementError(
                 f"{label}: ended after {timeout_s:.0f} s.",
@@ -116,7 +128,7 @@ class Workers:
                 self.listener(label, done, total, unit)
 
 
-def run_stage(stage: str, label: str, arguments: dict[str, Any], address: str) -> Any:
+def run_stage(stage: str, label: str, arguments: dict[str, Any], address: str) -> Finished:
     """Import a stage function and call it with the store opened and progress sent to a Unix datagram socket."""
     module, _, function = stage.partition(":")
     call = getattr(importlib.import_module(module), function)
@@ -131,7 +143,10 @@ def run_stage(stage: str, label: str, arguments: dict[str, Any], address: str) -
                 # Nobody listens, or the reader is behind: progress is for the eye and may be lost.
                 return
 
-        return call(**arguments, progress=progress)
+        progress(0, 0, STARTED)
+        began = time.monotonic()
+        value = call(**arguments, progress=progress)
+        return Finished(value, began, time.monotonic())
 
 
 def _begin_worker(threads: int) -> None:

@@ -6,6 +6,7 @@ import os
 import time
 from contextlib import ExitStack
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from prefect import flow
@@ -18,11 +19,11 @@ from flows import steps
 from flows.absences import absences
 from flows.alarm import describe, raise_alarm
 from flows.fan_out import benchmarked, gather, settle, submit
-from flows.isolation import Workers
+from flows.isolation import STARTED, Workers
 from flows.night import GOOD, REGRESSED, WORK_FAILED, Night, NightSummary
 from flows.request import NightlyRequest
 from flows.settings import Settings, load_settings
-from flows.site import Site, at_site, current_reporter
+from flows.site import Reporter, Site, at_site, current_reporter
 from flows.task_runners import make_task_runner
 from storage.results.catalog import refresh
 from storage.results.regressions import Regression, find_regressions
@@ -148,5 +149,12 @@ def _summary(night: Night, settings: Settings, findings: list[Regression], site:
 def _open_site(stack: ExitStack, settings: Settings) -> Site:
     reporter = current_reporter()
     threads = max(1, len(os.sched_getaffinity(0)) // settings.workers)
-    workers = stack.enter_context(Workers(settings.workers, threads, listener=reporter.progressed))
+    workers = stack.enter_context(Workers(settings.workers, threads, listener=partial(_tell, reporter)))
     return stack.enter_context(at_site(Site(workers, reporter, settings.stage_timeout_s)))
+
+
+def _tell(reporter: Reporter, label: str, done: float, total: float, unit: str) -> None:
+    if unit == STARTED:
+        reporter.started(label)
+    else:
+        reporter.progressed(label, done, total, unit)

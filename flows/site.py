@@ -70,18 +70,18 @@ class Site:
 
     def run(self, stage: str, label: str, **arguments: Any) -> Any:
         """Run a stage function in a worker, telling the reporter; see `Workers.run` for what it raises."""
-        began = time.perf_counter()
-        self.reporter.started(label)
-        error = ""
+        queued = time.monotonic()
         try:
-            return self.workers.run(stage, label, self.timeout_s, arguments)
+            finished = self.workers.run(stage, label, self.timeout_s, arguments)
         except BaseException as failure:
-            error = str(failure) or type(failure).__name__
+            self._ended(label, queued, time.monotonic(), str(failure) or type(failure).__name__)
             raise
-        finally:
-            ended = time.perf_counter()
-            self.stopwatch.spans.append((began, ended))
-            self.reporter.finished(label, ended - began, error)
+        self._ended(label, finished.began, finished.ended)
+        return finished.value
+
+    def _ended(self, label: str, began: float, ended: float, error: str = "") -> None:
+        self.stopwatch.spans.append((began, ended))
+        self.reporter.finished(label, ended - began, error)
 
 
 _SITE: ContextVar[Site] = ContextVar("nightquant_site")

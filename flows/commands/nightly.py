@@ -80,13 +80,21 @@ def _run(request: NightlyRequest, startup_timeout_s: float, console: Console, ti
 
     console.print("Starting Prefect …", style="dim")
     with prefect_api(startup_timeout_s) as server_s:
+        from prefect.exceptions import TerminationSignal
+
         from flows.night import NightSummary
         from flows.nightly import nightly_quantization
         from flows.site import reporting_to
 
-        with reporter_for(console) as reporter, reporting_to(reporter):
-            state: Any = nightly_quantization(request, return_state=True)
-            outcome: Any = state.result(raise_on_failure=False)
+        try:
+            with reporter_for(console) as reporter, reporting_to(reporter):
+                state: Any = nightly_quantization(request, return_state=True)
+                outcome: Any = state.result(raise_on_failure=False)
+        except TerminationSignal as stop:
+            click.echo(
+                "nightquant: Stopped by a signal. Run again: what was prepared is found by its digest.", err=True
+            )
+            return 128 + stop.signal
     if isinstance(outcome, BaseException):
         raise outcome
     if not isinstance(outcome, NightSummary):

@@ -26,7 +26,7 @@ def workers(heard):
 
 
 def _run(workers, stage, tmp_path, timeout_s=60.0, **arguments):
-    return workers.run(f"{HERE}:{stage}", f"label {stage}", timeout_s, {"store": str(tmp_path), **arguments})
+    return workers.run(f"{HERE}:{stage}", f"label {stage}", timeout_s, {"store": str(tmp_path), **arguments}).value
 
 
 def test_a_stage_gets_its_arguments_and_the_opened_store(workers, tmp_path):
@@ -71,7 +71,7 @@ def test_workers_end_when_their_parent_is_killed(tmp_path):
                 from flows.isolation import Workers
                 if __name__ == "__main__":
                     with Workers(count=1, threads=1) as workers:
-                        print(workers.run("{HERE}:pid", "pid", 60.0, {{"store": "."}}), flush=True)
+                        print(workers.run("{HERE}:pid", "pid", 60.0, {{"store": "."}}).value, flush=True)
                         workers.run("{HERE}:hang", "hang", 60.0, {{"store": "."}})
             """),
         ],
