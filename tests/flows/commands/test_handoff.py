@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from flows.commands.handoff import command
+from storage.bundles import BundleStore
+from storage.errors import BundleError, ConfigurationError
+from tests.storage.bundle_files import publish, version
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    bundles = BundleStore(tmp_path / "store")
+    for number in (1, 2):
+        publish(bundles, number)
+    return tmp_path / "store"
+
+
+def invoke(*arguments: str | Path, store: Path | None = None) -> Result:
+    given: Sequence[str] = [str(argument) for argument in arguments]
+    return CliRunner().invoke(command, [*given, *(["--store", str(store)] if store else [])])
+
+
+def test_list_shows_every_bundle_and_which_is_current(store: Path):
+    rows = json.loads(invoke("list", "--format", "json", store=store).output)
+    assert [(row["version"], row["state"]) for row in rows] == [(version(1), ""), (version(2), "current")]
+    assert "current" in invoke("list", "word-lm", store=store).output
+
+
+def test_list_of_an_empty_store_says_what_to_expect(tmp_path: Path):
+    result = invoke("list", store=tmp_path / "none")
+    assert result.exit_code == 0
+    assert "No bundles" in result.output
+
+
+def test_rollback_switches_and_keeps_who_and_why(store: Path):
+    result = invoke("rollback", "word-lm", "--reason", "worse", "--by", "someone", store=store)
+    assert result.exit_code == 0, result.output
+    assert version(1) in result.output
+    history = json.loads(invoke("show", "word-lm", "--history", store=store).output)
+    assert history["version"] == version(1)
+    assert (history["history"][-1]["by"], history["history"][-1]["reason"]) == ("someone", "worse")
+
+
+def test_rollback_wants_a_reason(store: Path):
+    assert invoke("rollback", "word-lm", store=store).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("list", "resnet18"),
+        ("show", "resnet18"),
+        ("show", "word-lm", version(9)),
+        ("rollback", "word-lm", "--to", version(9), "--reason", "x"),
+        ("rollback", "../word-lm", "--reason", "x"),
+        ("export", "resnet18"),
+    ],
+)
+def test_what_is_not_there_is_a_wrong_request(arguments: tuple[str, ...], store: Path):
+    error = invoke(*arguments, store=store).exception
+    assert isinstance(error, ConfigurationError)
+    assert error.exit_code == 2
+
+
+def test_export_refuses_to_overwrite_unless_forced(store: Path, tmp_path: Path):
+    target = tmp_path / "out.zip"
+    assert invoke("export", "word-lm", "-o", target, store=store).exit_code == 0
+    assert isinstance(invoke("export", "word-lm", "-o", target, store=store).exception, ConfigurationError)
+    assert invoke("export", "word-lm", "-o", target, "--force", store=store).exit_code == 0
+
+
+def test_verify_of_a_damaged_bundle_ends_with_1_and_names_the_file(store: Path):
+    folder = BundleStore(store).local_folder("word-lm", version(2))
+    (folder / "more.bin").touch()
+    result = invoke("verify", folder)
+    assert result.exit_code == 1
+    assert "more.bin" in result.output
+    assert json.loads(invoke("verify", folder, "--format", "json").output)["stage"] == "files"
+
+
+def test_show_does_not_show_what_was_tampered_with(store: Path):
+    (BundleStore(store).local_folder("word-lm", version(2)) / "MODEL_CARD.md").write_text("Trust me.")
+    assert isinstance(invoke("show", "word-lm", store=store).exception, BundleError)
+
+
+def test_each_command_has_an_example():
+    assert isinstance(command, click.Group)
+    for name in command.commands:
+        assert "Example" in invoke(name, "--help").output
