@@ -11,7 +11,7 @@ def plain_tokens(texts: Iterable[Path]) -> tuple[list[list[int]], list[str], Cou
     """Ids of each text, the words by id, and how often each occurs."""
     ids: dict[str, int] = {}
     counts: Counter[str] = Counter()
-    encoded = []
+    encoded: list[list[int]] = []
     for text in texts:
         encoded.append([])
         with text.open(encoding="utf-8") as lines:
