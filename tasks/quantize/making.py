@@ -131,7 +131,13 @@ def _outputs(model: nn.Module, examples: Mapping[str, Tensor]) -> tuple[Tensor, 
 
 
 def _finite_outputs(model: nn.Module, examples: Mapping[str, Tensor], recipe: Recipe) -> tuple[Tensor, ...]:
-    outputs = _outputs(model, examples)
+    try:
+        outputs = _outputs(model, examples)
+    except RuntimeError as error:
+        raise QuantizationError(
+            f'The recipe "{recipe.name}" gives a model that cannot be run: {error}',
+            hint="Exclude the modules that the message is about.",
+        ) from error
     for index, output in enumerate(outputs):
         if not bool(torch.isfinite(output).all()):
             raise QuantizationError(

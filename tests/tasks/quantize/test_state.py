@@ -1,0 +1,171 @@
+"""Every kind of entry of a quantized state dict comes back bit for bit from plain tensors and JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load, save
+from torch import Tensor, nn
+from torch.ao import quantization
+from torch.ao.nn.quantized import EmbeddingBag
+
+from storage.errors import QuantizationError
+from tasks.quantize.engine import quantized_engine
+from tasks.quantize.quiet import quiet
+from tasks.quantize.state import flatten_state, restore_state, versions_of
+
+sizes = st.integers(1, 5)
+shapes = st.lists(sizes, min_size=1, max_size=4)
+
+
+@pytest.fixture(autouse=True)
+def _x86() -> Iterator[None]:
+    with quantized_engine("x86"), quiet():
+        yield
+
+
+def round_trip(state: Any) -> dict[str, Any]:
+    """Through the bytes of both files."""
+    tensors, nodes = flatten_state(state)
+    return restore_state(load(save(tensors)), json.loads(json.dumps(nodes)), versions_of(state))
+
+
+def same(left: Any, right: Any) -> bool:
+    if isinstance(left, torch.ScriptObject):
+        return isinstance(right, torch.ScriptObject) and same(left.__getstate__(), right.__getstate__())
+    if isinstance(left, tuple | list):
+        return type(left) is type(right) and len(left) == len(right) and all(map(same, left, right))
+    if isinstance(left, Tensor):
+        return same_tensor(left, right)
+    return type(left) is type(right) and bool(left == right)
+
+
+def same_tensor(left: Tensor, right: Tensor) -> bool:
+    if (left.dtype, left.shape, left.is_quantized) != (right.dtype, right.shape, right.is_quantized):
+        return False
+    if not left.is_quantized:
+        return torch.equal(left, right)
+    if left.qscheme() != right.qscheme() or not torch.equal(left.int_repr(), right.int_repr()):
+        return False
+    if left.qscheme() == torch.per_tensor_affine:
+        return (left.q_scale(), left.q_zero_point()) == (right.q_scale(), right.q_zero_point())
+    return (
+        left.q_per_channel_axis() == right.q_per_channel_axis()
+        and same_tensor(left.q_per_channel_scales(), right.q_per_channel_scales())
+        and same_tensor(left.q_per_channel_zero_points(), right.q_per_channel_zero_points())
+    )
+
+
+@given(shapes, st.sampled_from([torch.float32, torch.float16, torch.int64, torch.uint8, torch.bool]))
+def test_plain_tensors(shape: list[int], dtype: torch.dtype) -> None:
+    value = (torch.rand(shape) * 100).to(dtype)
+    assert same(round_trip({"value": value})["value"], value)
+
+
+@given(
+    shapes,
+    st.sampled_from([torch.qint8, torch.quint8, torch.qint32]),
+    st.floats(1e-6, 1e3),
+    st.integers(0, 127),
+)
+def test_tensors_quantized_per_tensor(shape: list[int], dtype: torch.dtype, scale: float, zero_point: int) -> None:
+    value = torch.quantize_per_tensor(torch.randn(shape), scale, zero_point, dtype)
+    assert same(round_trip({"value": value})["value"], value)
+
+
+@given(shapes, st.sampled_from([torch.qint8, torch.quint8]), st.data())
+def test_tensors_quantized_per_channel(shape: list[int], dtype: torch.dtype, data: st.DataObject) -> None:
+    axis = data.draw(st.integers(0, len(shape) - 1))
+    channels = shape[axis]
+    scales, zero_points = torch.rand(channels, dtype=torch.float64) + 1e-3, torch.randint(0, 100, (channels,))
+    value = torch.quantize_per_channel(torch.randn(shape), scales, zero_points, axis, dtype)
+    assert same(round_trip({"value": value})["value"], value)
+
+
+@given(sizes, sizes, st.sampled_from([torch.quint8, torch.quint4x2]))
+def test_tensors_with_float_zero_points_in_eight_and_four_bits(rows: int, width: int, dtype: torch.dtype) -> None:
+    value = torch.quantize_per_channel(torch.randn(rows, width), torch.rand(rows) + 0.01, torch.rand(rows), 0, dtype)
+    assert same(round_trip({"value": value})["value"], value)
+
+
+leaves = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.text(), st.floats(allow_nan=False, allow_infinity=False),
+    st.sampled_from([torch.qint8, torch.float16, torch.quint4x2]), sizes.map(torch.rand),
+)  # fmt: skip
+
+
+@given(st.recursive(leaves, lambda inner: st.one_of(st.lists(inner), st.lists(inner).map(tuple)), max_leaves=8))
+def test_tuples_lists_dtypes_and_numbers(value: Any) -> None:
+    assert same(round_trip({"value": value})["value"], value)
+
+
+def recurrent(kind: type[nn.RNNBase], layers: int, bidirectional: bool) -> nn.Module:
+    return nn.Sequential(kind(3, 4, layers, bidirectional=bidirectional)).eval()
+
+
+@settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    st.sampled_from([nn.LSTM, nn.GRU]),
+    st.integers(1, 2),
+    st.booleans(),
+    st.sampled_from(["default_dynamic_qconfig", "per_channel_dynamic_qconfig", "float16_dynamic_qconfig"]),
+)
+def test_recurrent_layers(kind: type[nn.RNNBase], layers: int, bidirectional: bool, qconfig: str) -> None:
+    def converted() -> nn.Module:
+        spec = {"0": getattr(quantization, qconfig)}
+        return quantization.quantize_dynamic(recurrent(kind, layers, bidirectional), spec)
+
+    assert_rebuilt(converted(), converted(), torch.randn(5, 2, 3))
+
+
+@pytest.mark.parametrize(
+    "qconfig", ["default_dynamic_qconfig", "per_channel_dynamic_qconfig", "float16_dynamic_qconfig"]
+)
+@pytest.mark.parametrize("bias", [True, False])
+def test_linear_layers(qconfig: str, bias: bool) -> None:
+    def converted() -> nn.Module:
+        model = nn.Sequential(nn.Linear(3, 4, bias=bias), nn.ReLU(), nn.Linear(4, 2, bias=bias))
+        spec = dict.fromkeys(("0", "2"), getattr(quantization, qconfig))
+        return quantization.quantize_dynamic(model.eval(), spec)
+
+    assert_rebuilt(converted(), converted(), torch.randn(5, 3))
+
+
+def assert_rebuilt(original: nn.Module, other: nn.Module, inputs: Tensor) -> None:
+    """Put `original`'s state into `other`, by way of plain tensors and JSON."""
+    other.load_state_dict(round_trip(original.state_dict()))
+    with torch.no_grad():
+        assert same(other(inputs), original(inputs))
+    assert same(list(other.state_dict().values()), list(original.state_dict().values()))
+
+
+def test_convolutions_packed_by_graph_mode() -> None:
+    weight = torch.quantize_per_tensor(torch.randn(4, 2, 3, 3), 0.1, 0, torch.qint8)
+    packed = torch.ops.quantized.conv2d_prepack(weight, torch.randn(4), [2, 1], [1, 0], [1, 2], 1)
+    images = torch.quantize_per_tensor(torch.rand(1, 2, 8, 8), 0.01, 0, torch.quint8)
+    again = round_trip({"_packed_weight_0": packed})["_packed_weight_0"]
+    assert same_tensor(*(torch.ops.quantized.conv2d(images, each, 0.1, 3) for each in (packed, again)))
+
+
+def test_packed_embeddings() -> None:
+    packed = EmbeddingBag(6, 4)._packed_params._packed_weight
+    again = round_trip({"packed": packed})["packed"]
+    rows = [torch.ops.quantized.embedding_byte(each, torch.arange(6)) for each in (packed, again)]
+    assert same_tensor(*rows)
+
+
+def test_tied_weights_are_stored_though_they_share_memory() -> None:
+    weight = torch.rand(3, 2)
+    assert same(list(round_trip({"a": weight, "b": weight, "c": weight.t()}).values()), [weight, weight, weight.t()])
+
+
+@pytest.mark.parametrize("value", [{"a": 1}, object(), float("nan"), print])
+def test_an_entry_that_cannot_be_stored_is_named(value: Any) -> None:
+    with pytest.raises(QuantizationError, match=r"inner\.value"):
+        flatten_state({"inner.value": value})
