@@ -18,7 +18,7 @@ from storage.artifacts import artifact_digest
 from storage.contents import Artifact, artifacts_in, leftovers
 from storage.errors import StoreError
 from storage.mirror import MANIFEST
-from storage.results.catalog import CATALOG
+from storage.results.catalog import CATALOG, current_names
 from storage.results.layout import find_files, folder
 from storage.results.query import open_catalog
 from storage.results.tables import TABLES, Table
@@ -118,7 +118,7 @@ def _check_artifact(root: StoreRoot, artifact: Artifact) -> Iterator[Problem]:
 
 def _check_catalog(root: StoreRoot, artifacts: list[Artifact]) -> Iterator[Problem]:
     remedy = "Run: nightquant store compact (which makes it anew)."
-    current = sorted(entry.name for table in TABLES.values() for entry in find_files(root, table).current)
+    current = sorted(current_names(root))
     if not current:
         return
     if not root.exists(CATALOG):

@@ -42,8 +42,9 @@ class Source:
 def refresh(root: StoreRoot | Path | str, *, materialize_up_to: int = MATERIALIZE_UP_TO) -> str:
     """Build the catalog anew and swap it in; give its path or URL.
 
-    Refreshers of one host wait for each other, so that none publishes an older listing over a newer one. Readers keep
-    the catalog that they have open.
+    Refreshers of one host wait for each other, so that none publishes an older listing over a newer one; those of
+    several hosts on one object store look again after publishing, and begin anew where files came in meanwhile. Readers
+    keep the catalog that they have open.
 
     Raises
     ------
@@ -51,15 +52,24 @@ def refresh(root: StoreRoot | Path | str, *, materialize_up_to: int = MATERIALIZ
         A results file is broken, or the store cannot be written.
     """
     root = StoreRoot.of(root)
-    with root.lock("catalog"), tempfile.TemporaryDirectory(prefix="nightquant-") as scratch:
-        built = Path(scratch) / CATALOG
-        build(root, built, materialize_up_to=materialize_up_to)
-        root.put(CATALOG, built)
-    return root.uri(CATALOG)
+    with root.lock("catalog"):
+        while True:
+            with tempfile.TemporaryDirectory(prefix="nightquant-") as scratch:
+                built = Path(scratch) / CATALOG
+                listed = build(root, built, materialize_up_to=materialize_up_to)
+                root.put(CATALOG, built)
+            if root.local is not None or listed == current_names(root):
+                return root.uri(CATALOG)
 
 
-def build(root: StoreRoot, target: Path, *, materialize_up_to: int = MATERIALIZE_UP_TO) -> None:
-    """Write a catalog of the store's present results to a local file that does not exist yet."""
+def current_names(root: StoreRoot) -> list[str]:
+    """The results files that together hold every row once."""
+    return [entry.name for table in TABLES.values() for entry in find_files(root, table).current]
+
+
+def build(root: StoreRoot, target: Path, *, materialize_up_to: int = MATERIALIZE_UP_TO) -> list[str]:
+    """Write a catalog of the store's present results to a local file that does not exist yet; give the files' names."""
+    names = []
     with duckdb.connect() as connection:
         filesystem = root.duckdb_filesystem()
         if filesystem is not None:
@@ -72,10 +82,12 @@ def build(root: StoreRoot, target: Path, *, materialize_up_to: int = MATERIALIZE
             _add_table(connection, root, source, materialize_up_to)
             for entry in source.files:
                 connection.execute("insert into catalog_files values (?, ?, ?)", [table.name, entry.name, entry.size])
+                names.append(entry.name)
         for statement in view_files().values():
             connection.execute(statement)
         connection.execute("use memory")
         connection.execute("detach catalog")
+    return names
 
 
 def inspect(root: StoreRoot, table: Table) -> Source:

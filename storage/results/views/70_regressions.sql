@@ -4,17 +4,15 @@
 -- A metric alerts where its whole interval clears the reference by more than the least effect that matters, on this
 -- night and on the one before, and clears what the nights before were themselves scattered over. The reference is the
 -- median of the nights before those two. docs/regressions.md shows what this finds and how often it is wrong.
-create view regression_settings as
-select
-    10 as reference_nights,    -- valid nights that the reference is taken over
-    3 as least_nights,         -- with fewer of them there is no reference, hence no alert
-    90 as history_days,        -- older nights are no history
-    0.03 as speed_effect,      -- least change of the latency ratio that matters, as a share
-    0.02 as size_effect,       -- the same for the size
-    0.01 as quality_effect;    -- the same for a quality without an interval; one with an interval has only to clear
+create macro reference_nights() as 10;      -- valid nights that the reference is taken over
+create macro least_nights() as 3;           -- with fewer of them there is no reference, hence no alert
+create macro history_days() as 90;          -- older nights are no history
+create macro least_speed_effect() as 0.03;  -- least change of the latency ratio that matters, as a share
+create macro least_size_effect() as 0.02;   -- the same for the size
+create macro least_quality_effect() as 0.01;  -- the same for a quality without an interval; one with it need only clear
 
 create macro regressions_on(asked) as table
-with tonight as (  -- each workload's run of that night (of its newest night where none is asked for)
+with tonight as materialized (  -- each workload's run of that night (of its newest night where none is asked for)
     select workload, arg_max(run_id, (night, measured_at)) as run_id, max(night) as night
     from measurements
     where asked is null or night = asked
@@ -26,13 +24,16 @@ hosts as (
     join measurements as rows using (workload, run_id, night)
     where rows.fingerprint is not null
 ),
-history as (  -- one row per candidate and night up to tonight, on tonight's hosts
-    select rows.*, hosts.night as last_night
+history as materialized (  -- one row per candidate and night up to tonight, on tonight's hosts
+    select
+        workload, rows.recipe, rows.runtime, fingerprint, profile, rows.night, hosts.night as last_night,
+        rows.baseline, rows.threads, rows.batch_size, rows.status, rows.verdict, rows.is_baseline,
+        rows.speedup, rows.speedup_low, rows.speedup_high, rows.size_bytes, rows.higher_is_better,
+        rows.quality, rows.quality_difference, rows.quality_difference_low, rows.quality_difference_high
     from candidates as rows
     join hosts using (workload, fingerprint, profile)
     where rows.night <= hosts.night
-        and rows.night > (select min(night) from tonight) - (select history_days from regression_settings)
-        and rows.night > hosts.night - (select history_days from regression_settings)
+        and rows.night > hosts.night - history_days()
         and (rows.night < hosts.night or rows.run_id = hosts.run_id)
     qualify row_number() over (
         partition by rows.workload, rows.recipe, rows.runtime, fingerprint, profile, rows.night
@@ -40,24 +41,28 @@ history as (  -- one row per candidate and night up to tonight, on tonight's hos
     ) = 1
 ),
 points as (  -- metric, value, interval, direction (1: more is better), least effect as a share of the reference
-    select *, 'speedup' as metric, speedup as value, coalesce(speedup_low, speedup) as low,
+    select workload, recipe, runtime, fingerprint, profile, baseline, threads, batch_size, night, last_night,
+        'speedup' as metric, speedup as value, coalesce(speedup_low, speedup) as low,
         coalesce(speedup_high, speedup) as high, 1 as direction,
-        (select speed_effect from regression_settings) as effect
+        least_speed_effect() as effect
     from history
     where status = 'ok' and verdict = 'valid' and speedup is not null and not coalesce(is_baseline, false)
     union all by name
-    select *, 'size_bytes' as metric, size_bytes::double as value, value as low, value as high, -1 as direction,
-        (select size_effect from regression_settings) as effect
+    select workload, recipe, runtime, fingerprint, profile, baseline, threads, batch_size, night, last_night,
+        'size_bytes' as metric, size_bytes::double as value, value as low, value as high, -1 as direction,
+        least_size_effect() as effect
     from history
     where status = 'ok' and size_bytes is not null
     union all by name
-    select *, 'quality_difference' as metric, quality_difference as value, quality_difference_low as low,
+    select workload, recipe, runtime, fingerprint, profile, baseline, threads, batch_size, night, last_night,
+        'quality_difference' as metric, quality_difference as value, quality_difference_low as low,
         quality_difference_high as high, case when higher_is_better then 1 else -1 end as direction, 0.0 as effect
     from history
     where status = 'ok' and quality_difference_low is not null and quality_difference_high is not null
     union all by name
-    select *, 'quality' as metric, quality as value, value as low, value as high,
-        case when higher_is_better then 1 else -1 end as direction, (select quality_effect from regression_settings) as effect
+    select workload, recipe, runtime, fingerprint, profile, baseline, threads, batch_size, night, last_night,
+        'quality' as metric, quality as value, value as low, value as high,
+        case when higher_is_better then 1 else -1 end as direction, least_quality_effect() as effect
     from history
     where status = 'ok' and quality is not null
         and (quality_difference_low is null or quality_difference_high is null)
@@ -80,12 +85,12 @@ compared as (
         max(high) filter (age = 1) as high,
         max(low) filter (age = 2) as low_before,
         max(high) filter (age = 2) as high_before,
-        median(value) filter (age between 3 and 2 + (select reference_nights from regression_settings)) as reference,
-        count(*) filter (age between 3 and 2 + (select reference_nights from regression_settings)) as nights,
+        median(value) filter (age between 3 and 2 + reference_nights()) as reference,
+        count(*) filter (age between 3 and 2 + reference_nights()) as nights,
         quantile_cont(value, 0.1)
-            filter (age between 3 and 2 + (select reference_nights from regression_settings)) as usual_low,
+            filter (age between 3 and 2 + reference_nights()) as usual_low,
         quantile_cont(value, 0.9)
-            filter (age between 3 and 2 + (select reference_nights from regression_settings)) as usual_high,
+            filter (age between 3 and 2 + reference_nights()) as usual_high,
         max(effect) * abs(reference) as margin
     from ranked
     group by workload, recipe, runtime, fingerprint, profile, metric, baseline, threads, batch_size
@@ -95,7 +100,7 @@ alerts as (
         greatest(high, high_before) < least(reference - margin, usual_low) as fell,
         least(low, low_before) > greatest(reference + margin, usual_high) as rose
     from compared
-    where measured_night = night and nights >= (select least_nights from regression_settings)
+    where measured_night = night and nights >= least_nights()
 ),
 seen as (
     select workload, recipe, runtime, fingerprint, profile, night, last_night,
