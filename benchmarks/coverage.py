@@ -25,7 +25,8 @@ def simulate(launches: int, rounds: int, noise: str, generator: np.random.Genera
     logs = generator.normal(0, between, (launches, 1)) + generator.normal(0, within, (launches, rounds))
     hit = generator.random((launches, rounds)) < disturbed
     side = generator.choice([-1.0, 1.0], (launches, rounds))
-    return logs + hit * side * generator.exponential(0.03, (launches, rounds))
+    noisy: Array = logs + hit * side * generator.exponential(0.03, (launches, rounds))
+    return noisy
 
 
 def main() -> None:

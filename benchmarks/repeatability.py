@@ -49,9 +49,8 @@ def show(workload: str, results: list[BenchmarkResult]) -> None:
         covering = sum(one.speedup_low <= middle <= one.speedup_high for one in rows)
         widths = [(one.speedup_high - one.speedup_low) / one.speedup for one in rows]
         name = "A/A (covers 1)" if row.setting == "a/a" else f"{row.recipe}/{row.runtime}"
-        print(
-            f"{workload:10} {name:36} median {middle:6.3f}  covered by {covering}/{len(rows)}  width {median(widths):.1%}"
-        )
+        print(f"{workload:10} {name:36} median {middle:6.3f}  ", end="")
+        print(f"covered by {covering}/{len(rows)}  width {median(widths):.1%}")
     valid = sum(result.verdict == "valid" for result in results)
     outside = median(1 - result.timed_s / result.wall_s for result in results)
     print(

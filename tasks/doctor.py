@@ -173,8 +173,10 @@ def _measure() -> list[Check]:
         measured = measure(subjects, FLOAT, _PROFILE, 1, loader="tasks.doctor_model:load")
     except MeasurementError as error:
         return [Check("A/A", "problem", str(error), "torch does not run here: install it anew.")]
+    launch = measured.launches[0]
+    engines = Check("int8 engines", "ok", f"{', '.join(launch.engines)}; torch dispatches to {launch.capability}")
     if INT8 in measured.refused:
         kernels = Check("int8 kernels", "problem", measured.refused[INT8], "This build of torch has no int8 kernels.")
     else:
         kernels = check_ratio(speed_ratio(measured.block_s(INT8), measured.block_s(FLOAT)))
-    return [kernels, check_repeatable(aa_ratio(measured, FLOAT))]
+    return [engines, kernels, check_repeatable(aa_ratio(measured, FLOAT))]

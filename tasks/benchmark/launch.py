@@ -62,6 +62,8 @@ def run_launch(spec: LaunchSpec) -> LaunchReport:
         timed_s=timed_s,
         affinity=affinity,
         threads=torch.get_num_threads(),
+        capability=torch.backends.cpu.get_cpu_capability(),
+        engines=tuple(torch.backends.quantized.supported_engines),
         voluntary_switches=usage.ru_nvcsw,
         involuntary_switches=usage.ru_nivcsw,
         modules=tuple(sorted(name for name in sys.modules if name.startswith(("tasks.", "storage.")))),

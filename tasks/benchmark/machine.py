@@ -68,6 +68,8 @@ class Evidence(Frozen):
     available_memory_bytes: int
     steal_s: float | None
     pressure: dict[str, Pressure]
+    capability: str = ""
+    supported_engines: tuple[str, ...] = ()
     launch_affinity: tuple[int, ...] = ()
     involuntary_switches: int | None = None
     voluntary_switches: int | None = None

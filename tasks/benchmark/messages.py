@@ -74,7 +74,7 @@ class LaunchReport(Frozen):
 
     ``refused`` maps subjects to why they were not timed; ``start_s`` is the time from the start of the process until
     everything was loaded, ``first_block_s`` until the first timed block; ``modules`` are those of this project that the
-    candidates needed.
+    candidates needed. ``capability`` is the instruction set that torch dispatches to, ``engines`` its quantized ones.
     """
 
     subjects: tuple[SubjectReport, ...]
@@ -84,6 +84,8 @@ class LaunchReport(Frozen):
     timed_s: float
     affinity: tuple[int, ...]
     threads: int
+    capability: str
+    engines: tuple[str, ...]
     voluntary_switches: int
     involuntary_switches: int
     modules: tuple[str, ...]

@@ -164,6 +164,8 @@ class _Session:
 def _with_launches(evidence: Evidence, launches: Sequence[LaunchReport]) -> Evidence:
     return evidence.model_copy(
         update={
+            "capability": launches[0].capability,
+            "supported_engines": launches[0].engines,
             "launch_affinity": launches[0].affinity,
             "involuntary_switches": sum(launch.involuntary_switches for launch in launches),
             "voluntary_switches": sum(launch.voluntary_switches for launch in launches),

@@ -2,13 +2,14 @@
 
 ``work`` is the number of matrix products in a call, ``copy_work`` that of the baseline's copy (a disturbance that only
 the copy suffers), ``wrong`` makes the output differ from the golden one, ``fails`` is an exception's message, ``dies``
-a signal.
+a signal, ``waits`` a FIFO.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,12 @@ def load(subject: Subject) -> Loaded:
     details = json.loads((Path(subject.folder) / "plan.json").read_text(encoding="utf-8"))
     if "fails" in details:
         raise RuntimeError(details["fails"])
+    if "waits" in details:
+        # Whoever reads the FIFO gets this process's number, and then nothing until the process has ended.
+        with Path(details["waits"]).open("w", encoding="ascii") as fifo:
+            fifo.write(f"{os.getpid()}\n")
+            fifo.flush()
+            threading.Event().wait()
     if "dies" in details:
         os.kill(os.getpid(), details["dies"])
     work = details["copy_work"] if subject.is_copy and "copy_work" in details else details["work"]
