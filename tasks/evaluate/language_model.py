@@ -13,7 +13,6 @@ from tasks.evaluate.outputs import flat_outputs, write_outputs
 from tasks.evaluate.stream import exact_losses, segment_losses
 from tasks.progress import Progress, silent
 from tasks.refs import DatasetRef, Evaluation, QuantizedRef
-from tasks.threads import available_cores, intra_op_threads
 from tasks.workload.model import WordLanguageModelSpec
 
 if TYPE_CHECKING:
@@ -76,6 +75,8 @@ def word_losses(
 ) -> Tensor:
     """Loss of every word of a stream but the first, in the mode that `settings` ask for.
 
+    It takes as many threads as torch has in this process: all cores, unless stages share them.
+
     Parameters
     ----------
     ids
@@ -89,7 +90,7 @@ def word_losses(
     if len(ids) < 2:
         raise InputError("The test split has fewer than two words.", hint="Give a longer test.txt.")
     state_shape = (spec.layers, spec.hidden_size)
-    with torch.inference_mode(), intra_op_threads(available_cores()):
+    with torch.inference_mode():
         if settings.mode == "exact":
             return exact_losses(model, ids, state_shape, settings.sequence_length, progress)
         return segment_losses(model, ids, state_shape, settings.segments, settings.warm_up, progress)
