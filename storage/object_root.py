@@ -48,9 +48,11 @@ class ObjectRoot(StoreRoot):
     def list(self, prefix: str) -> list[Entry]:
         """Every object under a prefix, sorted by name."""
         found = self._files.find(f"{self._prefix}/{prefix}", detail=True)
+        # An empty listing makes s3fs ask for the prefix itself, which is a folder if a writer was quicker than that.
         entries = [
             Entry(path.removeprefix(f"{self._prefix}/"), int(info["size"]), info["LastModified"].timestamp())
             for path, info in found.items()
+            if info["type"] == "file"
         ]
         return sorted(entries, key=lambda entry: entry.name)
 
