@@ -69,11 +69,12 @@ def verify(path: Path, public_key: Path | None = None, *, timeout_s: float = 600
     known: dict[str, Any] = {"path": path, "stage": "files"}
     try:
         known["sha256sums"] = check_sums(path)
-        known |= {"stage": "signature", "signature": _signature(path, public_key)}
+        known["stage"] = "signature"
+        known["signature"] = _signature(path, public_key)
         known["stage"] = "manifest"
         manifest = read_manifest(path)
-        known |= {"workload": manifest["workload"]["name"], "version": manifest["version"]}
-        known |= {"stage": "model", "differences": _run(path, timeout_s)}
+        known |= {"workload": manifest["workload"]["name"], "version": manifest["version"], "stage": "model"}
+        known["differences"] = _run(path, timeout_s)
     except BundleError as error:
         known["problem"] = str(error)
     return VerificationReport(**known)

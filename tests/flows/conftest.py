@@ -1,0 +1,17 @@
+"""A real Prefect server, one for the session."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def prefect_server() -> Iterator[None]:
+    """An ephemeral Prefect API on loopback with a database of its own."""
+    # Imported here: it takes a second, and most tests need no server.
+    from prefect.testing.utilities import prefect_test_harness
+
+    with prefect_test_harness(server_startup_timeout=90):
+        yield

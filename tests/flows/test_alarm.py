@@ -1,0 +1,186 @@
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flows.absences import absences
+from flows.alarm import describe, raise_alarm, summary_line
+from flows.settings import Settings
+from storage.results.catalog import refresh
+from storage.results.regressions import Kind, Regression
+from storage.results.writer import ResultsStore
+
+
+def finding(kind: Kind = "slower", **changes: Any) -> Regression:
+    values: dict[str, Any] = {
+        "workload": "word-lm",
+        "recipe": "int8",
+        "runtime": "eager",
+        "fingerprint": "f" * 64,
+        "kind": kind,
+        "metric": "speedup",
+        "tonight": 1.2,
+        "tonight_low": 1.1,
+        "tonight_high": 1.3,
+        "reference": 1.5,
+        "change": -0.2,
+        "nights": 10,
+    }
+    return Regression(**(values | changes))
+
+
+GONE: dict[str, Any] = dict.fromkeys(("tonight", "tonight_low", "tonight_high", "reference", "change"))
+
+
+def test_a_finding_is_told_with_its_numbers():
+    assert describe(finding()) == (
+        "word-lm int8/eager slower: speedup 1.2 (1.1 to 1.3), was 1.5 over 10 nights, -20.0%"
+    )
+    assert describe(finding("vanished", **GONE)) == "word-lm int8/eager vanished"
+
+
+def test_the_line_of_a_night_names_regressions_and_counts_the_rest():
+    assert summary_line([]) == "no regression"
+    line = summary_line([finding(), finding("improved"), finding("appeared", **GONE)], ["no run on 2026-11-20"])
+    assert line.startswith("1 regression: word-lm int8/eager slower")
+    assert line.endswith("1 improved; 1 appeared; no run on 2026-11-20")
+
+
+def record(root: Path, night: date, workloads: list[str]) -> None:
+    run_id = f"r{night:%Y%m%d}"
+    now = datetime(night.year, night.month, night.day, 3, tzinfo=UTC)
+    results = ResultsStore(root)
+    common = {"run_id": run_id, "night": night, "profile": "quick"}
+    rows = [
+        common
+        | {"workload": name, "recipe": "int8", "runtime": "eager", "setting": "primary", "attempt": 1, "threads": 1}
+        | {"batch_size": 1, "status": "ok", "measured_at": now}
+        for name in workloads
+    ]
+    results.append("measurements", rows, run_id, now)
+    run = common | {"started_at": now, "finished_at": now, "status": "completed", "workloads": len(workloads)}
+    results.append("runs", [run | {"candidates_ok": 1, "candidates_failed": 0}], run_id, now)
+    refresh(root)
+
+
+def test_missed_nights_and_workloads_that_are_gone_are_told(tmp_path: Path):
+    first = date(2026, 11, 2)
+    record(tmp_path, first, ["word-lm"])
+    assert absences(str(tmp_path), first) == []
+    record(tmp_path, first + timedelta(days=1), ["lstm-demo", "word-lm"])
+    record(tmp_path, first + timedelta(days=4), ["lstm-demo"])
+    assert absences(str(tmp_path), first + timedelta(days=4)) == [
+        "word-lm was measured on 2026-11-03, but not tonight",
+        "no run on 2 nights, 2026-11-04 to 2026-11-05",
+    ]
+
+
+def test_a_store_that_is_used_now_and_then_misses_no_night(tmp_path: Path):
+    for day in (1, 8, 20):
+        record(tmp_path, date(2026, 11, day), ["word-lm"])
+    assert absences(str(tmp_path), date(2026, 11, 20)) == []
+
+
+@pytest.fixture
+def hook() -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """A webhook on loopback, and what it was sent; ``/broken`` answers 500."""
+    received: list[dict[str, Any]] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            received.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(500 if self.path == "/broken" else 204)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Keep quiet."""
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}", received
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.mark.server
+def test_a_regression_becomes_artifacts_an_event_and_a_call(
+    prefect_server: None, hook: tuple[str, list[dict[str, Any]]]
+):
+    from prefect import flow, get_client
+    from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
+    from prefect.context import get_run_context
+    from prefect.events.clients import AssertingEventsClient
+    from prefect.events.worker import EventsWorker
+
+    url, received = hook
+
+    @flow
+    def night() -> tuple[str, str]:
+        context = get_run_context()
+        run_id = str(context.flow_run.id)  # type: ignore[union-attr]
+        found = [finding(), finding("improved")]
+        return run_id, raise_alarm(found, Settings(webhook_url=url), run_id="r1")  # type: ignore[arg-type]
+
+    EventsWorker.set_client_override(AssertingEventsClient)
+    AssertingEventsClient.reset()
+    try:
+        run_id, message = night()
+        events = [event for client in AssertingEventsClient.all for event in client.events]
+    finally:
+        EventsWorker.set_client_override(None)
+        AssertingEventsClient.reset()
+    mine = [event for event in events if event.event == "nightquant.regression"]
+    assert len(mine) == 1
+    assert mine[0].resource.id == "nightquant.workload.word-lm"
+    assert (mine[0].payload["tonight"], mine[0].payload["run_id"]) == (1.2, "r1")
+    assert any(related.id == f"prefect.flow-run.{run_id}" for related in mine[0].related)
+    assert message.startswith("1 regression: word-lm int8/eager slower")
+    assert "failed" not in message
+    assert [payload["event"] for payload in received] == ["nightquant.regression"]
+    with get_client(sync_client=True) as client:
+        chosen = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[run_id]))  # type: ignore[list-item]
+        artifacts = client.read_artifacts(artifact_filter=chosen)
+    assert sorted((artifact.key, artifact.type) for artifact in artifacts) == [
+        ("regressions", "markdown"),
+        ("regressions-table", "table"),
+    ]
+
+
+@pytest.mark.server
+def test_a_notification_that_fails_is_told_and_stops_nothing(
+    prefect_server: None, hook: tuple[str, list[dict[str, Any]]]
+):
+    from prefect.blocks.notifications import CustomWebhookNotificationBlock
+
+    url, received = hook
+    block = CustomWebhookNotificationBlock(
+        name="on-call", url=f"{url}/good", json_data={"subject": "{{subject}}", "body": "{{body}}"}
+    )
+    block.save("on-call", overwrite=True)
+    settings = Settings(
+        notification_block="custom-webhook/on-call",
+        webhook_url=f"{url}/broken",  # type: ignore[arg-type]
+    )
+    with pytest.warns(FutureWarning, match="outside of a flow"):
+        message = raise_alarm([finding()], settings)
+    assert "webhook failed: answered 500" in message
+    assert "notification block" not in message
+    assert any("slower" in payload.get("body", "") for payload in received)
+    nowhere = raise_alarm([finding()], Settings(notification_block="slack-webhook/none"))
+    assert "notification block slack-webhook/none failed" in nowhere
+
+
+@pytest.mark.server
+def test_a_quiet_night_makes_no_noise(prefect_server: None, hook: tuple[str, list[dict[str, Any]]]):
+    url, received = hook
+    assert raise_alarm([], Settings(webhook_url=url)) == "no regression"  # type: ignore[arg-type]
+    assert received == []
