@@ -42,6 +42,9 @@ class Method(Protocol):
     `convert` takes a float model in evaluation mode, which it may change, and gives the quantized one. `skeleton` gives
     a module of the same structure with arbitrary parameters, without data: the saved tensors are then put into it. So
     no pickle is ever needed to store an eager quantized model.
+
+    The method's module names in ``PARTS`` the modules, besides itself, whose source decides the result and so goes into
+    the artifact's digest.
     """
 
     def convert(self, model: torch.nn.Module, recipe: Recipe, context: Context) -> Converted:

@@ -153,8 +153,7 @@ def _refuse_changed(folder: Path, examples: Mapping[str, Tensor], outputs: Seque
     for runtime in runtimes:
         again = _outputs(open_model(folder, runtime), examples)
         # Freezing a float model folds its batch norms into its convolutions, which rounds otherwise.
-        folded = recipe.method == "none" and runtime == "torchscript"
-        same = partial(torch.allclose, rtol=1e-3, atol=1e-4) if folded else torch.equal
+        same = partial(torch.allclose, rtol=1e-3, atol=1e-4) if recipe.method == "none" else torch.equal
         if len(again) != len(outputs) or not all(map(same, outputs, again)):
             raise QuantizationError(
                 f'The recipe "{recipe.name}" gives a model that computes something else once it is saved as {runtime}.',

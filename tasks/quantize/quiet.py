@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 
-import torch
+from torch.jit._trace import TracerWarning
 
 _NOISE = (
     r"(?s)torch\.quantize_per_tensor, torch\.quantize_per_channel and other quantized tensor creation functions.*",
@@ -38,7 +38,7 @@ class _Silence:
                 for message in _NOISE:
                     warnings.filterwarnings("ignore", message=message)
                 # Tracing passes by torch's own checks of shapes; a warning about the user's own code stays.
-                warnings.filterwarnings("ignore", category=torch.jit.TracerWarning, module=r"torch\.")
+                warnings.filterwarnings("ignore", category=TracerWarning, module=r"torch\.")
             self._wanted += 1
 
     def end(self) -> None:
