@@ -7,7 +7,7 @@ import platform
 import subprocess
 import uuid
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from importlib.metadata import version
 from pathlib import Path
 
@@ -31,6 +31,7 @@ class NightSummary(Frozen):
     """
 
     run_id: str
+    night: date
     store: str
     message: str
     exit_code: int
@@ -81,6 +82,14 @@ class Night:
     def rows_of(self, workload: str) -> list[Row]:
         """The measurement rows of one workload."""
         return [row for row in self.rows if row["workload"] == workload]
+
+    def outcomes(self) -> dict[tuple[str, str, str], str]:
+        """What the gate decided, by (workload, recipe, runtime)."""
+        return {
+            (workload, one.recipe, one.runtime): one.decision
+            for workload, decisions in self.decisions.items()
+            for one in decisions
+        }
 
     def candidates(self) -> tuple[set[tuple[str, str, str]], set[tuple[str, str, str]]]:
         """Good and failed candidates as (workload, recipe, runtime)."""

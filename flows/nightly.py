@@ -6,7 +6,6 @@ import os
 import time
 from contextlib import ExitStack
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any
 
 from prefect import flow
@@ -19,11 +18,12 @@ from flows import steps
 from flows.absences import absences
 from flows.alarm import describe, raise_alarm
 from flows.fan_out import benchmarked, gather, settle, submit
-from flows.isolation import STARTED, Workers
+from flows.isolation import Workers
 from flows.night import GOOD, REGRESSED, WORK_FAILED, Night, NightSummary
+from flows.observability import publish_leaderboard
 from flows.request import NightlyRequest
 from flows.settings import Settings, load_settings
-from flows.site import Reporter, Site, at_site, current_reporter
+from flows.site import Site, at_site, current_reporter
 from flows.task_runners import make_task_runner
 from storage.results.catalog import refresh
 from storage.results.regressions import Regression, find_regressions
@@ -109,6 +109,7 @@ def _finish(night: Night, settings: Settings, request: NightlyRequest) -> list[R
     findings = [one for one in find_regressions(settings.store, night.info.night) if _expected(one, request)]
     # Who asks for some workloads only does not want to hear that the others are missing.
     missing = [] if request.workloads else absences(settings.store, night.info.night)
+    publish_leaderboard(night.rows, night.outcomes(), steps.report(night.info, settings.store))
     night.alarm = raise_alarm(findings, settings, absences=missing, run_id=night.info.run_id)
     return findings
 
@@ -132,6 +133,7 @@ def _summary(night: Night, settings: Settings, findings: list[Regression], site:
     benchmarks = [one for result in night.results for one in result.benchmarks]
     return NightSummary(
         run_id=night.info.run_id,
+        night=night.info.night,
         store=settings.store,
         message=f"{night.message()}; {night.alarm}",
         exit_code=WORK_FAILED if night.problems() else REGRESSED if bad else GOOD,
@@ -149,12 +151,7 @@ def _summary(night: Night, settings: Settings, findings: list[Regression], site:
 def _open_site(stack: ExitStack, settings: Settings) -> Site:
     reporter = current_reporter()
     threads = max(1, len(os.sched_getaffinity(0)) // settings.workers)
-    workers = stack.enter_context(Workers(settings.workers, threads, listener=partial(_tell, reporter)))
-    return stack.enter_context(at_site(Site(workers, reporter, settings.stage_timeout_s)))
-
-
-def _tell(reporter: Reporter, label: str, done: float, total: float, unit: str) -> None:
-    if unit == STARTED:
-        reporter.started(label)
-    else:
-        reporter.progressed(label, done, total, unit)
+    workers = stack.enter_context(Workers(settings.workers, threads))
+    site = Site(workers, reporter, settings.stage_timeout_s)
+    workers.listener = site.heard
+    return stack.enter_context(at_site(site))

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Protocol
 
-from flows.isolation import Workers
+from flows.isolation import STARTED, Workers
+
+Watcher = Callable[[float, float, str], None]
 
 
 class Reporter(Protocol):
@@ -67,9 +69,24 @@ class Site:
     reporter: Reporter
     timeout_s: float
     stopwatch: Stopwatch = field(default_factory=Stopwatch)
+    watchers: dict[str, Watcher] = field(default_factory=dict)
 
-    def run(self, stage: str, label: str, **arguments: Any) -> Any:
-        """Run a stage function in a worker, telling the reporter; see `Workers.run` for what it raises."""
+    def heard(self, label: str, done: float, total: float, unit: str) -> None:
+        """Pass on what a worker told of its stage."""
+        if unit == STARTED:
+            self.reporter.started(label)
+            return
+        self.reporter.progressed(label, done, total, unit)
+        if label in self.watchers:
+            self.watchers[label](done, total, unit)
+
+    def run(self, stage: str, label: str, watcher: Watcher | None = None, **arguments: Any) -> Any:
+        """Run a stage function in a worker, telling the reporter; see `Workers.run` for what it raises.
+
+        `watcher` hears of this stage's progress: work done, all work, and the unit.
+        """
+        if watcher is not None:
+            self.watchers[label] = watcher
         queued = time.monotonic()
         try:
             finished = self.workers.run(stage, label, self.timeout_s, arguments)

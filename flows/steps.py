@@ -7,14 +7,19 @@ digest what exists and a measurement must never be looked up.
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
 from prefect.logging import get_run_logger
 
+from flows.observability import ProgressArtifact
 from flows.site import current_site
+from storage.report import write_report
 from storage.results.writer import ResultsStore
+from storage.root import StoreRoot
 from tasks.benchmark import BenchmarkCandidate
 from tasks.gate import GateDecision
 from tasks.package import BundleRef
@@ -40,7 +45,9 @@ _FROM_OUTSIDE: dict[str, Any] = _PLAIN | {
 def _run(stage: str, label: str, **arguments: Any) -> Any:
     logger = get_run_logger()
     logger.info("%s: started", label)
-    result = current_site().run(stage, label, **arguments)
+    progress = ProgressArtifact(label)
+    result = current_site().run(stage, label, progress.progressed, **arguments)
+    progress.finished()
     logger.info("%s: done", label)
     return result
 
@@ -172,6 +179,24 @@ def record(run: RunInfo, tables: dict[str, list[Row]], store: str) -> None:
     for table, rows in tables.items():
         if rows:
             results.append(table, rows, run.run_id, datetime.now(UTC))
+
+
+@task(
+    name="report",
+    task_run_name="report {run.night}",
+    description="Write the night's report, one HTML file that needs nothing else, into the store.",
+    tags={"record"},
+    **_PLAIN,
+)
+def report(run: RunInfo, store: str) -> str:
+    """Write ``reports/<night>.html``; give its URL."""
+    root = StoreRoot.of(store)
+    name = f"reports/{run.night}.html"
+    with TemporaryDirectory(prefix="nightquant-") as folder:
+        page = Path(folder) / "report.html"
+        write_report(root, run.night, page)
+        root.put(name, page)
+    return (root.local / name).as_uri() if root.local else root.uri(name)
 
 
 @task(

@@ -119,6 +119,7 @@ def _show(console: Console, summary: NightSummary) -> None:
         "Night": summary.message,
         "Results": f"{summary.store}/results",
         "Catalog": f"{summary.store}/results.duckdb",
+        "Report": f"{summary.store}/reports/{summary.night}.html",
         "Artifacts": f"{summary.store}/artifacts",
         "Bundles": ", ".join(f"{summary.store}/handoff/{bundle}" for bundle in summary.bundles) or "none promoted",
         "Query": f'nightquant query --store {summary.store} "from leaderboard"',
