@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from storage.errors import InputError
 
-BLOCK_BYTES = 2 << 20
+BLOCK_BYTES = 4 << 20
 ASCII_SPACE = b"\t\n\x0b\x0c\r\x1c\x1d\x1e\x1f "
 
 # The multi-byte code points at which str.split() splits, as UTF-8: U+0085, U+00A0; U+1680, U+2000 to U+200A, U+2028,

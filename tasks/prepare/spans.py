@@ -71,7 +71,8 @@ def find_spans(block: bytes) -> Spans:
     if b"\0" in block:
         long |= data[begins + lengths - 1] == 0
     long_at = np.flatnonzero(long)
-    keys = _first_eight(block, begins) & _MASKS[np.minimum(lengths, _SHORT_BYTES)]
+    keys = _first_eight(block, begins)
+    keys &= _MASKS[np.minimum(lengths, _SHORT_BYTES)]
     keys[long_at] = LONG
     short = pa.array(keys).dictionary_encode()
     others = _byte_spans(block, np.append(begins, len(data))).take(long_at).dictionary_encode()
