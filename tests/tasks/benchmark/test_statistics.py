@@ -24,7 +24,7 @@ def times(shape: tuple[int, int] = (3, 4)) -> st.SearchStrategy[Array]:
     return arrays(np.float64, shape, elements=SECONDS)
 
 
-@settings(max_examples=20)
+@settings(max_examples=20, deadline=None)
 @given(times(), times())
 def test_interval_holds_the_estimate(candidate: Array, baseline: Array) -> None:
     ratio = speed_ratio(candidate, baseline)
@@ -32,7 +32,7 @@ def test_interval_holds_the_estimate(candidate: Array, baseline: Array) -> None:
     assert ratio.value <= ratio.high * (1 + 1e-12)
 
 
-@settings(max_examples=20)
+@settings(max_examples=20, deadline=None)
 @given(times(), times(), st.floats(0.01, 100))
 def test_faster_candidate_scales_ratio_and_interval(candidate: Array, baseline: Array, factor: float) -> None:
     ratio, scaled = speed_ratio(candidate, baseline), speed_ratio(candidate / factor, baseline)
@@ -41,20 +41,21 @@ def test_faster_candidate_scales_ratio_and_interval(candidate: Array, baseline: 
     )
 
 
-@settings(max_examples=20)
+@settings(max_examples=20, deadline=None)
 @given(times(), times())
 def test_swapping_the_two_inverts_the_estimate(candidate: Array, baseline: Array) -> None:
     there, back = speed_ratio(candidate, baseline), speed_ratio(baseline, candidate)
     assert there.value * back.value == pytest.approx(1, rel=1e-9)
 
 
-@settings(max_examples=20)
+@settings(max_examples=20, deadline=None)
 @given(times())
 def test_noise_that_hits_both_alike_cancels(baseline: Array) -> None:
     ratio = speed_ratio(baseline / 2, baseline)
     assert [ratio.low, ratio.value, ratio.high] == pytest.approx([2, 2, 2])
 
 
+@settings(deadline=None)
 @given(times((4, 5)))
 def test_resampled_medians_stay_within_the_data(logs: Array) -> None:
     medians = bootstrap_medians(logs, resamples=50)
@@ -62,6 +63,7 @@ def test_resampled_medians_stay_within_the_data(logs: Array) -> None:
     assert medians.max() <= logs.max()
 
 
+@settings(deadline=None)
 @given(times((4, 5)))
 def test_equal_data_give_equal_intervals(logs: Array) -> None:
     assert interval_of_logs(logs, 200) == interval_of_logs(logs.copy(), 200)

@@ -1,0 +1,99 @@
+"""Each of the doctor's checks, on machines as they are and as they might be."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tasks import doctor
+from tasks.benchmark.machine import Evidence, Pressure, observe
+from tasks.benchmark.statistics import Ratio
+from tasks.doctor import Check, trusted
+
+
+@pytest.fixture(scope="module")
+def evidence() -> Evidence:
+    return observe("before", 1, ())
+
+
+def test_one_problem_is_enough_not_to_trust() -> None:
+    checks = [Check("a", "ok", ""), Check("b", "note", "", "look")]
+    assert trusted(checks)
+    assert not trusted([*checks, Check("c", "problem", "", "mend")])
+
+
+@pytest.mark.parametrize(
+    ("aa", "status"),
+    [
+        (Ratio(1.0, 0.99, 1.01), "ok"),
+        (Ratio(1.02, 1.01, 1.03), "problem"),
+        (Ratio(1.0, 0.94, 1.01), "problem"),
+        (Ratio(1.0, 0.99, 1.06), "problem"),
+    ],
+)
+def test_verdict_decides_whether_timings_repeat(aa: Ratio, status: str) -> None:
+    assert doctor.check_repeatable(aa).status == status
+
+
+def test_slow_int8_is_told_but_does_not_spoil_trust() -> None:
+    assert doctor.check_ratio(Ratio(3.0, 2.5, 3.5)).status == "ok"
+    slow = doctor.check_ratio(Ratio(0.9, 0.8, 1.1))
+    assert slow.status == "note"
+    assert "no faster here" in slow.advice
+
+
+def test_machine_without_vnni_gets_advice(evidence: Evidence) -> None:
+    machine = evidence.machine
+    assert doctor.check_int8(machine.model_copy(update={"isa": ("avx2", "avx512_vnni")})).status == "ok"
+    assert "No VNNI" in doctor.check_int8(machine.model_copy(update={"isa": ("avx2",)})).advice
+    assert machine.cpu in doctor.check_machine(machine).found
+
+
+def test_other_work_is_noticed_by_load_or_by_pressure(evidence: Evidence) -> None:
+    calm = evidence.model_copy(update={"load_average": (0.0, 0.0, 0.0), "pressure": {}})
+    assert doctor.check_busy(calm).status == "ok"
+    loaded = (2.0 * evidence.machine.processors, 0.0, 0.0)
+    assert doctor.check_busy(calm.model_copy(update={"load_average": loaded})).status == "note"
+    waiting = {"cpu": Pressure(some_avg10=50.0, some_total_us=1)}
+    assert doctor.check_busy(calm.model_copy(update={"pressure": waiting})).status == "note"
+
+
+def test_stolen_time_is_a_share_of_all_processors(evidence: Evidence) -> None:
+    before = evidence.model_copy(update={"steal_s": 10.0, "at_s": 100.0})
+    stolen = 0.5 * evidence.machine.processors
+    after = before.model_copy(update={"steal_s": 10.0 + stolen, "at_s": 101.0})
+    check = doctor.check_steal(before, after)
+    assert check.status == "note"
+    assert check.found.startswith("50.0%")
+    assert doctor.check_steal(before, before.model_copy(update={"at_s": 101.0})).status == "ok"
+    assert doctor.check_steal(before.model_copy(update={"steal_s": None}), after).status == "ok"
+
+
+@pytest.mark.parametrize(("governor", "status"), [(None, "ok"), ("performance", "ok"), ("powersave", "note")])
+def test_governor(evidence: Evidence, governor: str | None, status: str) -> None:
+    assert doctor.check_governor(evidence.model_copy(update={"governor": governor})).status == status
+
+
+def test_store_that_does_not_exist_yet_is_judged_by_its_parent(tmp_path: Path) -> None:
+    assert doctor.check_store(str(tmp_path / "a" / "b")).status in ("ok", "note")
+    assert doctor.check_store("s3://bucket/place").status == "ok"
+
+
+def test_store_below_a_file_is_a_problem(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    check = doctor.check_store(str(tmp_path / "file"))
+    assert check.status == "problem"
+    assert "--store" in check.advice
+
+
+@pytest.mark.parametrize("distribution", doctor.PINS)
+def test_installed_pins_are_the_working_ones(distribution: str) -> None:
+    assert doctor.check_pin(distribution).status == "ok"
+
+
+def test_missing_or_wrong_version_says_how_to_mend_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(doctor.PINS, "click", "<0.1")
+    monkeypatch.setitem(doctor.PINS, "no-such-distribution-here", ">=1")
+    assert "pip install" in doctor.check_pin("click").advice
+    assert doctor.check_pin("no-such-distribution-here").found.startswith("not installed")
