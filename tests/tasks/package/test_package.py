@@ -16,6 +16,9 @@ from tasks.gate import judge
 from tasks.verify import verify
 from tests.tasks.package.conftest import NIGHT, Made
 
+# Each verification starts a process that imports torch.
+pytestmark = pytest.mark.slow
+
 
 def test_a_bundle_holds_what_a_deploy_team_needs(published: Path, made: Made):
     assert {path.name for path in published.iterdir()} == {

@@ -19,6 +19,9 @@ from storage.signing import public_key_text
 from tasks.verify import CHECKER, verify
 from tests.tasks.package.conftest import Made
 
+# Each verification starts a process that imports torch.
+pytestmark = pytest.mark.slow
+
 # torch and what `import torch` needs; neither numpy nor safetensors nor anything of this project's.
 TORCH_ALONE = (
     *("torch", "torchgen", "functorch", "typing_extensions.py", "sympy", "mpmath", "networkx", "jinja2"),
@@ -48,7 +51,6 @@ def run(python: Path | str, *arguments: str | Path) -> subprocess.CompletedProce
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd="/", env=environment)
 
 
-@pytest.mark.slow
 def test_the_bundles_own_script_runs_where_there_is_torch_alone(
     torch_alone: Path, published: Path, copy: Callable[[], Path]
 ):
