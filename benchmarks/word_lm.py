@@ -12,12 +12,15 @@ other is what the nightly flow does with the same inputs, for every recipe.
 from __future__ import annotations
 
 import argparse
+import io
 import statistics
+import sys
 import tempfile
 import time
 import tomllib
 import warnings
 from collections.abc import Callable
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,17 +41,19 @@ from tasks.workload import Workload
 from tasks.workload.recipe import Recipe, Runtime
 
 EXAMPLE = Path(__file__).parent.parent / "docs" / "examples" / "wikitext.toml"
+MARKS = ("<!-- printed by benchmarks/word_lm.py -->", "<!-- end of what it printed -->")
 ROUNDS, CALLS = 15, 20
 
 
 @dataclass(frozen=True)
 class Line:
-    """A line of the quality table; seconds are of the evaluation."""
+    """A line of the quality table: seconds of the evaluation alone, and with quantizing and saving."""
 
     name: str
     megabytes: float
     loss: float
     seconds: float
+    whole_s: float
 
 
 @dataclass(frozen=True)
@@ -62,13 +67,43 @@ class Inputs:
 
 
 def main() -> None:
-    """Measure and print."""
+    """Measure, print, and write into the page where one is named."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", default="wikitext-2", help="corpus: folder or archive (default: %(default)s)")
     parser.add_argument("--checkpoint", default="word_lm.pth", help="state dict (default: %(default)s)")
+    parser.add_argument("--write", type=Path, metavar="PAGE", help="put what is printed between the page's marks, too")
     arguments = parser.parse_args()
+    printed = io.StringIO()
+    with redirect_stdout(Tee(printed)):
+        measure(arguments.data, arguments.checkpoint)
+    if arguments.write:
+        write_page(arguments.write, printed.getvalue())
+
+
+class Tee(io.TextIOBase):
+    """Writes to standard output and keeps a copy."""
+
+    def __init__(self, copy: io.StringIO) -> None:
+        self._copy = copy
+
+    def write(self, text: str) -> int:
+        """Write at once, so that a long run shows how far it is."""
+        sys.__stdout__.write(text)  # type: ignore[union-attr]
+        sys.__stdout__.flush()  # type: ignore[union-attr]
+        return self._copy.write(text)
+
+
+def write_page(page: Path, printed: str) -> None:
+    """Replace what stands between the page's two marks."""
+    before, _, rest = page.read_text(encoding="utf-8").partition(MARKS[0])
+    _, _, after = rest.partition(MARKS[1])
+    page.write_text(f"{before}{MARKS[0]}\n\n{printed.strip()}\n\n{MARKS[1]}{after}", encoding="utf-8")
+
+
+def measure(data: str, checkpoint: str) -> None:
+    """Print every table for a corpus and a checkpoint."""
     with tempfile.TemporaryDirectory() as folder:
-        inputs = open_inputs(arguments.data, arguments.checkpoint, ArtifactStore(Path(folder)))
+        inputs = open_inputs(data, checkpoint, ArtifactStore(Path(folder)))
         ids = load_ids(inputs.dataset, "test", inputs.store)
         print(
             f"{inputs.dataset.vocabulary:,} words, {len(ids):,} in the test split; torch {torch.__version__}, "
@@ -79,7 +114,7 @@ def main() -> None:
         tutorial_s = time.perf_counter() - began
         quantized, ours, ours_s = nightly_lines(inputs)
         print_quality(tutorial, ours)
-        same_table_s = sum(line.seconds for line in ours if line.name in ("float", "dynamic-int8"))
+        same_table_s = sum(line.whole_s for line in ours if line.name in ("float", "dynamic-int8"))
         print(
             f"The tutorial's table (float and int8): its own procedure {tutorial_s:.1f} s on one thread, nightquant "
             f"{same_table_s:.1f} s for the same two, {tutorial_s / same_table_s:.1f} times less. "
@@ -112,7 +147,8 @@ def tutorial_lines(inputs: Inputs, ids: Tensor) -> list[Line]:
             size = Path(file.name).stat().st_size / 1e6
             began = time.perf_counter()
             loss = tutorial_loss(one, ids, inputs)
-            lines.append(Line(name, size, loss, time.perf_counter() - began))
+            taken = time.perf_counter() - began
+            lines.append(Line(name, size, loss, taken, taken))
     return lines
 
 
@@ -137,6 +173,7 @@ def nightly_lines(inputs: Inputs) -> tuple[list[tuple[Recipe, QuantizedRef]], li
     quantized, lines = [], []
     whole = time.perf_counter()
     for recipe in inputs.workload.recipe:
+        started = time.perf_counter()
         reference = quantize(inputs.workload, recipe, inputs.dataset, inputs.checkpoint, inputs.store)
         quantized.append((recipe, reference))
         began = time.perf_counter()
