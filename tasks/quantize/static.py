@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import torch
 from torch import nn
+from torch.ao.nn.quantized import ELU
 from torch.ao.quantization import convert
 from torch.ao.quantization.quantize_fx import convert_fx
 from torch.fx import GraphModule
@@ -74,6 +75,16 @@ def finished(prepared: nn.Module) -> nn.Module:
     """The quantized model, from one that has seen its data; packed for the quantized engine that is set."""
     prepared.eval()
     if isinstance(prepared, GraphModule):
-        return convert_fx(prepared)
-    converted: nn.Module = convert(prepared, inplace=True)  # type: ignore[no-untyped-call]
+        return _storable(convert_fx(prepared))
+    return _storable(convert(prepared, inplace=True))  # type: ignore[no-untyped-call]
+
+
+def _storable(converted: nn.Module) -> nn.Module:
+    for module in converted.modules():
+        if isinstance(module, ELU):
+            # torch's quantized ELU alone keeps its output's range in plain attributes, outside the state dict.
+            scale, zero_point = float(module.scale), int(module.zero_point)
+            del module.scale, module.zero_point
+            module.register_buffer("scale", torch.tensor(scale))
+            module.register_buffer("zero_point", torch.tensor(zero_point))
     return converted

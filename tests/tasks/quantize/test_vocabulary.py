@@ -1,0 +1,94 @@
+"""What flow choice says eager mode can express is converted and called here, one entry at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from tasks.quantize.eager import observed
+from tasks.quantize.flow import make_plan
+from tasks.quantize.state import flatten_state, restore_state, versions_of
+from tasks.quantize.static import Static, finished
+from tasks.quantize.trial import try_out
+from tasks.workload.recipe import StaticRecipe
+from tests.tasks.quantize import networks
+
+RECIPE = StaticRecipe(name="static", method="static", flow="eager")
+IMAGES = {"images": torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))}
+
+MODULES: list[Callable[[], nn.Module]] = [
+    nn.Identity, nn.ReLU, nn.ReLU6, nn.Hardtanh, nn.LeakyReLU, nn.ELU, nn.Hardswish, nn.Sigmoid, nn.Tanh,
+    nn.Hardsigmoid, nn.Dropout, nn.Dropout2d, lambda: nn.MaxPool2d(2), lambda: nn.AvgPool2d(2),
+    lambda: nn.AdaptiveAvgPool2d(3), lambda: nn.Upsample(scale_factor=2), lambda: nn.ChannelShuffle(2),
+    lambda: nn.PixelShuffle(2), lambda: nn.BatchNorm2d(8), lambda: nn.GroupNorm(2, 8), lambda: nn.InstanceNorm2d(8),
+    lambda: nn.LayerNorm(6), lambda: nn.ConvTranspose2d(8, 4, 2, stride=2),
+    lambda: nn.Sequential(nn.Flatten(2), nn.Conv1d(8, 4, 3), nn.Unflatten(2, (2, 17)), nn.AdaptiveAvgPool2d(2)),
+    lambda: nn.Sequential(nn.Flatten(2), nn.MaxPool1d(2), nn.Unflatten(2, (2, 9)), nn.AdaptiveAvgPool2d(2)),
+]  # fmt: skip
+
+
+class Applied(nn.Module):
+    """A convolution, then a function."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.conv, self.function = nn.Conv2d(3, 8, 3), function
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.function(self.conv(images))
+
+
+FUNCTIONS: list[Callable[[Tensor], Tensor]] = [
+    lambda x: torch.flatten(x, 1), lambda x: x.reshape(2, -1), lambda x: x.contiguous().view(2, -1),
+    lambda x: x.permute(0, 2, 3, 1), lambda x: x.transpose(1, 2), lambda x: x[:, :4], lambda x: x.chunk(2, 1)[0],
+    lambda x: x.split(4, 1)[1], lambda x: x.unsqueeze(1).squeeze(1), lambda x: x.select(1, 0),
+    lambda x: x.narrow(1, 0, 2), lambda x: x.mean((2, 3)), lambda x: x.clone(), lambda x: x.detach(),
+    lambda x: x.relu(), torch.relu, functional.relu, lambda x: functional.max_pool2d(x, 2),
+    lambda x: functional.avg_pool2d(x, 2), lambda x: functional.adaptive_avg_pool2d(x, 2),
+    lambda x: functional.interpolate(x, scale_factor=2.0), lambda x: functional.dropout(x, 0.5, training=False),
+    lambda x: functional.channel_shuffle(x, 2), lambda x: functional.pixel_shuffle(x, 2),
+]  # fmt: skip
+
+
+def convert(model: nn.Module) -> nn.Module:
+    plan = make_plan(model, RECIPE, IMAGES)
+    prepared = observed(model, plan, RECIPE, IMAGES)
+    with torch.no_grad():
+        prepared(*IMAGES.values())
+    return finished(prepared)
+
+
+def _make(kind: Callable[[], nn.Module]) -> nn.Module:
+    torch.manual_seed(0)
+    return networks.one_path(nn.Conv2d(3, 8, 3), kind(), nn.Flatten())
+
+
+@pytest.mark.parametrize("kind", MODULES, ids=lambda kind: str(kind()).partition("(")[0])
+def test_a_module_that_counts_as_expressible_is_close_to_float_and_keeps_its_state(
+    kind: Callable[[], nn.Module], engine: str
+) -> None:
+    expected = _make(kind)(*IMAGES.values())
+    converted = convert(_make(kind))
+    try_out(converted, IMAGES)
+    actual = converted(*IMAGES.values())
+    assert (expected - actual).abs().mean() < 0.1 * expected.abs().mean() + 0.01
+    state = converted.state_dict()
+    skeleton = Static().skeleton(_make(kind), RECIPE, "eager", IMAGES)
+    skeleton.load_state_dict(restore_state(*flatten_state(state), versions_of(state)))
+    assert torch.equal(skeleton(*IMAGES.values()), actual)
+
+
+@pytest.mark.parametrize("function", FUNCTIONS, ids=range(len(FUNCTIONS)))
+def test_a_function_that_counts_as_expressible_is_close_to_float(
+    function: Callable[[Tensor], Tensor], engine: str
+) -> None:
+    torch.manual_seed(0)
+    model = Applied(function).eval()
+    expected = model(*IMAGES.values())
+    converted = convert(model)
+    try_out(converted, IMAGES)
+    assert (expected - converted(*IMAGES.values())).abs().max() < 0.05
