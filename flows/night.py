@@ -58,6 +58,7 @@ class Night:
     decisions: dict[str, tuple[GateDecision, ...]] = field(default_factory=dict)
     bundles: dict[str, str] = field(default_factory=dict)
     packaging: dict[str, Failure] = field(default_factory=dict)
+    withdrawn: list[str] = field(default_factory=list)
     recorded: bool = False
     alarm: str = ""
 
@@ -113,7 +114,10 @@ class Night:
         good, failed = self.candidates()
         parts = [f"{len(good)} candidates of {len(self.workloads)} workloads measured", f"{len(failed)} failed"]
         parts += [f"no bundle for {workload}: {failure.error}" for workload, failure in self.packaging.items()]
-        return ", ".join([*parts, f"{len(self.bundles)} promoted"])
+        parts += [f"{len(self.bundles)} promoted"]
+        # Somebody rolled back from this very content: a night does not overrule that.
+        parts += [f"{workload}'s winner was rolled back before and stays withdrawn" for workload in self.withdrawn]
+        return ", ".join(parts)
 
     def run_row(self, status: str, message: str) -> Row:
         """The run's own row of ``runs``."""

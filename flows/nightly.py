@@ -87,8 +87,10 @@ def _hand_over(night: Night, store: str) -> None:
             if decision.decision == "promote":
                 future = steps.package.submit(workload, result, decision, rows, night.info, store)
                 bundle, failure = settle(future, "package")
-                if failure is None:
+                if failure is None and bundle.outcome != "withdrawn":
                     night.bundles[workload.name] = bundle.version
+                elif failure is None:
+                    night.withdrawn.append(workload.name)
                 else:
                     night.packaging_failed(workload.name, decision, failure)
         promotions += promotion_rows(
@@ -151,6 +153,9 @@ def _summary(night: Night, settings: Settings, findings: list[Regression], site:
 def _open_site(stack: ExitStack, settings: Settings) -> Site:
     reporter = current_reporter()
     threads = max(1, len(os.sched_getaffinity(0)) // settings.workers)
+    if key := settings.signing_key.get_secret_value():
+        # Workers read it from their environment; as an argument it would travel, and might be logged.
+        os.environ["NIGHTQUANT_SIGNING_KEY"] = key
     workers = stack.enter_context(Workers(settings.workers, threads))
     site = Site(workers, reporter, settings.stage_timeout_s)
     workers.listener = site.heard
