@@ -113,9 +113,9 @@ def simulate(noise: Noise, quiet: int, planted: int, nights: int, seed: int) -> 
 def main() -> None:
     """Print one line per kind of noise."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quiet", type=int, default=20, help="candidates without a change")
-    parser.add_argument("--planted", type=int, default=100, help="candidates with a 10%% slow-down")
-    parser.add_argument("--nights", type=int, default=200)
+    parser.add_argument("--quiet", type=int, default=60, help="candidates without a change")
+    parser.add_argument("--planted", type=int, default=60, help="candidates with a 10%% slow-down")
+    parser.add_argument("--nights", type=int, default=40, help="nights that are looked at, each candidate on each")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     print("| noise | interval | false alarms in 200 nights | found on night 1 | by night 2 | by night 3 | by night 5 |")

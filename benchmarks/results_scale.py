@@ -1,7 +1,7 @@
-"""How fast the views are at ten years' scale: makes the data, compacts it, times every view.
+"""How fast the views are at ten years' scale: makes the data, times every view.
 
-Usage: ``python benchmarks/results_scale.py [--nights 3650] [--workloads 20] [--recipes 8] [--blocks 17]``. Makes the
-nights' files month by month through the store's own writer and compaction, and prints a Markdown table of medians.
+Usage: ``python benchmarks/results_scale.py [--nights 3650] [--workloads 20] [--recipes 8] [--blocks 18]``. Makes the
+files with the store's own serializers and prints Markdown tables of medians.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 
 from storage.results.catalog import refresh
-from storage.results.compact import compact
+from storage.results.compact import whole_month
 from storage.results.layout import find_files
 from storage.results.query import open_catalog
 from storage.results.tables import MEASUREMENTS, PROMOTIONS, RUNS, Table
@@ -114,31 +115,45 @@ def night_rows(night: dt.date, workloads: int, recipes: int, blocks: int, genera
     return columns(MEASUREMENTS, count, values)
 
 
-def fill(root: Path, arguments: argparse.Namespace) -> None:
-    """Write every night's files as the writer does, less its check for retried runs (which lists the whole store)."""
+def fill(root: Path, arguments: argparse.Namespace, nights: int, *, compacted: bool) -> None:
+    """Write nights as each run's own files, or as the months' files that compaction makes of those."""
     store = ResultsStore(root)
     generator = np.random.default_rng(0)
-    for index in range(arguments.nights):
+    months: dict[str, list[dt.date]] = {}
+    for index in range(nights):
         night = FIRST + dt.timedelta(days=index)
-        month, run = f"month={night:%Y-%m}", f"run-{night}"
-        rows = night_rows(night, arguments.workloads, arguments.recipes, arguments.blocks, generator)
-        at = dt.datetime.combine(night, dt.time(3), dt.UTC)
-        run_row = {
-            "run_id": run, "night": night, "started_at": at, "finished_at": at, "status": "completed",
-            "profile": "standard", "workloads": arguments.workloads, "candidates_ok": rows.num_rows,
-            "candidates_failed": 0, "fingerprint": "f" * 64,
-        }  # fmt: skip
-        decided = {
-            "run_id": run, "night": night, "workload": rows["workload"].to_pylist(),
-            "recipe": rows["recipe"].to_pylist(), "runtime": "eager", "decision": "pass", "decided_at": at,
-            "objective": "fastest", "rules": "[]", "reason": "passes",
-        }  # fmt: skip
-        for table, content in (
-            (MEASUREMENTS, rows),
-            (RUNS, columns(RUNS, 1, run_row)),
-            (PROMOTIONS, columns(PROMOTIONS, rows.num_rows, decided)),
-        ):
-            store.root.put_new(f"results/{table.name}/{month}/{run}.parquet", serialized(table, content))
+        months.setdefault(f"{night:%Y-%m}", []).append(night)
+    for month, dates in months.items():
+        made = {night: night_tables(night, arguments, generator) for night in dates}
+        for table in (MEASUREMENTS, RUNS, PROMOTIONS):
+            parts = {f"run-{night}": tables[table.name] for night, tables in made.items()}
+            if compacted:
+                content = whole_month(table, pa.concat_tables(parts.values()), parts)
+                store.root.put_new(f"results/{table.name}/compacted/{month}-0001.pq", content)
+                continue
+            for run, rows in parts.items():
+                store.root.put_new(f"results/{table.name}/month={month}/{run}.parquet", serialized(table, rows))
+
+
+def night_tables(night: dt.date, arguments: argparse.Namespace, generator: np.random.Generator) -> dict[str, pa.Table]:
+    """One night's rows of each table."""
+    rows = night_rows(night, arguments.workloads, arguments.recipes, arguments.blocks, generator)
+    at = dt.datetime.combine(night, dt.time(3), dt.UTC)
+    run = {
+        "run_id": f"run-{night}", "night": night, "started_at": at, "finished_at": at, "status": "completed",
+        "profile": "standard", "workloads": arguments.workloads, "candidates_ok": rows.num_rows,
+        "candidates_failed": 0, "fingerprint": "f" * 64,
+    }  # fmt: skip
+    decided = {
+        "run_id": f"run-{night}", "night": night, "workload": rows["workload"].to_pylist(),
+        "recipe": rows["recipe"].to_pylist(), "runtime": "eager", "decision": "pass", "decided_at": at,
+        "objective": "fastest", "rules": "[]", "reason": "passes",
+    }  # fmt: skip
+    return {
+        "measurements": rows,
+        "runs": columns(RUNS, 1, run),
+        "promotions": columns(PROMOTIONS, rows.num_rows, decided),
+    }
 
 
 def timed(root: Path, title: str) -> None:
@@ -168,19 +183,15 @@ def main() -> None:
     parser.add_argument("--open-nights", type=int, default=365, help="nights of the store that is not compacted")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        loose = Path(folder) / "loose"
-        fill(loose, argparse.Namespace(**{**vars(arguments), "nights": arguments.open_nights}))
-        took("catalog of the nights not compacted", lambda: refresh(loose))
-        timed(loose, "Not compacted")
-        whole = Path(folder) / "whole"
-        took("writing the nights", lambda: fill(whole, arguments))
-        later = dt.datetime(2100, 1, 1, tzinfo=dt.UTC)
-        took("first compaction with two catalogs", lambda: compact(whole, now=later))
-        took("second compaction with two catalogs", lambda: compact(whole, now=later))
-        took("catalog of the compacted nights", lambda: refresh(whole))
-        size = (whole / "results.duckdb").stat().st_size
-        print(f"catalog: {size / 1e6:.0f} MB")
-        timed(whole, "Compacted by month")
+        for name, nights, compacted in (
+            ("Not compacted", arguments.open_nights, False),
+            ("Compacted by month", arguments.nights, True),
+        ):
+            root = Path(folder) / str(compacted)
+            took(f"{name}: writing {nights} nights", partial(fill, root, arguments, nights, compacted=compacted))
+            took(f"{name}: catalog", partial(refresh, root))
+            print(f"{name}: catalog of {(root / 'results.duckdb').stat().st_size / 1e6:.0f} MB")
+            timed(root, name)
 
 
 def took(name: str, work: Callable[[], object]) -> None:

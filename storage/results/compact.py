@@ -19,7 +19,7 @@ import datetime as dt
 import io
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -93,15 +93,17 @@ def compact(root: StoreRoot | Path | str, *, now: dt.datetime | None = None, gra
 def _write(root: StoreRoot, table: Table, month: str, before: CompactedFile | None, fresh: Sequence[RunFile]) -> None:
     entries = [file.entry.name for file in fresh] + ([before.entry.name] if before else [])
     rows = pa.concat_tables(_read(root, table, name) for name in entries)
-    ordered = rows.sort_by([(name, "ascending") for name in table.order])
-    runs = sorted({file.run_id for file in fresh} | (before.runs if before else frozenset()))
-    metadata = {**(table.schema.metadata or {}), RUNS_KEY: json.dumps(runs).encode()}
+    runs = {file.run_id for file in fresh} | (before.runs if before else frozenset())
     number = before.number + 1 if before else 1
     # No clobber: of two compactors, the later one's file would otherwise replace one that a catalog names already.
-    root.put_new(
-        f"{folder(table)}/compacted/{month}-{number:04}.pq",
-        serialized(table, ordered.replace_schema_metadata(metadata)),
-    )
+    root.put_new(f"{folder(table)}/compacted/{month}-{number:04}.pq", whole_month(table, rows, runs))
+
+
+def whole_month(table: Table, rows: pa.Table, runs: Iterable[str]) -> bytes:
+    """A compacted file as bytes: the rows in the table's order, the runs in its footer, field metadata kept."""
+    ordered = rows.sort_by([(name, "ascending") for name in table.order])
+    metadata = {**(table.schema.metadata or {}), RUNS_KEY: json.dumps(sorted(runs)).encode()}
+    return serialized(table, ordered.replace_schema_metadata(metadata))
 
 
 def _read(root: StoreRoot, table: Table, name: str) -> pa.Table:
