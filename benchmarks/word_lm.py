@@ -140,7 +140,9 @@ def tutorial_lines(inputs: Inputs, ids: Tensor) -> list[Line]:
     with intra_op_threads(1), warnings.catch_warnings(), tempfile.NamedTemporaryFile() as file:
         warnings.simplefilter("ignore", DeprecationWarning)
         with quantized_engine("x86"):
-            small = torch.ao.quantization.quantize_dynamic(model, {nn.LSTM, nn.Linear}, dtype=torch.qint8)
+            small = torch.ao.quantization.quantize_dynamic(  # type: ignore[no-untyped-call]
+                model, {nn.LSTM, nn.Linear}, dtype=torch.qint8
+            )
         lines = []
         for name, one in (("float", model), ("int8", small)):
             torch.save(one.state_dict(), file.name)
@@ -178,9 +180,9 @@ def nightly_lines(inputs: Inputs) -> tuple[list[tuple[Recipe, QuantizedRef]], li
         quantized.append((recipe, reference))
         began = time.perf_counter()
         result = evaluate(inputs.workload, reference, "eager", inputs.dataset, inputs.store)
-        lines.append(
-            Line(recipe.name, reference.size_bytes["eager"] / 1e6, result.quality, time.perf_counter() - began)
-        )
+        done = time.perf_counter()
+        size = reference.size_bytes["eager"] / 1e6
+        lines.append(Line(recipe.name, size, result.quality, done - began, done - started))
     return quantized, lines, time.perf_counter() - whole
 
 
