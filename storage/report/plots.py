@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 # each, so that colour is never the only sign.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#56B4E9", "#E69F00")
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+Signs = dict[str, tuple[str, str]]
 _STYLE: dict[Any, Any] = {
     "font.size": 11,
     "text.color": "#1a1a1a",
@@ -36,7 +37,7 @@ _STYLE: dict[Any, Any] = {
 }
 
 
-def pareto_plot(rows: Sequence[Row], optimal: frozenset[str], title: str) -> str:
+def pareto_plot(rows: Sequence[Row], optimal: frozenset[str], signs: Signs, title: str) -> str:
     """Size against speed-up per candidate, as SVG; "" where none has both.
 
     Pareto-optimal candidates are filled; quality stands in the legend.
@@ -45,7 +46,6 @@ def pareto_plot(rows: Sequence[Row], optimal: frozenset[str], title: str) -> str
     if not drawn:
         return ""
     with _figure(title) as (figure, axes):
-        signs = _signs(rows)
         for row in drawn:
             colour, marker = signs[candidate(row)]
             size, speedup = row["size_bytes"] / 1e6, row["speedup"]
@@ -71,7 +71,7 @@ def pareto_plot(rows: Sequence[Row], optimal: frozenset[str], title: str) -> str
         return _svg(figure, title)
 
 
-def trend_plot(rows: Sequence[Row], title: str) -> str:
+def trend_plot(rows: Sequence[Row], signs: Signs, title: str) -> str:
     """Speed-up over the nights per candidate with its 95% interval, as SVG; "" where there is but one night."""
     series: dict[str, list[Row]] = {}
     for row in rows:
@@ -79,7 +79,6 @@ def trend_plot(rows: Sequence[Row], title: str) -> str:
     if len({row["night"] for row in rows}) < 2:
         return ""
     with _figure(title) as (figure, axes):
-        signs = _signs(rows)
         for name, points in series.items():
             colour, marker = signs[name]
             nights = [row["night"] for row in points]
@@ -100,8 +99,8 @@ def _legend(row: Row) -> str:
     return f"{candidate(row)}{quality}"
 
 
-def _signs(rows: Sequence[Row]) -> dict[str, tuple[str, str]]:
-    """A colour and a marker per candidate: 49 differing pairs, the same in each plot of the same candidates."""
+def signs_of(rows: Sequence[Row]) -> Signs:
+    """A colour and a marker per candidate, so that it looks the same in each plot; 49 differing pairs."""
     names = sorted({candidate(row) for row in rows})
     count = len(_COLOURS)
     return {

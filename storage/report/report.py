@@ -5,9 +5,9 @@ from __future__ import annotations
 import datetime as dt
 from pathlib import Path
 
-from storage.report.facts import Facts, gather
+from storage.report.facts import Facts, WorkloadFacts, gather
 from storage.report.format import FILTERS
-from storage.report.plots import pareto_plot, trend_plot
+from storage.report.plots import pareto_plot, signs_of, trend_plot
 from storage.results.query import open_catalog
 from storage.root import StoreRoot
 
@@ -46,11 +46,13 @@ def render(facts: Facts) -> str:
         undefined=jinja2.StrictUndefined,
     )
     environment.filters.update(FILTERS)
-    plots = {
-        workload.name: {
-            "pareto": pareto_plot(workload.leaderboard, workload.pareto, f"{workload.name}: size and speed-up"),
-            "trend": trend_plot(workload.trend, f"{workload.name}: speed-up over the nights"),
-        }
-        for workload in facts.workloads
-    }
+    plots = {workload.name: _plots(workload) for workload in facts.workloads}
     return environment.get_template("report.html.j2").render(facts=facts, plots=plots)
+
+
+def _plots(workload: WorkloadFacts) -> dict[str, str]:
+    signs = signs_of([*workload.leaderboard, *workload.trend])
+    return {
+        "pareto": pareto_plot(workload.leaderboard, workload.pareto, signs, f"{workload.name}: size and speed-up"),
+        "trend": trend_plot(workload.trend, signs, f"{workload.name}: speed-up over the nights"),
+    }
