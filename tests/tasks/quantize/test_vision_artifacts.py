@@ -20,6 +20,7 @@ from tasks.workload.recipe import QatRecipe, StaticRecipe
 STATIC = StaticRecipe(name="static", method="static", calibration_batches=1, calibration_batch_size=8)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "recipe",
     [
