@@ -43,6 +43,7 @@ from tasks.workload.recipe import Recipe, Runtime
 EXAMPLE = Path(__file__).parent.parent / "docs" / "examples" / "wikitext.toml"
 MARKS = ("<!-- printed by benchmarks/word_lm.py -->", "<!-- end of what it printed -->")
 ROUNDS, CALLS = 15, 20
+PLAIN_FLOAT = "float, oneDNN off"
 
 
 @dataclass(frozen=True)
@@ -196,7 +197,10 @@ def print_quality(tutorial: list[Line], ours: list[Line]) -> None:
 
 
 def print_latency(inputs: Inputs, quantized: list[tuple[Recipe, QuantizedRef]]) -> None:
-    """Milliseconds of one word at batch size 1 on one thread, in interleaved rounds, as ratios to eager float."""
+    """Milliseconds of one word at batch size 1 on one thread, in interleaved rounds, as ratios to eager float.
+
+    Float is timed without oneDNN as well: for an LSTM step of one row it may be the slower of torch's two ways.
+    """
     example = example_inputs(inputs.workload, inputs.dataset, inputs.store, batch_size=1)
     step = (example["tokens"][:1], example["h"], example["c"])
     runtimes: tuple[Runtime, ...] = ("eager", "torchscript")
@@ -205,22 +209,24 @@ def print_latency(inputs: Inputs, quantized: list[tuple[Recipe, QuantizedRef]]) 
         for recipe, reference in quantized
         for runtime in runtimes
     }
+    models |= {(PLAIN_FLOAT, runtime): models["float", runtime] for runtime in runtimes}
     seconds: dict[tuple[str, Runtime], list[float]] = {key: [] for key in models}
     with intra_op_threads(1), torch.inference_mode():
         for turn in range(ROUNDS + 2):
             for key, model in models.items():
-                taken = time_calls(lambda model=model: model(*step), CALLS)  # type: ignore[misc]
+                with torch.backends.mkldnn.flags(enabled=key[0] != PLAIN_FLOAT):
+                    taken = time_calls(lambda model=model: model(*step), CALLS)  # type: ignore[misc]
                 # The first two rounds warm up, traced models compile in them.
                 if turn >= 2:
                     seconds[key].append(taken)
     base = seconds["float", "eager"]
     print("| one word, batch 1, one thread | eager ms | torchscript ms | eager × | torchscript × |")
     print("|---|---:|---:|---:|---:|")
-    for recipe, _ in quantized:
-        taken_s = [seconds[recipe.name, runtime] for runtime in runtimes]
+    for name in ("float", PLAIN_FLOAT, *(recipe.name for recipe, _ in quantized if recipe.name != "float")):
+        taken_s = [seconds[name, runtime] for runtime in runtimes]
         medians = [f"{1e3 * statistics.median(one):.2f}" for one in taken_s]
         ratios = [statistics.median(a / b for a, b in zip(base, one, strict=True)) for one in taken_s]
-        print(f"| {recipe.name} | {' | '.join(medians)} | {' | '.join(f'{ratio:.2f}' for ratio in ratios)} |")
+        print(f"| {name} | {' | '.join(medians)} | {' | '.join(f'{ratio:.2f}' for ratio in ratios)} |")
 
 
 def time_calls(call: Callable[[], object], calls: int) -> float:
