@@ -10,7 +10,7 @@ from prefect.futures import PrefectFuture
 from flows import steps
 from tasks.benchmark import BenchmarkCandidate
 from tasks.record import CandidateResult, Failure, WorkloadResult
-from tasks.refs import ArtifactRef, CheckpointRef, Comparison, DatasetRef, Evaluation, QuantizedRef
+from tasks.refs import ArtifactRef, CheckpointRef, Comparison, DatasetRef, Evaluation, LayerSensitivity, QuantizedRef
 from tasks.workload.recipe import Runtime
 from tasks.workload.workload import Workload
 
@@ -103,6 +103,31 @@ def fail_rest(result: WorkloadResult, stage: str, error: str) -> WorkloadResult:
             )
         }
     )
+
+
+def studied(result: WorkloadResult, store: str) -> tuple[WorkloadResult, list[str]]:
+    """Add the sensitivity of every quantized recipe's layers; also give what could not be studied, and why.
+
+    A study that fails costs its rows, not the candidate: what it explains was measured all the same.
+    """
+    workload, dataset, checkpoint = result.workload, result.dataset, result.checkpoint
+    good = {one.recipe for one in result.candidates if one.failure is None}
+    if dataset is None or checkpoint is None:
+        return result, []
+    futures = {
+        recipe.name: steps.study.submit(workload, recipe, dataset, checkpoint, store)
+        for recipe in workload.recipe
+        if recipe.method != "none" and recipe.name in good
+    }
+    found: list[LayerSensitivity] = []
+    remarks = []
+    for name, future in futures.items():
+        layers, failure = settle(future, "study")
+        if failure is None:
+            found += layers
+        else:
+            remarks.append(f"{workload.name} · {name}: layers not studied: {failure.error}")
+    return result.model_copy(update={"sensitivities": tuple(found)}), remarks
 
 
 def benchmarked(result: WorkloadResult, profile: str, store: str) -> WorkloadResult:

@@ -59,6 +59,7 @@ class Night:
     bundles: dict[str, str] = field(default_factory=dict)
     packaging: dict[str, Failure] = field(default_factory=dict)
     withdrawn: list[str] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
     recorded: bool = False
     alarm: str = ""
 
@@ -117,7 +118,7 @@ class Night:
         parts += [f"{len(self.bundles)} promoted"]
         # Somebody rolled back from this very content: a night does not overrule that.
         parts += [f"{workload}'s winner was rolled back before and stays withdrawn" for workload in self.withdrawn]
-        return ", ".join(parts)
+        return ", ".join([*parts, *self.remarks])
 
     def run_row(self, status: str, message: str) -> Row:
         """The run's own row of ``runs``."""

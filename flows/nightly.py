@@ -17,7 +17,7 @@ from prefect.states import Completed, Failed
 from flows import steps
 from flows.absences import absences
 from flows.alarm import describe, raise_alarm
-from flows.fan_out import benchmarked, gather, settle, submit
+from flows.fan_out import benchmarked, gather, settle, studied, submit
 from flows.isolation import Workers
 from flows.night import GOOD, REGRESSED, WORK_FAILED, Night, NightSummary
 from flows.observability import publish_leaderboard
@@ -66,6 +66,10 @@ def _measure(night: Night, store: str) -> None:
     submitted = [submit(workload, store) for workload in night.workloads]
     # No candidate is timed before every workload is through: training beside a benchmark would spoil it.
     gathered = [gather(one) for one in submitted]
+    if night.info.profile == "full":
+        explained = [studied(result, store) for result in gathered]
+        gathered = [result for result, _ in explained]
+        night.remarks += [remark for _, remarks in explained for remark in remarks]
     for result in gathered:
         night.add(benchmarked(result, night.info.profile, store))
 

@@ -24,7 +24,15 @@ from tasks.benchmark import BenchmarkCandidate
 from tasks.gate import GateDecision
 from tasks.package import BundleRef
 from tasks.record import Row, RunInfo, WorkloadResult
-from tasks.refs import BenchmarkResult, CheckpointRef, Comparison, DatasetRef, Evaluation, QuantizedRef
+from tasks.refs import (
+    BenchmarkResult,
+    CheckpointRef,
+    Comparison,
+    DatasetRef,
+    Evaluation,
+    LayerSensitivity,
+    QuantizedRef,
+)
 from tasks.workload.recipe import Recipe, Runtime
 from tasks.workload.workload import Workload
 
@@ -139,6 +147,29 @@ def compare(workload: Workload, baseline: Evaluation, candidates: list[Evaluatio
     label = f"{workload.name}: compare with the baseline"
     result: list[Comparison] = _run(
         "tasks.evaluate:compare_all", label, baseline=baseline, candidates=candidates, store=store
+    )
+    return result
+
+
+@task(
+    name="study layers",
+    task_run_name="{workload.name} · {recipe.name}: study layers",
+    description="Rank the quantized layers by their own noise, and see what keeping the worst ones float gives back.",
+    tags={"evaluate"},
+    **_PLAIN,
+)
+def study(
+    workload: Workload, recipe: Recipe, dataset: DatasetRef, checkpoint: CheckpointRef, store: str
+) -> tuple[LayerSensitivity, ...]:
+    """Prefect task over `tasks.sensitivity.study`."""
+    result: tuple[LayerSensitivity, ...] = _run(
+        "tasks.sensitivity:study",
+        f"{workload.name} · {recipe.name}: study layers",
+        workload=workload,
+        recipe=recipe,
+        dataset=dataset,
+        checkpoint=checkpoint,
+        store=store,
     )
     return result
 

@@ -98,6 +98,7 @@ def layer_rows(run: RunInfo, result: WorkloadResult) -> list[Row]:
                 "reason": module.reason or None,
                 "sqnr_db": found.sqnr_db if found else None,
                 "sensitivity_rank": found.rank if found else None,
+                "kept_float_quality": found.kept_float_quality if found else None,
             }
     return list(rows.values())
 

@@ -104,13 +104,18 @@ class Comparison(Frozen):
 
 
 class LayerSensitivity(Frozen):
-    """Signal to quantization noise of one quantized module's output against float on the same input, in dB."""
+    """Signal to quantization noise of one quantized module's output against float on the same input, in dB.
+
+    ``rank`` is 1 for the module that loses most. ``kept_float_quality`` is the quality with this module and every worse
+    one kept float, where that was evaluated.
+    """
 
     recipe: str
     module: str
     type: str
     sqnr_db: float
     rank: int
+    kept_float_quality: float | None = None
 
 
 class Timing(Frozen):

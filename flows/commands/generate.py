@@ -56,7 +56,7 @@ def command(
         )
     chosen = _workload(workload)
     recipes = _recipes(chosen, recipe, compare)
-    texts = [_text(chosen, one, ArtifactStore(Path(store)), words, temperature, seed) for one in recipes]
+    texts = [_text(chosen, one, ArtifactStore(store), words, temperature, seed) for one in recipes]
     if compare:
         _print_columns([one.name for one in recipes], texts, output)
     else:

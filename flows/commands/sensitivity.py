@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -49,7 +48,7 @@ def command(workload: tuple[str, ...], recipe: tuple[str, ...], keep: str, forma
 
     chosen, one = _chosen(workload, recipe)
     counts = _counts(keep)
-    artifacts = ArtifactStore(Path(store))
+    artifacts = ArtifactStore(store)
     with reporter_for(Console(stderr=True)) as reporter:
 
         def progress(done: float, total: float, unit: str = "") -> None:
