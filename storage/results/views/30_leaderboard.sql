@@ -4,13 +4,10 @@
 create macro leaderboard_on(asked) as table
 with newest as (
     select rows.*
-    from candidates as rows
-    join (
-        select workload, arg_max(run_id, (night, measured_at)) as run_id
-        from measurements
-        where asked is null or night = asked
-        group by workload
-    ) as last using (workload, run_id)
+    from measurements as rows
+    join newest_runs(asked) as last using (workload, night, run_id)
+    where setting = 'primary'
+    qualify attempt = max(attempt) over (partition by workload, recipe, runtime)
 ),
 best_float as (
     select
@@ -32,7 +29,7 @@ judged as (
         coalesce(newest.speedup, case when newest.is_baseline then 1.0 end) as ratio,
         ratio / best_float.best_float_speedup as speedup_over_best_float
     from newest
-    left join promotions using (run_id, workload, recipe, runtime)
+    left join promotions using (run_id, night, workload, recipe, runtime)
     left join best_float using (workload)
 )
 select

@@ -13,10 +13,7 @@ create macro least_quality_effect() as 0.01;  -- the same for a quality without 
 
 create macro regressions_on(asked) as table
 with tonight as materialized (  -- each workload's run of that night (of its newest night where none is asked for)
-    select workload, arg_max(run_id, (night, measured_at)) as run_id, max(night) as night
-    from measurements
-    where asked is null or night = asked
-    group by workload
+    from newest_runs(asked)
 ),
 hosts as (
     select distinct tonight.workload, tonight.run_id, tonight.night, rows.fingerprint, rows.profile
@@ -30,14 +27,16 @@ history as materialized (  -- one row per candidate and night up to tonight, on 
         rows.baseline, rows.threads, rows.batch_size, rows.status, rows.verdict, rows.is_baseline,
         rows.speedup, rows.speedup_low, rows.speedup_high, rows.size_bytes, rows.higher_is_better,
         rows.quality, rows.quality_difference, rows.quality_difference_low, rows.quality_difference_high
-    from candidates as rows
+    from measurements as rows
     join hosts using (workload, fingerprint, profile)
-    where rows.night <= hosts.night
+    where rows.setting = 'primary'
+        and rows.night between (select min(night) - history_days() from tonight) and (select max(night) from tonight)
+        and rows.night <= hosts.night
         and rows.night > hosts.night - history_days()
         and (rows.night < hosts.night or rows.run_id = hosts.run_id)
     qualify row_number() over (
         partition by rows.workload, rows.recipe, rows.runtime, fingerprint, profile, rows.night
-        order by rows.measured_at desc
+        order by rows.measured_at desc, rows.attempt desc
     ) = 1
 ),
 points as (  -- metric, value, interval, direction (1: more is better), least effect as a share of the reference
