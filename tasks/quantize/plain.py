@@ -1,4 +1,4 @@
-"""Method ``none``: the float model as it is, in one memory format or the other."""
+"""Method ``none``: the float model as it is, in one memory format or the other, with oneDNN or without."""
 
 from __future__ import annotations
 
@@ -28,15 +28,35 @@ class ChannelsLast(nn.Module):
         )
 
 
+class WithoutOneDnn(nn.Module):
+    """A model that is called with oneDNN switched off, whatever the process has it set to."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, *inputs: Tensor) -> Any:
+        """Call the model on torch's own kernels."""
+        switch = cast(Any, torch.backends.mkldnn)
+        before = switch.enabled
+        switch.enabled = False
+        try:
+            return self.model(*inputs)
+        finally:
+            switch.enabled = before
+
+
 class Plain:
     """Leaves every module float."""
 
     def convert(self, model: nn.Module, recipe: Recipe, context: Context) -> Converted:
-        """Bring the model into the recipe's memory format."""
+        """Bring the model into the recipe's memory format, and switch oneDNN off where it says so."""
         coverage = cover(leaves_of(model), quantized=(), reasons={}, otherwise="a float recipe")
         return Converted(self.skeleton(model, recipe, "", context.example_inputs), "", coverage)
 
     def skeleton(self, model: nn.Module, recipe: Recipe, flow: str, example_inputs: Mapping[str, Tensor]) -> nn.Module:
-        """The model itself, wrapped where its memory format is another."""
+        """The model itself, wrapped for what the recipe asks."""
         del flow, example_inputs
-        return ChannelsLast(model) if cast(FloatRecipe, recipe).memory_format == "channels-last" else model
+        asked = cast(FloatRecipe, recipe)
+        formatted = ChannelsLast(model) if asked.memory_format == "channels-last" else model
+        return formatted if asked.onednn else WithoutOneDnn(formatted)

@@ -40,7 +40,7 @@ class FactorySpec(Section):
 
     kind: Literal["factory"]
     factory: str = Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
-    arguments: dict[str, Any] = {}
+    arguments: dict[str, Any] = Field(default_factory=dict)
 
 
 Model = Annotated[

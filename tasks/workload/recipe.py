@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
 
 from tasks.workload.base import Section, Slug
 
@@ -20,10 +20,21 @@ class _Recipe(Section):
 
 
 class FloatRecipe(_Recipe):
-    """The model as it is; the candidates that a speed-up must beat."""
+    """The model as it is; the candidates that a speed-up must beat.
+
+    ``onednn = false`` runs it without oneDNN's kernels, which for a recurrent layer's single steps are slower than
+    torch's own. It is a switch of the calling process, which a TorchScript file cannot carry: eager only.
+    """
 
     method: Literal["none"]
     memory_format: Literal["contiguous", "channels-last"] = "contiguous"
+    onednn: bool = True
+
+    @model_validator(mode="after")
+    def _switch_is_for_eager_only(self) -> Self:
+        if not self.onednn and self.runtimes != ("eager",):
+            raise ValueError(f'recipe "{self.name}": onednn = false needs runtimes = ["eager"]')
+        return self
 
 
 class DynamicRecipe(_Recipe):

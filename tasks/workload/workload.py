@@ -72,7 +72,9 @@ class Workload(Section):
         data, models, methods = _ALLOWED[self.purpose]
         for key, kind, allowed in (("data", self.data.kind, data), ("model", self.model.kind, models)):
             if kind not in allowed:
-                raise ValueError(f'{key}.kind "{kind}" does not fit purpose "{self.purpose}": expected one of {sorted(allowed)}')
+                raise ValueError(
+                    f'{key}.kind "{kind}" does not fit purpose "{self.purpose}": expected one of {sorted(allowed)}'
+                )
         names = [recipe.name for recipe in self.recipe]
         if len(set(names)) != len(names):
             raise ValueError(f"recipe names must differ: {names}")

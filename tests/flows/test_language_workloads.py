@@ -20,6 +20,7 @@ def test_the_example_for_wikitext_selects_every_recipe() -> None:
     workload = read_workload(ROOT / "docs" / "examples" / "wikitext.toml")
     assert [recipe.name for recipe in workload.recipe] == [
         "float",
+        "float-without-onednn",
         "dynamic-int8",
         "dynamic-int8-per-channel",
         "dynamic-int8-embedding8",

@@ -64,7 +64,7 @@ def longer(inputs: dict[str, Tensor], vocabulary: int) -> dict[str, Tensor]:
     return {"tokens": tokens, "h": torch.full((layers, 5, width), 0.3), "c": torch.full((layers, 5, width), -0.2)}
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("recipe", [name for name in RECIPES if name != "float-without-onednn"])
 def test_both_runtimes_agree_bit_for_bit_at_any_length_and_batch_size(site: Site, recipe: str) -> None:
     eager, script = site.load(recipe), site.load(recipe, "torchscript")
     for inputs in (site.inputs(), longer(site.inputs(), site.dataset.vocabulary)):
@@ -85,6 +85,16 @@ def test_quantized_outputs_are_near_float_but_not_float(site: Site, recipe: str)
 @pytest.mark.parametrize("recipe", ["float", "float-channels-last"])
 def test_float_recipes_compute_what_the_checkpoint_computes(site: Site, recipe: str) -> None:
     assert same(call(site.load(recipe), site.inputs()), call(site.float_model(), site.inputs()))
+
+
+def test_without_onednn_the_switch_is_off_inside_and_as_before_outside(site: Site) -> None:
+    model, seen = site.load("float-without-onednn"), []
+    model.model.encoder.register_forward_hook(lambda *_: seen.append(torch.backends.mkldnn.enabled))
+    before = torch.backends.mkldnn.enabled
+    for output, wanted in zip(call(model, site.inputs()), call(site.float_model(), site.inputs()), strict=True):
+        assert torch.allclose(output, wanted, atol=1e-6)
+    assert seen == [False]
+    assert torch.backends.mkldnn.enabled == before
 
 
 def test_weights_are_int8_in_the_quantized_model(site: Site) -> None:

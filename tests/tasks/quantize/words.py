@@ -18,6 +18,7 @@ from tasks.workload import Workload
 RECIPES: dict[str, dict[str, Any]] = {
     "float": {"method": "none"},
     "float-channels-last": {"method": "none", "memory_format": "channels-last"},
+    "float-without-onednn": {"method": "none", "onednn": False},
     "int8": {"method": "dynamic"},
     "int8-per-channel": {"method": "dynamic", "per_channel": True},
     "int8-embedding8": {"method": "dynamic", "embedding_bits": 8},

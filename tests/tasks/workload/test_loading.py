@@ -91,6 +91,12 @@ def test_a_method_that_does_not_fit_the_purpose_is_refused(tmp_path):
     )
 
 
+def test_switching_onednn_off_is_refused_where_a_file_could_not_carry_it(tmp_path):
+    assert "onednn = false needs" in _refused(
+        tmp_path, 'method = "none"', 'method = "none"\nonednn = false\nruntimes = ["eager", "torchscript"]'
+    )
+
+
 def test_a_model_that_does_not_fit_the_purpose_is_refused(tmp_path):
     assert 'model.kind "lstm" does not fit' in _refused(tmp_path, 'kind = "word-lm"', 'kind = "lstm"')
 
