@@ -7,7 +7,6 @@ one rename, when every file in it is on disk and listed, with size and SHA-256, 
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping
@@ -16,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from storage.digest import digest_of, file_digest
-from storage.errors import StoreError
+from storage.errors import StoreError, unwritable
 from storage.mirror import MANIFEST, ArtifactMirror
-from storage.root import StoreRoot, cache_folder, url_key
+from storage.root import StoreRoot, cache_folder, fsync, url_key
 
 
 class ArtifactStore:
@@ -89,7 +88,7 @@ class ArtifactStore:
         try:
             work.mkdir(parents=True)
         except OSError as error:
-            raise _unwritable(self.root, error) from error
+            raise unwritable(self.root, error) from error
         try:
             yield work
             self._publish(work, final, kind, digest, made_from)
@@ -98,7 +97,7 @@ class ArtifactStore:
         except OSError as error:
             # Disk full and lost permissions surface here, whichever write they hit.
             if error.filename is None or str(self.root) in str(error.filename):
-                raise _unwritable(self.root, error) from error
+                raise unwritable(self.root, error) from error
             raise
         finally:
             shutil.rmtree(work, ignore_errors=True)
@@ -115,7 +114,7 @@ class ArtifactStore:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise _unwritable(self.root, error) from error
+            raise unwritable(self.root, error) from error
         return folder
 
     def _publish(self, work: Path, final: Path, kind: str, digest: str, made_from: Mapping[str, Any]) -> None:
@@ -127,8 +126,8 @@ class ArtifactStore:
         manifest = {"kind": kind, "digest": digest, "made_from": dict(made_from), "files": files}
         (work / MANIFEST).write_text(json.dumps(manifest, indent=1, sort_keys=True), encoding="utf-8")
         for path in work.rglob("*"):
-            _fsync(path)
-        _fsync(work)
+            fsync(path)
+        fsync(work)
         final.parent.mkdir(parents=True, exist_ok=True)
         try:
             work.rename(final)
@@ -136,7 +135,7 @@ class ArtifactStore:
             if not (final / MANIFEST).is_file():
                 raise
             return
-        _fsync(final.parent)
+        fsync(final.parent)
 
     def _folder(self, kind: str, digest: str) -> Path:
         return self._artifacts / kind / digest[:2] / digest
@@ -145,19 +144,3 @@ class ArtifactStore:
 def artifact_digest(kind: str, made_from: Mapping[str, Any]) -> str:
     """Name an artifact by everything that decides its content."""
     return digest_of({"kind": kind, "made_from": dict(made_from)})
-
-
-def _fsync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _unwritable(root: Path, error: OSError) -> StoreError:
-    return StoreError(
-        f"The store {root} cannot be written: {error.strerror or error}.",
-        hint="Free some space or mend the permissions, or choose another place with --store; the next run goes on "
-        "from what is already there.",
-    )

@@ -7,7 +7,6 @@ is replaced in one step, after the bundle that it names is there.
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import time
@@ -22,8 +21,8 @@ from pydantic import ValidationError
 
 from storage.checksums import SUMS, check_sums
 from storage.current import Current, Switch
-from storage.errors import ConfigurationError, StoreError
-from storage.root import StoreRoot, cache_folder, url_key
+from storage.errors import ConfigurationError, StoreError, unwritable
+from storage.root import StoreRoot, cache_folder, fsync, url_key
 
 _WORKLOAD = re.compile(r"[a-z0-9][a-z0-9.-]{0,62}")
 _VERSION = re.compile(r"\d{4}-\d{2}-\d{2}-[0-9a-f]{12}")
@@ -121,7 +120,7 @@ class BundleStore:
             folder = drafts / uuid.uuid4().hex
             folder.mkdir()
         except OSError as error:
-            raise _unwritable(self.root, error) from error
+            raise unwritable(self.root.url, error) from error
         try:
             yield folder
         finally:
@@ -232,15 +231,15 @@ def _rename(root: StoreRoot, draft: Path, final: Path) -> bool:
     try:
         for path in draft.iterdir():
             path.chmod(0o444)
-            _fsync(path)
-        _fsync(draft)
+            fsync(path)
+        fsync(draft)
         final.parent.mkdir(parents=True, exist_ok=True)
         draft.rename(final)
-        _fsync(final.parent)
+        fsync(final.parent)
     except OSError as error:
         if (final / SUMS).is_file():
             return False
-        raise _unwritable(root, error) from error
+        raise unwritable(root.url, error) from error
     return True
 
 
@@ -259,18 +258,3 @@ def _checked(name: str, pattern: re.Pattern[str]) -> str:
 
 def _now() -> datetime:
     return datetime.now(UTC).replace(microsecond=0)
-
-
-def _fsync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _unwritable(root: StoreRoot, error: OSError) -> StoreError:
-    return StoreError(
-        f"The store {root.url} cannot be written: {error.strerror or error}.",
-        hint="Free some space or mend the permissions, or choose another place with --store.",
-    )

@@ -65,6 +65,15 @@ class StoreError(NightquantError):
     """The store cannot be read or written, or holds something broken."""
 
 
+def unwritable(place: object, error: OSError) -> StoreError:
+    """What to tell of a store that cannot be written, from the operating system's own reason."""
+    return StoreError(
+        f"The store {place} cannot be written: {error.strerror or error}.",
+        hint="Free some space or mend the permissions, or choose another place with --store; the next run goes on "
+        "from what is already there.",
+    )
+
+
 class BundleError(NightquantError):
     """A bundle is incomplete, tampered with or does not reproduce its golden outputs."""
 

@@ -10,8 +10,8 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from storage.errors import StoreError
-from storage.root import Entry, StoreRoot, file_lock
+from storage.errors import unwritable
+from storage.root import Entry, StoreRoot, file_lock, fsync
 
 if TYPE_CHECKING:
     import pyarrow.fs
@@ -70,7 +70,7 @@ class LocalRoot(StoreRoot):
                     os.link(temporary, target)
                 except FileExistsError:
                     return False
-            fsync_folder(target.parent)
+            fsync(target.parent)
         return True
 
     def put(self, name: str, content: bytes | Path) -> None:
@@ -80,7 +80,7 @@ class LocalRoot(StoreRoot):
             target.parent.mkdir(parents=True, exist_ok=True)
             with _written_beside(target, content) as temporary:
                 temporary.replace(target)
-            fsync_folder(target.parent)
+            fsync(target.parent)
 
     def download(self, name: str, target: Path) -> None:
         """Copy a file to a local path."""
@@ -110,10 +110,7 @@ class LocalRoot(StoreRoot):
         try:
             yield
         except OSError as error:
-            raise StoreError(
-                f"The store {self.url} cannot be written: {error.strerror or error}.",
-                hint="Free some space or mend the permissions, or choose another place with --store.",
-            ) from error
+            raise unwritable(self.url, error) from error
 
 
 @contextmanager
@@ -125,16 +122,7 @@ def _written_beside(target: Path, content: bytes | Path) -> Iterator[Path]:
             shutil.copyfile(content, temporary)
         else:
             temporary.write_bytes(content)
-        fsync_folder(temporary)
+        fsync(temporary)
         yield temporary
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def fsync_folder(path: Path) -> None:
-    """Flush a folder (or a file) to disk."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

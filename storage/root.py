@@ -140,3 +140,12 @@ def file_lock(path: Path, *, shared: bool = False) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
+
+
+def fsync(path: Path) -> None:
+    """Flush a file or a folder to disk."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -27,12 +27,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from storage.exchange import exchange
-from storage.local_root import fsync_folder
 from storage.results.catalog import refresh
 from storage.results.layout import RUNS_KEY, CompactedFile, Files, RunFile, broken, find_files, folder, months_of
 from storage.results.tables import TABLES, Table
 from storage.results.writer import serialized
-from storage.root import StoreRoot
+from storage.root import StoreRoot, fsync
 
 # A run begun before midnight may publish into the old month for a while; nothing is gained by being in time.
 MONTH_SETTLES = dt.timedelta(days=2)
@@ -159,13 +158,13 @@ def _exchange_month(root: StoreRoot, base: Path, table: Table, whole: CompactedF
     target = prepared / PurePosixPath(visible).name
     if not target.exists():
         target.hardlink_to(base / whole.entry.name)
-    fsync_folder(prepared)
+    fsync(prepared)
     month = (base / visible).parent
     month.mkdir(parents=True, exist_ok=True)
     # Exclusive: a writer links its file by name, which must not change folders under its hands.
     with root.lock("results"):
         exchange(prepared, month)
-    fsync_folder(month.parent)
+    fsync(month.parent)
     _sweep(root, table)
 
 
@@ -182,5 +181,5 @@ def _sweep(root: StoreRoot, table: Table) -> None:
                 continue
             month.mkdir(parents=True, exist_ok=True)
             back.hardlink_to(path)
-            fsync_folder(month)
+            fsync(month)
         shutil.rmtree(taken)
