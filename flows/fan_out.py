@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from prefect.futures import PrefectFuture
 
 from flows import steps
+from flows.placement import place_benchmarks
+from flows.settings import Settings
+from storage.errors import MeasurementError
 from tasks.benchmark import BenchmarkCandidate
 from tasks.record import CandidateResult, Failure, WorkloadResult
 from tasks.refs import ArtifactRef, CheckpointRef, Comparison, DatasetRef, Evaluation, LayerSensitivity, QuantizedRef
@@ -130,10 +135,29 @@ def studied(result: WorkloadResult, store: str) -> tuple[WorkloadResult, list[st
     return result.model_copy(update={"sensitivities": tuple(found)}), remarks
 
 
-def benchmarked(result: WorkloadResult, profile: str, store: str) -> WorkloadResult:
-    """Time every candidate that came this far; one that is refused (its output was wrong, say) has failed."""
-    workload = result.workload
-    ready = [one for one in result.candidates if one.failure is None]
+def benchmarked(
+    results: list[WorkloadResult], settings: Settings, store: str, task_runner: object
+) -> Iterator[WorkloadResult]:
+    """Time every workload's candidates, on hosts of the wanted fingerprint only; give each workload that is through.
+
+    A cluster gets all workloads at once and times one on each host; a host of its own times one after the other.
+    """
+    try:
+        placement = place_benchmarks(settings, task_runner)
+    except MeasurementError as error:
+        yield from (fail_rest(result, "benchmark", str(error)) for result in results)
+        return
+
+    def begin(index: int, result: WorkloadResult) -> tuple[WorkloadResult, PrefectFuture[Any] | None]:
+        with placement.at(index):
+            return result, _begin_benchmark(result, settings, store)
+
+    begun = itertools.starmap(begin, enumerate(results))
+    for result, future in list(begun) if placement.ahead else begun:
+        yield result if future is None else _with_benchmark(result, future)
+
+
+def _begin_benchmark(result: WorkloadResult, settings: Settings, store: str) -> PrefectFuture[Any] | None:
     candidates = [
         BenchmarkCandidate(
             recipe=one.recipe,
@@ -141,12 +165,18 @@ def benchmarked(result: WorkloadResult, profile: str, store: str) -> WorkloadRes
             artifact=ArtifactRef(kind=one.quantized.kind, digest=one.quantized.digest),
             outputs=one.evaluation.outputs,
         )
-        for one in ready
-        if one.quantized is not None and one.evaluation is not None
+        for one in result.candidates
+        if one.failure is None and one.quantized is not None and one.evaluation is not None
     ]
     if not candidates or result.dataset is None:
-        return result
-    future = steps.benchmark.submit(workload, candidates, result.dataset, profile, store)
+        return None
+    return steps.benchmark.submit(
+        result.workload, candidates, result.dataset, settings.profile, store, settings.fingerprint
+    )
+
+
+def _with_benchmark(result: WorkloadResult, future: PrefectFuture[Any]) -> WorkloadResult:
+    """Add the benchmark; a candidate that it refused (its output was wrong, say) has failed."""
     attempts, failure = settle(future, "benchmark")
     if failure is not None:
         return fail_rest(result, failure.stage, failure.error)
@@ -166,9 +196,13 @@ def benchmarked(result: WorkloadResult, profile: str, store: str) -> WorkloadRes
 
 def settle(future: PrefectFuture[Any], stage: str) -> tuple[Any, Failure | None]:
     """Wait for a stage; give its result, or None and why it failed."""
-    future.wait()
-    outcome = future.result(raise_on_failure=False)
-    if future.state.is_completed():
+    try:
+        future.wait()
+        outcome = future.result(raise_on_failure=False)
+    except Exception as lost:  # noqa: BLE001 - a worker that is gone: each task runner has errors of its own for it
+        return None, Failure(stage=stage, error=f"The worker was lost: {lost or type(lost).__name__}")
+    state = future.state
+    if state.is_completed():
         return outcome, None
-    text = str(outcome) if isinstance(outcome, BaseException) else (future.state.message or future.state.name)
+    text = str(outcome) if isinstance(outcome, BaseException) else (state.message or state.name)
     return None, Failure(stage=stage, error=text or type(outcome).__name__)

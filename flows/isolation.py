@@ -81,10 +81,18 @@ class Workers:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if kind is None:
-            self._pool.close()  # type: ignore[no-untyped-call]  # pebble's own annotations stop here
-        else:
-            self._pool.stop()  # type: ignore[no-untyped-call]
+        if kind is not None:
+            self.stop()
+            return
+        self._pool.close()  # type: ignore[no-untyped-call]  # pebble's own annotations stop here
+        self._clean_up()
+
+    def stop(self) -> None:
+        """End the workers now, whatever they are at."""
+        self._pool.stop()  # type: ignore[no-untyped-call]
+        self._clean_up()
+
+    def _clean_up(self) -> None:
         self._pool.join()
         self._socket.close()
         self._folder.cleanup()
@@ -154,11 +162,15 @@ def _begin_worker(threads: int) -> None:
         os.environ[name] = str(threads)
     # Control-C reaches the whole process group; the parent decides what becomes of its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent()
 
 
-def _end_with_parent() -> None:
-    """End this worker when the flow's process is gone: SIGKILL leaves nobody to tell it."""
+def end_with_parent() -> None:
+    """End this process when the one that started it is gone: SIGKILL leaves nobody to tell it."""
+    threading.Thread(target=_wait_for_parent, daemon=True).start()
+
+
+def _wait_for_parent() -> None:
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

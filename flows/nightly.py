@@ -10,6 +10,7 @@ from typing import Any
 
 from prefect import flow
 from prefect.client.schemas.objects import State
+from prefect.context import FlowRunContext
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run as this_flow_run
 from prefect.states import Completed, Failed
@@ -27,6 +28,7 @@ from flows.site import Site, at_site, current_reporter
 from flows.task_runners import make_task_runner
 from storage.results.catalog import refresh
 from storage.results.regressions import Regression, find_regressions
+from storage.root import StoreRoot
 from tasks.gate import judge, promotion_rows
 from tasks.record import layer_rows
 
@@ -46,13 +48,14 @@ def nightly_quantization(request: NightlyRequest = NightlyRequest()) -> State[An
     """
     began = time.perf_counter()
     settings = load_settings(store=request.store, profile=request.profile)
+    store = StoreRoot.of(settings.store).url  # absolute: another process may have another working folder
     night = Night.begin(request, settings, str(this_flow_run.id or ""))
     with ExitStack() as stack:
         site = _open_site(stack, settings)
         try:
-            _measure(night, settings.store)
-            _record(night, settings.store)
-            _hand_over(night, settings.store)
+            _measure(night, settings, store)
+            _record(night, store)
+            _hand_over(night, store)
             findings = _finish(night, settings, request)
         except BaseException as stop:
             _keep_what_is_finished(night, settings.store, stop)
@@ -62,7 +65,7 @@ def nightly_quantization(request: NightlyRequest = NightlyRequest()) -> State[An
     return state(message=summary.message, data=summary)
 
 
-def _measure(night: Night, store: str) -> None:
+def _measure(night: Night, settings: Settings, store: str) -> None:
     submitted = [submit(workload, store) for workload in night.workloads]
     # No candidate is timed before every workload is through: training beside a benchmark would spoil it.
     gathered = [gather(one) for one in submitted]
@@ -70,8 +73,13 @@ def _measure(night: Night, store: str) -> None:
         explained = [studied(result, store) for result in gathered]
         gathered = [result for result, _ in explained]
         night.remarks += [remark for _, remarks in explained for remark in remarks]
-    for result in gathered:
-        night.add(benchmarked(result, night.info.profile, store))
+    for result in benchmarked(gathered, settings, store, _task_runner()):
+        night.add(result)
+
+
+def _task_runner() -> object:
+    run = FlowRunContext.get()
+    return run.task_runner if run else None
 
 
 def _record(night: Night, store: str) -> None:

@@ -6,16 +6,20 @@ and uses one worker process of its own.
 
 from __future__ import annotations
 
+import multiprocessing
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cache
+from multiprocessing.util import Finalize
 from typing import Any, Protocol
 
 from flows.isolation import STARTED, Workers
+from flows.settings import load_settings
 
 Watcher = Callable[[float, float, str], None]
 
@@ -102,6 +106,7 @@ class Site:
 
 
 _SITE: ContextVar[Site] = ContextVar("nightquant_site")
+_FIRST = threading.Lock()
 
 
 _REPORTER: ContextVar[Reporter] = ContextVar("nightquant_reporter")
@@ -137,9 +142,19 @@ def current_site() -> Site:
     return _SITE.get(None) or _remote_site()
 
 
-@cache
 def _remote_site() -> Site:
-    # The worker process ends with this one (see flows.isolation), so nothing needs to close it.
-    workers = Workers(count=1, threads=max(1, len(os.sched_getaffinity(0)) // 2)).__enter__()
-    timeout_s = float(os.environ.get("NIGHTQUANT_STAGE_TIMEOUT_S", 4 * 3600))
-    return Site(workers, Silence(), timeout_s)
+    with _FIRST:  # tasks on two threads of a Dask worker share its one process
+        return _make_remote_site()
+
+
+@cache
+def _make_remote_site() -> Site:
+    settings = load_settings()
+    # Python denies children to the daemonic processes that Dask's workers are, because they might be left behind; ours
+    # end with their parent (see flows.isolation).
+    multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
+    threads = max(1, len(os.sched_getaffinity(0)) // settings.workers)
+    workers = Workers(count=1, threads=threads).__enter__()
+    # Not atexit: multiprocessing waits for a process's children before that.
+    Finalize(None, workers.stop, exitpriority=100)
+    return Site(workers, Silence(), settings.stage_timeout_s)

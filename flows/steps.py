@@ -6,6 +6,8 @@ digest what exists and a measurement must never be looked up.
 
 from __future__ import annotations
 
+import os
+import platform
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -16,6 +18,7 @@ from prefect.cache_policies import NO_CACHE
 from prefect.logging import get_run_logger
 
 from flows.observability import ProgressArtifact
+from flows.placement import require_fingerprint
 from flows.site import current_site
 from storage.report import write_report
 from storage.results.writer import ResultsStore
@@ -52,7 +55,7 @@ _FROM_OUTSIDE: dict[str, Any] = _PLAIN | {
 
 def _run(stage: str, label: str, **arguments: Any) -> Any:
     logger = get_run_logger()
-    logger.info("%s: started", label)
+    logger.info("%s: started on %s, process %d", label, platform.node(), os.getpid())
     progress = ProgressArtifact(label)
     result = current_site().run(stage, label, progress.progressed, **arguments)
     progress.finished()
@@ -182,9 +185,15 @@ def study(
     **_PLAIN,
 )
 def benchmark(
-    workload: Workload, candidates: list[BenchmarkCandidate], dataset: DatasetRef, profile: str, store: str
+    workload: Workload,
+    candidates: list[BenchmarkCandidate],
+    dataset: DatasetRef,
+    profile: str,
+    store: str,
+    fingerprint: str = "",
 ) -> list[BenchmarkResult]:
-    """Prefect task over `tasks.benchmark.benchmark_with_rerun`."""
+    """Prefect task over `tasks.benchmark.benchmark_with_rerun`; refuses hosts of another `fingerprint` ("": any)."""
+    require_fingerprint(fingerprint)
     result: list[BenchmarkResult] = _run(
         "tasks.benchmark:benchmark_with_rerun",
         f"{workload.name}: benchmark",

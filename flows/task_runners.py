@@ -8,6 +8,7 @@ from typing import Any
 
 from prefect.task_runners import ProcessPoolTaskRunner, TaskRunner, ThreadPoolTaskRunner
 
+from flows.isolation import end_with_parent
 from flows.settings import Settings
 from storage.errors import ConfigurationError
 
@@ -31,7 +32,7 @@ def _threads(settings: Settings) -> TaskRunner[Any]:
 
 
 def _processes(settings: Settings) -> TaskRunner[Any]:
-    return ProcessPoolTaskRunner(max_workers=settings.workers)
+    return ProcessPoolTaskRunner(max_workers=settings.workers, initializer=end_with_parent)
 
 
 def _dask(settings: Settings) -> TaskRunner[Any]:
@@ -43,7 +44,8 @@ def _dask(settings: Settings) -> TaskRunner[Any]:
         ) from error
     if settings.dask_address:
         return DaskTaskRunner(address=settings.dask_address)
-    return DaskTaskRunner(cluster_kwargs={"n_workers": settings.workers, "threads_per_worker": 1})
+    local = {"n_workers": settings.workers, "threads_per_worker": 1, "processes": True, "dashboard_address": None}
+    return DaskTaskRunner(cluster_kwargs=local)
 
 
 def _ray(settings: Settings) -> TaskRunner[Any]:

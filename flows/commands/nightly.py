@@ -130,9 +130,11 @@ def _show(console: Console, summary: NightSummary) -> None:
 
 def _show_timings(console: Console, summary: NightSummary, server_s: float) -> None:
     rest = summary.wall_s - summary.busy_s
+    # Stages that ran in other processes or on other hosts kept their own clocks.
+    split = f", of which {rest:.1f} s ({100 * rest / summary.wall_s:.1f}%) outside the stages"
     console.print(
-        f"[bold]Timings[/bold]   Prefect's server {server_s:.1f} s; flow {summary.wall_s:.1f} s, of which "
-        f"{rest:.1f} s ({100 * rest / summary.wall_s:.1f}%) outside the stages",
+        f"[bold]Timings[/bold]   Prefect's server {server_s:.1f} s; flow {summary.wall_s:.1f} s"
+        f"{split if summary.busy_s else ''}",
         highlight=False,
         soft_wrap=True,
     )
