@@ -246,7 +246,11 @@ def _rename(root: StoreRoot, draft: Path, final: Path) -> bool:
 def _remove_abandoned(drafts: Path) -> None:
     """Remove what killed publishers left a day or more ago."""
     for folder in drafts.iterdir():
-        if time.time() - folder.stat().st_mtime > _ABANDONED_S:
+        try:
+            age_s = time.time() - folder.stat().st_mtime
+        except FileNotFoundError:  # its publisher has just made a bundle of it
+            continue
+        if age_s > _ABANDONED_S:
             shutil.rmtree(folder, ignore_errors=True)
 
 
