@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable
 from typing import Any
@@ -56,7 +57,12 @@ def _ray(settings: Settings) -> TaskRunner[Any]:
         raise ConfigurationError(
             "The task runner ray is not installed.", hint="Install it: pip install 'nightquant[ray]'."
         ) from error
-    local = {"num_cpus": settings.workers, "include_dashboard": False}
+    local = {
+        "num_cpus": settings.workers,
+        "include_dashboard": False,
+        "logging_level": logging.WARNING,
+        "log_to_driver": False,  # the terminal is the reporter's; Prefect's run log has what the stages said
+    }
     runner: TaskRunner[Any] = RayTaskRunner(
         address=settings.ray_address or None, init_kwargs=None if settings.ray_address else local
     )
