@@ -9,13 +9,13 @@ from pathlib import Path
 
 
 class Command:
-    """``nightquant`` in a process of its own, whose descendants can be found even when it is gone."""
+    """``nightquant`` (or another module) in its own process; its descendants can be found even when it is gone."""
 
-    def __init__(self, *arguments, home, cwd):
+    def __init__(self, *arguments, home, cwd, module="flows"):
         # Not NIGHTQUANT_…: settings refuse what they do not know.
         self.mark = uuid.uuid4().hex
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "flows", *arguments],
+            [sys.executable, "-m", module, *arguments],
             cwd=cwd,
             env=os.environ | {"PREFECT_HOME": str(home), "MARK_OF_THIS_TEST": self.mark},
             stdout=subprocess.PIPE,

@@ -1,5 +1,7 @@
 """Which hosts benchmarks go to."""
 
+import os
+
 import pytest
 
 from flows.placement import Host, Placement, choose, place_benchmarks, require_fingerprint, this_host
@@ -61,3 +63,45 @@ def test_submissions_take_the_hosts_in_turns():
         with placement.at(index):
             pass
     assert entered == ["left", "right", "left"]
+
+
+@pytest.mark.slow
+@pytest.mark.server
+def test_benchmarks_of_a_dask_cluster_go_to_one_worker_of_each_host_and_a_lost_worker_is_a_failure(prefect_server):
+    pytest.importorskip("prefect_dask", reason="the dask extra is not installed")
+    from dask import config
+    from prefect import flow, task
+    from prefect.context import FlowRunContext
+
+    from flows.fan_out import settle
+    from flows.task_runners import make_task_runner
+
+    settings = Settings(task_runner="dask", workers=2, fingerprint=this_host().fingerprint)
+
+    @task
+    def process():
+        return os.getpid()
+
+    @task
+    def die():
+        os._exit(7)
+
+    @flow(task_runner=make_task_runner(settings))
+    def cluster():
+        placement = place_benchmarks(settings, FlowRunContext.get().task_runner)
+        pinned = []
+        for index in range(6):
+            with placement.at(index):
+                pinned.append(process.submit())
+        with pytest.raises(MeasurementError, match="wanted on hosts of fingerprint bbbb"):
+            place_benchmarks(settings.model_copy(update={"fingerprint": SLOW}), FlowRunContext.get().task_runner)
+        return len(placement.spots), {settle(one, "benchmark")[0] for one in pinned}, settle(die.submit(), "evaluate")
+
+    with config.set({"distributed.scheduler.allowed-failures": 0}):
+        hosts, processes, (nothing, failure) = cluster()
+    assert hosts == 1
+    assert len(processes) == 1
+    assert os.getpid() not in processes
+    assert nothing is None
+    assert failure.stage == "evaluate"
+    assert failure.error.startswith("The worker was lost: ")

@@ -1,0 +1,218 @@
+"""How far a night scales: 24 candidates on one and on two workers, measured; 1,000 candidates on 50 hosts, simulated.
+
+Usage: ``python -m benchmarks.scale [--write docs/scale.md]``. The workloads are generated, the stages and Prefect are
+the real ones; ``--write`` replaces what stands between the document's markers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import platform
+import re
+import statistics
+import tempfile
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks import overhead
+from benchmarks.scale_model import Costs, Outcome, Setting, simulate
+from flows.server import prefect_api
+from storage.root import StoreRoot
+from tasks.workload import Workload, find_workloads
+
+BUILT_IN = Path(__file__).parent.parent / "flows" / "workloads"
+WORKLOADS = 6  # of 2 recipes × 2 runtimes: 24 candidates
+DIMENSION, LAYERS, LENGTH, BATCH = 384, 2, 200, 16
+SETTINGS = (
+    Setting("1 host", 1, 1),
+    Setting("10 hosts", 10, 10),
+    Setting("50 hosts", 50, 50),
+    Setting("50 hosts, 5 of the wanted fingerprint", 50, 5),
+    Setting("50 hosts, benchmarks beside the other stages", 50, 50, barrier=False),
+    Setting("200 hosts", 200, 200),
+)
+
+
+@dataclass
+class Stages:
+    """A reporter that keeps how long each stage took, in seconds."""
+
+    times: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    errors: list[str] = field(default_factory=list)
+
+    def started(self, label: str) -> None:
+        """Ignore it."""
+
+    def progressed(self, label: str, done: float, total: float, unit: str) -> None:
+        """Ignore it."""
+
+    def finished(self, label: str, seconds: float, error: str = "") -> None:
+        """Keep it."""
+        self.times[label.rpartition(": ")[2]].append(seconds)
+        if error:
+            self.errors.append(f"{label}: {error}")
+
+
+@dataclass(frozen=True)
+class Fanned:
+    """What a number of workers took for quantizing and evaluating all candidates, in seconds."""
+
+    workers: int
+    wall_s: float
+    stages: dict[str, list[float]]
+    benchmark_s: float = 0.0
+
+    @property
+    def busy_s(self) -> float:
+        """All stages added up."""
+        return sum(map(sum, self.stages.values()))
+
+
+def generated() -> list[Workload]:
+    """Workloads of one shape and different seeds, so that none finds another's artifacts."""
+    (demo,) = find_workloads(["lstm-demo"], BUILT_IN)
+    base = demo.model_dump(mode="json")
+    return [
+        Workload.model_validate(
+            base
+            | {"name": f"generated-{seed}"}
+            | {"data": base["data"] | {"seed": seed, "length": LENGTH, "batch_size": BATCH}}
+            | {"model": base["model"] | {"dimension": DIMENSION, "layers": LAYERS}}
+            | {"checkpoint": base["checkpoint"] | {"seed": seed}}
+            | {"benchmark": base["benchmark"] | {"batch_size": BATCH, "sequence_length": LENGTH}}
+        )
+        for seed in range(1, WORKLOADS + 1)
+    ]
+
+
+def fan_out(count: int, store: str, *, with_benchmark: bool) -> Fanned:
+    """Quantize and evaluate all candidates with `count` workers of one thread each; data and weights are made before.
+
+    `with_benchmark` also times the first workload's candidates at quick profile, first attempt.
+    """
+    from prefect import flow
+    from prefect.task_runners import ThreadPoolTaskRunner
+
+    from flows import steps
+    from flows.fan_out import benchmarked, gather, submit
+    from flows.isolation import Workers
+    from flows.settings import Settings
+    from flows.site import Site, at_site
+
+    reporter, workloads = Stages(), generated()
+
+    @flow(persist_result=False, task_runner=ThreadPoolTaskRunner(max_workers=64))
+    def night() -> tuple[float, float]:
+        with Workers(count, threads=1) as workers, at_site(Site(workers, reporter, 3600.0)):
+            datasets = [(one, steps.prepare.submit(one, store)) for one in workloads]
+            for made in [steps.obtain.submit(one, dataset, store) for one, dataset in datasets]:
+                made.result()
+            reporter.times.clear()
+            began = time.perf_counter()
+            results = [gather(one) for one in [submit(workload, store) for workload in workloads]]
+            wall_s = time.perf_counter() - began
+            if not with_benchmark:
+                return wall_s, 0.0
+            (timed,) = benchmarked(results[:1], Settings(profile="quick"), store, None)
+            return wall_s, timed.benchmarks[0].wall_s
+
+    wall_s, benchmark_s = night()
+    if reporter.errors:
+        raise SystemExit("\n".join(reporter.errors))
+    stages = {name: times for name, times in reporter.times.items() if name != "benchmark"}
+    return Fanned(count, wall_s, stages, benchmark_s)
+
+
+def store_write_s(store: str) -> float:
+    """Median seconds of a write of 1 MB."""
+    root, content, times = StoreRoot.of(store), bytes(1_000_000), []
+    for number in range(20):
+        began = time.perf_counter()
+        root.put_new(f"writes/{number}", content)
+        times.append(time.perf_counter() - began)
+    return statistics.median(times)
+
+
+def measured_text(runs: list[Fanned], load: float) -> list[str]:
+    """The measurement as a Markdown table."""
+    first = runs[0]
+    lines = [
+        f"{WORKLOADS} generated workloads × 2 recipes × 2 runtimes = {4 * WORKLOADS} candidates (LSTM of {LAYERS} "
+        f"layers, {DIMENSION} wide, {LENGTH} steps, batch {BATCH}); workers of one thread each; {os.cpu_count()} "
+        f"processors, {_cpu()}; load average before: {load:.1f}.",
+        "",
+        "| workers | wall time | stages added up | speed-up | efficiency |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    for run in runs:
+        gain = first.wall_s / run.wall_s
+        share = f"{100 * gain / run.workers:.0f}%"
+        lines.append(f"| {run.workers} | {run.wall_s:.1f} s | {run.busy_s:.1f} s | {gain:.2f}× | {share} |")
+    return lines
+
+
+def costs_text(costs: Costs) -> list[str]:
+    """What goes into the simulation, as Markdown."""
+    lines = ["| what | median |", "| --- | --- |"]
+    lines += [f"| stage: {name} | {1000 * statistics.median(times):.0f} ms |" for name, times in costs.stages.items()]
+    return [
+        *lines,
+        f"| flow's process, per task run (CPU) | {1000 * costs.client_s:.1f} ms |",
+        f"| Prefect's server, per task run (CPU) | {1000 * costs.server_s:.1f} ms |",
+        f"| store, a write of 1 MB with its sync | {1000 * costs.store_s:.1f} ms |",
+    ]
+
+
+def simulated_text(outcomes: list[Outcome]) -> list[str]:
+    """The simulation as a Markdown table."""
+    names = list(outcomes[0].busy)
+    lines = [
+        f"| 1,000 candidates on | evaluated after | all after | busy: {' | '.join(names)} | busiest |",
+        "| --- | --- | --- |" + " --- |" * (len(names) + 1),
+    ]
+    for one in outcomes:
+        busy = " | ".join(f"{100 * one.busy[name]:.0f}%" for name in names)
+        lines.append(
+            f"| {one.setting.name} | {one.evaluated_s:.0f} s | {one.end_s:.0f} s | {busy} | {one.bottleneck} |"
+        )
+    return lines
+
+
+def _cpu() -> str:
+    found = re.search(r"model name\s*:\s*(.+)", Path("/proc/cpuinfo").read_text(encoding="utf-8"))
+    return found[1] if found else platform.processor()
+
+
+def main() -> None:
+    """Measure, simulate, print; write the document where asked."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--write", type=Path, help="the document to bring up to date")
+    arguments = parser.parse_args()
+    load = os.getloadavg()[0]
+    with prefect_api(90), tempfile.TemporaryDirectory() as folder:
+        cost = overhead.measure(100)
+        runs = [fan_out(count, f"{folder}/{count}", with_benchmark=count == 1) for count in (1, 2)]
+        written = store_write_s(folder)
+    stages = runs[0].stages | {"benchmark": [runs[0].benchmark_s]}
+    costs = Costs(stages, cost.client_cpu_s, cost.server_cpu_s, written)
+    parts = {
+        "measured": measured_text(runs, load),
+        "costs": costs_text(costs),
+        "simulated": simulated_text([simulate(one, costs) for one in SETTINGS]),
+    }
+    for lines in parts.values():
+        print("\n".join([*lines, ""]))
+    if arguments.write:
+        text = arguments.write.read_text(encoding="utf-8")
+        for name, lines in parts.items():
+            pattern = rf"(<!-- {name} -->\n).*?(<!-- end -->)"
+            body = "\n".join([*lines, ""])
+            text = re.sub(pattern, lambda found, body=body: f"{found[1]}{body}{found[2]}", text, flags=re.DOTALL)
+        arguments.write.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+"""The same night on other processes, on Dask and on Ray: all rows, other processes, nothing left running."""
+
+import json
+import os
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+
+import pytest
+
+from storage.check import check
+from storage.results.query import run_query
+from tests.flows.processes import Command
+from tests.storage.conftest import s3_endpoint, s3_store  # noqa: F401 - fixtures
+
+pytestmark = [pytest.mark.slow, pytest.mark.server, pytest.mark.timeout(900)]
+
+NIGHT = ("nightly", "--workload", "lstm-demo", "--profile", "quick", "--workers", "2")
+CANDIDATES = {(recipe, runtime) for recipe in ("float", "dynamic-int8") for runtime in ("eager", "torchscript")}
+STAGES = {"prepare data set", "obtain checkpoint", "quantize", "evaluate", "compare with the baseline", "benchmark"}
+
+
+@pytest.fixture
+def home(tmp_path):
+    return tmp_path / "prefect"
+
+
+def processes_of_stages(home):
+    """Which process each stage's task ran in, from Prefect's log: stage to process ids."""
+    with sqlite3.connect(home / "prefect.db") as database:
+        messages = [row[0] for row in database.execute("SELECT message FROM log")]
+    found = {}
+    for message in messages:
+        if match := re.fullmatch(r".*: ([a-z ]+): started on \S+, process (\d+)", message):
+            found.setdefault(match[1], set()).add(int(match[2]))
+    return found
+
+
+def assert_whole(store):
+    rows = run_query(store, "SELECT recipe, runtime, status FROM measurements").to_pylist()
+    assert {(row["recipe"], row["runtime"]) for row in rows} == CANDIDATES
+    assert {row["status"] for row in rows} <= {"ok", "inconclusive"}  # whether this machine is quiet is not the point
+    assert check(store).problems == ()
+
+
+@pytest.mark.parametrize("runner", ["processes", "dask", "ray"])
+def test_a_night_runs_in_other_processes_and_leaves_none_behind(runner, home, tmp_path):
+    if runner != "processes":
+        pytest.importorskip(f"prefect_{runner}", reason=f"the {runner} extra is not installed")
+    store = tmp_path / "store"
+    command = Command(*NIGHT, "--store", str(store), "--task-runner", runner, home=home, cwd=tmp_path)
+    output, _ = command.process.communicate(timeout=600)
+    assert command.process.returncode == 0, output
+    assert command.wait_until_gone() == []
+    assert_whole(store)
+    ran = processes_of_stages(home)
+    assert ran.keys() == STAGES
+    assert command.process.pid not in set().union(*ran.values())
+
+
+@pytest.fixture
+def dask_cluster(home, tmp_path, request):
+    """A scheduler and two workers in another folder than the night's; gives address, workers and a store on S3."""
+    pytest.importorskip("distributed", reason="the dask extra is not installed")
+    store = request.getfixturevalue("s3_store")  # first: a worker needs the store's credentials in its environment
+    folder = tmp_path / "cluster"
+    folder.mkdir()
+    file = folder / "scheduler.json"
+    common = ("--scheduler-file", str(file), "--no-dashboard")
+    scheduler = Command(
+        *common, "--host", "127.0.0.1", "--port", "0", home=home, cwd=folder, module="distributed.cli.dask_scheduler"
+    )
+    deadline = time.monotonic() + 60
+    while not file.is_file() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    workers = Command(
+        *common, "--nworkers", "2", "--nthreads", "1", home=home, cwd=folder, module="distributed.cli.dask_worker"
+    )
+    yield json.loads(file.read_text())["address"], workers, store
+    left = []
+    for command in (workers, scheduler):
+        command.process.send_signal(signal.SIGTERM)
+        command.process.communicate(timeout=60)
+        left += command.wait_until_gone()
+    assert left == []
+
+
+def test_a_night_on_a_cluster_of_separate_processes_with_the_store_on_s3(dask_cluster, home, tmp_path, monkeypatch):
+    address, workers, store = dask_cluster
+    monkeypatch.setenv("NIGHTQUANT_DASK_ADDRESS", address)
+    command = Command(*NIGHT, "--store", store, "--task-runner", "dask", home=home, cwd=tmp_path)
+    output, _ = command.process.communicate(timeout=600)
+    assert command.process.returncode == 0, output
+    assert command.wait_until_gone() == []
+    assert_whole(store)
+    ran = processes_of_stages(home)
+    assert ran.keys() == STAGES
+    assert set().union(*ran.values()) <= {pid for pid, _ in workers.survivors()}
+    for arguments, expected in {
+        ("query", "--format", "csv", "SELECT count(*) AS n FROM leaderboard"): "4",
+        ("store", "check"): "",
+    }.items():
+        shown = subprocess.run(
+            [sys.executable, "-m", "flows", *arguments, "--store", store],
+            cwd=tmp_path,
+            env=os.environ,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert shown.returncode == 0, shown.stdout + shown.stderr
+        assert expected in shown.stdout
+
+
+@pytest.mark.parametrize("runner", ["threads", "dask"])
+def test_no_benchmark_runs_on_a_host_of_another_fingerprint(runner, home, tmp_path, monkeypatch):
+    monkeypatch.setenv("NIGHTQUANT_FINGERPRINT", "f" * 64)
+    store = tmp_path / "store"
+    command = Command(*NIGHT, "--store", str(store), "--task-runner", runner, home=home, cwd=tmp_path)
+    output, _ = command.process.communicate(timeout=600)
+    assert command.process.returncode == 1, output
+    rows = run_query(store, "SELECT status, stage, error, latency_s FROM measurements").to_pylist()
+    assert len(rows) == 4
+    assert {(row["status"], row["stage"], row["latency_s"]) for row in rows} == {("failed", "benchmark", None)}
+    message = re.compile(f"wanted on hosts of fingerprint {'f' * 64}; .+ has [0-9a-f]{{64}}")
+    assert all(message.search(row["error"]) for row in rows)
