@@ -107,8 +107,8 @@ def _dask_workers(task_runner: Any) -> Mapping[str, Host]:
 def _on_dask_worker(address: str) -> Iterator[None]:
     from dask.base import annotate
 
-    # Others may take over where this worker is gone, rather than let it wait for ever; the task still checks its host.
-    with annotate(workers=[address], allow_other_workers=True):
+    # "Other workers allowed" would let idle ones steal it, whatever their host.
+    with annotate(workers=[address], allow_other_workers=False):
         yield
 
 

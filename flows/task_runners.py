@@ -38,6 +38,7 @@ def _processes(settings: Settings) -> TaskRunner[Any]:
 
 def _dask(settings: Settings) -> TaskRunner[Any]:
     try:
+        from dask import config
         from prefect_dask.task_runners import DaskTaskRunner
     except ImportError as error:
         raise ConfigurationError(
@@ -45,6 +46,8 @@ def _dask(settings: Settings) -> TaskRunner[Any]:
         ) from error
     if settings.dask_address:
         return DaskTaskRunner(address=settings.dask_address)
+    # A benchmark is pinned to its host's worker; without a limit it would wait for ever for one that is gone.
+    config.set({"distributed.scheduler.no-workers-timeout": "5 minutes"})
     local = {"n_workers": settings.workers, "threads_per_worker": 1, "processes": True, "dashboard_address": None}
     return DaskTaskRunner(cluster_kwargs=local)
 
