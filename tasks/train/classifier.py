@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from tasks.refs import DatasetRef
     from tasks.workload.workload import Workload
 
-# How a sum is cut among threads decides its last bits, so the number of threads is the same on every machine.
-_THREADS = 2
+# How a sum is cut among threads decides its last bits; and two workloads train side by side, one on each core.
+_THREADS = 1
 _WEIGHT_DECAY = 0.05
 _LABEL_SMOOTHING = 0.05
 
