@@ -122,8 +122,9 @@ def test_no_benchmark_runs_on_a_host_of_another_fingerprint(runner, home, tmp_pa
     command = Command(*NIGHT, "--store", str(store), "--task-runner", runner, home=home, cwd=tmp_path)
     output, _ = command.process.communicate(timeout=600)
     assert command.process.returncode == 1, output
-    rows = run_query(store, "SELECT status, stage, error, latency_s FROM measurements").to_pylist()
+    rows = run_query(store, "SELECT status, stage, error, latency_s, quality FROM measurements").to_pylist()
     assert len(rows) == 4
     assert {(row["status"], row["stage"], row["latency_s"]) for row in rows} == {("failed", "benchmark", None)}
+    assert all(row["quality"] is not None for row in rows)
     message = re.compile(f"wanted on hosts of fingerprint {'f' * 64}; .+ has [0-9a-f]{{64}}")
     assert all(message.search(row["error"]) for row in rows)
