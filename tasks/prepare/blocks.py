@@ -14,13 +14,15 @@ import pyarrow as pa
 
 from storage.errors import InputError
 
-BLOCK_BYTES = 4 << 20
+BLOCK_BYTES = 256 << 10
 ASCII_SPACE = b"\t\n\x0b\x0c\r\x1c\x1d\x1e\x1f "
 
 # The multi-byte code points at which str.split() splits, as UTF-8: U+0085, U+00A0; U+1680, U+2000 to U+200A, U+2028,
 # U+2029, U+202F, U+205F, U+3000. tests/tasks/prepare/test_blocks.py holds this against str.isspace for all code points.
 _TWO_BYTES = (0xC285, 0xC2A0)
 _THREE_BYTES = (0xE19A80, *range(0xE28080, 0xE2808B), 0xE280A8, 0xE280A9, 0xE280AF, 0xE2819F, 0xE38080)
+_LEADS = sorted({0xC2, *(code >> 16 for code in _THREE_BYTES)})
+_MAY_LEAD = np.isin(np.arange(256), _LEADS)
 
 
 def read_blocks(path: Path, block_bytes: int = BLOCK_BYTES) -> Iterator[bytes]:
@@ -120,19 +122,22 @@ def _with_plain_space(piece: bytes) -> bytes:
 def _without_wide_space(piece: bytes) -> bytes:
     """Overwrite multi-byte white space by as many spaces."""
     data = np.frombuffer(piece, dtype=np.uint8)
-    leads = np.flatnonzero(data >= 0xC2)
-    data = np.concatenate((data, np.zeros(2, dtype=np.uint8)))
-    pairs = data[leads].astype(np.int32) << 8 | data[leads + 1]
+    leads = np.flatnonzero(data >= min(_LEADS))
+    leads = leads[_MAY_LEAD.take(data.take(leads))]
+    if not leads.size:
+        return piece
+    pairs = data.take(leads).astype(np.int32) << 8 | data.take(leads + 1)
     two = leads[np.isin(pairs, _TWO_BYTES)]
-    candidates = np.isin(pairs, [code >> 8 for code in _THREE_BYTES])
-    triples = pairs[candidates] << 8 | data[leads[candidates] + 2]
-    three = leads[candidates][np.isin(triples, _THREE_BYTES)]
+    may = np.isin(pairs, [code >> 8 for code in _THREE_BYTES])
+    three = leads[may]
+    three = three[np.isin(pairs[may] << 8 | data.take(three + 2), _THREE_BYTES)]
     if not two.size and not three.size:
         return piece
+    data = data.copy()
     for start, width in ((two, 2), (three, 3)):
         for step in range(width):
             data[start + step] = ord(" ")
-    return data[: len(piece)].tobytes()
+    return data.tobytes()
 
 
 def _after_last_space(piece: bytes) -> int:

@@ -1,61 +1,78 @@
 r"""Blocks of text as spans: a word with the white space behind it, or a ``\n`` with the other white space behind it.
 
-Spans partition a block (but for white space at its very beginning), so their offsets describe them and no byte is
-copied. Hashing is what tokenization costs, and Arrow hashes 64-bit integers several times faster than strings: spans
-of up to eight bytes, nine of ten in English, are read as one integer each, padded with zeros. The rare span that ends
-in a zero byte itself counts as long, so that different spans have different integers.
+Spans partition a block (but for white space at its very beginning), so the places where they begin describe them and
+no byte is copied. Spans of up to 8, 16 and 32 bytes are read as one, two and four integers, padded with zeros, so that
+:mod:`tasks.prepare.key_table` can look them up. Longer ones have no such key, nor has the rare span that ends in a zero
+byte itself: different spans have different keys.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import cast
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from storage.errors import InputError
 
-LONG = 0
-"""The integer that stands for every long span."""
+WIDTHS = (1, 2, 4)
+"""Integers in the keys of the groups of spans."""
 
-_SHORT_BYTES = 8
+_INTEGER_BYTES = 8
 _NEW_LINE = ord("\n")
 _LONGEST_BLOCK = 2**31 - 1
-_MASKS = np.array([(1 << 8 * length) - 1 for length in range(_SHORT_BYTES + 1)], dtype=np.uint64)
+_MASKS = np.array([(1 << 8 * length) - 1 for length in range(_INTEGER_BYTES + 1)], dtype=np.uint64)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Spans whose keys have the same number of integers.
+
+    Attributes
+    ----------
+    at
+        int64 [in the group]: which spans of the block these are. The first group has all of them, with zeros for the
+        key of those that do not belong to it, since taking them out would cost more than looking them up.
+    key
+        uint64 [in the group] for each integer of the keys: the bytes of the spans, little-endian.
+    """
+
+    at: npt.NDArray[np.int64]
+    key: tuple[npt.NDArray[np.uint64], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Spans:
-    """A block's spans, the distinct ones numbered in order of first appearance, short and long ones apart.
+    """A block's spans.
 
     Attributes
     ----------
-    codes
-        int32 [spans]: index into `keys`.
-    keys
-        uint64 [distinct]: a short span's bytes, little-endian and padded with zeros, or `LONG`.
-    long_at
-        int64 [long spans]: which spans are long.
-    long_codes
-        int32 [long spans]: index into `long_spans`.
-    long_spans
-        The distinct long spans.
-    size
-        Bytes of the block.
+    block
+        The text.
+    begins
+        int64 [spans]: where each span begins; it ends where the next one begins.
+    groups
+        The spans that have a key, a group for each of `WIDTHS`.
+    others
+        int64 [others]: which spans have none.
     """
 
-    codes: npt.NDArray[np.int32]
-    keys: npt.NDArray[np.uint64]
-    long_at: npt.NDArray[np.int64]
-    long_codes: npt.NDArray[np.int32]
-    long_spans: list[bytes]
-    size: int
+    block: bytes
+    begins: npt.NDArray[np.int64]
+    groups: tuple[Group, ...]
+    others: npt.NDArray[np.int64]
+
+    def text(self, at: npt.NDArray[np.int64]) -> list[bytes]:
+        """The spans that `at` (int64 [wanted], rising) names, white space included."""
+        block, begins = self.block, self.begins
+        ends = begins.take(at + 1, mode="clip")
+        if at.size and at[-1] == len(begins) - 1:
+            ends[-1] = len(block)
+        return [block[begin:end] for begin, end in zip(begins.take(at).tolist(), ends.tolist(), strict=True)]
 
 
 def find_spans(block: bytes) -> Spans:
-    """Find and number the spans of a block as :func:`tasks.prepare.blocks.read_blocks` yields it.
+    """Find the spans of a block as :func:`tasks.prepare.blocks.read_blocks` yields it.
 
     Raises
     ------
@@ -66,35 +83,21 @@ def find_spans(block: bytes) -> Spans:
         raise InputError(f"A word of the text is longer than {_LONGEST_BLOCK} bytes.", hint="Is this a text file?")
     data = np.frombuffer(block, dtype=np.uint8)
     begins = np.flatnonzero(_begin(data))
-    lengths = np.diff(begins, append=len(data))
-    long = lengths > _SHORT_BYTES
+    lengths = np.empty_like(begins)
+    np.subtract(begins[1:], begins[:-1], out=lengths[:-1])
+    lengths[-1:] = len(data) - begins[-1:]
     if b"\0" in block:
-        long |= data[begins + lengths - 1] == 0
-    long_at = np.flatnonzero(long)
-    keys = _first_eight(block, begins)
-    keys &= _MASKS[np.minimum(lengths, _SHORT_BYTES)]
-    keys[long_at] = LONG
-    short = pa.array(keys).dictionary_encode()
-    others = _byte_spans(block, np.append(begins, len(data))).take(long_at).dictionary_encode()
-    return Spans(
-        codes=short.indices.to_numpy(),
-        keys=short.dictionary.to_numpy(),
-        long_at=long_at,
-        long_codes=others.indices.to_numpy(),
-        long_spans=cast(list[bytes], others.dictionary.to_pylist()),
-        size=len(block),
-    )
-
-
-def bytes_of(key: int) -> bytes:
-    """The short span that a key stands for."""
-    return key.to_bytes(_SHORT_BYTES, "little").rstrip(b"\0")
-
-
-def first_positions(codes: npt.NDArray[np.int32], wanted: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Where each `wanted` code occurs first in `codes`, which are numbered in order of first appearance."""
-    # Every first appearance is a new maximum, so the running maximum is sorted and reaches each code where it begins.
-    return np.searchsorted(np.maximum.accumulate(codes), wanted)
+        lengths[data[begins + lengths - 1] == 0] = len(data) + _INTEGER_BYTES * WIDTHS[-1]
+    integers = _integers(block)
+    others = np.flatnonzero(lengths > _INTEGER_BYTES)
+    short = _key(integers, begins, lengths, 1)
+    short[0][others] = 0
+    groups = [Group(np.arange(len(begins)), short)]
+    for width in WIDTHS[1:]:
+        fits = lengths.take(others) <= _INTEGER_BYTES * width
+        at, others = others[fits], others[~fits]
+        groups.append(Group(at, _key(integers, begins.take(at), lengths.take(at), width)))
+    return Spans(block, begins, tuple(groups), others)
 
 
 def _begin(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
@@ -102,18 +105,33 @@ def _begin(data: npt.NDArray[np.uint8]) -> npt.NDArray[np.bool_]:
     # ASCII white space is 9 to 13 and 28 to 32; what is below wraps around to large numbers.
     space = (data - np.uint8(9) < 5) | (data - np.uint8(28) < 5)
     begins: npt.NDArray[np.bool_] = data == _NEW_LINE
-    begins[0] |= not space[0]
+    begins[:1] |= ~space[:1]
     begins[1:] |= space[:-1] > space[1:]
     return begins
 
 
-def _first_eight(block: bytes, begins: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
-    """The eight bytes from each position on as one integer; zeros stand behind the block's end."""
-    padded = np.frombuffer(block + bytes(_SHORT_BYTES), dtype=np.uint8)
-    overlapping: npt.NDArray[np.uint64] = np.ndarray((len(block),), "<u8", padded, 0, (1,))
-    return overlapping[begins]
+def _integers(block: bytes) -> npt.NDArray[np.uint64]:
+    """The bytes of a block as aligned integers, with zeros behind them where keys may reach."""
+    padding = -len(block) % _INTEGER_BYTES + _INTEGER_BYTES * (WIDTHS[-1] + 1)
+    return np.frombuffer(block + bytes(padding), dtype="<u8")
 
 
-def _byte_spans(block: bytes, offsets: npt.NDArray[np.int64]) -> pa.BinaryArray:
-    buffers = [None, pa.py_buffer(offsets.astype(np.int32).data), pa.py_buffer(block)]
-    return cast(pa.BinaryArray, pa.Array.from_buffers(pa.binary(), len(offsets) - 1, buffers))
+def _key(
+    integers: npt.NDArray[np.uint64], begins: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64], width: int
+) -> tuple[npt.NDArray[np.uint64], ...]:
+    """The bytes from each place on as `width` integers, those behind the span as zeros."""
+    # Unaligned gathers are slower than two aligned ones: a part of this integer and the rest from the next.
+    place = begins >> 3
+    shift = (begins & 7).view(np.uint64) << np.uint64(3)
+    key = []
+    for number in range(width):
+        part = integers.take(place) >> shift
+        place += 1
+        rest = integers.take(place)
+        # In two steps, as a shift by 64 bits is not defined.
+        rest <<= np.uint64(1)
+        rest <<= shift ^ np.uint64(63)
+        part |= rest
+        part &= _MASKS.take(lengths - _INTEGER_BYTES * number if number else lengths, mode="clip")
+        key.append(part)
+    return tuple(key)

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from storage.artifacts import ArtifactStore, artifact_digest
 from storage.digest import file_digest, source_digest
 from storage.errors import InputError
-from tasks.prepare import blocks, spans, tokenize
+from tasks.prepare import blocks, key_table, spans, tokenize
 from tasks.prepare.archive import open_source
 from tasks.progress import Progress, silent
 from tasks.refs import DatasetRef
@@ -92,7 +92,7 @@ def corpus(
     InputError
         A text is not UTF-8, or a split is empty.
     """
-    made_from = {**source, "made_by": source_digest(blocks, spans, tokenize)}
+    made_from = {**source, "made_by": source_digest(blocks, key_table, spans, tokenize)}
     digest = artifact_digest(KIND, made_from)
     if store.find(KIND, digest) is None:
         texts = find()

@@ -8,58 +8,81 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.prepare.blocks import ASCII_SPACE
-from tasks.prepare.spans import LONG, bytes_of, find_spans, first_positions
+from tasks.prepare.spans import WIDTHS, find_spans
+
+PIECES = [b"a", b"bc", b"\0", b"seven__", b"eight___", b" ", b"\n", b"\t", b"\x1c", b"\xc3\xa9"]
+BLOCKS = st.lists(st.sampled_from(PIECES), min_size=1).map(lambda pieces: b"".join([*pieces, b"\n"]))
 
 
 def spans_of(block: bytes) -> list[bytes]:
     found = find_spans(block)
-    spans = [bytes_of(key) for key in found.keys.tolist()]
-    listed = [spans[code] for code in found.codes]
-    for position, code in zip(found.long_at, found.long_codes, strict=True):
-        assert found.keys[found.codes[position]] == LONG
-        listed[position] = found.long_spans[code]
-    return listed
+    return found.text(np.arange(len(found.begins)))
+
+
+def keys_of(block: bytes) -> list[tuple[int, ...] | None]:
+    """The key of each span, none for those without one; a span has no more than one key."""
+    found = find_spans(block)
+    keys: list[tuple[int, ...] | None] = [None] * len(found.begins)
+    for group in found.groups:
+        for at, *key in zip(group.at.tolist(), *(part.tolist() for part in group.key), strict=True):
+            if any(key):
+                assert keys[at] is None
+                keys[at] = tuple(key)
+    assert [at for at, key in enumerate(keys) if key is None] == found.others.tolist()
+    return keys
+
+
+def key_of(span: bytes) -> tuple[int, ...] | None:
+    if span.endswith(b"\0") or len(span) > 8 * max(WIDTHS):
+        return None
+    width = next(width for width in WIDTHS if len(span) <= 8 * width)
+    return tuple(int.from_bytes(span[8 * number : 8 * number + 8], "little") for number in range(width))
 
 
 def test_spans_are_words_and_line_ends_with_the_white_space_behind_them() -> None:
     assert spans_of(b"  b a b\n  a\n\n") == [b"b ", b"a ", b"b", b"\n  ", b"a", b"\n", b"\n"]
 
 
-def test_distinct_spans_are_numbered_in_order_of_first_appearance() -> None:
-    found = find_spans(b"b a b a fifteen_letters b sixteen__letters fifteen_letters \n")
-    assert [bytes_of(key) for key in found.keys.tolist()] == [b"b ", b"a ", b"", b"\n"]
-    assert found.codes.tolist() == [0, 1, 0, 1, 2, 0, 2, 2, 3]
-    assert found.long_spans == [b"fifteen_letters ", b"sixteen__letters "]
-    assert found.long_codes.tolist() == [0, 1, 0]
+def test_a_block_of_white_space_has_no_spans_but_its_line_ends() -> None:
+    assert spans_of(b" \t ") == []
+    assert spans_of(b" \n ") == [b"\n "]
 
 
-@pytest.mark.parametrize("length", range(1, 20))
+@pytest.mark.parametrize("length", range(1, 40))
 def test_words_of_every_length_come_back_at_the_end_of_a_block_too(length: int) -> None:
-    assert spans_of(b"x " + b"y" * length + b" ") == [b"x ", b"y" * length + b" "]
+    block = b"x " + b"y" * length + b" "
+    assert spans_of(block) == [b"x ", b"y" * length + b" "]
+    assert keys_of(block) == [key_of(span) for span in spans_of(block)]
+
+
+@pytest.mark.parametrize("before", range(9))
+def test_keys_do_not_depend_on_where_a_span_stands_or_what_follows(before: int) -> None:
+    words = [b"w" * length + b"\n" for length in range(2, 35)]
+    block = b"a" * before + b" " + b"".join(words) + b"~" * 40 + b"\n"
+    assert keys_of(block) == [key_of(span) for span in spans_of(block)]
 
 
 def test_zero_bytes_tell_words_apart() -> None:
     block = b"a a\0 a\0\0 \0a \0 a\na\0\n\0\n"
     assert spans_of(block) == [b"a ", b"a\0 ", b"a\0\0 ", b"\0a ", b"\0 ", b"a", b"\n", b"a\0", b"\n", b"\0", b"\n"]
+    assert keys_of(block) == [key_of(span) for span in spans_of(block)]
 
 
-@given(
-    st.lists(
-        st.sampled_from([b"a", b"bc", b"\0", b"seven__", b"eight___", b" ", b"\n", b"\t", b"\x1c", b"\xc3\xa9"]),
-        min_size=1,
-    )
-)
-def test_spans_partition_the_block_after_its_first_white_space(pieces: list[bytes]) -> None:
-    block = b"".join([*pieces, b"\n"])
+@given(BLOCKS)
+def test_spans_partition_the_block_after_its_first_white_space(block: bytes) -> None:
     spans = spans_of(block)
     assert block.endswith(b"".join(spans))
     assert block[: len(block) - len(b"".join(spans))].strip(ASCII_SPACE) == b""
     assert all(span[-1] in ASCII_SPACE or following[:1] == b"\n" for span, following in pairwise(spans))
 
 
-@given(st.lists(st.integers(0, 5)))
-def test_first_positions_are_those_of_list_index(values: list[int]) -> None:
-    order = list(dict.fromkeys(values))
-    codes = np.array([order.index(value) for value in values], dtype=np.int32)
-    found = first_positions(codes, np.arange(len(order)))
-    assert found.tolist() == [values.index(value) for value in order]
+@given(BLOCKS)
+def test_keys_are_the_bytes_of_the_spans(block: bytes) -> None:
+    assert keys_of(block) == [key_of(span) for span in spans_of(block)]
+
+
+@given(BLOCKS, st.data())
+def test_text_gives_the_wanted_spans(block: bytes, data: st.DataObject) -> None:
+    spans = spans_of(block)
+    wanted = sorted(data.draw(st.sets(st.sampled_from(range(len(spans))))))
+    assert find_spans(block).text(np.array(wanted, dtype=np.int64)) == [spans[at] for at in wanted]
