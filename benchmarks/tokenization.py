@@ -1,8 +1,10 @@
 """Speed and memory of tokenization beside the plain definition and ``wc -w``.
 
 Makes its own text: words of a Zipf-like distribution in lines like WikiText's, the same for a seed. Each method runs
-in a process of its own; CPU seconds count all its threads, without the start of Python and imports, and peak memory is
-the process's whole resident set.
+in a process of its own; CPU seconds count all its threads and, for every method alike, neither the start of Python nor
+imports; peak memory is the process's whole resident set. The plain definition goes through the text once and keeps its
+ids in lists; nightquant also counts the words and writes ids and vocabulary to files. It is an error
+if their ids differ.
 
     python benchmarks/tokenization.py --megabytes 14
     python benchmarks/tokenization.py --megabytes 500
@@ -12,18 +14,20 @@ the process's whole resident set.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import resource
 import subprocess
 import sys
 import tempfile
 import time
-from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 MEGABYTE = 1_000_000
 SHARES = {"train": 0.9, "valid": 0.05, "test": 0.05}
@@ -45,6 +49,8 @@ def main() -> None:
         print(f"{size / MEGABYTE:.1f} MB, best of {options.repeat}, methods interleaved")
         print(f"{'method':<12} {'CPU s':>8} {'wall s':>8} {'MB/CPU s':>9} {'peak MiB':>9} {'x plain':>8}")
         rounds = [{name: _run_alone(name, folder) for name in METHODS} for _ in range(options.repeat)]
+        if len({row["ids"] for found in rounds for row in found.values() if row["ids"]}) != 1:
+            raise SystemExit("the methods' ids differ")
         best = {name: min((result[name] for result in rounds), key=lambda row: row["cpu_s"]) for name in METHODS}
         for name, row in best.items():
             print(
@@ -83,38 +89,37 @@ def _words(generator: np.random.Generator, count: int) -> np.ndarray:
     return found
 
 
-def _plain(folder: Path) -> None:
+def _plain(folder: Path) -> Sequence[npt.ArrayLike]:
     ids: dict[str, int] = {}
+    encoded: list[list[int]] = []
     for path in _texts(folder).values():
-        encoded = array("i")
+        tokens = []
         with path.open(encoding="utf-8") as lines:
             for line in lines:
                 for word in [*line.split(), "<eos>"]:
                     if word not in ids:
                         ids[word] = len(ids)
-                    encoded.append(ids[word])
+                    tokens.append(ids[word])
+        encoded.append(tokens)
+    return encoded
 
 
-def _nightquant(folder: Path) -> None:
+def _nightquant(folder: Path) -> Sequence[npt.ArrayLike]:
     from tasks.prepare.tokenize import tokenize
 
     with tempfile.TemporaryDirectory(prefix="tokenize-") as made:
-        tokenize(_texts(folder), Path(made))
+        lengths = tokenize(_texts(folder), Path(made))
+        # What is mapped stays when the files go.
+        return [np.load(Path(made) / f"{split}.npy", mmap_mode="r") for split in lengths]
 
 
-def _one_thread(folder: Path) -> None:
-    from tasks.prepare.tokenize import tokenize
-
-    with tempfile.TemporaryDirectory(prefix="tokenize-") as made:
-        tokenize(_texts(folder), Path(made), threads=1)
-
-
-def _wc(folder: Path) -> None:
+def _wc(folder: Path) -> Sequence[npt.ArrayLike]:
     subprocess.run(["wc", "-w", *map(str, _texts(folder).values())], check=True, stdout=subprocess.DEVNULL)
+    return []
 
 
-METHODS: MappingProxyType[str, Callable[[Path], None]] = MappingProxyType(
-    {"plain": _plain, "nightquant": _nightquant, "one thread": _one_thread, "wc -w": _wc}
+METHODS: MappingProxyType[str, Callable[[Path], Sequence[npt.ArrayLike]]] = MappingProxyType(
+    {"plain": _plain, "nightquant": _nightquant, "wc -w": _wc}
 )
 
 
@@ -124,22 +129,30 @@ def _texts(folder: Path) -> dict[str, Path]:
     return find_texts(folder)
 
 
-def _run_alone(name: str, folder: Path) -> dict[str, float]:
+def _run_alone(name: str, folder: Path) -> dict[str, Any]:
     command = [sys.executable, __file__, "--only", name, "--directory", str(folder)]
-    row: dict[str, float] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+    row: dict[str, Any] = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
     return row
 
 
-def _measured(method: Callable[[Path], None], folder: Path) -> dict[str, float]:
+def _measured(method: Callable[[Path], Sequence[npt.ArrayLike]], folder: Path) -> dict[str, float | str]:
     from tasks.prepare import text, tokenize  # noqa: F401 - imports are not what is measured
 
     wall, cpu = time.perf_counter(), _cpu_seconds()
-    method(folder)
-    return {
+    encoded = method(folder)
+    measured = {
         "wall_s": time.perf_counter() - wall,
         "cpu_s": _cpu_seconds() - cpu,
         "peak_rss_bytes": _peak_bytes(),
     }
+    return {**measured, "ids": _digest(encoded)}
+
+
+def _digest(encoded: Sequence[npt.ArrayLike]) -> str:
+    digest = hashlib.sha256()
+    for ids in encoded:
+        digest.update(np.asarray(ids, dtype=np.int32).data)
+    return digest.hexdigest() if encoded else ""
 
 
 def _cpu_seconds() -> float:
