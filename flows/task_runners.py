@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import multiprocessing
 import os
+import signal
+import threading
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 from prefect.task_runners import ProcessPoolTaskRunner, TaskRunner, ThreadPoolTaskRunner
 
@@ -33,7 +36,17 @@ def _threads(settings: Settings) -> TaskRunner[Any]:
 
 
 def _processes(settings: Settings) -> TaskRunner[Any]:
-    return ProcessPoolTaskRunner(max_workers=settings.workers, initializer=end_with_parent)
+    return _EndedProcesses(max_workers=settings.workers, initializer=end_with_parent)
+
+
+class _EndedProcesses(ProcessPoolTaskRunner):
+    """Ends its processes when the run is stopped; Prefect's waits for the stages that they are at."""
+
+    def __exit__(self, exc_type: Any, exc_value: Any, traceback: Any) -> None:
+        if exc_type is not None:
+            for process in multiprocessing.active_children():
+                process.terminate()
+        super().__exit__(exc_type, exc_value, traceback)
 
 
 def _dask(settings: Settings) -> TaskRunner[Any]:
@@ -48,8 +61,9 @@ def _dask(settings: Settings) -> TaskRunner[Any]:
         return DaskTaskRunner(address=settings.dask_address)
     # A benchmark is pinned to its host's worker; without a limit it would wait for ever for one that is gone.
     config.set({"distributed.scheduler.no-workers-timeout": "5 minutes"})
-    local = {"n_workers": settings.workers, "threads_per_worker": 1, "processes": True, "dashboard_address": None}
-    return DaskTaskRunner(cluster_kwargs=local)
+    local = {"n_workers": settings.workers, "threads_per_worker": 1, "processes": True}
+    # Left out, its web server would listen on all interfaces, or warn that the usual port is taken.
+    return DaskTaskRunner(cluster_kwargs=local | {"dashboard_address": "127.0.0.1:0"})
 
 
 def _ray(settings: Settings) -> TaskRunner[Any]:
@@ -66,7 +80,18 @@ def _ray(settings: Settings) -> TaskRunner[Any]:
         "logging_level": logging.WARNING,
         "log_to_driver": False,  # the terminal is the reporter's; Prefect's run log has what the stages said
     }
-    runner: TaskRunner[Any] = RayTaskRunner(
+
+    class InterruptibleRay(RayTaskRunner):  # type: ignore[misc]  # its module has no types
+        """Leaves SIGTERM to Prefect: Ray's own handler aborts the process."""
+
+        def __enter__(self) -> Self:
+            handler = signal.getsignal(signal.SIGTERM)
+            super().__enter__()
+            if threading.current_thread() is threading.main_thread():
+                signal.signal(signal.SIGTERM, handler)
+            return self
+
+    runner: TaskRunner[Any] = InterruptibleRay(
         address=settings.ray_address or None, init_kwargs=None if settings.ray_address else local
     )
     return runner

@@ -61,6 +61,28 @@ def test_a_night_runs_in_other_processes_and_leaves_none_behind(runner, home, tm
     assert command.process.pid not in set().union(*ran.values())
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["SIGTERM", "SIGKILL"])
+@pytest.mark.parametrize("runner", ["processes", "dask", "ray"])
+def test_a_stopped_night_ends_its_other_processes_as_well(runner, number, home, tmp_path):
+    if runner != "processes":
+        pytest.importorskip(f"prefect_{runner}", reason=f"the {runner} extra is not installed")
+    store = tmp_path / "store"
+    command = Command(*NIGHT, "--store", str(store), "--task-runner", runner, home=home, cwd=tmp_path)
+    deadline = time.monotonic() + 240
+    while not (store / "artifacts" / "outputs").is_dir() and time.monotonic() < deadline:
+        time.sleep(0.2)
+    command.process.send_signal(number)
+    output, _ = command.process.communicate(timeout=30)
+    assert command.wait_until_gone() == []
+    assert check(store).problems == ()
+    if number == signal.SIGKILL:
+        return
+    assert command.process.returncode == 128 + number, output
+    (run,) = run_query(store, "SELECT status, message FROM runs").to_pylist()
+    assert run["status"] == "cancelled"
+    assert "not measured: lstm-demo" in run["message"]
+
+
 @pytest.fixture
 def dask_cluster(home, tmp_path, request):
     """A scheduler and two workers in another folder than the night's; gives address, workers and a store on S3."""
