@@ -15,6 +15,7 @@ import pyarrow as pa
 from storage.errors import InputError
 
 BLOCK_BYTES = 256 << 10
+FIRST_BYTES = 16 << 10
 ASCII_SPACE = b"\t\n\x0b\x0c\r\x1c\x1d\x1e\x1f "
 
 # The multi-byte code points at which str.split() splits, as UTF-8: U+0085, U+00A0; U+1680, U+2000 to U+200A, U+2028,
@@ -33,7 +34,8 @@ def read_blocks(path: Path, block_bytes: int = BLOCK_BYTES) -> Iterator[bytes]:
     path
         A UTF-8 text with any mixture of ``\n``, ``\r\n`` and ``\r`` as line ends.
     block_bytes
-        Bytes read at a time; blocks are about as long, longer only where one word is.
+        Most bytes read at a time; blocks are about as long, longer only where one word is. The first ones are short
+        and each twice as long as the one before: nearly all their words are new, and known from the next block on.
 
     Yields
     ------
@@ -66,7 +68,9 @@ def _read_characters(path: Path, block_bytes: int) -> Iterator[bytes]:
     try:
         with path.open("rb") as stream:
             held, offset = b"", 0
-            while read := stream.read(block_bytes):
+            size = min(block_bytes, FIRST_BYTES)
+            while read := stream.read(size):
+                size = min(block_bytes, 2 * size)
                 piece = held + read
                 whole = len(piece) - _unfinished(piece)
                 held, piece = piece[whole:], piece[:whole]

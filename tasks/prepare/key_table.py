@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 _FREE = -1
 _SLOTS = 1 << 14
-_MOST_SLOTS = 1 << 22
-_SLOTS_FOR_A_KEY = 4
+_MOST_SLOTS = 1 << 21
+_SLOTS_FOR_A_KEY = 8
 # Odd numbers with well mixed bits, one for each integer of a key: powers of 2**64 / golden ratio (Knuth's
 # multiplicative hashing).
 _FACTORS = tuple(np.uint64(pow(0x9E3779B97F4A7C15, power, 1 << 64)) for power in (1, 3, 5, 7))

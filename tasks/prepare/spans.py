@@ -122,15 +122,18 @@ def _key(
     """The bytes from each place on as `width` integers, those behind the span as zeros."""
     # Unaligned gathers are slower than two aligned ones: a part of this integer and the rest from the next.
     place = begins >> 3
-    shift = (begins & 7).view(np.uint64) << np.uint64(3)
+    shift = begins.view(np.uint64) & np.uint64(7)
+    shift <<= np.uint64(3)
+    # In two steps, as a shift by 64 bits is not defined.
+    back = shift ^ np.uint64(63)
     key = []
     for number in range(width):
-        part = integers.take(place) >> shift
+        part = integers.take(place)
+        part >>= shift
         place += 1
         rest = integers.take(place)
-        # In two steps, as a shift by 64 bits is not defined.
         rest <<= np.uint64(1)
-        rest <<= shift ^ np.uint64(63)
+        rest <<= back
         part |= rest
         part &= _MASKS.take(lengths - _INTEGER_BYTES * number if number else lengths, mode="clip")
         key.append(part)
