@@ -36,6 +36,10 @@ class LineReporter:
         """Say how the stage ended."""
         self._line(f"{label}: FAILED after {seconds:.1f} s: {error}" if error else f"{label}: done in {seconds:.1f} s")
 
+    def noted(self, text: str) -> None:
+        """Say it."""
+        self._line(text)
+
     def _line(self, text: str) -> None:
         self._console.print(f"{datetime.now():%H:%M:%S} {text}", highlight=False, soft_wrap=True, markup=False)
 
@@ -83,6 +87,10 @@ class BarReporter:
             self._console.print(f"[red]✗[/red] {label}: {error}", highlight=False)
         else:
             self._console.print(f"[green]✓[/green] {label} [dim]{seconds:.1f} s[/dim]", highlight=False)
+
+    def noted(self, text: str) -> None:
+        """Print it above the bars."""
+        self._console.print(text, highlight=False, markup=False)
 
 
 @contextmanager

@@ -18,12 +18,13 @@ import time
 from collections.abc import Callable
 from concurrent.futures import CancelledError
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from pebble import ProcessExpired, ProcessPool
+from pebble import ProcessExpired, ProcessFuture, ProcessPool
 
 from storage.artifacts import ArtifactStore
 from storage.errors import MeasurementError
@@ -62,6 +63,9 @@ class Workers:
     _folder: tempfile.TemporaryDirectory[str] = field(init=False, repr=False)
     _socket: socket.socket = field(init=False, repr=False)
     _pool: ProcessPool = field(init=False, repr=False)
+    _waited_for: set[ProcessFuture[Any]] = field(default_factory=set, init=False, repr=False)
+    _stopped: bool = field(default=False, init=False, repr=False)
+    _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
 
     def __enter__(self) -> Self:
         self._folder = tempfile.TemporaryDirectory(prefix="nightquant-")
@@ -70,13 +74,16 @@ class Workers:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.bind(address)
         threading.Thread(target=self._listen, daemon=True).start()
-        self._pool = ProcessPool(
+        self._pool = self._make_pool()
+        return self
+
+    def _make_pool(self) -> ProcessPool:
+        return ProcessPool(
             max_workers=self.count,
             context=multiprocessing.get_context("spawn"),
             initializer=_begin_worker,
             initargs=(self.threads,),
         )
-        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
@@ -88,9 +95,14 @@ class Workers:
         self._clean_up()
 
     def stop(self) -> None:
-        """End the workers now, whatever they are at."""
+        """End the workers now, whatever they are at; stages that are waited for or come later are refused."""
+        with self._lock:
+            self._stopped = True
         self._pool.stop()  # type: ignore[no-untyped-call]
         self._clean_up()
+        for future in tuple(self._waited_for):
+            # A stage that no worker had acknowledged yet is forgotten by the pool: whoever waits would wait for ever.
+            future.cancel()  # type: ignore[no-untyped-call]
 
     def _clean_up(self) -> None:
         self._pool.join()
@@ -109,21 +121,41 @@ class Workers:
         Exception
             Whatever the stage raised.
         """
-        future = self._pool.schedule(
-            run_stage, args=[stage, label, arguments, str(Path(self._folder.name) / "progress")], timeout=timeout_s
-        )
+        call = [stage, label, arguments, str(Path(self._folder.name) / "progress")]
         try:
-            finished: Finished = future.result()
-            return finished
+            try:
+                return self._result(call, timeout_s)
+            except BrokenProcessPool:
+                # A worker that died with nothing to do takes the pool with it. What it gave up may simply be run again:
+                # artifacts are found by their digest.
+                return self._result(call, timeout_s)
         except FutureTimeoutError as error:
             raise MeasurementError(
                 f"{label}: ended after {timeout_s:.0f} s.",
                 hint="If it needs longer, raise NIGHTQUANT_STAGE_TIMEOUT_S.",
             ) from error
+        except BrokenProcessPool as error:
+            raise MeasurementError(f"{label}: the worker processes keep dying.") from error
         except ProcessExpired as error:
             raise MeasurementError(f"{label}: {_how_it_died(error.exitcode)}") from error
         except CancelledError as error:
             raise MeasurementError(f"{label}: stopped with the run.") from error
+
+    def _result(self, call: list[Any], timeout_s: float) -> Finished:
+        with self._lock:
+            if self._stopped:
+                raise CancelledError
+            if not self._pool.active:
+                self._pool.stop()  # type: ignore[no-untyped-call]
+                self._pool.join()
+                self._pool = self._make_pool()
+            future = self._pool.schedule(run_stage, args=call, timeout=timeout_s)
+            self._waited_for.add(future)
+        try:
+            finished: Finished = future.result()
+            return finished
+        finally:
+            self._waited_for.discard(future)
 
     def _listen(self) -> None:
         while True:

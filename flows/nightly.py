@@ -11,7 +11,6 @@ from typing import Any
 from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.context import FlowRunContext
-from prefect.logging import get_run_logger
 from prefect.runtime import flow_run as this_flow_run
 from prefect.states import Completed, Failed
 
@@ -24,8 +23,10 @@ from flows.night import GOOD, REGRESSED, WORK_FAILED, Night, NightSummary
 from flows.observability import publish_leaderboard
 from flows.request import NightlyRequest
 from flows.settings import Settings, load_settings
+from flows.signals import undisturbed
 from flows.site import Site, at_site, current_reporter
 from flows.task_runners import make_task_runner
+from storage.errors import StoreError
 from storage.results.catalog import refresh
 from storage.results.regressions import Regression, find_regressions
 from storage.root import StoreRoot
@@ -58,7 +59,7 @@ def nightly_quantization(request: NightlyRequest = NightlyRequest()) -> State[An
             _hand_over(night, store)
             findings = _finish(night, settings, request)
         except BaseException as stop:
-            _keep_what_is_finished(night, settings.store, stop)
+            _keep_what_is_finished(night, store, stop, site)
             raise
     summary = _summary(night, settings, findings, site, time.perf_counter() - began)
     state = Completed if summary.exit_code == GOOD else Failed
@@ -132,13 +133,23 @@ def _expected(finding: Regression, request: NightlyRequest) -> bool:
     return finding.kind != "vanished" or not (request.workloads or request.recipes)
 
 
-def _keep_what_is_finished(night: Night, store: str, stop: BaseException) -> None:
+def _keep_what_is_finished(night: Night, store: str, stop: BaseException, site: Site) -> None:
     missing = [one.name for one in night.workloads if one.name not in {done.workload.name for done in night.results}]
-    message = f"stopped ({type(stop).__name__}); not measured: {', '.join(missing) or 'nothing'}"
-    get_run_logger().warning("%s. Run again: what was prepared is found by its digest.", message)
+    failed = isinstance(stop, Exception)
+    reason = (str(stop) if failed else "") or type(stop).__name__
+    message = f"stopped ({reason}); not measured: {', '.join(missing) or 'nothing'}"
     tables = {} if night.recorded else {"measurements": night.rows}
-    steps.record.fn(night.info, tables | {"runs": [night.run_row("cancelled", message)]}, store)
-    refresh(store)
+    with undisturbed():
+        site.reporter.noted(message)
+        # The stages go first: what they still do would take the time that is left for the rows.
+        site.workers.stop()
+        try:
+            runs = [night.run_row("failed" if failed else "cancelled", message)]
+            steps.record.fn(night.info, tables | {"runs": runs}, store)
+            refresh(store)
+        except StoreError as error:
+            # Where the store is what stopped the run, its own error says so already.
+            site.reporter.noted(f"nothing could be recorded: {error}")
 
 
 def _summary(night: Night, settings: Settings, findings: list[Regression], site: Site, wall_s: float) -> NightSummary:

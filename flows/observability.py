@@ -43,17 +43,20 @@ class ProgressArtifact:
         if total <= 0 or time.monotonic() < self._next:
             return
         self._next = time.monotonic() + _EVERY_S
-        try:
-            self._context.run(self._show, min(100.0, 100.0 * done / total), f"{self.label}: {unit}")
-        except (httpx.HTTPError, PrefectException) as error:
-            # A picture for the eye: its server being gone must not end the thread that also feeds the terminal.
-            self._next = math.inf
-            logging.getLogger(__name__).warning("%s: no more progress in Prefect's UI: %s", self.label, error)
+        self._try_to_show(min(100.0, 100.0 * done / total), f"{self.label}: {unit}")
 
     def finished(self) -> None:
         """Fill the bar, where there is one."""
         if self._artifact is not None:
-            self._context.run(self._show, 100.0, self.label)
+            self._try_to_show(100.0, self.label)
+
+    def _try_to_show(self, percent: float, description: str) -> None:
+        try:
+            self._context.run(self._show, percent, description)
+        except (httpx.HTTPError, PrefectException) as error:
+            # A picture for the eye: its server being gone must not end the thread that also feeds the terminal.
+            self._next = math.inf
+            logging.getLogger(__name__).warning("%s: no more progress in Prefect's UI: %s", self.label, error)
 
     def _show(self, percent: float, description: str) -> None:
         if self._artifact is None:
@@ -79,5 +82,9 @@ def publish_leaderboard(
         }
         for row in last_attempts(rows)
     ]
-    create_table_artifact(table, key="leaderboard", description="Every candidate of the night against its baseline")
-    create_link_artifact(report, link_text=report, key="report", description="The night's report, one HTML file")
+    try:
+        create_table_artifact(table, key="leaderboard", description="Every candidate of the night against its baseline")
+        create_link_artifact(report, link_text=report, key="report", description="The night's report, one HTML file")
+    except (httpx.HTTPError, PrefectException) as error:
+        # Its rows are in the store by now; the flow's own last report will say that the server is gone.
+        logging.getLogger(__name__).warning("no leaderboard in Prefect's UI: %s", error)

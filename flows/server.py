@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from storage.errors import ConfigurationError
+from storage.errors import ConfigurationError, NightquantError
 from storage.locks import host_lock
 
 _QUIET = {
@@ -24,6 +24,13 @@ _QUIET = {
 
 
 _DRAIN_S = 5.0
+_ANSWER_S = 10.0
+
+
+class ServerGoneError(NightquantError):
+    """Prefect's server stopped answering in mid-run."""
+
+    exit_code = 1
 
 
 @contextmanager
@@ -37,13 +44,17 @@ def prefect_api(startup_timeout_s: float) -> Iterator[float]:
     Raises
     ------
     ConfigurationError
-        The server did not start in `startup_timeout_s` seconds.
+        The server did not start in `startup_timeout_s` seconds, or the configured one does not answer.
     """
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
     began = time.perf_counter()
     if configured_api():
-        yield time.perf_counter() - began
+        _check_reachable()
+        try:
+            yield time.perf_counter() - began
+        finally:
+            _send_what_is_queued()
         return
     process = _start(startup_timeout_s)
     try:
@@ -79,6 +90,29 @@ def configured_api() -> bool:
     from prefect.settings import get_current_settings
 
     return bool(get_current_settings().api.url)
+
+
+def _check_reachable() -> None:
+    import httpx
+    from prefect.settings import get_current_settings
+
+    url = str(get_current_settings().api.url)
+    try:
+        httpx.get(f"{url}/health", timeout=_ANSWER_S, verify=not get_current_settings().api.tls_insecure_skip_verify)
+    except httpx.TransportError as error:
+        raise ConfigurationError(
+            f"Prefect's server {url} does not answer: {error}.",
+            hint="Start it (prefect server start), or unset PREFECT_API_URL: then the command brings its own.",
+        ) from error
+
+
+def server_gone(error: Exception) -> ServerGoneError:
+    """What to tell where the server stopped answering while the flow ran."""
+    return ServerGoneError(
+        f"Prefect's server {os.environ.get('PREFECT_API_URL', '')} is gone: {str(error) or type(error).__name__}.",
+        hint="Start it again and repeat the command: what was measured is in the store, and what was prepared is found "
+        "by its digest.",
+    )
 
 
 def _start(timeout_s: float) -> subprocess.Popen[str]:

@@ -7,9 +7,12 @@ whose write end only the parent has: whatever ends the parent closes the pipe, a
 from __future__ import annotations
 
 import os
+import signal
 import socket
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import uvicorn
 
@@ -23,6 +26,13 @@ class _Server(uvicorn.Server):
         super().__init__(config)
         self._port = port
         threading.Thread(target=self._stop_with_parent, daemon=True).start()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Ignore signals that a whole group gets: the flow reports its end here, and then closes the pipe."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
+        yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)

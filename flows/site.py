@@ -36,6 +36,9 @@ class Reporter(Protocol):
     def finished(self, label: str, seconds: float, error: str = "") -> None:
         """Hear that a stage ended, and why where it failed."""
 
+    def noted(self, text: str) -> None:
+        """Hear what a person must know of the run as a whole."""
+
 
 class Silence:
     """Tells nobody."""
@@ -47,6 +50,9 @@ class Silence:
         """Ignore it."""
 
     def finished(self, label: str, seconds: float, error: str = "") -> None:
+        """Ignore it."""
+
+    def noted(self, text: str) -> None:
         """Ignore it."""
 
 

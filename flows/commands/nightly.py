@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from datetime import date
 from typing import TYPE_CHECKING, Any
 
@@ -75,12 +76,26 @@ def command(
 
 
 def _run(request: NightlyRequest, startup_timeout_s: float, console: Console, timings: bool) -> int:
-    from flows.console import reporter_for
-    from flows.server import prefect_api
+    from flows.signals import Terminated, unwinding_on_sigterm
 
     console.print("Starting Prefect …", style="dim")
+    try:
+        with unwinding_on_sigterm():
+            return _run_flow(request, startup_timeout_s, console, timings)
+    except (Terminated, KeyboardInterrupt) as stop:
+        number = signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT
+        click.echo(
+            f"nightquant: Stopped by {number.name}. Run again: what was prepared is found by its digest.", err=True
+        )
+        return 128 + number
+
+
+def _run_flow(request: NightlyRequest, startup_timeout_s: float, console: Console, timings: bool) -> int:
+    from flows.console import reporter_for
+    from flows.server import prefect_api, server_gone
+
     with prefect_api(startup_timeout_s) as server_s:
-        from prefect.exceptions import TerminationSignal
+        import httpx
 
         from flows.night import NightSummary
         from flows.nightly import nightly_quantization
@@ -90,11 +105,10 @@ def _run(request: NightlyRequest, startup_timeout_s: float, console: Console, ti
             with reporter_for(console) as reporter, reporting_to(reporter):
                 state: Any = nightly_quantization(request, return_state=True)
                 outcome: Any = state.result(raise_on_failure=False)
-        except TerminationSignal as stop:
-            click.echo(
-                "nightquant: Stopped by a signal. Run again: what was prepared is found by its digest.", err=True
-            )
-            return 128 + stop.signal
+        except httpx.TransportError as error:
+            raise server_gone(error) from error
+    if isinstance(outcome, httpx.TransportError):
+        raise server_gone(outcome) from outcome
     if isinstance(outcome, BaseException):
         raise outcome
     if not isinstance(outcome, NightSummary):
