@@ -116,7 +116,7 @@ def _check_utf8(path: Path, piece: bytes, offset: int) -> None:
 
 
 def _with_plain_space(piece: bytes) -> bytes:
-    if not piece.isascii():
+    if not piece.isascii() and any(lead in piece for lead in _LEADS):
         piece = _without_wide_space(piece)
     if b"\r" in piece:
         piece = piece.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
