@@ -210,14 +210,21 @@ def main() -> None:
     """Measure, simulate, print; write the document where asked."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--write", type=Path, help="the document to bring up to date")
+    parser.add_argument("--client-ms", type=float, help="take this from `python -m benchmarks.overhead`: no measuring")
+    parser.add_argument("--server-ms", type=float, help="likewise")
+    parser.add_argument("--benchmark-s", type=float, help="take this for a workload's benchmark: no measuring")
     arguments = parser.parse_args()
     load = os.getloadavg()[0]
     with prefect_api(90), tempfile.TemporaryDirectory() as folder:
-        cost = overhead.measure(100)
+        if arguments.client_ms is None or arguments.server_ms is None:
+            cost = overhead.measure(100)
+            client_s, server_s = cost.client_cpu_s, cost.server_cpu_s
+        else:
+            client_s, server_s = arguments.client_ms / 1000, arguments.server_ms / 1000
         runs = [fan_out(count, f"{folder}/{count}") for count in (1, 2)]
         written = store_write_s(folder)
-        timed = benchmark_s(f"{folder}/timed")
-    costs = Costs(runs[0].stages | {"benchmark": [timed]}, cost.client_cpu_s, cost.server_cpu_s, written)
+        timed = arguments.benchmark_s or benchmark_s(f"{folder}/timed")
+    costs = Costs(runs[0].stages | {"benchmark": [timed]}, client_s, server_s, written)
     parts = {
         "measured": measured_text(runs, load),
         "costs": costs_text(costs),
