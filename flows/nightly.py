@@ -140,7 +140,8 @@ def _keep_what_is_finished(night: Night, store: str, stop: BaseException, site: 
     message = f"stopped ({reason}); not measured: {', '.join(missing) or 'nothing'}"
     tables = {} if night.recorded else {"measurements": night.rows}
     with undisturbed():
-        site.reporter.noted(message)
+        if not failed:  # an error is shown when the run ends
+            site.reporter.noted(message)
         # The stages go first: what they still do would take the time that is left for the rows.
         site.workers.stop()
         try:
@@ -148,8 +149,9 @@ def _keep_what_is_finished(night: Night, store: str, stop: BaseException, site: 
             steps.record.fn(night.info, tables | {"runs": runs}, store)
             refresh(store)
         except StoreError as error:
-            # Where the store is what stopped the run, its own error says so already.
-            site.reporter.noted(f"nothing could be recorded: {error}")
+            # Where the store is what stopped the run, its own error says so already, and the run ends with it.
+            if not isinstance(stop, StoreError):
+                site.reporter.noted(f"nothing could be recorded: {error}")
 
 
 def _summary(night: Night, settings: Settings, findings: list[Regression], site: Site, wall_s: float) -> NightSummary:

@@ -34,7 +34,8 @@ def write_script(model: nn.Module, example_inputs: Mapping[str, Tensor], path: P
         except (RuntimeError, TypeError) as error:
             raise QuantizationError(f"The model cannot be traced to TorchScript: {error}") from error
         frozen: torch.jit.ScriptModule = torch.jit.freeze(traced.eval(), optimize_numerics=not exact)
-        frozen.save(str(path))
+        # Not frozen.save(path): on a full disk torch's writer aborts the whole process.
+        path.write_bytes(frozen.save_to_buffer())
     return frozen
 
 

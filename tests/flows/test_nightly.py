@@ -1,0 +1,96 @@
+"""The whole command on one small workload: two nights at once, and a third one that finds what they made."""
+
+import itertools
+import json
+
+import pytest
+
+from storage.check import check
+from storage.results.query import run_query
+from tests.flows.processes import Command
+
+pytestmark = [pytest.mark.slow, pytest.mark.server, pytest.mark.timeout(900)]
+
+CANDIDATES = {(recipe, runtime) for recipe in ("float", "dynamic-int8") for runtime in ("eager", "torchscript")}
+
+
+class Nights:
+    """Two nights that ran at once on one store, and one after them."""
+
+    def __init__(self, folder):
+        self.store = folder / "store"
+        self.home = folder / "prefect"
+        first, second = self._begin(folder), self._begin(folder)
+        self.ended = [self._end(first), self._end(second)]
+        self.artifacts = self.files()
+        self.ended.append(self._end(self._begin(folder)))
+
+    def _begin(self, folder):
+        arguments = ["--workload", "lstm-demo", "--profile", "quick", "--timings", "--store", str(self.store)]
+        return Command("nightly", *arguments, home=self.home, cwd=folder)
+
+    def _end(self, command):
+        output, _ = command.process.communicate(timeout=600)
+        assert command.wait_until_gone() == []
+        return command.process.returncode, output
+
+    def files(self):
+        made = (self.store / "artifacts").glob("*/[0-9a-f][0-9a-f]/*/**/*")
+        return {path: (path.stat().st_ino, path.stat().st_mtime_ns) for path in made if path.is_file()}
+
+    def rows(self, query):
+        return run_query(self.store, query).to_pylist()
+
+
+@pytest.fixture(scope="module")
+def nights(tmp_path_factory):
+    return Nights(tmp_path_factory.mktemp("nights"))
+
+
+def test_every_night_ends_good_or_with_a_regression_against_the_one_before(nights):
+    # 3 is no defect of the run: a machine that others load may well be slower than in the night before.
+    assert {code for code, _ in nights.ended} <= {0, 3}, nights.ended
+    assert all("Traceback" not in output for _, output in nights.ended)
+
+
+def test_every_candidate_of_every_night_has_its_row(nights):
+    rows = nights.rows("SELECT run_id, recipe, runtime, status, latency_s FROM measurements WHERE setting = 'primary'")
+    runs = {row["run_id"] for row in rows}
+    assert len(runs) == 3
+    for run in runs:
+        assert {(row["recipe"], row["runtime"]) for row in rows if row["run_id"] == run} == CANDIDATES
+    assert all(row["status"] == "ok" and row["latency_s"] > 0 for row in rows)
+    assert {row["status"] for row in nights.rows("SELECT status FROM runs")} == {"completed"}
+    assert check(nights.store).problems == ()
+
+
+def test_benchmarks_of_nights_at_once_never_overlap(nights):
+    spans = sorted(
+        (json.loads(one["before"])["at_s"], json.loads(one["after"])["at_s"])
+        for row in nights.rows("SELECT evidence FROM runs")
+        for one in json.loads(row["evidence"])
+    )
+    assert len(spans) >= 3
+    assert all(ended <= began for (_, ended), (began, _) in itertools.pairwise(spans))
+
+
+def test_a_later_night_finds_what_is_made_and_measures_again(nights):
+    def kind(path):
+        return path.relative_to(nights.store / "artifacts").parts[0]
+
+    assert nights.artifacts.items() <= nights.files().items()
+    # What a candidate computed is an evaluation's, which is made anew each night.
+    assert {kind(path) for path in nights.files().keys() - nights.artifacts.keys()} <= {"outputs"}
+    digests = nights.rows("SELECT DISTINCT recipe, artifact_digest FROM measurements WHERE setting = 'primary'")
+    assert len(digests) == 2
+    measured = nights.rows("SELECT block_s FROM measurements WHERE setting = 'primary'")
+    assert len({tuple(row["block_s"]) for row in measured}) == len(measured)
+
+
+def test_the_leaderboard_and_the_timings_are_printed(nights):
+    _, output = nights.ended[-1]
+    assert "dynamic-int8/torchscript" in output or "dynamic-int8" in output
+    assert "×" in output
+    assert "Timings" in output
+    assert "Prefect's server" in output
+    assert "nightquant query" in output
