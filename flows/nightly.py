@@ -6,6 +6,7 @@ import os
 import time
 from contextlib import ExitStack
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from prefect import flow
@@ -34,8 +35,16 @@ from tasks.gate import judge, promotion_rows
 from tasks.record import layer_rows
 
 
+def _run_name() -> str:
+    """``night 2026-11-21: lstm-demo, resnet18``, as Prefect's UI lists it."""
+    request: NightlyRequest = this_flow_run.parameters["request"]
+    night = request.night or datetime.now().astimezone().date()
+    return f"night {night}: {', '.join(Path(name).stem for name in request.workloads) or 'every workload'}"
+
+
 @flow(
     name="nightly-quantization",
+    flow_run_name=_run_name,
     description="Quantize, evaluate, benchmark, record and hand over every workload.",
     task_runner=make_task_runner(load_settings()),
     persist_result=False,
