@@ -95,7 +95,9 @@ def test_workloads_that_hang_die_or_are_broken_fail_alone(home, tmp_path, monkey
     assert set(errors) == set(FAILING)
     assert all(said in errors[name] for name, (_, _, said) in FAILING.items()), errors
     assert {row["stage"] for row in rows if row["status"] == "failed"} == {"checkpoint"}
-    assert [row["status"] for row in rows if row["workload"] == "lstm-demo"] == ["ok"] * 4
+    # Candidates twice where the benchmark was inconclusive and repeated.
+    good = [row["status"] for row in rows if row["workload"] == "lstm-demo"]
+    assert good in (["ok"] * 4, ["ok"] * 8)
     (run,) = run_query(tmp_path / "store", "SELECT status, candidates_ok, candidates_failed FROM runs").to_pylist()
     assert run == {"status": "failed", "candidates_ok": 4, "candidates_failed": 3}
 

@@ -15,7 +15,7 @@ from tests.flows.processes import Command
 pytestmark = [pytest.mark.slow, pytest.mark.server, pytest.mark.timeout(3600)]
 
 # The full proof takes 50 (KILLS_OF_THIS_TEST=50); a few are enough to see on every change that nothing has come loose.
-KILLS = int(os.environ.get("KILLS_OF_THIS_TEST", "6"))
+KILLS = int(os.environ.get("KILLS_OF_THIS_TEST", "4"))
 
 
 @pytest.fixture(scope="module")
