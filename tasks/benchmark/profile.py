@@ -25,6 +25,9 @@ class Profile:
         Calls timed one by one, for percentiles, over all launches.
     single_s
         Most seconds for these calls per candidate and launch.
+    repeats
+        Whether an inconclusive benchmark is repeated once. A quick one is not: two launches seldom settle what two did
+        not, and who asks for it wants to wait two minutes, not four.
     """
 
     name: str
@@ -35,10 +38,16 @@ class Profile:
     warm_up_s: float = 1.0
     single_calls: int = 1000
     single_s: float = 0.3
+    repeats: bool = True
 
 
 PROFILES: dict[str, Profile] = {
-    profile.name: profile for profile in (Profile("quick", 2, 4), Profile("standard", 5, 8), Profile("full", 10, 10))
+    profile.name: profile
+    for profile in (
+        Profile("quick", launches=2, rounds=4, repeats=False),
+        Profile("standard", launches=5, rounds=8),
+        Profile("full", launches=10, rounds=10),
+    )
 }
 
 

@@ -114,9 +114,10 @@ def benchmark_with_rerun(
     dataset: DatasetRef | None = None,
     progress: Progress = silent,
 ) -> list[BenchmarkResult]:
-    """Benchmark, and once more where the machine's verdict was inconclusive; both results are kept."""
+    """Benchmark, and once more where the verdict was inconclusive and the profile repeats; both results are kept."""
+    profile = profile_named(profile) if isinstance(profile, str) else profile
     first = benchmark(workload, candidates, profile, store, dataset=dataset, progress=progress)
-    if first.verdict == "valid":
+    if first.verdict == "valid" or not profile.repeats:
         return [first]
     return [first, benchmark(workload, candidates, profile, store, dataset=dataset, progress=progress, attempt=2)]
 

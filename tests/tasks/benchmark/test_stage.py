@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from safetensors.torch import load_file, save_file
 
 from storage.artifacts import ArtifactStore, artifact_digest
 from storage.errors import MeasurementError
-from tasks.benchmark import BenchmarkCandidate, benchmark
+from tasks.benchmark import BenchmarkCandidate, benchmark, benchmark_with_rerun
 from tasks.benchmark.machine import fingerprint
 from tasks.checkpoint import obtain
 from tasks.evaluate import evaluate
@@ -114,3 +115,14 @@ def test_baseline_with_other_outputs_is_an_error(
 ) -> None:
     with pytest.raises(MeasurementError, match="baseline float/eager cannot be timed"):
         benchmark(workload, [_with_other_outputs(candidates[0], store)], TINY, store)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("repeats", [True, False])
+def test_only_an_inconclusive_benchmark_of_a_profile_that_repeats_is_repeated_once(
+    repeats: bool, workload: Workload, candidates: list[BenchmarkCandidate], dataset: DatasetRef, store: ArtifactStore
+) -> None:
+    profile = dataclasses.replace(TINY, repeats=repeats)
+    results = benchmark_with_rerun(workload, candidates, profile, store, dataset=dataset)
+    again = repeats and results[0].verdict == "inconclusive"
+    assert [result.attempt for result in results] == ([1, 2] if again else [1])
