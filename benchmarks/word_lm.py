@@ -23,7 +23,7 @@ from collections.abc import Callable
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -43,7 +43,8 @@ from tasks.workload.recipe import Recipe, Runtime
 EXAMPLE = Path(__file__).parent.parent / "docs" / "examples" / "wikitext.toml"
 MARKS = ("<!-- printed by benchmarks/word_lm.py -->", "<!-- end of what it printed -->")
 ROUNDS, CALLS = 15, 20
-PLAIN_FLOAT = "float, oneDNN off"
+RUNTIMES: tuple[Runtime, ...] = ("eager", "torchscript")
+MODES: tuple[Literal["exact", "segments"], ...] = ("exact", "segments")
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,7 @@ def measure(data: str, checkpoint: str) -> None:
             f"{same_table_s:.1f} s for the same two, {tutorial_s / same_table_s:.1f} times less. "
             f"All {len(ours)} recipes, quantized, saved and evaluated: {ours_s:.1f} s.\n"
         )
+        print_modes(inputs, quantized)
         print_latency(inputs, quantized)
 
 
@@ -196,37 +198,56 @@ def print_quality(tutorial: list[Line], ours: list[Line]) -> None:
         print()
 
 
-def print_latency(inputs: Inputs, quantized: list[tuple[Recipe, QuantizedRef]]) -> None:
-    """Milliseconds of one word at batch size 1 on one thread, in interleaved rounds, as ratios to eager float.
+def print_modes(inputs: Inputs, quantized: list[tuple[Recipe, QuantizedRef]]) -> None:
+    """Both modes of evaluation on all cores: the exact one, word after word, and the segments."""
+    print("| evaluation on all cores | exact s | segments s | times less | difference of the loss |")
+    print("|---|---:|---:|---:|---:|")
+    for recipe, reference in quantized:
+        if recipe.name not in ("float", "dynamic-int8"):
+            continue
+        taken, losses = [], []
+        for mode in MODES:
+            settings = inputs.workload.evaluate.model_copy(update={"mode": mode})
+            workload = inputs.workload.model_copy(update={"evaluate": settings})
+            began = time.perf_counter()
+            losses.append(evaluate(workload, reference, "eager", inputs.dataset, inputs.store).quality)
+            taken.append(time.perf_counter() - began)
+        exact_s, segments_s = taken
+        gap = abs(losses[0] - losses[1])
+        print(f"| {recipe.name} | {exact_s:.1f} | {segments_s:.1f} | {exact_s / segments_s:.1f} | {gap:.1e} |")
+    print()
 
-    Float is timed without oneDNN as well: for an LSTM step of one row it may be the slower of torch's two ways.
-    """
+
+def print_latency(inputs: Inputs, quantized: list[tuple[Recipe, QuantizedRef]]) -> None:
+    """Milliseconds of one word at batch size 1 on one thread, in interleaved rounds, as ratios to eager float."""
     example = example_inputs(inputs.workload, inputs.dataset, inputs.store, batch_size=1)
     step = (example["tokens"][:1], example["h"], example["c"])
-    runtimes: tuple[Runtime, ...] = ("eager", "torchscript")
     models = {
         (recipe.name, runtime): load(inputs.store.path(reference.kind, reference.digest), runtime)
         for recipe, reference in quantized
-        for runtime in runtimes
+        for runtime in recipe.runtimes
     }
-    models |= {(PLAIN_FLOAT, runtime): models["float", runtime] for runtime in runtimes}
     seconds: dict[tuple[str, Runtime], list[float]] = {key: [] for key in models}
     with intra_op_threads(1), torch.inference_mode():
         for turn in range(ROUNDS + 2):
             for key, model in models.items():
-                with torch.backends.mkldnn.flags(enabled=key[0] != PLAIN_FLOAT):
-                    taken = time_calls(lambda model=model: model(*step), CALLS)  # type: ignore[misc]
+                taken = time_calls(lambda model=model: model(*step), CALLS)  # type: ignore[misc]
                 # The first two rounds warm up, traced models compile in them.
                 if turn >= 2:
                     seconds[key].append(taken)
     base = seconds["float", "eager"]
     print("| one word, batch 1, one thread | eager ms | torchscript ms | eager × | torchscript × |")
     print("|---|---:|---:|---:|---:|")
-    for name in ("float", PLAIN_FLOAT, *(recipe.name for recipe, _ in quantized if recipe.name != "float")):
-        taken_s = [seconds[name, runtime] for runtime in runtimes]
-        medians = [f"{1e3 * statistics.median(one):.2f}" for one in taken_s]
-        ratios = [statistics.median(a / b for a, b in zip(base, one, strict=True)) for one in taken_s]
-        print(f"| {name} | {' | '.join(medians)} | {' | '.join(f'{ratio:.2f}' for ratio in ratios)} |")
+    for recipe, _ in quantized:
+        cells = [_cells(seconds.get((recipe.name, runtime)), base) for runtime in RUNTIMES]
+        print(f"| {recipe.name} | {' | '.join(ms for ms, _ in cells)} | {' | '.join(ratio for _, ratio in cells)} |")
+
+
+def _cells(taken_s: list[float] | None, base_s: list[float]) -> tuple[str, str]:
+    if taken_s is None:
+        return "–", "–"
+    ratio = statistics.median(base / taken for base, taken in zip(base_s, taken_s, strict=True))
+    return f"{1e3 * statistics.median(taken_s):.2f}", f"{ratio:.2f}"
 
 
 def time_calls(call: Callable[[], object], calls: int) -> float:
