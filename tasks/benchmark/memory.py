@@ -22,18 +22,23 @@ from tasks.benchmark.messages import Memory, MemoryReport, MemorySpec, Subject, 
 
 
 def measure_memory(spec: MemorySpec) -> MemoryReport:
-    """Fork a child for each subject, one after the other."""
+    """Fork a child for each subject."""
     torch.set_num_threads(spec.threads)
     for module in spec.modules:
         importlib.import_module(module)
     # Else the children's collectors would touch, and so copy, every object of this process.
     gc.freeze()
-    found = {subject.name: _in_child(subject, spec) for subject in spec.subjects}
+    # As many at once as there are processors: time is not measured here, and each child counts its own pages only.
+    abreast = os.cpu_count() or 1
+    found: dict[str, Memory | None] = {}
+    for first in range(0, len(spec.subjects), abreast):
+        started = [(subject.name, *_start(subject, spec)) for subject in spec.subjects[first : first + abreast]]
+        found |= {name: _answer(child, reader) for name, child, reader in started}
     return MemoryReport(memory={name: memory for name, memory in found.items() if memory is not None})
 
 
-def _in_child(subject: Subject, spec: MemorySpec) -> Memory | None:
-    """Measure one subject in a forked child; None where the child dies."""
+def _start(subject: Subject, spec: MemorySpec) -> tuple[int, int]:
+    """Fork a child that measures one subject; give its process id and the pipe that its answer comes through."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -43,6 +48,11 @@ def _in_child(subject: Subject, spec: MemorySpec) -> Memory | None:
         finally:
             os._exit(0)
     os.close(writer)
+    return child, reader
+
+
+def _answer(child: int, reader: int) -> Memory | None:
+    """What a child measured; None where it died."""
     with os.fdopen(reader) as stream:
         answer = stream.read()
     os.waitpid(child, 0)

@@ -44,7 +44,7 @@ class Profile:
 PROFILES: dict[str, Profile] = {
     profile.name: profile
     for profile in (
-        Profile("quick", launches=2, rounds=4, repeats=False),
+        Profile("quick", launches=2, rounds=4, single_s=0.1, repeats=False),
         Profile("standard", launches=5, rounds=8),
         Profile("full", launches=10, rounds=10),
     )
