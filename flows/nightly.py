@@ -186,11 +186,10 @@ def _summary(night: Night, settings: Settings, findings: list[Regression], site:
 
 def _open_site(stack: ExitStack, settings: Settings) -> Site:
     reporter = current_reporter()
-    threads = max(1, len(os.sched_getaffinity(0)) // settings.workers)
     if key := settings.signing_key.get_secret_value():
         # Workers read it from their environment; as an argument it would travel, and might be logged.
         os.environ["NIGHTQUANT_SIGNING_KEY"] = key
-    workers = stack.enter_context(Workers(settings.workers, threads))
+    workers = stack.enter_context(Workers(settings.workers, settings.threads_per_worker))
     site = Site(workers, reporter, settings.stage_timeout_s)
     workers.listener = site.heard
     return stack.enter_context(at_site(site))

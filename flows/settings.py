@@ -47,6 +47,11 @@ class Settings(BaseSettings):
     )
     cache: str = Field(default="", description="local cache of a remote store; none: the user's cache folder")
 
+    @property
+    def threads_per_worker(self) -> int:
+        """Intra-op threads for each of the workers, so that together they fill the processors this process may use."""
+        return max(1, len(os.sched_getaffinity(0)) // self.workers)
+
     @classmethod
     def settings_customise_sources(
         cls,

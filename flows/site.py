@@ -7,7 +7,6 @@ and uses one worker process of its own.
 from __future__ import annotations
 
 import multiprocessing
-import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -159,8 +158,7 @@ def _make_remote_site() -> Site:
     # Python denies children to the daemonic processes that Dask's workers are, because they might be left behind; ours
     # end with their parent (see flows.isolation).
     multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
-    threads = max(1, len(os.sched_getaffinity(0)) // settings.workers)
-    workers = Workers(count=1, threads=threads).__enter__()
+    workers = Workers(count=1, threads=settings.threads_per_worker).__enter__()
     # Not atexit: multiprocessing waits for a process's children before that.
     Finalize(None, workers.stop, exitpriority=100)
     return Site(workers, Silence(), settings.stage_timeout_s)
