@@ -3,6 +3,8 @@ PYTHON ?= python3
 PROFILE ?= quick
 CHROMIUM := $(firstword $(shell command -v chromium chromium-browser google-chrome 2>/dev/null))
 BIN := .venv/bin
+# Two at a time, each module in one process; the slow modules begin (tests/conftest.py).
+PARALLEL := --numprocesses 2 --dist loadfile --no-loadscope-reorder
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export DO_NOT_TRACK := 1
 
@@ -15,10 +17,10 @@ nightly: .venv/installed ## Install if needed, then run a night over the built-i
 	$(BIN)/nightquant nightly --profile $(PROFILE)
 
 test: lint ## Install if needed, then lint and run every test
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(PARALLEL)
 
 unit: .venv/installed-dev ## Run the fast tests only
-	$(BIN)/python -m pytest -m "not slow and not server and not browser"
+	$(BIN)/python -m pytest $(PARALLEL) -m "not slow and not server and not browser"
 
 lint: .venv/installed-dev ## Check style, types and import layers
 	$(BIN)/ruff check .

@@ -109,7 +109,7 @@ class Workers:
         self._socket.close()
         self._folder.cleanup()
 
-    def run(self, stage: str, label: str, timeout_s: float, arguments: dict[str, Any]) -> Finished:
+    def run(self, stage: str, label: str, timeout_s: float | None, arguments: dict[str, Any]) -> Finished:
         """Run ``package.module:function`` in a worker and give its result and when it ran.
 
         ``arguments["store"]`` is the store's URL; the worker opens it, and adds a ``progress`` argument.
@@ -141,7 +141,7 @@ class Workers:
         except CancelledError as error:
             raise MeasurementError(f"{label}: stopped with the run.") from error
 
-    def _result(self, call: list[Any], timeout_s: float) -> Finished:
+    def _result(self, call: list[Any], timeout_s: float | None) -> Finished:
         with self._lock:
             if self._stopped:
                 raise CancelledError

@@ -16,6 +16,8 @@ from contextlib import contextmanager
 
 import uvicorn
 
+from flows.locked_database import AskAgain
+
 _GRACE_S = 5.0
 
 
@@ -47,16 +49,24 @@ class _Server(uvicorn.Server):
         threading.Timer(_GRACE_S, os._exit, args=(0,)).start()
 
 
+def _application() -> AskAgain:
+    from prefect.server.api.server import create_app
+
+    return AskAgain(create_app())
+
+
 def main() -> None:
     """Serve Prefect's API on a free loopback port and write that port to standard output once it answers."""
     os.environ.update(PREFECT__SERVER_EPHEMERAL="1", PREFECT__SERVER_FINAL="1", PREFECT_UI_ENABLED="0")
     listener = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(
-        "prefect.server.api.server:create_app",
+        _application,
         factory=True,
         log_level="error",
         lifespan="on",
         timeout_graceful_shutdown=2,
+        # Longer than the 25 s for which Prefect's client keeps idle connections.
+        timeout_keep_alive=60,
     )
     _Server(config, listener.getsockname()[1]).run(sockets=[listener])
     os._exit(0)

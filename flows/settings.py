@@ -35,7 +35,7 @@ class Settings(BaseSettings):
     profile: ProfileName = Field(default="standard", description="how long benchmarks take")
     task_runner: TaskRunnerName = Field(default="threads", description="what fans the stages out")
     workers: PositiveInt = Field(default_factory=_default_workers, description="stages at work at once")
-    stage_timeout_s: PositiveFloat = Field(default=4 * 3600.0, description="a stage that takes longer is ended")
+    stage_timeout_s: PositiveFloat = Field(default=4 * 3600.0, description="a stage that works for longer is ended")
     server_startup_timeout_s: PositiveFloat = Field(default=90.0, description="patience with Prefect's own server")
     dask_address: str = Field(default="", description="scheduler to use; none: a local cluster")
     ray_address: str = Field(default="", description="cluster to use; none: a local one")

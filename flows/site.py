@@ -89,16 +89,26 @@ class Site:
         if label in self.watchers:
             self.watchers[label](done, total, unit)
 
-    def run(self, stage: str, label: str, watcher: Watcher | None = None, **arguments: Any) -> Any:
+    def run(
+        self, stage: str, label: str, watcher: Watcher | None = None, *, limits_itself: bool = False, **arguments: Any
+    ) -> Any:
         """Run a stage function in a worker, telling the reporter; see `Workers.run` for what it raises.
 
-        `watcher` hears of this stage's progress: work done, all work, and the unit.
+        Parameters
+        ----------
+        watcher
+            Hears of this stage's progress: work done, all work, and the unit.
+        limits_itself
+            The stage is not ended from here when it takes too long: it gets the time limit as ``limit_s``.
         """
+        timeout_s: float | None = self.timeout_s
+        if limits_itself:
+            arguments["limit_s"], timeout_s = timeout_s, None
         if watcher is not None:
             self.watchers[label] = watcher
         queued = time.monotonic()
         try:
-            finished = self.workers.run(stage, label, self.timeout_s, arguments)
+            finished = self.workers.run(stage, label, timeout_s, arguments)
         except BaseException as failure:
             self._ended(label, queued, time.monotonic(), str(failure) or type(failure).__name__)
             raise

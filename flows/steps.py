@@ -197,6 +197,7 @@ def benchmark(
     result: list[BenchmarkResult] = _run(
         "tasks.benchmark:benchmark_with_rerun",
         f"{workload.name}: benchmark",
+        limits_itself=True,  # else its wait for another benchmark on this host would count
         workload=workload,
         candidates=candidates,
         dataset=dataset,

@@ -46,26 +46,38 @@ def time_single_calls(call: Call, most: int, budget_s: float) -> list[float]:
 
 
 def warm_up(call: Call, least_calls: int, least_s: float) -> float:
-    """Call until both minima are reached; give the seconds of one of the later calls."""
+    """Call until both minima are reached; give the mean seconds of these calls."""
     began = time.perf_counter()
-    calls, last = 0, 0.0
-    while calls < least_calls or time.perf_counter() - began < least_s:
-        last = _elapsed(call, 1)
+    calls = 0
+    while (elapsed := time.perf_counter() - began) < least_s or calls < max(1, least_calls):
+        call()
         calls += 1
-    return last
+    return elapsed / calls
 
 
-def calls_for_block(call: Call, least_s: float) -> int:
+def warm_up_and_plan(call: Call, least_calls: int, least_s: float, block_s: float) -> int:
+    """Warm up, and find on the way how many calls last at least `block_s`; the blocks timed for that warm up too."""
+    began = time.perf_counter()
+    call_s = warm_up(call, -(-least_calls // 2), least_s / 2)
+    calls = calls_for_block(call, block_s, call_s)
+    warm_up(call, -(-least_calls // 2), least_s - (time.perf_counter() - began))
+    return calls
+
+
+def calls_for_block(call: Call, least_s: float, guess_s: float) -> int:
     """Find, by timing growing blocks, how many calls last at least `least_s` (blocked autorange).
 
-    The method is that of ``torch.utils.benchmark.Timer.blocked_autorange``, with growth by what is missing instead of
-    by tenfold, so that slow calls are not repeated more than they must be.
+    The method is that of ``torch.utils.benchmark.Timer.blocked_autorange``, but the first block has as many calls as
+    `guess_s` per call demands, and the next ones grow by what is missing instead of by tenfold.
     """
-    calls = 1
+    calls = _calls_lasting(least_s, guess_s)
     while (elapsed := time_block(call, calls)) < least_s and calls < _MAX_CALLS:
-        missing = least_s * _MARGIN / max(elapsed, 1e-9)
-        calls = min(_MAX_CALLS, max(calls + 1, math.ceil(calls * min(missing, 10.0))))
+        calls = max(calls + 1, min(calls * 10, _calls_lasting(least_s, elapsed / calls)))
     return calls
+
+
+def _calls_lasting(seconds: float, call_s: float) -> int:
+    return min(_MAX_CALLS, max(1, math.ceil(seconds * _MARGIN / max(call_s, 1e-9))))
 
 
 def _elapsed(call: Call, calls: int) -> float:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
 import tempfile
+import threading
+import time
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -20,7 +24,19 @@ Report = TypeVar("Report", bound=Frozen)
 _LAST_LINES = 5
 
 
-def run_child(module: str, spec: Frozen, report: type[Report], threads: int) -> Report:
+@dataclass(frozen=True)
+class Limit:
+    """By when children must have ended: `seconds` after this was made; None for no limit."""
+
+    seconds: float | None = None
+    made_at: float = field(default_factory=time.monotonic)
+
+    def left_s(self) -> float | None:
+        """Seconds until then, not negative."""
+        return None if self.seconds is None else max(0.0, self.made_at + self.seconds - time.monotonic())
+
+
+def run_child(module: str, spec: Frozen, report: type[Report], threads: int, limit: Limit) -> Report:
     """Run ``python -m module SPEC OUT`` and read its report.
 
     This process sleeps in the kernel until the child ends. The child never outlives it: an exception here kills the
@@ -29,19 +45,20 @@ def run_child(module: str, spec: Frozen, report: type[Report], threads: int) -> 
     Raises
     ------
     MeasurementError
-        The child ended without a report; the message names the signal or the last lines that it wrote.
+        The child ended without a report; the message names the signal or the last lines that it wrote. Or `limit` was
+        reached, and the child was ended.
     """
     with tempfile.TemporaryDirectory(prefix="nightquant-") as name:
         folder = Path(name)
         write_message(spec, folder / "spec.json")
-        code = _run(module, folder, threads)
+        code = _run(module, folder, threads, limit)
         out = folder / "out.json"
         if code != 0 or not out.is_file():
             raise MeasurementError(_how_it_ended(module, code, (folder / "log").read_text(errors="replace")))
         return report.model_validate_json(out.read_text(encoding="utf-8"))
 
 
-def _run(module: str, folder: Path, threads: int) -> int:
+def _run(module: str, folder: Path, threads: int, limit: Limit) -> int:
     root = Path(tasks.__path__[0]).parent
     path = os.pathsep.join(filter(None, (str(root), os.environ.get("PYTHONPATH", ""))))
     with (
@@ -57,10 +74,36 @@ def _run(module: str, folder: Path, threads: int) -> int:
         ) as process,
     ):
         try:
-            return process.wait()
+            return _wait(process, limit)
         except BaseException:
             os.killpg(process.pid, signal.SIGKILL)
             raise
+
+
+def _wait(process: subprocess.Popen[bytes], limit: Limit) -> int:
+    left_s = limit.left_s()
+    if left_s is not None and not _ends_within(process, left_s):
+        raise MeasurementError(
+            f"The benchmark was ended: it took longer than {limit.seconds:.0f} s.",
+            hint="If it needs longer, raise NIGHTQUANT_STAGE_TIMEOUT_S.",
+        )
+    return process.wait()
+
+
+def _ends_within(process: subprocess.Popen[bytes], seconds: float) -> bool:
+    """Sleep until the process ends: its own wait(timeout) polls, up to a thousand times a second."""
+    if sys.platform != "linux":
+        waiting = threading.Thread(target=process.wait, daemon=True)
+        waiting.start()
+        waiting.join(seconds)
+        return not waiting.is_alive()
+    descriptor = os.pidfd_open(process.pid)
+    try:
+        ended = select.poll()
+        ended.register(descriptor, select.POLLIN)
+        return bool(ended.poll(seconds * 1000))
+    finally:
+        os.close(descriptor)
 
 
 def _how_it_ended(module: str, code: int, log: str) -> str:

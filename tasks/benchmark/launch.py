@@ -5,6 +5,7 @@ Run as ``python -m tasks.benchmark.launch SPEC OUT``; `SPEC` and `OUT` are the J
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import random
@@ -20,7 +21,7 @@ from pathlib import Path
 import torch
 
 from tasks.benchmark.agreement import disagreement
-from tasks.benchmark.blocks import calls_for_block, time_block, time_single_calls, warm_up
+from tasks.benchmark.blocks import time_block, time_single_calls, warm_up, warm_up_and_plan
 from tasks.benchmark.loading import Loaded, flat
 from tasks.benchmark.messages import COPY_SUFFIX, LaunchReport, LaunchSpec, Subject, SubjectReport, write_message
 from tasks.benchmark.process import pin
@@ -49,6 +50,8 @@ def run_launch(spec: LaunchSpec) -> LaunchReport:
     refused: dict[str, str] = {}
     with torch.inference_mode():
         ready = _make_ready(spec, refused)
+        # A collection before a block would else walk all that torch imported: a tenth of a second, and cold caches.
+        gc.freeze()
         start_s = time.monotonic() - spec.spawned_at
         _warm_up(spec, ready)
         first_block_s = time.monotonic() - spec.spawned_at
@@ -110,9 +113,13 @@ def _load(loader: Loader, subject: Subject) -> tuple[Ready, str]:
 
 def _warm_up(spec: LaunchSpec, ready: dict[str, Ready]) -> None:
     for name, state in ready.items():
+        call = state.loaded.call
         with state.loaded.scope():
-            warm_up(state.loaded.call, spec.warm_up_calls, spec.warm_up_s)
-            state.calls = spec.calls.get(name) or calls_for_block(state.loaded.call, spec.block_s)
+            if name in spec.calls:
+                warm_up(call, spec.warm_up_calls, spec.warm_up_s)
+                state.calls = spec.calls[name]
+            else:
+                state.calls = warm_up_and_plan(call, spec.warm_up_calls, spec.warm_up_s, spec.block_s)
 
 
 def _time_rounds(spec: LaunchSpec, ready: dict[str, Ready]) -> float:

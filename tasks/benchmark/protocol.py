@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from storage.errors import MeasurementError
-from tasks.benchmark.children import run_child
+from tasks.benchmark.children import Limit, run_child
 from tasks.benchmark.messages import (
     COPY_SUFFIX,
     LaunchReport,
@@ -24,6 +24,7 @@ from tasks.benchmark.profile import Profile
 from tasks.benchmark.statistics import Array
 
 CANDIDATES = "tasks.benchmark.loading:load_candidate"
+NO_LIMIT = Limit()
 _SEED = 29592
 
 
@@ -65,6 +66,7 @@ def measure(
     loader: str = CANDIDATES,
     with_copy: bool = True,
     attempt: int = 1,
+    limit: Limit = NO_LIMIT,
     on_launch: Callable[[int], None] = lambda done: None,
 ) -> Measured:
     """Time the subjects against each other, and the baseline against a copy of itself.
@@ -72,7 +74,7 @@ def measure(
     Raises
     ------
     MeasurementError
-        A launch died, or the baseline itself was refused.
+        A launch died or went beyond `limit`, or the baseline itself was refused.
     """
     remaining = list(subjects)
     if with_copy:
@@ -85,7 +87,7 @@ def measure(
         if launches:
             # Frozen by the first launch: every block of a subject then holds the same number of calls.
             spec = spec.model_copy(update={"calls": calls, "modules": launches[0].modules})
-        report = run_child("tasks.benchmark.launch", spec, LaunchReport, threads)
+        report = run_child("tasks.benchmark.launch", spec, LaunchReport, threads, limit)
         refused |= {name: f"launch {launch + 1}: {reason}" for name, reason in report.refused.items()}
         for name in (baseline, baseline + COPY_SUFFIX):
             if name in refused:
@@ -98,14 +100,19 @@ def measure(
 
 
 def measure_memory(
-    subjects: Sequence[Subject], measured: Measured, threads: int, *, loader: str = CANDIDATES
+    subjects: Sequence[Subject],
+    measured: Measured,
+    threads: int,
+    *,
+    loader: str = CANDIDATES,
+    limit: Limit = NO_LIMIT,
 ) -> dict[str, Memory]:
     """Resident memory of every subject that was timed, each in a process of its own.
 
     Raises
     ------
     MeasurementError
-        The memory process died.
+        The memory process died or went beyond `limit`.
     """
     timed = set(measured.names())
     spec = MemorySpec(
@@ -114,7 +121,7 @@ def measure_memory(
         threads=threads,
         modules=measured.launches[0].modules,
     )
-    return run_child("tasks.benchmark.memory", spec, MemoryReport, threads).memory
+    return run_child("tasks.benchmark.memory", spec, MemoryReport, threads, limit).memory
 
 
 def _named(subjects: Sequence[Subject], name: str) -> Subject:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from storage.artifacts import ArtifactStore
 from storage.locks import host_lock
+from tasks.benchmark.children import Limit
 from tasks.benchmark.machine import Evidence, fingerprint, observe
 from tasks.benchmark.messages import LaunchReport, Subject
 from tasks.benchmark.profile import Profile, profile_named
@@ -53,6 +55,7 @@ def benchmark(
     *,
     dataset: DatasetRef | None = None,
     progress: Progress = silent,
+    limit_s: float | None = None,
     attempt: int = 1,
 ) -> BenchmarkResult:
     """Time all candidates of a workload against its baseline; always anew.
@@ -63,24 +66,27 @@ def benchmark(
     ----------
     dataset
         Needed only where the workload asks for further batch sizes.
+    limit_s
+        Most seconds that it may take from its turn on; waiting for that does not count.
     attempt
         1, or 2 for the rerun after an inconclusive first attempt; it decides the order of the blocks.
 
     Raises
     ------
     MeasurementError
-        The baseline is missing or wrong, or a child process died.
+        The baseline is missing or wrong, a child process died, or `limit_s` was reached.
     """
     settings = workload.benchmark
     profile = profile_named(profile) if isinstance(profile, str) else profile
     subjects = [candidate.subject(store) for candidate in candidates]
     engines = tuple(sorted({workload.recipe_named(one.recipe).engine for one in candidates}))
-    session = _Session(workload, profile, attempt, dataset, store, progress)
     with host_lock(LOCK, on_wait=lambda: progress(0, profile.launches, "waiting for another benchmark")):
+        limit = Limit(limit_s)
+        session = _Session(workload, profile, attempt, dataset, store, progress, limit)
         began = time.perf_counter()
         before = observe("before", settings.threads, engines)
         measured = session.primary(subjects)
-        memory = measure_memory(subjects, measured, settings.threads)
+        memory = measure_memory(subjects, measured, settings.threads, limit=limit)
         timed_s, further = session.throughput([one for one in subjects if one.name in measured.names()])
         after = _with_launches(observe("after", settings.threads, engines), measured.launches)
         wall_s = time.perf_counter() - began
@@ -113,13 +119,20 @@ def benchmark_with_rerun(
     *,
     dataset: DatasetRef | None = None,
     progress: Progress = silent,
+    limit_s: float | None = None,
 ) -> list[BenchmarkResult]:
-    """Benchmark, and once more where the verdict was inconclusive and the profile repeats; both results are kept."""
+    """Benchmark, and once more where the verdict was inconclusive and the profile repeats; both results are kept.
+
+    `limit_s` holds for each of the two.
+    """
     profile = profile_named(profile) if isinstance(profile, str) else profile
-    first = benchmark(workload, candidates, profile, store, dataset=dataset, progress=progress)
+    again = partial(
+        benchmark, workload, candidates, profile, store, dataset=dataset, progress=progress, limit_s=limit_s
+    )
+    first = again(attempt=1)
     if first.verdict == "valid" or not profile.repeats:
         return [first]
-    return [first, benchmark(workload, candidates, profile, store, dataset=dataset, progress=progress, attempt=2)]
+    return [first, again(attempt=2)]
 
 
 @dataclass
@@ -132,6 +145,7 @@ class _Session:
     dataset: DatasetRef | None
     store: ArtifactStore
     progress: Progress
+    limit: Limit
     refused: dict[str, str] = field(default_factory=dict)
 
     def primary(self, subjects: Sequence[Subject]) -> Measured:
@@ -158,6 +172,7 @@ class _Session:
             threads,
             with_copy=with_copy,
             attempt=self.attempt,
+            limit=self.limit,
             on_launch=lambda done: self.progress(done, self.profile.launches, "launches"),
         )
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-
 import torch
 from torch import Tensor
 
@@ -11,6 +9,7 @@ from storage.artifacts import ArtifactStore
 from storage.digest import source_digest
 from tasks.checkpoint.artifact import find_or_make
 from tasks.models import build
+from tasks.models.sources import model_sources
 from tasks.progress import Progress
 from tasks.refs import CheckpointRef, DatasetRef
 from tasks.workload import Workload
@@ -29,7 +28,7 @@ def obtain_seeded(workload: Workload, dataset: DatasetRef, store: ArtifactStore,
         "seed": seed,
         "dataset": dataset.digest,
         "torch": torch.__version__,
-        "made_by": source_digest(import_module(type(model).__module__)),
+        "made_by": source_digest(*model_sources(model, workload.model)),
     }
     reference = find_or_make(workload, dataset, store, made_from, lambda: draw_weights(workload, dataset, seed))
     progress(1, 1, "checkpoint")

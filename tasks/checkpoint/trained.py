@@ -11,6 +11,7 @@ from storage.digest import source_digest
 from storage.errors import ConfigurationError
 from tasks.checkpoint.artifact import find_or_make
 from tasks.models import build
+from tasks.models.sources import model_sources
 from tasks.progress import Progress
 from tasks.refs import CheckpointRef, DatasetRef
 from tasks.train import TRAINERS, train
@@ -38,7 +39,7 @@ def obtain_trained(workload: Workload, dataset: DatasetRef, store: ArtifactStore
         "dataset": dataset.digest,
         "torch": torch.__version__,
         "device": training_device().type,
-        "made_by": source_digest(trainer, import_module(type(_blank(workload, dataset)).__module__)),
+        "made_by": source_digest(trainer, *model_sources(_blank(workload, dataset), workload.model)),
     }
     return find_or_make(workload, dataset, store, made_from, lambda: train(workload, dataset, store, progress))
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tasks.workload.model import Model
     from tasks.workload.workload import Workload
 
-_BUILDERS = {
+BUILDERS = {
     "word-lm": "tasks.models.word_lm:build_word_lm",
     "lstm": "tasks.models.lstm:build_lstm",
     "torchvision": "tasks.models.vision:build_vision",
@@ -31,7 +31,7 @@ _EXAMPLES = {
 
 def build(spec: Model, dataset: DatasetRef) -> nn.Module:
     """Build the network that `spec` describes, in evaluation mode, its weights drawn from torch's global generator."""
-    builder: Callable[[Model, DatasetRef], nn.Module] = resolve(_BUILDERS, spec.kind)
+    builder: Callable[[Model, DatasetRef], nn.Module] = resolve(BUILDERS, spec.kind)
     return builder(spec, dataset).eval()
 
 

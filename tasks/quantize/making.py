@@ -17,6 +17,7 @@ from storage.artifacts import ArtifactStore, artifact_digest
 from storage.digest import source_digest
 from storage.errors import QuantizationError
 from tasks.models import build, example_inputs
+from tasks.models.sources import model_sources
 from tasks.progress import Progress, silent
 from tasks.quantize.base import Context, method_named
 from tasks.quantize.engine import instruction_set, quantized_engine
@@ -83,7 +84,7 @@ def _made_from(
         "traced_with": workload.benchmark.model_dump(mode="json", include={"batch_size", "sequence_length"}),
         "torch": torch.__version__,
         "instruction_set": instruction_set(),
-        "source": source_digest(modules[type(model).__module__], method, *getattr(method, "PARTS", ()), *own),
+        "source": source_digest(*model_sources(model, workload.model), method, *getattr(method, "PARTS", ()), *own),
     }
 
 

@@ -12,6 +12,7 @@ from torch import nn
 
 from storage.digest import digest_of, source_digest
 from storage.errors import QuantizationError
+from tasks.models.sources import model_sources
 from tasks.quantize import fine_tune as training
 from tasks.quantize import training_state
 from tasks.quantize.attribution import attribute
@@ -79,6 +80,6 @@ def _training_digest(model: nn.Module, recipe: QatRecipe, context: Context) -> s
             "dataset": context.dataset.digest,
             "torch": torch.__version__,
             "device": "cuda" if torch.cuda.is_available() else "cpu",
-            "source": source_digest(modules[__name__], *PARTS),
+            "source": source_digest(*model_sources(model, context.workload.model), modules[__name__], *PARTS),
         }
     )

@@ -6,7 +6,9 @@ import threading
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import cache
 
+import torch
 from torch.jit._trace import TracerWarning
 
 _NOISE = (
@@ -56,6 +58,13 @@ def quiet() -> Iterator[None]:
     """Run the block without torch's deprecation warnings about eager quantization and TorchScript."""
     _SILENCE.begin()
     try:
+        _use_up_warning()
         yield
     finally:
         _SILENCE.end()
+
+
+@cache
+def _use_up_warning() -> None:
+    # torch gives this one once in a process: past Python's filters where TorchScript is opened, through them here.
+    torch.quantize_per_tensor(torch.zeros(1), 1.0, 0, torch.qint8)

@@ -56,10 +56,11 @@ def test_a_killed_worker_fails_only_its_own_stage(workers, tmp_path):
 
 def test_progress_reaches_the_listener(workers, heard, tmp_path):
     _run(workers, "tell", tmp_path)
+    expected = ("label tell", 1, 2, "steps")
     deadline = time.monotonic() + 20
-    while not any(message[0] == "label tell" for message in heard) and time.monotonic() < deadline:
+    while expected not in heard and time.monotonic() < deadline:
         time.sleep(0.01)
-    assert ("label tell", 1, 2, "steps") in heard
+    assert expected in heard
 
 
 def test_workers_end_when_their_parent_is_killed(tmp_path):

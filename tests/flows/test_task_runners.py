@@ -22,6 +22,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.server, pytest.mark.timeout(900)]
 NIGHT = ("nightly", "--workload", "lstm-demo", "--profile", "quick", "--workers", "2")
 CANDIDATES = {(recipe, runtime) for recipe in ("float", "dynamic-int8") for runtime in ("eager", "torchscript")}
 STAGES = {"prepare data set", "obtain checkpoint", "quantize", "evaluate", "compare with the baseline", "benchmark"}
+SOMETIMES = {"package"}  # only where the machine was quiet enough for a candidate to pass the gate
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +69,7 @@ def test_a_night_runs_in_other_processes_and_leaves_none_behind(runner, home, tm
     assert command.wait_until_gone() == []
     assert_whole(store)
     ran = processes_of_stages(home)
-    assert ran.keys() == STAGES
+    assert ran.keys() - SOMETIMES == STAGES
     assert command.process.pid not in set().union(*ran.values())
 
 
@@ -132,7 +133,7 @@ def test_a_night_on_a_cluster_of_separate_processes_with_the_store_on_s3(dask_cl
     assert command.wait_until_gone() == []
     assert_whole(store)
     ran = processes_of_stages(home)
-    assert ran.keys() == STAGES
+    assert ran.keys() - SOMETIMES == STAGES
     assert set().union(*ran.values()) <= {pid for pid, _ in workers.survivors()}
     for arguments, expected in {
         ("query", "--format", "csv", "SELECT count(*) AS n FROM leaderboard"): "4",

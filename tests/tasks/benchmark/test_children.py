@@ -6,14 +6,20 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
-from tests.tasks.benchmark.planted import plan
+from storage.errors import MeasurementError
+from tasks.benchmark.children import Limit
+from tasks.benchmark.protocol import measure
+from tests.tasks.benchmark.planted import LOADER, TINY, plan
 
 _PARENT = """
 import sys
+import time
 from pathlib import Path
 from tasks.benchmark.messages import Subject
 from tasks.benchmark.protocol import measure
@@ -38,3 +44,27 @@ def test_launch_ends_when_its_parent_is_ended(tmp_path: Path, how: signal.Signal
             # The end of the file comes when the child's own end of the FIFO is closed: with its death.
             assert stream.read() == ""
         assert parent.wait() != 0
+
+
+@pytest.mark.parametrize("limit_s", [None, 600.0])
+def test_child_that_ends_in_time_gives_its_report(tmp_path: Path, limit_s: float | None) -> None:
+    measured = measure(
+        [plan(tmp_path, "float/eager", work=1)], "float/eager", TINY, 1, loader=LOADER, limit=Limit(limit_s)
+    )
+    assert measured.names() == ["float/eager", "float/eager#copy"]
+
+
+def test_child_that_takes_too_long_is_ended_and_the_setting_is_named(tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    subject = plan(tmp_path, "float/eager", waits=str(fifo))
+    with pytest.raises(MeasurementError, match="longer than 1 s") as failure:
+        measure([subject], "float/eager", TINY, 1, loader=LOADER, limit=Limit(1.0))
+    assert "NIGHTQUANT_STAGE_TIMEOUT_S" in str(failure.value)
+    assert psutil.Process().children() == []
+
+
+def test_time_that_is_left_runs_out() -> None:
+    assert Limit().left_s() is None
+    assert 0 < (Limit(60.0).left_s() or 0) <= 60
+    assert Limit(60.0, made_at=time.monotonic() - 100).left_s() == 0
