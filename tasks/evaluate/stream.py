@@ -20,8 +20,8 @@ from torch.nn import functional as F
 from tasks.progress import Progress, silent
 from tasks.threads import intra_op_threads
 
-# Logits of so many rows stay in cache between the decoder and the loss; more rows cost memory bandwidth instead.
-_ROWS = 64
+# Fewer rows read the decoder's weights more often; the logits of more no longer stay in cache until the loss is taken.
+_ROWS = 128
 # Segments in a lane: fewer leave the LSTM's products narrow, more leave fewer lanes for the cores.
 _COLUMNS = 8
 
