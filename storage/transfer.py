@@ -7,8 +7,9 @@ import os
 import random
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from urllib.parse import unquote, urlsplit, urlunsplit
 
@@ -44,7 +45,7 @@ def fetch(
 
     Nothing is downloaded before :attr:`Source.path` is called. A download is kept in `folder` as ``<sha256>.part``
     until it is whole and its SHA-256 is right, and goes on there after a broken connection, a crash or an error in
-    the block.
+    the block. Another process that wants the same file waits until the block ends.
 
     Parameters
     ----------
@@ -84,8 +85,9 @@ def fetch(
         )
     target = folder / sha256
     download = _Download(uri, target, sha256, max_bytes, retries, first_wait_s, progress)
-    yield Source(sha256, download.run)
-    target.unlink(missing_ok=True)
+    with ExitStack() as stack:
+        yield Source(sha256, cache(lambda: download.run(stack)))
+        target.unlink(missing_ok=True)
 
 
 def local_path(uri: str) -> Path | None:
@@ -120,6 +122,29 @@ def _check_local(path: Path, sha256: str | None, max_bytes: int) -> str:
     return digest
 
 
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Hold the lock file `path` while the block runs; it is gone afterwards."""
+    while True:
+        with path.open("ab") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not _is_at(lock.fileno(), path):
+                # Its last holder has removed it, and somebody may hold a new one.
+                continue
+            try:
+                yield
+            finally:
+                path.unlink()
+            return
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
 @dataclass(frozen=True)
 class _Download:
     uri: str
@@ -130,19 +155,16 @@ class _Download:
     first_wait_s: float
     progress: Listener
 
-    def run(self) -> Path:
-        """Download to the final name, or find the whole file there."""
+    def run(self, stack: ExitStack) -> Path:
+        """Download to the final name, or find the whole file there; `stack` holds the lock until it is used."""
         part = self.target.with_name(self.target.name + ".part")
         try:
             part.parent.mkdir(parents=True, exist_ok=True)
-            with part.open("ab") as lock:
-                # Another process that wants the same file waits here and finds it whole.
-                fcntl.flock(lock, fcntl.LOCK_EX)
-                if self.target.exists():
-                    part.unlink(missing_ok=True)
-                else:
-                    self._complete(part)
-                    part.replace(self.target)
+            stack.enter_context(_alone(self.target.with_name(self.target.name + ".lock")))
+            if not self.target.exists():
+                part.touch()
+                self._complete(part)
+                part.replace(self.target)
         except OSError as error:
             raise StoreError(
                 f"{part.parent}: cannot be written: {error.strerror or error}.",

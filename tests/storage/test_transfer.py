@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +144,36 @@ def test_schemes_that_fsspec_knows_are_read_and_taken_up(tmp_path: Path) -> None
     assert content_of("memory://transfer/w.bin", tmp_path) == CONTENT
     with pytest.raises(InputError, match=r"memory://transfer/none\.bin cannot be had"):
         content_of("memory://transfer/none.bin", tmp_path, sha256="1" * 64)
+
+
+@pytest.mark.server
+def test_an_object_of_s3_is_read_and_taken_up(s3_store: str, tmp_path: Path) -> None:
+    bucket = s3_store.removeprefix("s3://").partition("/")[0]
+    boto3 = pytest.importorskip("boto3")
+    boto3.client("s3").put_object(Bucket=bucket, Key="models/w.bin", Body=CONTENT)
+    (tmp_path / f"{SHA256}.part").write_bytes(CONTENT[:1000])
+    assert content_of(f"s3://{bucket}/models/w.bin", tmp_path) == CONTENT
+    with pytest.raises(InputError, match=r"s3://.*/none\.bin cannot be had"):
+        content_of(f"s3://{bucket}/models/none.bin", tmp_path, sha256="1" * 64)
+
+
+def test_many_that_want_one_file_at_once_all_get_it_whole(site: Site, tmp_path: Path) -> None:
+    together = threading.Barrier(6)
+
+    def want(_: int) -> bytes:
+        together.wait(30)
+        return content_of(site.url, tmp_path)
+
+    with ThreadPoolExecutor(6) as pool:
+        for _ in range(5):
+            assert set(pool.map(want, range(6))) == {CONTENT}
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_path_that_is_asked_for_twice_is_the_same(site: Site, tmp_path: Path) -> None:
+    with fetch(site.url, tmp_path, sha256=SHA256, max_bytes=10**7) as source:
+        assert source.path() == source.path()
+    assert len(site.asked) == 1
 
 
 def test_an_unknown_scheme_is_a_wrong_configuration(tmp_path: Path) -> None:
