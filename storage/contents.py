@@ -71,8 +71,18 @@ def bundle_digests(root: StoreRoot) -> frozenset[str]:
     return frozenset(found)
 
 
+# Half a download and a training's last epoch: a killed night's successor goes on from them, later ones hardly.
+_UNFINISHED_S = 30 * 24 * 3600.0
+
+
 def leftovers(root: StoreRoot, before: float) -> list[Entry]:
-    """Temporary files of writers that were killed: unchanged since `before` (seconds since 1970)."""
+    """Files of writers that were killed: temporary ones unchanged since `before` (seconds since 1970).
+
+    Unfinished downloads and trainings, from which a later run can go on, are left over after a month more.
+    """
     entries = [entry for entry in root.list("artifacts") if entry.name.startswith("artifacts/.tmp/")]
     entries += [entry for entry in root.list("results") if entry.name.endswith(".tmp")]
-    return [entry for entry in entries if entry.modified < before]
+    unfinished = [*root.list("work"), *root.list("downloads")]
+    return [entry for entry in entries if entry.modified < before] + [
+        entry for entry in unfinished if entry.modified < before - _UNFINISHED_S
+    ]

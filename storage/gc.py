@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import tempfile
 import time
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -59,6 +61,7 @@ def collect(
             _remove(root, artifact)
         for entry in rest:
             root.delete(entry.name)
+        _remove_emptied_folders(root, rest)
     return Collected(tuple(removed), tuple(rest), len(artifacts) - len(removed))
 
 
@@ -100,6 +103,14 @@ def _reachable(artifacts: list[Artifact], wanted: frozenset[str]) -> set[str]:
         item.digest for item in artifacts if item.kind in _DESCRIBING and named.get(item.digest, frozenset()) & models
     }
     return kept | describing
+
+
+def _remove_emptied_folders(root: StoreRoot, removed: Iterable[Entry]) -> None:
+    if root.local is None:
+        return
+    for folder in {(root.local / entry.name).parent for entry in removed if entry.name.startswith("work/")}:
+        with suppress(OSError):  # something young is in it
+            folder.rmdir()
 
 
 def _remove(root: StoreRoot, artifact: Artifact) -> None:

@@ -5,6 +5,7 @@ import os
 import random
 import signal
 import subprocess
+from importlib.resources import files
 
 import pytest
 
@@ -23,10 +24,9 @@ def home(tmp_path_factory):
     return tmp_path_factory.mktemp("prefect")
 
 
-def _night(store, home, cwd):
-    return Command(
-        "nightly", "--workload", "lstm-demo", "--profile", "quick", "--store", str(store), home=home, cwd=cwd
-    )
+def _night(store, home, cwd, *workloads):
+    asked = [part for one in workloads or ("lstm-demo",) for part in ("--workload", one)]
+    return Command("nightly", *asked, "--profile", "quick", "--store", str(store), home=home, cwd=cwd)
 
 
 def _signal_all(command, number):
@@ -65,6 +65,21 @@ def test_a_stopped_night_says_what_was_left_and_leaves_no_process(number, stage,
     (run,) = run_query(store, "SELECT status, message FROM runs").to_pylist()
     assert run["status"] == "cancelled"
     assert "not measured: lstm-demo" in run["message"]
+    assert check(store).problems == ()
+
+
+def test_a_stopped_night_keeps_the_rows_of_the_workloads_that_were_through(home, tmp_path):
+    demo = (files("flows.workloads") / "lstm-demo.toml").read_text()
+    (tmp_path / "later.toml").write_text(demo.replace('name = "lstm-demo"', 'name = "later"'))
+    store = tmp_path / "store"
+    command = _night(store, home, tmp_path, "lstm-demo", "later.toml")
+    command.wait_for("later: benchmark …")
+    command.process.send_signal(signal.SIGTERM)
+    output, _ = command.process.communicate(timeout=10)
+    assert command.process.returncode == 128 + signal.SIGTERM, output
+    assert "not measured: later" in output
+    rows = run_query(store, "SELECT workload, status FROM measurements WHERE setting = 'primary'").to_pylist()
+    assert [(row["workload"], row["status"]) for row in rows] == [("lstm-demo", "ok")] * 4
     assert check(store).problems == ()
 
 

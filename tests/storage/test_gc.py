@@ -99,6 +99,19 @@ def test_what_killed_writers_left_goes(tmp_path: Path) -> None:
     assert not temporary.exists()
 
 
+@pytest.mark.parametrize("name", ["work/abc/state.pt", "downloads/abc.part"])
+def test_what_a_later_night_could_go_on_from_stays_for_a_month(name: str, tmp_path: Path) -> None:
+    fill(tmp_path)
+    unfinished = tmp_path / name
+    unfinished.parent.mkdir(parents=True)
+    unfinished.touch()
+    written = unfinished.stat().st_mtime
+    assert collect(tmp_path, 9, now=written + 30 * 24 * 3600).leftovers == ()
+    assert len(collect(tmp_path, 9, now=written + 32 * 24 * 3600).leftovers) == 1
+    assert not unfinished.exists()
+    assert not (tmp_path / "work/abc").exists()
+
+
 @pytest.mark.server
 def test_the_same_on_an_object_store(s3_store: str) -> None:
     digests = fill(s3_store)
