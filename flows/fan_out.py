@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import httpx
+from prefect.concurrency.asyncio import ConcurrencySlotAcquisitionError
 from prefect.futures import PrefectFuture
 
 from flows import steps
@@ -199,6 +201,9 @@ def settle(future: PrefectFuture[Any], stage: str) -> tuple[Any, Failure | None]
     try:
         future.wait()
         outcome = future.result(raise_on_failure=False)
+    except (ConcurrencySlotAcquisitionError, httpx.HTTPError) as unheard:
+        # Before a task with tags, Prefect asks its server for their limits.
+        return None, Failure(stage=stage, error=f"Prefect's server did not answer: {unheard or type(unheard).__name__}")
     except Exception as lost:  # noqa: BLE001 - a worker that is gone: each task runner has errors of its own for it
         return None, Failure(stage=stage, error=f"The worker was lost: {lost or type(lost).__name__}")
     state = future.state
