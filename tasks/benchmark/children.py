@@ -37,7 +37,7 @@ class Limit:
 
 
 def run_child(module: str, spec: Frozen, report: type[Report], threads: int, limit: Limit) -> Report:
-    """Run ``python -m module SPEC OUT`` and read its report.
+    """Run ``main(SPEC, OUT)`` of `module` in a process of its own and read the report that it writes.
 
     This process sleeps in the kernel until the child ends. The child never outlives it: an exception here kills the
     child's process group, and the child ends by itself when its standard input closes.
@@ -64,7 +64,14 @@ def _run(module: str, folder: Path, threads: int, limit: Limit) -> int:
     with (
         (folder / "log").open("wb") as log,
         subprocess.Popen(
-            [sys.executable, "-m", module, str(folder / "spec.json"), str(folder / "out.json")],
+            [
+                sys.executable,
+                "-m",
+                "tasks.benchmark.child",
+                module,
+                str(folder / "spec.json"),
+                str(folder / "out.json"),
+            ],
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=log,

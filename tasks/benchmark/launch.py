@@ -1,6 +1,6 @@
 """One launch: a fresh process that loads every subject, checks it, warms it up and times it in interleaved blocks.
 
-Run as ``python -m tasks.benchmark.launch SPEC OUT``; `SPEC` and `OUT` are the JSON files of `tasks.benchmark.messages`.
+`tasks.benchmark.child` runs it, with JSON files of `tasks.benchmark.messages`.
 """
 
 from __future__ import annotations
@@ -171,7 +171,3 @@ def main(spec_path: str, out_path: str) -> None:
     end_with_parent()
     spec = LaunchSpec.model_validate_json(Path(spec_path).read_text(encoding="utf-8"))
     write_message(run_launch(spec), Path(out_path))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

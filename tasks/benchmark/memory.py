@@ -1,8 +1,8 @@
 """Peak memory: every subject alone in a process that has loaded no model before.
 
-Run as ``python -m tasks.benchmark.memory SPEC OUT``. This process imports the libraries, computes nothing, and forks
-one child per subject, so that what a child's resident memory grows by is the model and its working memory, not imports.
-A forked child's high-water mark starts at its own resident memory (Linux ``fork``), so no reset is needed.
+`tasks.benchmark.child` runs it. This process imports the libraries, computes nothing, and forks one child per subject,
+so that what a child's resident memory grows by is the model and its working memory, not imports. A forked child's
+high-water mark starts at its own resident memory (Linux ``fork``), so no reset is needed.
 """
 
 from __future__ import annotations
@@ -79,7 +79,3 @@ def main(spec_path: str, out_path: str) -> None:
     """Measure what the file `spec_path` lists and write the report to `out_path`."""
     spec = MemorySpec.model_validate_json(Path(spec_path).read_text(encoding="utf-8"))
     write_message(measure_memory(spec), Path(out_path))
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
