@@ -14,6 +14,7 @@ from prefect.futures import PrefectFuture
 from flows import steps
 from flows.placement import place_benchmarks
 from flows.settings import Settings
+from flows.signals import interruption_behind
 from storage.errors import MeasurementError
 from tasks.benchmark import BenchmarkCandidate
 from tasks.record import CandidateResult, Failure, WorkloadResult
@@ -205,6 +206,8 @@ def settle(future: PrefectFuture[Any], stage: str) -> tuple[Any, Failure | None]
         # Before a task with tags, Prefect asks its server for their limits.
         return None, Failure(stage=stage, error=f"Prefect's server did not answer: {unheard or type(unheard).__name__}")
     except Exception as lost:  # noqa: BLE001 - a worker that is gone: each task runner has errors of its own for it
+        if (interruption := interruption_behind(lost)) is not None:
+            raise interruption from None
         return None, Failure(stage=stage, error=f"The worker was lost: {lost or type(lost).__name__}")
     state = future.state
     if state.is_completed():

@@ -13,6 +13,23 @@ class Terminated(BaseException):
     """SIGTERM arrived; like `KeyboardInterrupt` it is no error, and no handler of errors may swallow it."""
 
 
+def interruption_behind(error: BaseException) -> BaseException | None:
+    """The interruption that `error` was made of, or None.
+
+    A signal's handler runs between any two steps of the interpreter, also in a Python function that C code has called.
+    Where that code does not expect an exception, CPython raises SystemError in its place: an ordinary error, which would
+    be taken for a failure of the stage that was waited for, and the night would go on.
+    """
+    from prefect.exceptions import ExternalSignal  # late: the command line knows these signals without Prefect
+
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, KeyboardInterrupt | Terminated | ExternalSignal):
+            return seen
+        seen = seen.__cause__ or seen.__context__
+    return None
+
+
 def _terminate(number: int, frame: FrameType | None) -> None:
     raise Terminated
 

@@ -1,0 +1,45 @@
+import signal
+
+import pytest
+from prefect.exceptions import TerminationSignal
+
+from flows.fan_out import settle
+from flows.signals import Terminated, interruption_behind
+
+
+class Lost:
+    """A future whose stage cannot be waited for."""
+
+    def __init__(self, error):
+        self.error = error
+
+    def wait(self):
+        raise self.error
+
+
+def replaced(cause):
+    """What CPython makes of an exception that C code did not expect."""
+    error = SystemError("returned a result with an exception set")
+    error.__cause__ = cause
+    return error
+
+
+@pytest.mark.parametrize(
+    "interruption", [KeyboardInterrupt(), Terminated(), TerminationSignal(signal=signal.SIGTERM)], ids=repr
+)
+def test_an_interruption_that_was_replaced_on_its_way_still_stops_the_night(interruption):
+    with pytest.raises(type(interruption)) as stopped:
+        settle(Lost(replaced(interruption)), "quantize")
+    assert stopped.value is interruption
+
+
+@pytest.mark.parametrize("error", [OSError("connection lost"), replaced(ValueError("odd"))], ids=repr)
+def test_a_worker_that_is_lost_fails_its_stage_alone(error):
+    result, failure = settle(Lost(error), "quantize")
+    assert result is None
+    assert failure.stage == "quantize"
+    assert "The worker was lost" in failure.error
+
+
+def test_an_error_of_its_own_has_no_interruption_behind_it():
+    assert interruption_behind(replaced(ValueError())) is None
