@@ -17,7 +17,7 @@ def interruption_behind(error: BaseException) -> BaseException | None:
     """The interruption that `error` was made of, or None.
 
     A signal's handler runs between any two steps of the interpreter, also in a Python function that C code has called.
-    Where that code does not expect an exception, CPython raises SystemError in its place: an ordinary error, which would
+    Where that code expects no exception, CPython raises SystemError in its place: an ordinary error, which would
     be taken for a failure of the stage that was waited for, and the night would go on.
     """
     from prefect.exceptions import ExternalSignal  # late: the command line knows these signals without Prefect
