@@ -126,7 +126,9 @@ def keep_effects(
             continue
         worst = tuple(layer.module for layer in ranking[:count])
         changed = recipe.model_copy(update={"exclude": (*recipe.exclude, *worst)})
-        quantized = quantize(workload, changed, dataset, checkpoint, store)
+        # With every layer kept, nothing is left to quantize: that is the float model.
+        every = count == len(ranking)
+        quantized = baseline if every else quantize(workload, changed, dataset, checkpoint, store)
         evaluation = evaluate(workload, quantized, "eager", dataset, store)
         effects.append(
             KeepEffect(
