@@ -119,24 +119,24 @@ def keep_effects(
 
     as_it_is = FloatRecipe(name="float", method="none")
     baseline = quantize(workload, as_it_is, dataset, checkpoint, store)
-    float_quality = evaluate(workload, baseline, "eager", dataset, store).quality
+    of_float = evaluate(workload, baseline, "eager", dataset, store)
     effects = []
     for done, count in enumerate(counts, start=1):
         if count > len(ranking):
             continue
         worst = tuple(layer.module for layer in ranking[:count])
-        changed = recipe.model_copy(update={"exclude": (*recipe.exclude, *worst)})
-        # With every layer kept, nothing is left to quantize: that is the float model.
-        every = count == len(ranking)
-        quantized = baseline if every else quantize(workload, changed, dataset, checkpoint, store)
-        evaluation = evaluate(workload, quantized, "eager", dataset, store)
+        quantized, evaluation = baseline, of_float  # which is what keeping every layer float gives
+        if count < len(ranking):
+            changed = recipe.model_copy(update={"exclude": (*recipe.exclude, *worst)})
+            quantized = quantize(workload, changed, dataset, checkpoint, store)
+            evaluation = evaluate(workload, quantized, "eager", dataset, store)
         effects.append(
             KeepEffect(
                 kept=count,
                 modules=worst,
                 quality_metric=evaluation.quality_metric,
                 quality=evaluation.quality,
-                float_quality=float_quality,
+                float_quality=of_float.quality,
                 higher_is_better=evaluation.higher_is_better,
                 size_bytes=quantized.size_bytes["eager"],
             )

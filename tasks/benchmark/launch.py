@@ -50,7 +50,7 @@ def run_launch(spec: LaunchSpec) -> LaunchReport:
     refused: dict[str, str] = {}
     with torch.inference_mode():
         ready = _make_ready(spec, refused)
-        # A collection before a block would else walk all that torch imported: a tenth of a second, and cold caches.
+        # A collection before a block would else walk every model and late import: time, and cold caches.
         gc.freeze()
         start_s = time.monotonic() - spec.spawned_at
         _warm_up(spec, ready)

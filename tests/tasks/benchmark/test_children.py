@@ -19,7 +19,6 @@ from tests.tasks.benchmark.planted import LOADER, TINY, plan
 
 _PARENT = """
 import sys
-import time
 from pathlib import Path
 from tasks.benchmark.messages import Subject
 from tasks.benchmark.protocol import measure
