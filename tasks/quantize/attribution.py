@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
+from tasks.quantize import unsound
 from tasks.quantize.coverage import Leaf, cover
 from tasks.quantize.flow import Plan
 from tasks.quantize.wrap import FloatInside, QuantizedInside
@@ -53,6 +54,8 @@ def _is_quantized(path: str, found: dict[str, nn.Module]) -> bool:
 
 
 def _reason(leaf: Leaf, head: str, plan: Plan) -> str:
+    if because := unsound.reason(leaf.type):
+        return because
     if any(path == name or path.startswith(f"{name}.") for name in plan.excluded for path in (leaf.name, head)):
         return "excluded by the recipe"
     if leaf.name in plan.outside:

@@ -11,7 +11,7 @@ from torch.ao.quantization import QConfig, prepare, prepare_qat
 from storage.errors import QuantizationError
 from tasks.quantize.flow import Plan
 from tasks.quantize.fuse import fuse_chains
-from tasks.quantize.observers import TRANSPOSED, per_tensor, qconfig_for
+from tasks.quantize.observers import qconfig_for
 from tasks.quantize.wrap import FloatInside, QuantizedInside, remove_stubs, replace_module
 from tasks.workload.recipe import QatRecipe, StaticRecipe
 
@@ -39,7 +39,7 @@ def observed(
     is_qat = recipe.method == "qat"
     model = fused(model, plan, is_qat=is_qat)
     qconfig = qconfig_for(recipe)
-    _set_special(model, qconfig, recipe)
+    _keep_embeddings_float(model)
     for path in plan.excluded:
         _keep_float(model, path)
     for path in plan.outside:
@@ -67,11 +67,9 @@ def remove_stubs_outside_kept(model: nn.Module) -> None:
         module.dequant, module.quant = dequant, quant
 
 
-def _set_special(model: nn.Module, qconfig: QConfig, recipe: StaticRecipe | QatRecipe) -> None:
+def _keep_embeddings_float(model: nn.Module) -> None:
     for module in model.modules():
-        if isinstance(module, TRANSPOSED):
-            set_qconfig(module, per_tensor(qconfig, recipe))
-        elif isinstance(module, nn.Embedding | nn.EmbeddingBag):
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag):
             set_qconfig(module, None)
 
 

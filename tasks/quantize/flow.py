@@ -14,6 +14,7 @@ from torch.ao.quantization import DeQuantStub, QuantStub
 from torch.ao.quantization.quantization_mappings import get_default_static_quant_module_mappings
 
 from storage.errors import QuantizationError
+from tasks.quantize import unsound
 from tasks.quantize.fuse import Chain, find_chains, functional_relu_after_chain
 from tasks.quantize.trace import Traced, trace
 from tasks.workload.recipe import QatRecipe, StaticRecipe
@@ -40,8 +41,9 @@ class Plan:
     """How one model is quantized.
 
     ``borders`` says where values become quantized in eager mode: at the model's ``own`` stubs or ``around`` it.
-    ``excluded`` are the heads of what stays float on request, ``outside`` the modules that the model's own stubs leave
-    float. ``own_fusing`` means that the model's `fuse_model` does what ``chains`` would do.
+    ``excluded`` are the heads of what stays float on request or because its kernels are unsound, ``outside`` modules
+    that the model's own stubs leave float. ``own_fusing`` means that its `fuse_model` does what ``chains`` would
+    do.
     """
 
     flow: Literal["eager", "fx"]
@@ -60,7 +62,7 @@ def make_plan(model: nn.Module, recipe: StaticRecipe | QatRecipe, example_inputs
     QuantizationError
         An excluded module does not exist, or the flow that the recipe asks for cannot express the model.
     """
-    excluded = _known(model, recipe.exclude)
+    excluded = (*_known(model, recipe.exclude), *_unsound(model, recipe.exclude))
     stubs = any(isinstance(module, QuantStub) for module in model.modules())
     own_fusing = stubs and callable(getattr(model, "fuse_model", None))
     if own_fusing and recipe.flow != "fx":
@@ -114,6 +116,15 @@ def _known(model: nn.Module, names: tuple[str, ...]) -> tuple[str, ...]:
         )
     # A module within an excluded one is excluded with it.
     return tuple(name for name in names if not any(name.startswith(f"{other}.") for other in names))
+
+
+def _unsound(model: nn.Module, exclude: tuple[str, ...]) -> tuple[str, ...]:
+    """What has no kernel that can be trusted, and is not excluded anyway."""
+    return tuple(
+        path
+        for path, module in model.named_modules()
+        if type(module) in unsound.MODULES and not any(f"{path}.".startswith(f"{name}.") for name in exclude)
+    )
 
 
 def _heads(excluded: tuple[str, ...], chains: tuple[Chain, ...]) -> tuple[str, ...]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import nn
 from torch.ao.quantization import (
     HistogramObserver,
     MinMaxObserver,
@@ -26,6 +25,7 @@ from torch.ao.quantization import (
     get_default_qconfig_mapping,
 )
 
+from tasks.quantize import unsound
 from tasks.workload.recipe import QatRecipe, StaticRecipe
 
 ACTIVATION_OBSERVERS: dict[str, Any] = {
@@ -41,7 +41,6 @@ WEIGHT_FAKE_QUANTS: dict[str, Any] = {
     "per-channel": default_fused_per_channel_wt_fake_quant,
     "per-tensor": default_fused_wt_fake_quant,
 }
-TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 
 
 def qconfig_for(recipe: StaticRecipe | QatRecipe) -> QConfig:
@@ -55,16 +54,10 @@ def qconfig_for(recipe: StaticRecipe | QatRecipe) -> QConfig:
     return _qconfig(activation, WEIGHT_OBSERVERS[recipe.weights])
 
 
-def per_tensor(qconfig: QConfig, recipe: StaticRecipe | QatRecipe) -> QConfig:
-    """The same with one scale per weight, which is all that transposed convolutions have a kernel for."""
-    table = WEIGHT_FAKE_QUANTS if recipe.method == "qat" else WEIGHT_OBSERVERS
-    return _qconfig(qconfig.activation, table["per-tensor"])
-
-
 def mapping_for(recipe: StaticRecipe | QatRecipe) -> QConfigMapping:
     """What FX graph mode takes: the engine's default mapping with the recipe's observers in the default's place.
 
-    Operators that PyTorch singles out (those with a fixed output range, transposed convolutions, layer norm, …) keep
+    Operators that PyTorch singles out (those with a fixed output range, layer norm, …) keep
     the treatment that they have there.
     """
     qconfig = qconfig_for(recipe)
@@ -74,8 +67,8 @@ def mapping_for(recipe: StaticRecipe | QatRecipe) -> QConfigMapping:
     for kind, given in mapping.object_type_qconfigs.items():
         if given is usual or given == usual:
             mapping.set_object_type(kind, qconfig)
-    for kind in TRANSPOSED:
-        mapping.set_object_type(kind, per_tensor(qconfig, recipe))
+    for kind in unsound.MODULES | unsound.FUNCTIONS:
+        mapping.set_object_type(kind, None)
     return mapping.set_global(qconfig)
 
 

@@ -12,7 +12,7 @@ from torch.ao.quantization import convert
 from torch.ao.quantization.quantize_fx import convert_fx
 from torch.fx import GraphModule
 
-from tasks.quantize import attribution, calibrate, eager, fuse, fx, observers, trace, trial, wrap
+from tasks.quantize import attribution, calibrate, eager, fuse, fx, observers, trace, trial, unsound, wrap
 from tasks.quantize import flow as planning
 from tasks.quantize.attribution import attribute
 from tasks.quantize.base import Context, Converted
@@ -22,7 +22,7 @@ from tasks.quantize.trial import try_out
 from tasks.workload.recipe import QatRecipe, Recipe, StaticRecipe
 
 # What besides this module decides the result.
-PARTS = (attribution, calibrate, eager, planning, fuse, fx, observers, trace, trial, wrap)
+PARTS = (attribution, calibrate, eager, planning, fuse, fx, observers, trace, trial, unsound, wrap)
 
 
 class Static:

@@ -45,9 +45,10 @@ class FloatInside(nn.Module):
         self.module = module
         self.quant = QuantStub()
 
-    def forward(self, *inputs: torch.Tensor) -> Any:
+    def forward(self, *inputs: Any, **options: Any) -> Any:
         """Call the module on dequantized inputs."""
-        return _each(self.quant, self.module(*(self.dequant(tensor) for tensor in inputs)))
+        values = (self.dequant(value) if isinstance(value, torch.Tensor) else value for value in inputs)
+        return _each(self.quant, self.module(*values, **options))
 
 
 def remove_stubs(model: nn.Module) -> None:

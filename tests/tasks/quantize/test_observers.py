@@ -10,7 +10,7 @@ from torch.ao.quantization import (
     PerChannelMinMaxObserver,
 )
 
-from tasks.quantize.observers import mapping_for, per_tensor, qconfig_for
+from tasks.quantize.observers import mapping_for, qconfig_for
 from tasks.workload.recipe import QatRecipe, StaticRecipe
 
 
@@ -40,11 +40,11 @@ def test_the_recipe_chooses_the_granularity_of_weights(engine: str) -> None:
     fine, coarse = static(engine=engine), static(engine=engine, weights="per-tensor")
     assert type(qconfig_for(fine).weight()) is PerChannelMinMaxObserver
     assert type(qconfig_for(coarse).weight()) is MinMaxObserver
-    assert type(per_tensor(qconfig_for(fine), fine).weight()) is MinMaxObserver
 
 
 def test_fx_keeps_fixed_ranges_and_takes_the_recipes_observers_elsewhere() -> None:
     mapping = mapping_for(static(activation_observer="min-max"))
     assert type(mapping.global_qconfig.activation()) is MinMaxObserver
-    assert type(mapping.object_type_qconfigs[nn.ConvTranspose2d].weight()) is MinMaxObserver
+    assert mapping.object_type_qconfigs[nn.ConvTranspose2d] is None
+    assert mapping.object_type_qconfigs[torch.conv_transpose2d] is None
     assert mapping.object_type_qconfigs[torch.sigmoid].activation().scale == pytest.approx(1 / 256)

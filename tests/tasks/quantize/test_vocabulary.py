@@ -25,7 +25,7 @@ MODULES: list[Callable[[], nn.Module]] = [
     nn.Hardsigmoid, nn.Dropout, nn.Dropout2d, lambda: nn.MaxPool2d(2), lambda: nn.AvgPool2d(2),
     lambda: nn.AdaptiveAvgPool2d(3), lambda: nn.Upsample(scale_factor=2), lambda: nn.ChannelShuffle(2),
     lambda: nn.PixelShuffle(2), lambda: nn.BatchNorm2d(8), lambda: nn.GroupNorm(2, 8), lambda: nn.InstanceNorm2d(8),
-    lambda: nn.LayerNorm(6), lambda: nn.ConvTranspose2d(8, 4, 2, stride=2),
+    lambda: nn.LayerNorm(6), lambda: nn.ConvTranspose2d(8, 8, 2, stride=2),
     lambda: nn.Sequential(nn.Flatten(2), nn.Conv1d(8, 4, 3), nn.Unflatten(2, (2, 17)), nn.AdaptiveAvgPool2d(2)),
     lambda: nn.Sequential(nn.Flatten(2), nn.MaxPool1d(2), nn.Unflatten(2, (2, 9)), nn.AdaptiveAvgPool2d(2)),
 ]  # fmt: skip
