@@ -6,7 +6,8 @@ A month passes through three states, each reached by one atomic step, so that a 
 2. A whole-month ``.pq`` file stands beside them, under a name that no reader's glob matches. The next catalog names it
    instead of the runs' files; a reader that has the old catalog open still finds those.
 3. At least `grace` later, the month's folder is exchanged for one that holds the same rows as one ``.parquet`` file,
-   and the runs' own files are deleted. The catalog goes on naming the ``.pq`` (a hard link to the same bytes).
+   unless a late run came in meanwhile, and the runs' own files are deleted. The catalog goes on naming the ``.pq`` (a
+   hard link to the same bytes).
 
 A glob over the folders so counts every row once before and after. A reader that listed the folder just before the
 exchange and opens its files just after gets a "no such file" error, never a wrong count; the catalog's readers do not
@@ -76,9 +77,9 @@ def compact(root: StoreRoot | Path | str, *, now: dt.datetime | None = None, gra
             _sweep(root, table)
             files = find_files(root, table)
             for whole, gone in _retirable(root, table, files, now - grace):
-                _retire(root, table, whole, gone)
-                removed += len(gone)
-                retired.append(f"{table.name} {whole.month}")
+                if _retire(root, table, whole, gone):
+                    removed += len(gone)
+                    retired.append(f"{table.name} {whole.month}")
             for month, loose in months_of(files.runs).items():
                 fresh = [file for file in loose if file.run_id not in files.compacted_runs]
                 # A lone run's file is rewritten too: what is named .pq is what the catalog goes on naming.
@@ -136,23 +137,27 @@ def _visible(table: Table, whole: CompactedFile) -> str:
     return f"{folder(table)}/month={whole.month}/compacted-{whole.number:04}.parquet"
 
 
-def _retire(root: StoreRoot, table: Table, whole: CompactedFile, gone: Sequence[RunFile]) -> None:
+def _retire(root: StoreRoot, table: Table, whole: CompactedFile, gone: Sequence[RunFile]) -> bool:
+    """Show the compacted month to globs in the place of its runs' files; say whether that was done."""
     visible = _visible(table, whole)
-    if root.local is None:
+    if root.local is not None:
+        if not _exchange_month(root, root.local, table, whole, visible):
+            return False
+    else:
         for file in gone:
             root.delete(file.entry.name)
         for entry in root.list(f"{folder(table)}/month={whole.month}"):
             if PurePosixPath(entry.name).name.startswith("compacted-") and entry.name != visible:
                 root.delete(entry.name)
         root.put_new(visible, root.read(whole.entry.name))
-    else:
-        _exchange_month(root, root.local, table, whole, visible)
     for other in find_files(root, table).compacted:
         if other.month == whole.month and other.number < whole.number:
             root.delete(other.entry.name)
+    return True
 
 
-def _exchange_month(root: StoreRoot, base: Path, table: Table, whole: CompactedFile, visible: str) -> None:
+def _exchange_month(root: StoreRoot, base: Path, table: Table, whole: CompactedFile, visible: str) -> bool:
+    """Exchange the month's folder, unless a late run has come in; say whether that was done."""
     prepared = base / RETIRED / table.name / whole.month
     prepared.mkdir(parents=True, exist_ok=True)
     target = prepared / PurePosixPath(visible).name
@@ -161,25 +166,19 @@ def _exchange_month(root: StoreRoot, base: Path, table: Table, whole: CompactedF
     fsync(prepared)
     month = (base / visible).parent
     month.mkdir(parents=True, exist_ok=True)
-    # Exclusive: a writer links its file by name, which must not change folders under its hands.
+    # Exclusive: writers link their files under this lock, so that no run comes in between the look and the exchange.
     with root.lock("results"):
-        exchange(prepared, month)
+        is_whole = all(
+            path.stem in whole.runs for path in month.glob("*.parquet") if not path.name.startswith("compacted-")
+        )
+        if is_whole:
+            exchange(prepared, month)
     fsync(month.parent)
     _sweep(root, table)
+    return is_whole
 
 
 def _sweep(root: StoreRoot, table: Table) -> None:
-    """Delete what an exchange took out of a month's folder, bringing back a late run that came in just before it."""
-    if root.local is None:
-        return
-    compacted = find_files(root, table).compacted_runs
-    for taken in sorted((root.local / RETIRED / table.name).glob("*")):
-        month = root.local / folder(table) / f"month={taken.name[:7]}"
-        for path in taken.glob("*.parquet"):
-            back = month / path.name
-            if path.name.startswith("compacted-") or path.stem in compacted or back.exists():
-                continue
-            month.mkdir(parents=True, exist_ok=True)
-            back.hardlink_to(path)
-            fsync(month)
+    """Delete what an exchange took out of a month's folder, or what was prepared for one."""
+    if root.local is not None and (taken := root.local / RETIRED / table.name).exists():
         shutil.rmtree(taken)

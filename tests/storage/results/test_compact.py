@@ -4,12 +4,14 @@ import datetime as dt
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import pyarrow.parquet as pq
 import pytest
 
 from storage.exchange import exchange
+from storage.results import compact as compaction
 from storage.results.catalog import refresh
 from storage.results.compact import compact
 from storage.results.query import run_query
@@ -137,19 +139,45 @@ def test_a_reader_of_the_catalog_before_goes_on_through_a_compaction(store: Path
         assert reader.execute("select count(*) from results.measurements").fetchall() == [(10,)]
 
 
-def test_an_interrupted_exchange_is_finished_by_the_next_compaction(store: Path) -> None:
+def test_an_interrupted_exchange_is_finished_by_the_next_compaction(store: Path, monkeypatch: Any) -> None:
     compact(store, now=LATER)
-    taken = store / "results/.retired/measurements/2026-03"
-    taken.mkdir(parents=True)
-    for path in (store / "results/measurements/month=2026-03").iterdir():
-        path.rename(taken / path.name)
-    late = taken / "run-late.parquet"
-    row = measurement("run-late", NIGHTS[0])
-    shutil.copy(ResultsStore(store / "other").append("measurements", [row], "run-late", at(NIGHTS[0])), late)
-    shutil.rmtree(store / "other")
+
+    def exchange_and_be_killed(prepared: Path, month: Path) -> None:
+        exchange(prepared, month)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(compaction, "exchange", exchange_and_be_killed)
+        with pytest.raises(KeyboardInterrupt):
+            compact(store, now=LATER, grace=EXPIRED)
+    assert list((store / "results/.retired").rglob("*.parquet"))
+    assert "month=2026-03/compacted-0001.parquet" in names(store) + names(store, "runs")
     for _ in range(3):
+        refresh(store)
+        assert count(store) == count_by_glob(store) == 10
         compact(store, now=LATER, grace=EXPIRED)
-    assert count(store) == count_by_glob(store) == 11
+    assert not list((store / "results/.retired").rglob("*.parquet"))
+
+
+def test_a_run_that_comes_in_just_before_the_exchange_is_never_out_of_sight(store: Path, monkeypatch: Any) -> None:
+    compact(store, now=LATER)
+    listed = compaction._retirable
+
+    def listed_then_late(*arguments: Any) -> Any:
+        found = listed(*arguments)
+        write_night(store, dt.date(2026, 3, 9))
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(compaction, "_retirable", listed_then_late)
+        done = compact(store, now=LATER, grace=EXPIRED)
+    assert done.retired == ()
+    assert done.files_removed == 0
+    assert count(store) == count_by_glob(store) == 12
+    for _ in range(2):
+        compact(store, now=LATER, grace=EXPIRED)
+    assert "month=2026-03/compacted-0002.parquet" in names(store)
+    assert count(store) == count_by_glob(store) == 12
 
 
 def test_two_folders_change_places(tmp_path: Path) -> None:
