@@ -7,12 +7,9 @@ from __future__ import annotations
 
 import gc
 import importlib
-import os
 import random
 import resource
-import signal
 import sys
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -153,21 +150,7 @@ def _report(subject: Subject, state: Ready) -> SubjectReport:
     )
 
 
-def end_with_parent() -> None:
-    """End this process group as soon as the parent is gone: the parent holds the other end of standard input.
-
-    The thread sleeps in the kernel until then and costs the measurement nothing.
-    """
-
-    def wait() -> None:
-        os.read(0, 1)
-        os.killpg(0, signal.SIGKILL)
-
-    threading.Thread(target=wait, daemon=True).start()
-
-
 def main(spec_path: str, out_path: str) -> None:
     """Run the launch that the file `spec_path` describes and write its report to `out_path`."""
-    end_with_parent()
     spec = LaunchSpec.model_validate_json(Path(spec_path).read_text(encoding="utf-8"))
     write_message(run_launch(spec), Path(out_path))

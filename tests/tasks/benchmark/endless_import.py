@@ -1,0 +1,5 @@
+"""An entry whose import never ends."""
+
+import threading
+
+threading.Event().wait()
