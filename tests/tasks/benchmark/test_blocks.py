@@ -3,30 +3,45 @@
 from __future__ import annotations
 
 import gc
-import time
 
 import pytest
 
+from tasks.benchmark import blocks
 from tasks.benchmark.blocks import calls_for_block, time_block, time_single_calls, warm_up, warm_up_and_plan
 
 
-class Counter:
-    """A call that takes at least `seconds` and counts itself."""
+class Clock:
+    """The time of these tests: it stands still, except in calls."""
 
-    def __init__(self, seconds: float = 0.0) -> None:
-        self.calls, self.seconds, self.collecting = 0, seconds, False
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(blocks, "time", made)
+    return made
+
+
+class Counter:
+    """A call that takes `seconds` and counts itself."""
+
+    def __init__(self, clock: Clock, seconds: float) -> None:
+        self.clock, self.calls, self.seconds, self.collecting = clock, 0, seconds, False
 
     def __call__(self) -> None:
         self.calls += 1
         self.collecting = self.collecting or gc.isenabled()
-        end = time.perf_counter() + self.seconds
-        while time.perf_counter() < end:
-            pass
+        self.clock.now += self.seconds
 
 
-def test_block_makes_exactly_its_calls_without_collecting_garbage() -> None:
-    counter = Counter()
-    assert time_block(counter, 17) > 0
+def test_block_makes_exactly_its_calls_without_collecting_garbage(clock: Clock) -> None:
+    counter = Counter(clock, 0.25)
+    assert time_block(counter, 17) == 17 * 0.25
     assert counter.calls == 17
     assert not counter.collecting
     assert gc.isenabled()
@@ -39,38 +54,38 @@ def test_collector_is_on_again_after_a_failing_call() -> None:
 
 
 @pytest.mark.parametrize("guess_s", [0.02, 10.0])
-def test_slow_call_needs_one_call_a_block(guess_s: float) -> None:
-    assert calls_for_block(Counter(0.02), 0.01, guess_s) == 1
+def test_slow_call_needs_one_call_a_block(guess_s: float, clock: Clock) -> None:
+    assert calls_for_block(Counter(clock, 0.02), 0.01, guess_s) == 1
 
 
 @pytest.mark.parametrize("guess_s", [10.0, 0.005, 0.001])
-def test_fast_calls_are_repeated_until_the_block_is_long_enough(guess_s: float) -> None:
-    calls = calls_for_block(Counter(0.001), 0.02, guess_s)
-    # A call lasts at least 1 ms, so 22 calls would always do; a disturbed call may make it fewer.
-    assert 2 <= calls <= 23
+def test_fast_calls_are_repeated_until_the_block_is_long_enough(guess_s: float, clock: Clock) -> None:
+    # 20 calls would do, and a tenth more is made.
+    assert calls_for_block(Counter(clock, 0.001), 0.02, guess_s) in (22, 23)
+
+
+def test_what_takes_no_time_at_all_is_not_called_for_ever(clock: Clock) -> None:
+    assert calls_for_block(Counter(clock, 1e-9), 0.001, 1.0) <= 1_100_001
 
 
 @pytest.mark.parametrize(("least_calls", "least_s"), [(25, 0.0), (1, 0.03), (0, 0.0)])
-def test_warm_up_reaches_both_minima_and_tells_how_long_a_call_takes(least_calls: int, least_s: float) -> None:
-    counter = Counter(0.001)
-    began = time.perf_counter()
-    call_s = warm_up(counter, least_calls, least_s)
-    elapsed = time.perf_counter() - began
+def test_warm_up_reaches_both_minima_and_tells_how_long_a_call_takes(
+    least_calls: int, least_s: float, clock: Clock
+) -> None:
+    counter = Counter(clock, 0.001)
+    assert warm_up(counter, least_calls, least_s) == pytest.approx(0.001)
     assert counter.calls >= max(1, least_calls)
-    assert elapsed >= least_s
-    assert 0.001 <= call_s <= elapsed / counter.calls
+    assert clock.now >= least_s
 
 
 @pytest.mark.parametrize(("least_calls", "least_s"), [(25, 0.0), (1, 0.2)])
-def test_planning_is_part_of_the_warm_up(least_calls: int, least_s: float) -> None:
-    counter = Counter(0.001)
-    began = time.perf_counter()
-    calls = warm_up_and_plan(counter, least_calls, least_s, 0.02)
+def test_planning_is_part_of_the_warm_up(least_calls: int, least_s: float, clock: Clock) -> None:
+    counter = Counter(clock, 0.001)
+    assert warm_up_and_plan(counter, least_calls, least_s, 0.02) in (22, 23)
     assert counter.calls >= least_calls
-    assert time.perf_counter() - began >= least_s
-    assert 2 <= calls <= 23
+    assert least_s <= clock.now <= least_s + 0.1
 
 
-def test_single_calls_end_with_their_number_or_their_time() -> None:
-    assert len(time_single_calls(Counter(), 50, 60.0)) == 50
-    assert len(time_single_calls(Counter(0.002), 1000, 0.0)) == 1
+def test_single_calls_end_with_their_number_or_their_time(clock: Clock) -> None:
+    assert time_single_calls(Counter(clock, 0.5), 50, 60.0) == [0.5] * 50
+    assert len(time_single_calls(Counter(clock, 0.5), 1000, 0.0)) == 1

@@ -18,11 +18,13 @@ from tasks.benchmark.protocol import measure
 from tests.tasks.benchmark.planted import LOADER, TINY, plan
 
 _PARENT = """
+import signal
 import sys
 from pathlib import Path
 from tasks.benchmark.messages import Subject
 from tasks.benchmark.protocol import measure
 from tests.tasks.benchmark.planted import LOADER, TINY
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background of a shell
 measure([Subject.model_validate_json(sys.argv[1])], "float/eager", TINY, 1, loader=LOADER)
 """
 
