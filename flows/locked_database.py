@@ -35,12 +35,13 @@ class AskAgain:
         for pause_s in (*_PAUSES_S, None):
             # A copy: routers write into the scope.
             answer, failure = await self._answer(dict(scope), _replay(request, receive))
-            if pause_s is None or not answer or answer[0].get("status") != HTTPStatus.SERVICE_UNAVAILABLE:
+            if pause_s is None or _status(answer) != HTTPStatus.SERVICE_UNAVAILABLE:
                 break
             await asyncio.sleep(pause_s)
         for message in answer:
             await send(message)
-        if failure is not None:
+        # A 503 is told by the answer: the client asks again. Raised, it would be a traceback on the night's terminal.
+        if failure is not None and _status(answer) != HTTPStatus.SERVICE_UNAVAILABLE:
             raise failure
 
     async def _answer(self, scope: Message, receive: Receive) -> tuple[list[Message], Exception | None]:
@@ -55,6 +56,10 @@ class AskAgain:
         except Exception as failure:  # noqa: BLE001 - it is raised again once the answer is sent
             return answer, failure
         return answer, None
+
+
+def _status(answer: list[Message]) -> int | None:
+    return answer[0].get("status") if answer else None
 
 
 async def _whole(receive: Receive) -> list[Message]:

@@ -24,7 +24,7 @@ from flows.night import GOOD, REGRESSED, WORK_FAILED, Night, NightSummary
 from flows.observability import publish_leaderboard
 from flows.request import NightlyRequest
 from flows.settings import Settings, load_settings
-from flows.signals import undisturbed
+from flows.signals import interruption_behind, undisturbed
 from flows.site import Site, at_site, current_reporter
 from flows.task_runners import make_task_runner
 from storage.errors import StoreError
@@ -67,9 +67,12 @@ def nightly_quantization(request: NightlyRequest = NightlyRequest()) -> State[An
             _record(night, store)
             _hand_over(night, store)
             findings = _finish(night, settings, request)
-        except BaseException as stop:
+        except BaseException as error:
+            stop = interruption_behind(error) or error
             _keep_what_is_finished(night, store, stop, site)
-            raise
+            if stop is error:
+                raise
+            raise stop from None
     summary = _summary(night, settings, findings, site, time.perf_counter() - began)
     state = Completed if summary.exit_code == GOOD else Failed
     return state(message=summary.message, data=summary)

@@ -6,6 +6,7 @@ whose write end only the parent has: whatever ends the parent closes the pipe, a
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import socket
@@ -45,6 +46,8 @@ class _Server(uvicorn.Server):
     def _stop_with_parent(self) -> None:
         sys.stdin.buffer.read()
         self.should_exit = True
+        # What is still open then is cancelled; uvicorn would tell of it as an error, with a traceback.
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
         # A server that cannot finish in time (a client that holds its connection open, say) is ended all the same.
         threading.Timer(_GRACE_S, os._exit, args=(0,)).start()
 

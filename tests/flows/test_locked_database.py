@@ -64,10 +64,23 @@ def test_any_other_answer_is_passed_on_at_once(status):
     assert len(application.bodies) == 1
 
 
-def test_a_database_that_stays_locked_is_told_with_its_error():
-    answer, failure, _ = ask(Application(*[503] * 9))
-    assert answer[0]["status"] == 503
-    assert str(failure) == "database is locked"
+def test_a_database_that_stays_locked_is_told_by_the_answer_alone():
+    application = Application(*[503] * 9)
+    answer, failure, _ = ask(application)
+    assert [message.get("status") for message in answer] == [503, None]
+    assert failure is None
+    assert len(application.bodies) == 6
+
+
+def test_any_other_error_is_raised_once_it_is_answered():
+    class Broken(Application):
+        async def __call__(self, scope, receive, send):
+            await super().__call__(scope, receive, send)
+            raise RuntimeError("a defect")
+
+    answer, failure, _ = ask(Broken(500))
+    assert answer[0]["status"] == 500
+    assert str(failure) == "a defect"
 
 
 def test_reading_is_never_repeated():
