@@ -1,7 +1,6 @@
 # One folder, .venv, holds everything that is installed; `make clean` removes it.
 PYTHON ?= python3
 PROFILE ?= quick
-CHROMIUM := $(firstword $(shell command -v chromium chromium-browser google-chrome 2>/dev/null))
 BIN := .venv/bin
 # Two at a time, each module in one process; the slow modules begin (tests/conftest.py).
 PARALLEL := --numprocesses 2 --dist loadfile --no-loadscope-reorder

@@ -1,10 +1,12 @@
-"""A real Prefect server, one for the session."""
+"""A real Prefect server, one for the session; and nothing that outlives its test."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 import pytest
+
+from tests.flows.processes import Command
 
 
 @pytest.fixture(scope="session")
@@ -15,3 +17,10 @@ def prefect_server() -> Iterator[None]:
 
     with prefect_test_harness(server_startup_timeout=90):
         yield
+
+
+@pytest.fixture(autouse=True)
+def nothing_outlives_its_test() -> Iterator[None]:
+    """A night that a failed test leaves running would hold the host's benchmark lock and fail its neighbours."""
+    yield
+    Command.end_all()

@@ -1,15 +1,20 @@
 """Find every process that a command left behind, by a variable in its environment."""
 
+import contextlib
 import os
+import signal
 import subprocess
 import sys
 import time
 import uuid
 from pathlib import Path
+from typing import ClassVar
 
 
 class Command:
     """``nightquant`` (or another module) in its own process; its descendants can be found even when it is gone."""
+
+    begun: ClassVar[list["Command"]] = []
 
     def __init__(self, *arguments, home, cwd, module="flows"):
         # Not NIGHTQUANT_…: settings refuse what they do not know.
@@ -22,6 +27,7 @@ class Command:
             stderr=subprocess.STDOUT,
             text=True,
         )
+        self.begun.append(self)
 
     def wait_for(self, text, timeout_s=240.0):
         """Read the output up to a line that holds `text`; give all lines so far."""
@@ -43,15 +49,34 @@ class Command:
             try:
                 marked = f"MARK_OF_THIS_TEST={self.mark}".encode() in (folder / "environ").read_bytes().split(b"\0")
                 state = (folder / "stat").read_text().rsplit(")", 1)[1].split()[0]
+                line = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
             except (FileNotFoundError, ProcessLookupError, PermissionError):
                 continue
             if marked and state != "Z":
-                found.append((int(folder.name), (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()))
+                found.append((int(folder.name), line))
         return found
 
-    def wait_until_gone(self, timeout_s=20.0):
+    def wait_until_gone(self, timeout_s=60.0):
         """Give what is still alive after `timeout_s`; [] where all is gone."""
         deadline = time.monotonic() + timeout_s
         while (left := self.survivors()) and time.monotonic() < deadline:
             time.sleep(0.1)
         return left
+
+    @classmethod
+    def end_all(cls):
+        """Kill whatever commands have left running: what a failed test leaves would disturb those after it."""
+        while cls.begun:
+            command = cls.begun.pop()
+            while left := command.survivors():
+                for pid, _ in left:
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
+                time.sleep(0.05)
+            command.process.wait()
+
+
+def quick_night(store, *workloads, home, cwd):
+    """Begin a quick night over `workloads`, names or TOML files, in a process of its own."""
+    asked = [part for one in workloads for part in ("--workload", one)]
+    return Command("nightly", *asked, "--profile", "quick", "--store", str(store), home=home, cwd=cwd)

@@ -1,5 +1,6 @@
 """docs/operations.md as written: its blocks marked ``sh test`` are run in order against a real server and worker."""
 
+import contextlib
 import os
 import re
 import shlex
@@ -19,17 +20,26 @@ BLOCKS = re.findall(r"```sh test\n(.*?)```", (ROOT / "docs/operations.md").read_
 pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
+def _free_port():
+    """A port that nothing takes by itself: the system gives out others to those that ask for any."""
+    for port in range(20000 + os.getpid() % 10000, 32000):
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise AssertionError("no free port")
+
+
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory):
     folder = tmp_path_factory.mktemp("operations")
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = _free_port()
     chosen = {
         "PREFECT_HOME": str(folder / "prefect"),
         "PREFECT_SERVER_API_PORT": str(port),
         "PREFECT_API_URL": f"http://127.0.0.1:{port}/api",
         "NIGHTQUANT_ROOT": str(ROOT),
         "NIGHTQUANT_STORE": str(folder / "store"),
+        # The deployment's own schedule would begin a night where this test meets its hour.
+        "PREFECT_SERVER_SERVICES_SCHEDULER_ENABLED": "false",
         "DO_NOT_TRACK": "1",
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
     }
@@ -40,17 +50,24 @@ def environment(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def in_background(environment, tmp_path_factory):
-    """Start a command that runs for good; all are ended with the module."""
+    """Start a command that runs for good, and give its log; all are ended with the module."""
     logs = tmp_path_factory.mktemp("logs")
     processes = []
 
     def start(command):
-        log = (logs / f"{len(processes)}.log").open("w")
-        processes.append(
-            subprocess.Popen(
-                shlex.split(command), env=environment, cwd=ROOT, stdout=log, stderr=log, start_new_session=True
+        log = logs / f"{len(processes)}.log"
+        with log.open("w") as stream:
+            processes.append(
+                subprocess.Popen(
+                    shlex.split(command),
+                    env=environment,
+                    cwd=ROOT,
+                    stdout=stream,
+                    stderr=stream,
+                    start_new_session=True,
+                )
             )
-        )
+        return log
 
     yield start
     for process in reversed(processes):
@@ -64,8 +81,8 @@ def in_background(environment, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def server(environment, in_background):
-    in_background("prefect server start")
-    deadline = time.monotonic() + 120
+    log = in_background("prefect server start")
+    deadline = time.monotonic() + 300
     while time.monotonic() < deadline:
         try:
             with urllib.request.urlopen(f"{environment['PREFECT_API_URL']}/health", timeout=5) as answer:
@@ -73,7 +90,7 @@ def server(environment, in_background):
                 return
         except OSError:
             time.sleep(0.5)
-    pytest.fail("Prefect's server did not start")
+    pytest.fail(f"Prefect's server did not start:\n{log.read_text()}")
 
 
 def test_from_nothing_to_a_scheduled_night(server, environment, in_background):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,11 +15,22 @@ import pytest
 def s3_endpoint() -> Iterator[str]:
     pytest.importorskip("s3fs", reason="the s3 extra is not installed")
     server_module = pytest.importorskip("moto.server", reason="moto's server is not installed")
-    server = server_module.ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication
+
+    answer, alone = DomainDispatcherApplication.__call__, threading.Lock()
+
+    def one_at_a_time(self: Any, environment: Any, start: Any) -> list[bytes]:
+        # S3 decides "only if there is none" and stores in one step; moto in two, between which another request fits.
+        with alone:
+            return list(answer(self, environment, start))
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(DomainDispatcherApplication, "__call__", one_at_a_time)
+        server = server_module.ThreadedMotoServer(ip_address="127.0.0.1", port=0)
+        server.start()
+        host, port = server.get_host_and_port()
+        yield f"http://{host}:{port}"
+        server.stop()
 
 
 @pytest.fixture

@@ -136,11 +136,15 @@ def test_a_real_browser_shows_it_without_a_complaint(page: Path, tmp_path: Path)
         "--headless",
         "--no-sandbox",
         "--disable-gpu",
+        "--disable-dev-shm-usage",
+        "--no-first-run",
+        "--disable-background-networking",
+        "--disable-component-update",
         f"--user-data-dir={tmp_path}/profile",
         "--enable-logging=stderr",
     ]
     dump = subprocess.run(
-        [browser, *options, "--dump-dom", page.as_uri()], capture_output=True, text=True, timeout=120, check=True
+        [browser, *options, "--dump-dom", page.as_uri()], capture_output=True, text=True, timeout=300, check=True
     )
     assert "Night of 2026-03-14" in dump.stdout
     assert dump.stdout.count("<svg ") == 2
@@ -148,7 +152,7 @@ def test_a_real_browser_shows_it_without_a_complaint(page: Path, tmp_path: Path)
     subprocess.run(
         [browser, *options, "--window-size=1280,1600", f"--screenshot={shot}", page.as_uri()],
         capture_output=True,
-        timeout=120,
+        timeout=300,
         check=True,
     )
     assert _colours(shot) > 50
