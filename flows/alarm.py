@@ -31,7 +31,7 @@ def raise_alarm(
     findings
         What `storage.results.regressions.find_regressions` gave.
     absences
-        What `flows.absences.absences` gave.
+        What `flows.absences` found.
 
     Returns
     -------

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from datetime import datetime
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 from flows.site import Reporter
@@ -53,9 +54,9 @@ class BarReporter:
         self._lock = threading.Lock()
         self._progress = Progress(
             SpinnerColumn(),
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
-            TextColumn("{task.fields[unit]}"),
+            TextColumn("{task.fields[unit]}", markup=False),
             TimeElapsedColumn(),
             console=console,
             transient=True,
@@ -83,10 +84,11 @@ class BarReporter:
         with self._lock:
             if label in self._bars:
                 self._progress.remove_task(self._bars.pop(label))
+        # Escaped: an error's brackets are its own, not rich's markup.
         if error:
-            self._console.print(f"[red]✗[/red] {label}: {error}", highlight=False)
+            self._console.print(f"[red]✗[/red] {escape(f'{label}: {error}')}", highlight=False)
         else:
-            self._console.print(f"[green]✓[/green] {label} [dim]{seconds:.1f} s[/dim]", highlight=False)
+            self._console.print(f"[green]✓[/green] {escape(label)} [dim]{seconds:.1f} s[/dim]", highlight=False)
 
     def noted(self, text: str) -> None:
         """Print it above the bars."""

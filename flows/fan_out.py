@@ -212,5 +212,8 @@ def settle(future: PrefectFuture[Any], stage: str) -> tuple[Any, Failure | None]
     state = future.state
     if state.is_completed():
         return outcome, None
+    # Dask's and Ray's futures make a crashed state of what is raised while they wait.
+    if isinstance(outcome, BaseException) and (interruption := interruption_behind(outcome)) is not None:
+        raise interruption from None
     text = str(outcome) if isinstance(outcome, BaseException) else (state.message or state.name)
     return None, Failure(stage=stage, error=text or type(outcome).__name__)

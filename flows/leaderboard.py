@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rich.table import Table
+from rich.text import Text
 
 _HEADINGS = ("workload", "candidate", "size", "quality", "latency", "speed-up", "status")
 
@@ -19,7 +20,7 @@ def leaderboard(rows: Iterable[Mapping[str, Any]], decisions: Mapping[tuple[str,
     for row in last_attempts(rows):
         if previous not in (None, row["workload"]):
             table.add_section()
-        table.add_row(
+        cells = (
             row["workload"] if row["workload"] != previous else "",
             f"{row['recipe']}/{row['runtime']}",
             size_text(row),
@@ -28,6 +29,8 @@ def leaderboard(rows: Iterable[Mapping[str, Any]], decisions: Mapping[tuple[str,
             speedup_text(row),
             status_text(row, decisions.get((row["workload"], row["recipe"], row["runtime"]), "")),
         )
+        # Text, not str: brackets in an error would be taken for markup.
+        table.add_row(*map(Text, cells))
         previous = row["workload"]
     return table
 

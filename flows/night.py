@@ -60,19 +60,23 @@ class Night:
     packaging: dict[str, Failure] = field(default_factory=dict)
     withdrawn: list[str] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
+    promotions: list[Row] = field(default_factory=list)
     recorded: bool = False
+    handed_over: bool = False
     alarm: str = ""
 
     @classmethod
-    def begin(cls, request: NightlyRequest, settings: Settings, flow_run_id: str) -> Night:
+    def begin(cls, request: NightlyRequest, settings: Settings, flow_run_id: str, attempt: int = 1) -> Night:
         """Validate the request against the workload files and name the run.
 
-        The run's id follows from Prefect's flow run where there is one, so that a retried flow run finds its files
-        written instead of doubling its rows.
+        The run's id follows from Prefect's flow run where there is one, so that a writer that is called again finds its
+        file instead of doubling its rows. A flow run that is retried measures anew: that is another run.
         """
         now = datetime.now(UTC)
         night = request.night or now.astimezone().date()
-        run_id = f"{night:%Y%m%d}-{(flow_run_id or uuid.uuid4().hex).replace('-', '')[:12]}"
+        # The last digits: the first ones are the time, and a scheduler makes several flow runs in a millisecond.
+        run_id = f"{night:%Y%m%d}-{(flow_run_id or uuid.uuid4().hex).replace('-', '')[-12:]}"
+        run_id += f"-{attempt}" if attempt > 1 else ""
         info = RunInfo(run_id=run_id, night=night, profile=settings.profile)
         return cls(info, request.load_workloads(), flow_run_id, now)
 

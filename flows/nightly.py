@@ -16,7 +16,7 @@ from prefect.runtime import flow_run as this_flow_run
 from prefect.states import Completed, Failed
 
 from flows import steps
-from flows.absences import absences
+from flows.absences import gone_workloads, missed_nights
 from flows.alarm import describe, raise_alarm
 from flows.fan_out import benchmarked, gather, settle, studied, submit
 from flows.isolation import Workers
@@ -32,7 +32,7 @@ from storage.results.catalog import refresh
 from storage.results.regressions import Regression, find_regressions
 from storage.root import StoreRoot
 from tasks.gate import judge, promotion_rows
-from tasks.record import layer_rows
+from tasks.record import Row, layer_rows
 
 
 def _run_name() -> str:
@@ -59,7 +59,7 @@ def nightly_quantization(request: NightlyRequest = NightlyRequest()) -> State[An
     began = time.perf_counter()
     settings = load_settings(store=request.store, profile=request.profile)
     store = StoreRoot.of(settings.store).url  # absolute: another process may have another working folder
-    night = Night.begin(request, settings, str(this_flow_run.id or ""))
+    night = Night.begin(request, settings, str(this_flow_run.id or ""), this_flow_run.run_count)
     with ExitStack() as stack:
         site = _open_site(stack, settings)
         try:
@@ -96,14 +96,17 @@ def _task_runner() -> object:
 
 
 def _record(night: Night, store: str) -> None:
-    layers = [row for result in night.results for row in layer_rows(night.info, result)]
-    steps.record(night.info, {"measurements": night.rows, "layers": layers}, store)
+    steps.record(night.info, _measured(night), store)
     night.recorded = True
+
+
+def _measured(night: Night) -> dict[str, list[Row]]:
+    layers = [row for result in night.results for row in layer_rows(night.info, result)]
+    return {"measurements": night.rows, "layers": layers}
 
 
 def _hand_over(night: Night, store: str) -> None:
     """Judge every workload and package its winner; a bundle that cannot be made is a failed candidate."""
-    promotions = []
     for result in night.results:
         workload, rows = result.workload, night.rows_of(result.workload.name)
         decisions = judge(workload, rows)
@@ -118,7 +121,7 @@ def _hand_over(night: Night, store: str) -> None:
                     night.withdrawn.append(workload.name)
                 else:
                     night.packaging_failed(workload.name, decision, failure)
-        promotions += promotion_rows(
+        night.promotions += promotion_rows(
             night.decisions[workload.name],
             workload=workload.name,
             run_id=night.info.run_id,
@@ -126,23 +129,28 @@ def _hand_over(night: Night, store: str) -> None:
             decided_at=datetime.now(UTC),
             bundle_version=night.bundles.get(workload.name),
         )
-    steps.record(night.info, {"promotions": promotions}, store)
+    steps.record(night.info, {"promotions": night.promotions}, store)
+    night.handed_over = True
 
 
 def _finish(night: Night, settings: Settings, request: NightlyRequest) -> list[Regression]:
     status = "failed" if night.problems() else "completed"
     steps.record(night.info, {"runs": [night.run_row(status, night.message())]}, settings.store)
     refresh(settings.store)
-    findings = [one for one in find_regressions(settings.store, night.info.night) if _expected(one, request)]
-    # Who asks for some workloads only does not want to hear that the others are missing.
-    missing = [] if request.workloads else absences(settings.store, night.info.night)
+    findings = [one for one in find_regressions(settings.store, night.info.night) if _concerns(one, night, request)]
+    # Who asks for some workloads or recipes only does not want to hear that the others are missing.
+    missing = missed_nights(settings.store, night.info.night)
+    if not (request.workloads or request.recipes):
+        missing = gone_workloads(settings.store, night.info.night) + missing
     publish_leaderboard(night.rows, night.outcomes(), steps.report(night.info, settings.store))
     night.alarm = raise_alarm(findings, settings, absences=missing, run_id=night.info.run_id)
     return findings
 
 
-def _expected(finding: Regression, request: NightlyRequest) -> bool:
-    return finding.kind != "vanished" or not (request.workloads or request.recipes)
+def _concerns(finding: Regression, night: Night, request: NightlyRequest) -> bool:
+    """Whether a finding is about this run: an earlier one of the same night has told of its own."""
+    asked = finding.workload in {workload.name for workload in night.workloads}
+    return asked and (finding.kind != "vanished" or not request.recipes)
 
 
 def _keep_what_is_finished(night: Night, store: str, stop: BaseException, site: Site) -> None:
@@ -150,7 +158,9 @@ def _keep_what_is_finished(night: Night, store: str, stop: BaseException, site: 
     failed = isinstance(stop, Exception)
     reason = (str(stop) if failed else "") or type(stop).__name__
     message = f"stopped ({reason}); not measured: {', '.join(missing) or 'nothing'}"
-    tables = {} if night.recorded else {"measurements": night.rows}
+    tables = {} if night.recorded else _measured(night)
+    # What a bundle was made of is told even where the run was stopped before its end.
+    tables |= {} if night.handed_over else {"promotions": night.promotions}
     with undisturbed():
         if not failed:  # an error is shown when the run ends
             site.reporter.noted(message)

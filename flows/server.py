@@ -50,7 +50,7 @@ def prefect_api(startup_timeout_s: float) -> Iterator[float]:
         os.environ.setdefault(name, value)
     began = time.perf_counter()
     if configured_api():
-        _check_reachable()
+        check_reachable()
         try:
             yield time.perf_counter() - began
         finally:
@@ -92,7 +92,14 @@ def configured_api() -> bool:
     return bool(get_current_settings().api.url)
 
 
-def _check_reachable() -> None:
+def check_reachable() -> None:
+    """Refuse to go on where the configured server does not answer.
+
+    Raises
+    ------
+    ConfigurationError
+        It does not.
+    """
     import httpx
     from prefect.settings import get_current_settings
 
@@ -135,8 +142,14 @@ def _start(timeout_s: float) -> subprocess.Popen[str]:
         )
         watchdog = threading.Timer(timeout_s, process.kill)
         watchdog.start()
-        port = process.stdout.readline().strip() if process.stdout else ""
-        watchdog.cancel()
+        try:
+            port = process.stdout.readline().strip() if process.stdout else ""
+        except BaseException:  # a stop: a server that is still being set up needs no soft end
+            process.kill()
+            process.wait()
+            raise
+        finally:
+            watchdog.cancel()
     if not port:
         process.kill()
         process.wait()

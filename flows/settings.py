@@ -75,7 +75,7 @@ def load_settings(**flags: object) -> Settings:
     """
     given = {name: value for name, value in flags.items() if value is not None}
     try:
-        return Settings(**given)  # type: ignore[arg-type]
+        settings = Settings(**given)  # type: ignore[arg-type]
     except ValidationError as error:
         lines = [
             f"  {'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors(include_url=False)
@@ -85,6 +85,10 @@ def load_settings(**flags: object) -> Settings:
         ) from error
     except ValueError as error:
         raise ConfigurationError(f"{Path('nightquant.toml')}: not valid TOML: {error}.") from error
+    if settings.cache:
+        # The layers below know no settings, and neither do worker processes: they read the environment.
+        os.environ["NIGHTQUANT_CACHE"] = settings.cache
+    return settings
 
 
 def source_of(name: str) -> str:

@@ -54,6 +54,8 @@ def command(
         raise ConfigurationError(
             "One workload and one recipe at a time, please.", hint="Use --compare for float beside it."
         )
+    if output is not None and not output.parent.is_dir():  # said before the work, not after it
+        raise ConfigurationError(f"{output} cannot be written: {output.parent} is no folder.", hint="Make it first.")
     chosen = _workload(workload)
     recipes = _recipes(chosen, recipe, compare)
     texts = [_text(chosen, one, ArtifactStore(store), words, temperature, seed) for one in recipes]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -128,14 +129,22 @@ def rollback(workload: str, version: str | None, reason: str, by: str | None, st
     Example:
       nightquant handoff rollback word-lm --reason "worse on our traffic"
     """
-    from getpass import getuser
-
     from storage.bundles import BundleStore
 
-    current = BundleStore(store).roll_back(workload, version, by=by or getuser(), reason=reason)
+    current = BundleStore(store).roll_back(workload, version, by=by or _user(), reason=reason)
     click.echo(f"{workload}: current is {current.version}.")
     if current.withdrawn:
         click.echo(f"Withdrawn: {', '.join(current.withdrawn)}.")
+
+
+def _user() -> str:
+    """Who runs this; a container's user need not have a name."""
+    from getpass import getuser
+
+    try:
+        return getuser()
+    except (KeyError, OSError):
+        return f"uid {os.getuid()}"
 
 
 @command.command()

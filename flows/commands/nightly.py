@@ -78,9 +78,9 @@ def command(
 def _run(request: NightlyRequest, startup_timeout_s: float, console: Console, timings: bool) -> int:
     from flows.signals import Terminated, unwinding_on_sigterm
 
-    console.print("Starting Prefect …", style="dim")
     try:
         with unwinding_on_sigterm():
+            console.print("Starting Prefect …", style="dim")
             return _run_flow(request, startup_timeout_s, console, timings)
     except (Terminated, KeyboardInterrupt) as stop:
         number = signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT
@@ -120,6 +120,8 @@ def _run_flow(request: NightlyRequest, startup_timeout_s: float, console: Consol
 
 
 def _show(console: Console, summary: NightSummary) -> None:
+    from rich.markup import escape
+
     from flows.leaderboard import leaderboard
     from storage.results.query import run_query
 
@@ -128,8 +130,8 @@ def _show(console: Console, summary: NightSummary) -> None:
     decisions = {(row["workload"], row["recipe"], row["runtime"]): row["decision"] for row in decided}
     console.print(leaderboard(rows, decisions))
     for finding in summary.findings:
-        console.print(f"[bold]Against the nights before:[/bold] {finding}", highlight=False, soft_wrap=True)
-    lines: dict[str, Any] = {
+        console.print(f"[bold]Against the nights before:[/bold] {escape(finding)}", highlight=False, soft_wrap=True)
+    lines = {
         "Night": summary.message,
         "Results": f"{summary.store}/results",
         "Catalog": f"{summary.store}/results.duckdb",
@@ -139,7 +141,7 @@ def _show(console: Console, summary: NightSummary) -> None:
         "Query": f'nightquant query --store {summary.store} "from leaderboard"',
     }
     for name, value in lines.items():
-        console.print(f"[bold]{name:10}[/bold]{value}", highlight=False, soft_wrap=True)
+        console.print(f"[bold]{name:10}[/bold]{escape(value)}", highlight=False, soft_wrap=True)
 
 
 def _show_timings(console: Console, summary: NightSummary, server_s: float) -> None:

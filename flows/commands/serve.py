@@ -23,7 +23,8 @@ def command(store: str, profile: str | None, cron: str, timezone: str) -> None:
       prefect server start &
       PREFECT_API_URL=http://127.0.0.1:4200/api nightquant serve --cron "30 1 * * *" --timezone Europe/Berlin
     """
-    from flows.server import configured_api
+    from flows.server import check_reachable, configured_api
+    from flows.settings import load_settings
     from storage.errors import ConfigurationError
     from storage.probe import check_writable
 
@@ -32,13 +33,14 @@ def command(store: str, profile: str | None, cron: str, timezone: str) -> None:
             "No Prefect server is configured.",
             hint="Start one (prefect server start) and set PREFECT_API_URL=http://127.0.0.1:4200/api.",
         )
+    check_reachable()
     check_writable(store)
     from prefect.schedules import Cron
 
     from flows.nightly import nightly_quantization
     from flows.request import NightlyRequest
 
-    request = NightlyRequest.model_validate({"store": store, "profile": profile or "full"})
+    request = NightlyRequest.model_validate({"store": store, "profile": load_settings(profile=profile).profile})
     try:
         schedule = Cron(cron, timezone=timezone)
     except ValueError as error:

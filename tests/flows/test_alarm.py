@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from flows.absences import absences
+from flows.absences import gone_workloads, missed_nights
 from flows.alarm import describe, raise_alarm, summary_line
 from flows.settings import Settings
 from storage.results.catalog import refresh
@@ -73,19 +73,18 @@ def record(root: Path, night: date, workloads: list[str]) -> None:
 def test_missed_nights_and_workloads_that_are_gone_are_told(tmp_path: Path):
     first = date(2026, 11, 2)
     record(tmp_path, first, ["word-lm"])
-    assert absences(str(tmp_path), first) == []
+    assert missed_nights(str(tmp_path), first) == gone_workloads(str(tmp_path), first) == []
     record(tmp_path, first + timedelta(days=1), ["lstm-demo", "word-lm"])
     record(tmp_path, first + timedelta(days=4), ["lstm-demo"])
-    assert absences(str(tmp_path), first + timedelta(days=4)) == [
-        "word-lm was measured on 2026-11-03, but not tonight",
-        "no run on 2 nights, 2026-11-04 to 2026-11-05",
-    ]
+    last = first + timedelta(days=4)
+    assert gone_workloads(str(tmp_path), last) == ["word-lm was measured on 2026-11-03, but not tonight"]
+    assert missed_nights(str(tmp_path), last) == ["no run on 2 nights, 2026-11-04 to 2026-11-05"]
 
 
 def test_a_store_that_is_used_now_and_then_misses_no_night(tmp_path: Path):
     for day in (1, 8, 20):
         record(tmp_path, date(2026, 11, day), ["word-lm"])
-    assert absences(str(tmp_path), date(2026, 11, 20)) == []
+    assert missed_nights(str(tmp_path), date(2026, 11, 20)) == []
 
 
 @pytest.fixture

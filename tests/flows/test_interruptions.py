@@ -64,6 +64,19 @@ def test_a_stopped_night_says_what_was_left_and_leaves_no_process(number, stage,
     assert check(store).problems == ()
 
 
+def test_a_night_that_is_stopped_while_its_server_starts_ends_with_it(home, tmp_path):
+    command = quick_night(tmp_path / "store", "lstm-demo", home=home, cwd=tmp_path)
+    command.wait_for("Starting Prefect")
+    while not any("flows.server_process" in line for _, line in command.survivors()):
+        assert command.process.poll() is None
+    command.process.send_signal(signal.SIGTERM)
+    # Less than what a server is given to start in: nobody waits for one that is not wanted any more.
+    output, _ = command.process.communicate(timeout=60)
+    assert command.process.returncode == 128 + signal.SIGTERM, output
+    assert "Stopped by SIGTERM" in output
+    assert command.wait_until_gone() == []
+
+
 def test_a_stopped_night_keeps_the_rows_of_the_workloads_that_were_through(home, tmp_path):
     demo = (files("flows.workloads") / "lstm-demo.toml").read_text()
     (tmp_path / "later.toml").write_text(demo.replace('name = "lstm-demo"', 'name = "later"'))

@@ -2,6 +2,7 @@ import pytest
 
 from flows.settings import load_settings, source_of
 from storage.errors import ConfigurationError
+from storage.root import cache_folder
 
 
 @pytest.fixture(autouse=True)
@@ -24,6 +25,13 @@ def test_flag_beats_variable_beats_file(tmp_path, monkeypatch):
 def test_without_anything_the_store_lies_in_the_current_folder():
     assert load_settings().store == "nightquant-store"
     assert source_of("store") == "default"
+
+
+def test_the_files_cache_is_where_remote_stores_are_cached(tmp_path, monkeypatch):
+    monkeypatch.setenv("NIGHTQUANT_CACHE", "")
+    (tmp_path / "nightquant.toml").write_text(f'cache = "{tmp_path}/cached"\n')
+    load_settings()
+    assert cache_folder() == tmp_path / "cached"
 
 
 def test_a_wrong_value_names_the_setting(monkeypatch):

@@ -1,5 +1,6 @@
 import signal
 
+import prefect.states
 import pytest
 from prefect.exceptions import TerminationSignal
 
@@ -39,6 +40,28 @@ def test_a_worker_that_is_lost_fails_its_stage_alone(error):
     assert result is None
     assert failure.stage == "quantize"
     assert "The worker was lost" in failure.error
+
+
+class Crashed:
+    """A future as Dask's and Ray's are: it makes a state of what is raised while it waits."""
+
+    def __init__(self, error):
+        self.error = error
+        self.state = prefect.states.Crashed()
+
+    def wait(self):
+        pass
+
+    def result(self, raise_on_failure):
+        assert not raise_on_failure
+        return self.error
+
+
+def test_an_interruption_that_became_a_state_still_stops_the_night():
+    with pytest.raises(Terminated):
+        settle(Crashed(replaced(Terminated())), "benchmark")
+    result, failure = settle(Crashed(ValueError("odd")), "benchmark")
+    assert (result, failure.error) == (None, "odd")
 
 
 def test_an_error_of_its_own_has_no_interruption_behind_it():
