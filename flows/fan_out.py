@@ -10,11 +10,13 @@ from typing import Any
 import httpx
 from prefect.concurrency.asyncio import ConcurrencySlotAcquisitionError
 from prefect.futures import PrefectFuture
+from prefect.logging import get_run_logger
 
 from flows import steps
 from flows.placement import place_benchmarks
 from flows.settings import Settings
 from flows.signals import interruption_behind
+from flows.site import current_reporter
 from storage.errors import MeasurementError
 from tasks.benchmark import BenchmarkCandidate
 from tasks.record import CandidateResult, Failure, WorkloadResult
@@ -184,6 +186,7 @@ def _with_benchmark(result: WorkloadResult, future: PrefectFuture[Any]) -> Workl
     if failure is not None:
         return fail_rest(result, failure.stage, failure.error)
     refused = attempts[-1].refused
+    _tell_further(result, refused)
     return result.model_copy(
         update={
             "benchmarks": tuple(attempts),
@@ -195,6 +198,15 @@ def _with_benchmark(result: WorkloadResult, future: PrefectFuture[Any]) -> Workl
             ),
         }
     )
+
+
+def _tell_further(result: WorkloadResult, refused: dict[str, str]) -> None:
+    """Tell what was not timed in a further setting; the primary one counts all the same."""
+    candidates = {f"{one.recipe}/{one.runtime}" for one in result.candidates}
+    for key in sorted(refused.keys() - candidates):
+        remark = f"{result.workload.name} · {key}: not timed: {refused[key]}"
+        get_run_logger().warning("%s", remark)
+        current_reporter().noted(remark)
 
 
 def settle(future: PrefectFuture[Any], stage: str) -> tuple[Any, Failure | None]:

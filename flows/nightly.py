@@ -24,7 +24,7 @@ from flows.night import GOOD, REGRESSED, WORK_FAILED, Night, NightSummary
 from flows.observability import publish_leaderboard
 from flows.request import NightlyRequest
 from flows.settings import Settings, load_settings
-from flows.signals import interruption_behind, undisturbed
+from flows.signals import heard_everywhere, interruption_behind, undisturbed
 from flows.site import Site, at_site, current_reporter
 from flows.task_runners import make_task_runner
 from storage.errors import StoreError
@@ -63,10 +63,11 @@ def nightly_quantization(request: NightlyRequest = NightlyRequest()) -> State[An
     with ExitStack() as stack:
         site = _open_site(stack, settings)
         try:
-            _measure(night, settings, store)
-            _record(night, store)
-            _hand_over(night, store)
-            findings = _finish(night, settings, request)
+            with heard_everywhere():
+                _measure(night, settings, store)
+                _record(night, store)
+                _hand_over(night, store)
+                findings = _finish(night, settings, request)
         except BaseException as error:
             stop = interruption_behind(error) or error
             _keep_what_is_finished(night, store, stop, site)

@@ -49,6 +49,35 @@ def unwinding_on_sigterm() -> Iterator[None]:
 
 
 @contextmanager
+def heard_everywhere() -> Iterator[None]:
+    """Let SIGTERM arrive as `KeyboardInterrupt` in the block, and leave it as the exception that Prefect expects.
+
+    Native code that asks for signals while it waits, Ray's above all, lets that one through and drops any other: a
+    night on a cluster would be deaf for as long as a benchmark takes.
+    """
+    from prefect.exceptions import TerminationSignal
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    heard: list[int] = []
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        heard.append(number)
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    except BaseException as error:
+        if heard and isinstance(interruption_behind(error), KeyboardInterrupt):
+            raise TerminationSignal(signal=signal.SIGTERM) from None
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@contextmanager
 def undisturbed() -> Iterator[None]:
     """Let no second SIGTERM or Control-C interrupt the few things that must still be done."""
     if threading.current_thread() is not threading.main_thread():

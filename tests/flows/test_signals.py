@@ -5,7 +5,7 @@ import pytest
 from prefect.exceptions import TerminationSignal
 
 from flows.fan_out import settle
-from flows.signals import Terminated, interruption_behind
+from flows.signals import Terminated, heard_everywhere, interruption_behind
 
 
 class Lost:
@@ -62,6 +62,28 @@ def test_an_interruption_that_became_a_state_still_stops_the_night():
         settle(Crashed(replaced(Terminated())), "benchmark")
     result, failure = settle(Crashed(ValueError("odd")), "benchmark")
     assert (result, failure.error) == (None, "odd")
+
+
+def test_sigterm_in_a_flow_passes_native_code_and_leaves_as_prefects_own():
+    before = signal.getsignal(signal.SIGTERM)
+
+    def native_code():
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except KeyboardInterrupt as stop:
+            raise replaced(stop)  # noqa: B904 - its cause is set
+
+    with pytest.raises(TerminationSignal) as stopped, heard_everywhere():
+        native_code()
+    assert stopped.value.signal == signal.SIGTERM
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), ValueError("odd")], ids=repr)
+def test_without_sigterm_errors_leave_a_flow_as_they_are(error):
+    with pytest.raises(type(error)) as left, heard_everywhere():
+        raise error
+    assert left.value is error
 
 
 def test_an_error_of_its_own_has_no_interruption_behind_it():
