@@ -1,22 +1,34 @@
 -- Each workload's newest night, the best passing candidate first.
--- speedup_over_best_float compares with the fastest float candidate, not with whichever float was named the baseline.
+-- speedup_over_best_float compares with the host's fastest float candidate that night, not with whichever float was
+-- named the baseline.
 -- example: select * from leaderboard where workload = 'word-lm'
 create macro leaderboard_on(asked) as table
-with newest as (
+with tonight as materialized (
     select rows.*
     from measurements as rows
-    join newest_runs(asked) as last using (workload, night, run_id)
+    join newest_nights(asked) as newest using (workload, night)
     where setting = 'primary'
-    qualify attempt = max(attempt) over (partition by workload, recipe, runtime)
 ),
-best_float as (
+newest as (
+    select * from tonight
+    qualify row_number() over (
+        partition by workload, recipe, runtime order by measured_at desc, run_id desc, attempt desc
+    ) = 1
+),
+best_float as (  -- of each host and baseline: the night's runs need not share them, and ratios of others do not compare
     select
-        workload,
+        workload, fingerprint, baseline,
         max(coalesce(speedup, 1.0)) as best_float_speedup,
         arg_max(recipe || '/' || runtime, coalesce(speedup, 1.0)) as best_float
-    from newest
-    where method = 'none' and status = 'ok' and (speedup is not null or is_baseline)
-    group by workload
+    from (
+        select * from tonight
+        where method = 'none' and status = 'ok' and (speedup is not null or is_baseline)
+        qualify row_number() over (
+            partition by workload, fingerprint, baseline, recipe, runtime
+            order by measured_at desc, run_id desc, attempt desc
+        ) = 1
+    )
+    group by workload, fingerprint, baseline
 ),
 judged as (
     select
@@ -30,7 +42,10 @@ judged as (
         ratio / best_float.best_float_speedup as speedup_over_best_float
     from newest
     left join promotions using (run_id, night, workload, recipe, runtime)
-    left join best_float using (workload)
+    left join best_float
+        on best_float.workload = newest.workload
+        and best_float.fingerprint is not distinct from newest.fingerprint
+        and best_float.baseline is not distinct from newest.baseline
 )
 select
     workload,

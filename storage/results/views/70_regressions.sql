@@ -7,36 +7,43 @@
 create macro reference_nights() as 10;      -- valid nights that the reference is taken over
 create macro least_nights() as 3;           -- with fewer of them there is no reference, hence no alert
 create macro history_days() as 90;          -- older nights are no history
+create macro known_nights() as 10;          -- nights before that a candidate is known from, so that it does not appear
 create macro least_speed_effect() as 0.03;  -- least change of the latency ratio that matters, as a share
 create macro least_size_effect() as 0.02;   -- the same for the size
 create macro least_quality_effect() as 0.01;  -- the same for a quality without an interval; one with it need only clear
 
 create macro regressions_on(asked) as table
-with tonight as materialized (  -- each workload's run of that night (of its newest night where none is asked for)
-    from newest_runs(asked)
+with tonight as materialized (  -- each workload and that night (its newest night where none is asked for)
+    from newest_nights(asked)
 ),
-hosts as (
-    select distinct tonight.workload, tonight.run_id, tonight.night, rows.fingerprint, rows.profile
-    from tonight
-    join measurements as rows using (workload, run_id, night)
-    where rows.fingerprint is not null
-),
-history as materialized (  -- one row per candidate and night up to tonight, on tonight's hosts
+measured as materialized (  -- those workloads' primary rows up to tonight, of all runs and hosts
     select
-        workload, rows.recipe, rows.runtime, fingerprint, profile, rows.night, hosts.night as last_night,
+        workload, rows.recipe, rows.runtime, rows.fingerprint, rows.profile, rows.night, tonight.night as last_night,
+        rows.run_id, rows.measured_at, rows.attempt,
         rows.baseline, rows.threads, rows.batch_size, rows.status, rows.verdict, rows.is_baseline,
         rows.speedup, rows.speedup_low, rows.speedup_high, rows.size_bytes, rows.higher_is_better,
         rows.quality, rows.quality_difference, rows.quality_difference_low, rows.quality_difference_high
     from measurements as rows
-    join hosts using (workload, fingerprint, profile)
+    join tonight using (workload)
     where rows.setting = 'primary'
         and rows.night between (select min(night) - history_days() from tonight) and (select max(night) from tonight)
-        and rows.night <= hosts.night
-        and rows.night > hosts.night - history_days()
-        and (rows.night < hosts.night or rows.run_id = hosts.run_id)
+        and rows.night <= tonight.night
+        and rows.night > tonight.night - history_days()
+),
+hosts as materialized (  -- what tonight's runs are compared on; a candidate that failed was on none
+    select distinct workload, fingerprint, profile
+    from measured
+    where night = last_night and fingerprint is not null
+),
+-- One row per candidate and night on tonight's hosts, the last one of all runs: a run that was asked for some recipes
+-- only replaces what it measured, tonight as on the nights before.
+history as materialized (
+    select measured.*
+    from measured
+    join hosts using (workload, fingerprint, profile)
     qualify row_number() over (
-        partition by rows.workload, rows.recipe, rows.runtime, fingerprint, profile, rows.night
-        order by rows.measured_at desc, rows.attempt desc
+        partition by workload, recipe, runtime, fingerprint, profile, night
+        order by measured_at desc, run_id desc, attempt desc
     ) = 1
 ),
 points as (  -- metric, value, interval, direction (1: more is better), least effect as a share of the reference
@@ -72,6 +79,7 @@ ranked as (
         order by night desc
     ) as age
     from points
+    qualify age <= 2 + reference_nights()  -- older ones are not asked about below, and the medians are what costs
 ),
 compared as (
     select
@@ -101,21 +109,48 @@ alerts as (
     from compared
     where measured_night = night and nights >= least_nights()
 ),
+runs_on_hosts as (  -- age 1 is tonight; a night on which nothing was measured on the host is not counted
+    select *, dense_rank() over (partition by workload, fingerprint, profile order by night desc) as age
+    from (
+        select distinct workload, fingerprint, profile, night, run_id
+        from measured
+        join hosts using (workload, fingerprint, profile)
+    )
+    qualify age <= 1 + known_nights()
+),
+-- By run, not by the candidate's own row: one that failed has no fingerprint, but was there.
 seen as (
-    select workload, recipe, runtime, fingerprint, profile, night, last_night,
-        dense_rank() over (partition by workload, fingerprint, profile order by night desc) as age
-    from history
+    select workload, recipe, runtime, fingerprint, profile,
+        bool_or(age = 1) as is_there, min(age) filter (age > 1) as last_age
+    from (
+        select workload, night, run_id, measured.recipe, measured.runtime, runs.fingerprint, runs.profile, runs.age
+        from runs_on_hosts as runs
+        join measured using (workload, night, run_id)
+    )
+    group by workload, recipe, runtime, fingerprint, profile
 ),
 membership as (
-    select workload, recipe, runtime, fingerprint, max(last_night) as night,
-        bool_or(age = 1) as is_there, bool_or(age = 2) as was_there
+    select *,
+        count(last_age) over of_host > 0 as has_before,
+        -- How far back the candidates reach that are there tonight: usually to the night before, but further where that
+        -- night was asked for some recipes only, and must not make a candidate be forgotten that is gone since.
+        coalesce(max(last_age) filter (is_there) over of_host, 2) as reach
     from seen
-    where age <= 2
-    group by workload, recipe, runtime, fingerprint, profile
-    having is_there <> was_there
+    window of_host as (partition by workload, fingerprint, profile)
 ),
-has_before as (
-    select distinct workload, fingerprint from seen where age = 2
+appeared_or_vanished as (  -- distinct, because profiles share a candidate
+    select distinct workload, recipe, runtime, fingerprint, tonight.night,
+        case when is_there then 'appeared' else 'vanished' end as kind
+    from membership
+    join tonight using (workload)
+    where case
+        when is_there then has_before and last_age is null
+        else last_age <= reach
+            -- Another of the night's runs may have it, on whatever host.
+            and (workload, recipe, runtime) not in (
+                select (workload, recipe, runtime) from measured where measured.night = last_night
+            )
+        end
 )
 select
     workload, recipe, runtime, fingerprint,
@@ -131,10 +166,8 @@ select
 from alerts
 where fell or rose
 union all
-select workload, recipe, runtime, fingerprint, case when is_there then 'appeared' else 'vanished' end as kind, 'candidate' as metric,
-    null, null, null, null, null, 0, night
-from membership
-join has_before using (workload, fingerprint)
+select workload, recipe, runtime, fingerprint, kind, 'candidate' as metric, null, null, null, null, null, 0, night
+from appeared_or_vanished
 order by workload, recipe, runtime, metric;
 
 create view regressions as select * from regressions_on(null::date);

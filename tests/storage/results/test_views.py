@@ -36,6 +36,44 @@ def test_latest_is_each_workloads_newest_night_and_its_last_run(tmp_path: Path) 
     ]
 
 
+def test_a_run_of_some_recipes_replaces_only_those_in_latest(tmp_path: Path) -> None:
+    full = [
+        baseline("full", FIRST),
+        measurement("full", FIRST),
+        measurement("full", FIRST, setting="throughput", batch_size=8),
+        measurement("full", FIRST, recipe="other"),
+    ]
+    write_night(tmp_path, FIRST, full, "full")
+    write_night(tmp_path, FIRST, [measurement("narrow", FIRST, measured_at=at(FIRST, 9))], "narrow")
+    found = ask(tmp_path, "select recipe, setting, run_id from latest")
+    assert [tuple(row.values()) for row in found] == [
+        (
+            "dynamic",
+            "primary",
+            "narrow",
+        ),  # all of its rows are the last run's: what that did not measure is not mixed in
+        ("float", "primary", "full"),
+        ("other", "primary", "full"),
+    ]
+
+
+def test_a_run_of_some_recipes_leaves_the_others_in_the_leaderboard_with_their_own_decisions(tmp_path: Path) -> None:
+    full = [baseline("full", FIRST), measurement("full", FIRST), measurement("full", FIRST, recipe="other")]
+    later = {"measured_at": at(FIRST, 9)}
+    narrow = [baseline("narrow", FIRST, **later), measurement("narrow", FIRST, speedup=3.0, **later)]
+    write_night(tmp_path, FIRST, full, "full")
+    write_night(tmp_path, FIRST, narrow, "narrow")
+    decide(tmp_path, "full", FIRST, dynamic="reject", other="pass")
+    decide(tmp_path, "narrow", FIRST, dynamic="promote")
+    found = ask(tmp_path, "select rank, recipe, speedup, decision, run_id from leaderboard")
+    assert [tuple(row.values()) for row in found] == [
+        (1, "dynamic", 3.0, "promote", "narrow"),
+        (2, "other", 2.0, "pass", "full"),
+        (3, "float", 1.0, None, "narrow"),
+    ]
+    assert {row["recipe"] for row in ask(tmp_path, "from pareto")} == {"dynamic", "float"}
+
+
 def test_the_best_passing_candidate_is_first_and_the_failed_last(tmp_path: Path) -> None:
     rows = [
         baseline("a", FIRST),
@@ -63,6 +101,21 @@ def test_speedup_over_the_best_float_candidate_not_over_the_named_baseline(tmp_p
     assert found["speedup"] == 2.0
     assert found["best_float"] == "float/torchscript"
     assert found["speedup_over_best_float"] == pytest.approx(1.25)
+
+
+def test_the_best_float_candidate_is_that_of_all_the_nights_runs_on_the_host(tmp_path: Path) -> None:
+    later = {"measured_at": at(FIRST, 9)}
+    elsewhere = {"measured_at": at(FIRST, 10), "fingerprint": "0" * 64}
+    full = [baseline("full", FIRST), baseline("full", FIRST, runtime="torchscript", is_baseline=False, speedup=1.6)]
+    write_night(tmp_path, FIRST, full, "full")
+    write_night(tmp_path, FIRST, [baseline("narrow", FIRST, **later), measurement("narrow", FIRST, **later)], "narrow")
+    other_host = [baseline("else", FIRST, **elsewhere), measurement("else", FIRST, recipe="static", **elsewhere)]
+    write_night(tmp_path, FIRST, other_host, "else")
+    sql = "select recipe, best_float, speedup_over_best_float as over from leaderboard where method <> 'none'"
+    assert {row["recipe"]: (row["best_float"], row["over"]) for row in ask(tmp_path, sql)} == {
+        "dynamic": ("float/torchscript", pytest.approx(1.25)),
+        "static": ("float/eager", pytest.approx(2.0)),
+    }
 
 
 def test_of_an_inconclusive_benchmark_and_its_rerun_the_rerun_counts(tmp_path: Path) -> None:
