@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
-from storage.checksums import SIGNATURE, check_sums
+from storage.checksums import SIGNATURE, SUMS, check_sums
+from storage.digest import file_digest
 from storage.errors import BundleError
 from storage.manifest import read_manifest
 from storage.signing import check_signature
@@ -70,27 +73,38 @@ def verify(path: Path, public_key: Path | None = None, *, timeout_s: float = 600
     try:
         known["sha256sums"] = check_sums(path)
         known["stage"] = "signature"
-        known["signature"] = _signature(path, public_key)
+        known["signature"] = _signature(path, public_key, known["sha256sums"])
         known["stage"] = "manifest"
         manifest = read_manifest(path)
         known |= {"workload": manifest["workload"]["name"], "version": manifest["version"], "stage": "model"}
-        known["differences"] = _run(path, timeout_s)
+        known["differences"] = _run(path, timeout_s, known["sha256sums"])
     except BundleError as error:
         known["problem"] = str(error)
     return VerificationReport(**known)
 
 
-def _signature(path: Path, public_key: Path | None) -> str:
-    if public_key is not None:
-        check_signature(path, public_key)
-        return "valid"
-    return "not checked" if (path / SIGNATURE).is_file() else "none"
+def _signature(path: Path, public_key: Path | None, sha256sums: str) -> str:
+    if public_key is None:
+        return "not checked" if (path / SIGNATURE).is_file() else "none"
+    # Of a copy, so that what is signed is also what the files were held against: the folder may change meanwhile.
+    with TemporaryDirectory(prefix="nightquant-") as held:
+        for name in (SUMS, SIGNATURE):
+            if (path / name).is_file():
+                shutil.copyfile(path / name, Path(held, name))
+        try:
+            check_signature(Path(held), public_key)
+        except BundleError as error:
+            raise BundleError(error.message.replace(held, str(path)), hint=error.hint) from error
+        if file_digest(Path(held, SUMS)) != sha256sums:
+            raise BundleError(f"{path}: {SUMS} changed while it was verified.", hint="Do not use it.")
+    return "valid"
 
 
-def _run(path: Path, timeout_s: float) -> dict[str, float]:
+def _run(path: Path, timeout_s: float, sha256sums: str) -> dict[str, float]:
     """Load and run the model in a clean process; give each output's difference."""
     # The bundle's own verify.py is never run: this is the copy that came with nightquant.
     command = [sys.executable, "-I", "-W", "ignore", str(CHECKER), str(path.absolute()), "--json"]
+    command.append(f"--sums={sha256sums}")  # the folder may be another one by now
     environment = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
     try:
         done = subprocess.run(command, env=environment, capture_output=True, timeout=timeout_s, check=False)

@@ -11,6 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from storage.transfer import shown
 from tasks.gate import GateDecision
 from tasks.package.golden import GOLDEN, Golden
 from tasks.refs import CheckpointRef, DatasetRef, Evaluation, QuantizedRef
@@ -58,9 +59,7 @@ def manifest_of(made: Provenance, bundle_version: str, golden: Golden, resources
     recipe = workload.recipe_named(made.quantized.recipe)
     return {
         "format": 1,
-        "workload": workload.model_dump(
-            mode="json", include={"name", "description", "purpose", "model", "data", "checkpoint"}
-        ),
+        "workload": _described(workload),
         "version": bundle_version,
         "night": made.night.isoformat(),
         "run_id": made.run_id,
@@ -95,6 +94,18 @@ def manifest_of(made: Provenance, bundle_version: str, golden: Golden, resources
         "licence": workload.licence,
         "not_reproducible": _NOT_REPRODUCIBLE,
     }
+
+
+def _described(workload: Workload) -> dict[str, Any]:
+    # A bundle goes to others, and a URI may carry a password or a signed query.
+    described = workload.model_dump(
+        mode="json", include={"name", "description", "purpose", "model", "data", "checkpoint"}
+    )
+    for section in (described["data"], described["checkpoint"]):
+        if "uri" in section:
+            # fsspec chains addresses: zip://inner.pth::https://host/outer.zip
+            section["uri"] = "::".join(shown(part) for part in section["uri"].split("::"))
+    return described
 
 
 def versions() -> dict[str, str]:

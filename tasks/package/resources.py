@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from storage.artifacts import ArtifactStore
 from tasks.refs import DatasetRef
+from tasks.workload.data import ImageFolder, TorchvisionDataset
 from tasks.workload.workload import Purpose, Workload
 
 Maker = Callable[[Workload, DatasetRef, ArtifactStore, Path], dict[str, str]]
@@ -35,13 +37,12 @@ def _preprocessing(workload: Workload, dataset: DatasetRef, store: ArtifactStore
     artifact = store.path(dataset.kind, dataset.digest)
     description = json.loads((artifact / "images.json").read_text(encoding="utf-8"))
     channels, height, width = dataset.sample_shape
-    transforms = getattr(workload.data, "transforms", None)
     document: dict[str, Any] = {
         "channels": channels,
         "order": "RGB" if channels == 3 else "as trained",
         "height": height,
         "width": width,
-        "transforms": transforms.model_dump(mode="json") if transforms is not None else None,
+        "transforms": _applied(workload),
         "normalize": "(value / 255 - mean) / std, per channel, as float32 [batch, channels, height, width]",
         "mean": description["mean"],
         "std": description["std"],
@@ -49,6 +50,15 @@ def _preprocessing(workload: Workload, dataset: DatasetRef, store: ArtifactStore
     }
     (folder / PREPROCESSING).write_text(json.dumps(document, indent=1, sort_keys=True) + "\n", encoding="ascii")
     return {"preprocessing": PREPROCESSING}
+
+
+def _applied(workload: Workload) -> dict[str, Any] | None:
+    """What was done to each picture, a preset's own values included; None where the data set drew them itself."""
+    if not isinstance(workload.data, ImageFolder | TorchvisionDataset):
+        return None
+    from tasks.prepare.transforms import preprocessing
+
+    return asdict(preprocessing(workload))
 
 
 def _nothing(workload: Workload, dataset: DatasetRef, store: ArtifactStore, folder: Path) -> dict[str, str]:

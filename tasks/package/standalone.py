@@ -7,7 +7,6 @@ It does not check SHA256SUMS.sig; MODEL_CARD.md says how OpenSSL does.
 import hashlib
 import io
 import json
-import math
 import os
 import re
 import stat
@@ -23,7 +22,7 @@ class Refused(Exception):  # noqa: N818
     """The bundle is not to be used."""
 
 
-def read_whole(folder: Path) -> dict[str, bytes]:
+def read_whole(folder: Path, expected: str = "") -> dict[str, bytes]:
     """Read the folder's files and hold them against SHA256SUMS; what is used later is what was checked here."""
     files: dict[str, bytes] = {}
     for name in sorted(path.name for path in folder.iterdir()):
@@ -35,7 +34,7 @@ def read_whole(folder: Path) -> dict[str, bytes]:
             files[name] = stream.read()
     sums, _ = files.pop("SHA256SUMS", b""), files.pop("SHA256SUMS.sig", None)
     lines = [f"{hashlib.sha256(content).hexdigest()}  {name}\n" for name, content in files.items()]
-    if "".join(lines).encode() != sums or not files:
+    if "".join(lines).encode() != sums or not files or expected not in ("", hashlib.sha256(sums).hexdigest()):
         wrong = {line[66:].strip() for line in {*lines} ^ {*sums.decode("latin-1").splitlines(keepends=True)}}
         raise Refused(f"files do not hold what SHA256SUMS says: {', '.join(sorted(wrong)) or 'SHA256SUMS itself'}")
     return files
@@ -51,7 +50,7 @@ def read_tensors(content: bytes) -> dict[str, Any]:
         if name != "__metadata__":
             begin, end = entry["data_offsets"]
             raw, dtype = bytearray(content[start + begin : start + end]), getattr(torch, KINDS[entry["dtype"]])
-            if len(raw) != math.prod(entry["shape"]) * dtype.itemsize or not raw:
+            if len(raw) != torch.Size(entry["shape"]).numel() * dtype.itemsize or not raw:
                 raise Refused(f"the golden tensor {name} has the wrong length")
             tensors[name] = torch.frombuffer(raw, dtype=dtype).reshape(entry["shape"])
     return tensors
@@ -81,17 +80,18 @@ def compare(files: dict[str, bytes]) -> dict[str, float]:
     return found
 
 
-def main(arguments: list[str]) -> int:
+def main(given: list[str]) -> int:
     """Check, say what was found, and give the exit code."""
-    folder = Path(next((one for one in arguments if one != "--json"), Path(__file__).resolve().parent))
+    folder = Path(next((one for one in given if one[:7] not in ("--json", "--sums=")), Path(__file__).resolve().parent))
+    expected = next((one[7:] for one in given if one.startswith("--sums=")), "")  # what a signature was made of
     report: dict[str, Any] = {"ok": False, "problem": "", "differences": {}}
     try:
-        report.update(differences=compare(read_whole(folder)), ok=True)
+        report.update(differences=compare(read_whole(folder, expected)), ok=True)
     except (Refused, OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
         report["problem"] = str(error) if isinstance(error, Refused) else f"{type(error).__name__}: {error}"
     found = ", ".join(f"{name} differs by at most {value:.3g}" for name, value in report["differences"].items())
     text = f"good: {found}" if report["ok"] else f"REFUSED: {report['problem']}"
-    sys.stdout.write((json.dumps(report) if "--json" in arguments else text) + "\n")
+    sys.stdout.write((json.dumps(report) if "--json" in given else text) + "\n")
     return 0 if report["ok"] else 1
 
 

@@ -14,6 +14,8 @@ from storage.errors import BundleError
 from storage.manifest import check_manifest
 from tasks.gate import judge
 from tasks.verify import verify
+from tasks.workload.data import TextCorpus
+from tasks.workload.model import FetchedCheckpoint
 from tests.tasks.package.conftest import NIGHT, Made
 
 # Each verification starts a process that imports torch.
@@ -124,3 +126,21 @@ def test_the_card_says_how_to_run_the_model_and_its_code_works(published: Path):
         [sys.executable, "-c", prefix + code[1] + suffix], cwd=published, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_a_bundle_names_its_sources_without_passwords_and_signed_queries(made: Made, tmp_path: Path):
+    secret = "https://user:SECRET@host/x.pth?X-Amz-Signature=abc"
+    named = made.workload.model_copy(
+        update={
+            "data": TextCorpus(kind="text", uri=f"zip://inner.txt::{secret}"),
+            "checkpoint": FetchedCheckpoint(kind="uri", uri=secret, sha256="0" * 64),
+        }
+    )
+
+    folder = tmp_path / made.package(BundleStore(tmp_path), workload=named).location
+
+    manifest = json.loads((folder / "manifest.json").read_bytes())
+    assert manifest["workload"]["checkpoint"]["uri"] == "https://host/x.pth"
+    assert manifest["workload"]["data"]["uri"] == "zip://inner.txt::https://host/x.pth"
+    for path in folder.iterdir():
+        assert not re.search(rb"SECRET|X-Amz", path.read_bytes()), path.name

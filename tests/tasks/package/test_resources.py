@@ -10,6 +10,8 @@ from storage.errors import BundleError
 from tasks.package.golden import describe_golden, tolerance_share
 from tasks.package.resources import write_resources
 from tasks.refs import DatasetRef
+from tasks.workload.data import ImageFolder, Transforms
+from tasks.workload.model import TorchvisionWeights
 from tasks.workload.recipe import DynamicRecipe, FloatRecipe, StaticRecipe
 from tests.tasks.test_gate import workload
 
@@ -51,3 +53,30 @@ def test_golden_tensors_that_are_missing_or_not_finite_are_refused(tmp_path: Pat
         save_file(bad, path)
         with pytest.raises(BundleError):
             describe_golden(path, ["inputs"], recipe, "image-classification")
+
+
+def test_an_image_classifier_gets_the_transforms_that_were_applied_and_not_what_the_file_left_out(tmp_path: Path):
+    store = ArtifactStore(tmp_path / "store")
+    with store.create("images", "d" * 64, {}) as folder:
+        (folder / "images.json").write_text(json.dumps({"classes": ["A", "B"], "mean": [0.5] * 3, "std": [0.25] * 3}))
+    dataset = DatasetRef(kind="images", digest="d" * 64, splits={"test": 1}, classes=2, sample_shape=(3, 224, 224))
+    demo = workload().model_copy(
+        update={
+            "purpose": "image-classification",
+            "data": ImageFolder(kind="image-folder", uri="photos", transforms=Transforms(preset="weights")),
+            "checkpoint": TorchvisionWeights(
+                kind="torchvision-weights", weights="EfficientNet_B0_Weights.IMAGENET1K_V1"
+            ),
+        }
+    )
+
+    write_resources(demo, dataset, store, tmp_path)
+
+    applied = json.loads((tmp_path / "preprocessing.json").read_text())["transforms"]
+    assert applied == {
+        "resize": 256,
+        "crop": 224,
+        "interpolation": "bicubic",
+        "mean": [0.485, 0.456, 0.406],
+        "std": [0.229, 0.224, 0.225],
+    }

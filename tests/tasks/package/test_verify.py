@@ -8,13 +8,15 @@ import venv
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from storage.bundles import BundleStore
-from storage.checksums import write_sums
+from storage.checksums import check_sums, write_sums
+from storage.manifest import read_manifest
 from storage.signing import public_key_text
 from tasks.verify import CHECKER, verify
 from tests.tasks.package.conftest import Made
@@ -128,3 +130,62 @@ def test_only_the_signature_finds_a_bundle_that_was_rewritten_whole(
     assert verify(folder).ok
     report = verify(folder, public)
     assert (report.ok, report.stage) == (False, "signature")
+
+
+def signed_bundle(made: Made, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
+    """A writable signed bundle, and the public key's file."""
+    key = Ed25519PrivateKey.generate()
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
+    monkeypatch.setenv("NIGHTQUANT_SIGNING_KEY", pem)
+    public = folder / "key.pub"
+    public.write_text(public_key_text(key))
+    bundle = folder / made.package(BundleStore(folder)).location
+    for path in bundle.iterdir():
+        path.chmod(0o644)
+    return bundle, public
+
+
+def rewrite(folder: Path) -> None:
+    (folder / "MODEL_CARD.md").write_text("Trust me.")
+    write_sums(folder)
+
+
+def test_a_bundle_that_is_exchanged_after_its_signature_was_checked_is_refused_before_it_is_loaded(
+    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    folder, public = signed_bundle(made, tmp_path, monkeypatch)
+
+    def exchanged(path: Path) -> Any:
+        manifest = read_manifest(path)
+        rewrite(path)
+        return manifest
+
+    monkeypatch.setattr("tasks.verify.read_manifest", exchanged)
+    report = verify(folder, public)
+    assert (report.ok, report.stage) == (False, "model")
+    assert "SHA256SUMS itself" in report.problem
+
+
+def test_a_list_that_is_exchanged_before_its_signature_is_checked_is_refused(
+    made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    folder, public = signed_bundle(made, tmp_path, monkeypatch)
+    signed = (folder / "SHA256SUMS").read_bytes()
+    rewrite(folder)
+
+    def exchanged(path: Path) -> str:
+        found = check_sums(path)
+        (path / "SHA256SUMS").write_bytes(signed)
+        return found
+
+    monkeypatch.setattr("tasks.verify.check_sums", exchanged)
+    report = verify(folder, public)
+    assert (report.ok, report.stage) == (False, "signature")
+    assert "changed while it was verified" in report.problem
+
+
+def test_what_is_wrong_with_a_signature_is_told_of_the_bundles_own_folder(
+    published: Path, made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    _, public = signed_bundle(made, tmp_path, monkeypatch)
+    assert verify(published, public).problem.startswith(f"{published}: not signed")
