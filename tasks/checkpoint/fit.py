@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import torch
 from torch import Tensor
 
 from storage.errors import InputError
 from tasks.models import build
+from tasks.models.blank import build_blank
 from tasks.refs import DatasetRef
 from tasks.workload import Workload
 from tasks.workload.model import WordLanguageModelSpec
@@ -22,9 +22,8 @@ def check_fit(state: Mapping[str, Tensor], workload: Workload, dataset: DatasetR
     InputError
         In one message: every key that is missing, not expected, or of another shape, with both shapes.
     """
-    # On the meta device the model has shapes and no memory.
-    with torch.device("meta"):
-        expected = {key: tuple(tensor.shape) for key, tensor in build(workload.model, dataset).state_dict().items()}
+    model = build_blank(lambda: build(workload.model, dataset))
+    expected = {key: tuple(tensor.shape) for key, tensor in model.state_dict().items()}
     given = {key: tuple(tensor.shape) for key, tensor in state.items()}
     problems = [
         f"{key}: the checkpoint has {_shape(given.get(key))}, the workload {_shape(expected.get(key))}"

@@ -9,6 +9,7 @@ from storage.artifacts import ArtifactStore
 from storage.digest import source_digest
 from tasks.checkpoint.artifact import find_or_make
 from tasks.models import build
+from tasks.models.blank import build_blank
 from tasks.models.sources import model_sources
 from tasks.progress import Progress
 from tasks.refs import CheckpointRef, DatasetRef
@@ -21,8 +22,7 @@ def obtain_seeded(workload: Workload, dataset: DatasetRef, store: ArtifactStore,
     if not isinstance(workload.checkpoint, SeededCheckpoint):
         raise TypeError(f"not a seeded checkpoint: {workload.checkpoint.kind}")
     seed = workload.checkpoint.seed
-    with torch.device("meta"):
-        model = build(workload.model, dataset)
+    model = build_blank(lambda: build(workload.model, dataset))
     made_from = {
         "model": workload.model.model_dump(mode="json"),
         "seed": seed,

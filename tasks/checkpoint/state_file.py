@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -16,6 +15,8 @@ from storage.errors import InputError
 
 # Keys under which training scripts put the state dict beside optimizer state, epoch and so on.
 _WRAPPERS = ("state_dict", "model_state_dict", "model", "module")
+# A dict can hold itself.
+_DEEPEST = 8
 # Prefixes that DataParallel and torch.compile put before every key.
 _PREFIXES = ("module.", "_orig_mod.")
 
@@ -51,12 +52,18 @@ def read_state(path: Path, shown: str = "") -> dict[str, Tensor]:
             f"{shown}: refused, because loading it could run code: it holds more than tensors.",
             hint=f"Save the model's state_dict() alone, best with safetensors. What was refused: {_first_line(error)}",
         ) from error
-    except (SafetensorError, RuntimeError, EOFError, ValueError, KeyError, OSError, UnicodeDecodeError) as error:
+    except Exception as error:  # a damaged file makes torch's unpickler fail in any way: struct.error, AssertionError…
         raise InputError(
             f"{shown}: cannot be read as a state dict: {_first_line(error)}.",
             hint="Is it whole? Expected a file of torch.save(model.state_dict()) or of safetensors.",
         ) from error
-    return _unwrapped(loaded, shown)
+    state = _unwrapped(loaded, shown)
+    if unusual := [key for key, tensor in state.items() if not _is_plain(tensor)]:
+        raise InputError(
+            f"{shown}: tensors that are sparse, nested, quantized or without values: {', '.join(unusual[:5])}.",
+            hint="Save plain dense float tensors.",
+        )
+    return state
 
 
 def _is_safetensors(path: Path) -> bool:
@@ -73,7 +80,9 @@ def _restricted_load(path: Path) -> Any:
 
 
 def _unwrapped(loaded: Any, shown: str) -> dict[str, Tensor]:
-    while isinstance(loaded, Mapping) and not _is_state(loaded):
+    for _ in range(_DEEPEST):
+        if not isinstance(loaded, Mapping) or _is_state(loaded):
+            break
         inner = next((loaded[key] for key in _WRAPPERS if isinstance(loaded.get(key), Mapping)), None)
         if inner is None:
             break
@@ -92,6 +101,11 @@ def _unwrapped(loaded: Any, shown: str) -> dict[str, Tensor]:
 
 def _is_state(value: Mapping[Any, Any]) -> bool:
     return bool(value) and all(isinstance(key, str) and isinstance(item, Tensor) for key, item in value.items())
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    strided = tensor.layout == torch.strided and not tensor.is_nested
+    return strided and not tensor.is_quantized and not tensor.is_meta
 
 
 def _first_line(error: Exception) -> str:

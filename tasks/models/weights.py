@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import struct
 from typing import Any
 
 from torch import Tensor
@@ -13,7 +14,10 @@ from storage.errors import ConfigurationError, InputError
 # Heads that GoogLeNet and Inception v3 use in training only; the models built here do not have them.
 _AUXILIARY = ("aux1.", "aux2.", "AuxLogits.")
 # No network, or a file that was cut short: the restricted unpickler then meets whatever the bytes happen to say.
-_BROKEN = (OSError, RuntimeError, pickle.UnpicklingError, EOFError, LookupError, ValueError, TypeError, AttributeError)
+_BROKEN = (
+    *(OSError, RuntimeError, EOFError, LookupError, ValueError, TypeError, AttributeError, AssertionError),
+    *(ArithmeticError, MemoryError, pickle.UnpicklingError, struct.error),
+)
 
 
 def published(name: str) -> WeightsEnum:

@@ -1,13 +1,18 @@
 from __future__ import annotations
 
+import io
 import os
 import pickle
 from collections import OrderedDict
+from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -106,5 +111,42 @@ def test_a_cut_off_file_is_named(tmp_path: Path) -> None:
 )
 def test_files_without_a_state_dict_are_refused(content: object, tmp_path: Path) -> None:
     torch.save(content, tmp_path / "weights.pth")
+    with pytest.raises(InputError, match="holds no state dict"):
+        read_state(tmp_path / "weights.pth")
+
+
+@given(share=st.floats(0, 1, exclude_max=True), legacy=st.booleans())
+@settings(max_examples=60, deadline=None)
+def test_a_file_cut_off_anywhere_is_one_clear_error(share: float, legacy: bool) -> None:
+    stream = io.BytesIO()
+    torch.save(STATE, stream, _use_new_zipfile_serialization=not legacy)
+    whole = stream.getvalue()
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "weights.pth")
+        path.write_bytes(whole[: int(share * len(whole))])
+        with pytest.raises(InputError, match=r"weights\.pth: "):
+            read_state(path)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: torch.eye(3).to_sparse(),
+        lambda: torch.empty(3, device="meta"),
+        lambda: torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.qint8),
+    ],
+    ids=["sparse", "meta", "quantized"],
+)
+def test_tensors_that_are_not_plain_are_refused_by_name(make: Callable[[], Tensor], tmp_path: Path) -> None:
+    torch.save({**STATE, "odd": make()}, tmp_path / "w.pth")
+    with pytest.raises(InputError, match=r"sparse, nested, quantized or without values: odd\."):
+        read_state(tmp_path / "w.pth")
+
+
+def test_a_dict_that_holds_itself_is_refused(tmp_path: Path) -> None:
+    endless: dict[str, Any] = {}
+    endless["model"] = endless
+    torch.save(endless, tmp_path / "weights.pth")
     with pytest.raises(InputError, match="holds no state dict"):
         read_state(tmp_path / "weights.pth")

@@ -1,3 +1,5 @@
+import io
+
 import pytest
 import torch
 from torchvision.models import GoogLeNet_Weights, ResNet18_Weights, googlenet, resnet18
@@ -71,3 +73,14 @@ def test_unknown_names_are_refused(name):
 def test_weights_of_a_quantized_model_are_refused():
     with pytest.raises(ConfigurationError, match="quantized already"):
         published("ResNet18_QuantizedWeights.IMAGENET1K_FBGEMM_V1")
+
+
+@pytest.mark.parametrize("size", [20, 28, 49, 120, 200])
+def test_a_file_of_the_old_format_that_was_cut_off_is_refused_with_its_address(size, checkpoints):
+    stream = io.BytesIO()
+    torch.save({"w": torch.zeros(100)}, stream, _use_new_zipfile_serialization=False)
+    name = ResNet18_Weights.IMAGENET1K_V1.url.rpartition("/")[2]
+    (checkpoints / name).write_bytes(stream.getvalue()[:size])
+
+    with pytest.raises(InputError, match=r"resnet18-f37072fd\.pth"):
+        weights_state(RESNET)
