@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,13 +9,14 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from storage.artifacts import ArtifactStore, artifact_digest
 from storage.errors import InputError, StoreError
 from tasks.checkpoint.fit import check_fit
 from tasks.refs import CheckpointRef, DatasetRef
+from tasks.tensor_files import save_tensors
 from tasks.workload import Workload
 
 KIND = "checkpoint"
@@ -38,21 +38,23 @@ def find_or_make(
         The weights do not fit the workload, or some are NaN or infinite.
     """
     digest = artifact_digest(KIND, made_from)
-    if store.find(KIND, digest) is None:
+    folder = store.find(KIND, digest)
+    if folder is not None:
+        # The code that builds the model may have changed since, and need not be in the digest.
+        check_fit(_shapes(folder / WEIGHTS_FILE), workload, dataset)
+    else:
         state = plain_tensors(make())
         check_fit(state, workload, dataset)
         _check_finite(state, workload.name)
-        with store.create(KIND, digest, made_from) as folder:
-            save_file(state, folder / WEIGHTS_FILE)
+        with store.create(KIND, digest, made_from) as work:
+            save_tensors(state, work / WEIGHTS_FILE)
     return describe(digest, store)
 
 
 def describe(digest: str, store: ArtifactStore) -> CheckpointRef:
     """The reference of a checkpoint that is in the store."""
-    path = store.path(KIND, digest) / WEIGHTS_FILE
-    with _sound(path), safe_open(path, framework="pt") as weights:
-        parameters = sum(math.prod(weights.get_slice(key).get_shape()) for key in weights.keys())  # noqa: SIM118
-    return CheckpointRef(kind=KIND, digest=digest, parameters=parameters)
+    shapes = _shapes(store.path(KIND, digest) / WEIGHTS_FILE)
+    return CheckpointRef(kind=KIND, digest=digest, parameters=sum(tensor.numel() for tensor in shapes.values()))
 
 
 def read(checkpoint: CheckpointRef, store: ArtifactStore) -> dict[str, Tensor]:
@@ -67,6 +69,15 @@ def read(checkpoint: CheckpointRef, store: ArtifactStore) -> dict[str, Tensor]:
     with _sound(path):
         state: dict[str, Tensor] = load_file(path)
     return state
+
+
+def _shapes(path: Path) -> dict[str, Tensor]:
+    """The state dict without its numbers, from the file's header."""
+    with _sound(path), safe_open(path, framework="pt") as weights:
+        return {
+            key: torch.empty(weights.get_slice(key).get_shape(), device="meta")
+            for key in weights.keys()  # noqa: SIM118 - not a mapping
+        }
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from storage.digest import source_digest
 from storage.errors import ConfigurationError
 from tasks.checkpoint.artifact import find_or_make
 from tasks.models import build
+from tasks.models.blank import build_blank
 from tasks.models.sources import model_sources
 from tasks.progress import Progress
 from tasks.refs import CheckpointRef, DatasetRef
@@ -39,11 +40,12 @@ def obtain_trained(workload: Workload, dataset: DatasetRef, store: ArtifactStore
         "dataset": dataset.digest,
         "torch": torch.__version__,
         "device": training_device().type,
-        "made_by": source_digest(trainer, *model_sources(_blank(workload, dataset), workload.model)),
+        "made_by": source_digest(
+            trainer, *getattr(trainer, "PARTS", ()), *model_sources(_blank(workload, dataset), workload.model)
+        ),
     }
     return find_or_make(workload, dataset, store, made_from, lambda: train(workload, dataset, store, progress))
 
 
 def _blank(workload: Workload, dataset: DatasetRef) -> torch.nn.Module:
-    with torch.device("meta"):
-        return build(workload.model, dataset)
+    return build_blank(lambda: build(workload.model, dataset))

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from storage.artifacts import ArtifactStore
+from storage.errors import InputError
 from tasks.prepare.splits import Split
 from tasks.refs import DatasetRef
 
@@ -135,8 +136,18 @@ def training_batches(
     ------
     images, labels
         float32 [B, 3, H, W] and int64 [B].
+
+    Raises
+    ------
+    InputError
+        There is no batch of two images.
     """
     split = load_images(dataset, "train", store)
+    if min(len(split), batch_size) < 2:
+        raise InputError(
+            f"{len(split)} training images in batches of {batch_size}: there is no batch of two to train on.",
+            hint="Set batch_size to 2 or more, or give more training images.",
+        )
     order = torch.randperm(len(split), generator=generator)
     for images, labels in split.batches(batch_size, order):
         if len(labels) > 1:

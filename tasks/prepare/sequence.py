@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 
 from storage.artifacts import ArtifactStore, artifact_digest
 from storage.digest import source_digest
 from tasks.progress import Progress, silent
 from tasks.refs import DatasetRef
+from tasks.tensor_files import save_tensors
 from tasks.workload import Workload
 from tasks.workload.data import RandomSequence
 from tasks.workload.model import LstmSpec
@@ -30,7 +31,7 @@ def prepare_sequence(workload: Workload, store: ArtifactStore, progress: Progres
     if store.find(KIND, digest) is None:
         with torch.random.fork_rng(devices=[]), store.create(KIND, digest, made_from) as folder:
             torch.manual_seed(data.seed)
-            save_file(draw_sequence(data, spec), folder / TENSORS_FILE)
+            save_tensors(draw_sequence(data, spec), folder / TENSORS_FILE)
     progress(1, 1, "sequence")
     return DatasetRef(
         kind=KIND,

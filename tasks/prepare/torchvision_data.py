@@ -106,7 +106,7 @@ def _held_out(kind: Any, data: TorchvisionDataset, arguments: dict[str, Any]) ->
     for split in _HELD_OUT_SPLITS:
         try:
             return _make(kind, data, {**arguments, "split": split})
-        except ValueError:
+        except ConfigurationError:
             # This class does not call it so.
             continue
     raise ConfigurationError(f'torchvision\'s "{data.name}" has no split called {", ".join(_HELD_OUT_SPLITS)}.')
@@ -123,6 +123,12 @@ def _make(kind: Any, data: TorchvisionDataset, arguments: dict[str, Any]) -> Any
         )
         raise InputError(
             f'torchvision\'s "{data.name}" cannot be read from {data.root}: {error}.', hint=hint
+        ) from error
+    except (ImportError, TypeError, ValueError) as error:
+        # Another name for its splits, an argument that every other class does without, a package that is not here.
+        raise ConfigurationError(
+            f'torchvision\'s "{data.name}" cannot be used as a data set: {str(error).rstrip(".")}.',
+            hint='Choose another one, or write its images to one folder per class and use data.kind = "image-folder".',
         ) from error
 
 
@@ -189,6 +195,10 @@ def _content(dataset: Any) -> str:
         elif isinstance(array, list):
             hasher.update(repr(array).encode())
     for sample in getattr(dataset, "samples", getattr(dataset, "_samples", getattr(dataset, "_image_files", ()))):
-        path = Path(sample[0] if isinstance(sample, tuple) else sample)
-        hasher.update(f"{path.name} {file_digest(path)}".encode())
+        first = sample[0] if isinstance(sample, tuple) else sample
+        if isinstance(first, str | Path):
+            hasher.update(f"{Path(first).name} {file_digest(Path(first))}".encode())
+        elif isinstance(first, np.ndarray | torch.Tensor):
+            hasher.update(np.ascontiguousarray(first).data)
+            hasher.update(repr(sample[1:]).encode())
     return hasher.hexdigest()

@@ -46,11 +46,26 @@ class Preprocessing:
         return 3, self.crop, self.crop
 
     def pixels(self, image: Image.Image) -> Pixels:
-        """Bring a picture of any mode and size to RGB, uint8 [3, crop, crop]; a grey one gets three equal channels."""
+        """Bring a picture of any mode and size to RGB, uint8 [3, crop, crop]; a grey one gets three equal channels.
+
+        Raises
+        ------
+        UnreadableError
+            It is damaged, or so long and thin that it would have more than :data:`MAX_PIXELS` pixels once resized.
+        """
+        short, long = sorted(image.size)
+        if short < 1 or self.resize * (self.resize * long // short) > MAX_PIXELS:
+            raise UnreadableError(
+                f"{image.width} x {image.height}, resized to {self.resize}, is more than {MAX_PIXELS} pixels"
+            )
         functional = v2.functional
-        resized = functional.resize(
-            image.convert("RGB"), [self.resize], interpolation=v2.InterpolationMode(self.interpolation), antialias=True
-        )
+        interpolation = v2.InterpolationMode(self.interpolation)
+        try:
+            resized = functional.resize(
+                image.convert("RGB"), [self.resize], interpolation=interpolation, antialias=True
+            )
+        except _DAMAGED as error:
+            raise UnreadableError(f"{type(error).__name__}: {error}") from error
         cropped = functional.center_crop(functional.pil_to_tensor(resized), [self.crop, self.crop])
         return np.asarray(cropped, dtype=np.uint8)
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import shutil
 from collections.abc import Mapping
+from pathlib import Path
 from sys import modules
 
 import torch
 from torch import nn
 
 from storage.digest import digest_of, source_digest
-from storage.errors import QuantizationError
+from storage.errors import InputError, QuantizationError
 from tasks.models.sources import model_sources
 from tasks.quantize import fine_tune as training
 from tasks.quantize import training_state
@@ -39,6 +40,8 @@ class Qat:
         ------
         QuantizationError
             As for static quantization, and where training diverges.
+        InputError
+            There are too few training images.
         """
         if not isinstance(recipe, QatRecipe):
             raise TypeError(f"expected a qat recipe, got {recipe.method}")
@@ -47,17 +50,9 @@ class Qat:
         digest = _training_digest(model, recipe, context)
         plan = make_plan(model, recipe, context.example_inputs)
         prepared = observed(model, plan, recipe, context.example_inputs)
-        work = context.store.work_folder(digest)
-        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        try:
-            trained = training.fine_tune(prepared, recipe, context, work, device)
-        except QuantizationError:
-            # Going on from here would end the same way.
-            shutil.rmtree(work, ignore_errors=True)
-            raise
-        converted = finished(trained)
-        try_out(converted, context.example_inputs)
-        shutil.rmtree(work, ignore_errors=True)
+        # Equal trainings take turns: they would write and remove the same folder.
+        with training_state.alone(context.store, digest) as work:
+            converted = _trained(prepared, recipe, context, work)
         return Converted(converted, plan.flow, attribute(leaves, converted, plan))
 
     def skeleton(
@@ -65,6 +60,20 @@ class Qat:
     ) -> nn.Module:
         """The same structure with default scales; `flow` is the one that `convert` took."""
         return Static().skeleton(model, recipe, flow, example_inputs)
+
+
+def _trained(prepared: nn.Module, recipe: QatRecipe, context: Context, work: Path) -> nn.Module:
+    """The converted model; `work` stays only where the process or the machine, not the training, failed."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        converted = finished(training.fine_tune(prepared, recipe, context, work, device))
+        try_out(converted, context.example_inputs)
+    except (InputError, QuantizationError):
+        # Going on from here would end the same way.
+        shutil.rmtree(work, ignore_errors=True)
+        raise
+    shutil.rmtree(work, ignore_errors=True)
+    return converted
 
 
 def _training_digest(model: nn.Module, recipe: QatRecipe, context: Context) -> str:
@@ -76,6 +85,8 @@ def _training_digest(model: nn.Module, recipe: QatRecipe, context: Context) -> s
     return digest_of(
         {
             "weights": weights.hexdigest(),
+            # Equal weights say nothing of the layers without any, and a factory's arguments decide those too.
+            "model": context.workload.model.model_dump(mode="json"),
             "recipe": recipe.model_dump(mode="json", exclude={"name", "runtimes"}),
             "dataset": context.dataset.digest,
             "torch": torch.__version__,

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
+
+from storage.artifacts import ArtifactStore
+from storage.errors import unwritable
+from tasks.tensor_files import save_tensors
 
 _FILE = "epoch.safetensors"
 
@@ -55,7 +60,7 @@ class TrainingState:
             for name, tensor in entries.items()
         }
         temporary = folder / f"{_FILE}.{os.getpid()}.tmp"
-        save_file(tensors, temporary, metadata={"standing": json.dumps(asdict(self.standing))})
+        save_tensors(tensors, temporary, metadata={"standing": json.dumps(asdict(self.standing))})
         with temporary.open("rb") as stream:
             os.fsync(stream.fileno())
         temporary.replace(folder / _FILE)
@@ -75,6 +80,47 @@ class TrainingState:
         model.load_state_dict(groups["model"])
         _restore(optimizer, groups["optimizer"])
         return cls(standing, groups["best"])
+
+
+@contextmanager
+def alone(store: ArtifactStore, digest: str) -> Iterator[Path]:
+    """Yield the work folder of a training while no other process or thread has it; wait where one does.
+
+    The lock is the kernel's and ends with its holder, so a kill leaves nothing that the next one would wait for.
+
+    Raises
+    ------
+    StoreError
+        The store cannot be written.
+    """
+    path = store.work_folder(digest).with_suffix(".lock")
+    try:
+        lock = _locked(path)
+    except OSError as error:
+        raise unwritable(store.root, error) from error
+    try:
+        # Again, for whoever was waited for has removed it.
+        yield store.work_folder(digest)
+    finally:
+        path.unlink(missing_ok=True)
+        os.close(lock)
+
+
+def _locked(path: Path) -> int:
+    """A descriptor that holds the lock of the file at `path`; closing it frees the lock."""
+    while True:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if os.path.samestat(os.fstat(descriptor), path.stat()):
+                return descriptor
+        except FileNotFoundError:
+            pass
+        except BaseException:
+            os.close(descriptor)
+            raise
+        # Its last holder has removed the file, and somebody may hold a new one.
+        os.close(descriptor)
 
 
 def snapshot(model: nn.Module) -> dict[str, Tensor]:

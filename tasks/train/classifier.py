@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from storage.errors import InputError, MeasurementError
 from tasks.models import build
+from tasks.prepare import images as prepared_images
 from tasks.prepare.images import training_batches
 from tasks.progress import Progress, silent
 from tasks.threads import intra_op_threads
@@ -22,10 +23,14 @@ if TYPE_CHECKING:
     from tasks.refs import DatasetRef
     from tasks.workload.workload import Workload
 
+# What besides this module decides the result.
+PARTS = (prepared_images,)
+
 # How a sum is cut among threads decides its last bits; and two workloads train side by side, one on each core.
 _THREADS = 1
 _WEIGHT_DECAY = 0.05
 _LABEL_SMOOTHING = 0.05
+_SHORTEST_CYCLE = 5
 
 
 def train_classifier(
@@ -45,7 +50,7 @@ def train_classifier(
     Raises
     ------
     InputError
-        There are fewer than two training images.
+        There are fewer than two training images, or batches of one.
     MeasurementError
         The loss became NaN or infinite.
     """
@@ -67,14 +72,21 @@ def train_classifier(
     return {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
 
 
+def one_cycle(
+    optimizer: torch.optim.Optimizer, learning_rate: float, steps: int
+) -> torch.optim.lr_scheduler.OneCycleLR:
+    """A quarter of the steps up to `learning_rate`, the others down to nearly zero."""
+    # A cycle of four steps would rise for none of them, and OneCycleLR would divide by that.
+    total = max(_SHORTEST_CYCLE, steps + 1)
+    return torch.optim.lr_scheduler.OneCycleLR(optimizer, learning_rate, total_steps=total, pct_start=0.25)
+
+
 def _fit(model: nn.Module, workload: Workload, dataset: DatasetRef, store: ArtifactStore, progress: Progress) -> None:
     settings = cast(TrainedCheckpoint, workload.checkpoint)
     device = next(model.parameters()).device
     batches = math.ceil(dataset.splits["train"] / settings.batch_size)
     optimizer = torch.optim.AdamW(model.parameters(), lr=settings.learning_rate, weight_decay=_WEIGHT_DECAY, fused=True)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, settings.learning_rate, total_steps=settings.epochs * batches + 1, pct_start=0.25
-    )
+    schedule = one_cycle(optimizer, settings.learning_rate, settings.epochs * batches)
     generator = torch.Generator().manual_seed(settings.seed)
     model.train()
     for epoch in range(settings.epochs):

@@ -221,3 +221,30 @@ def test_files_that_are_no_images_and_hidden_ones_are_ignored(tmp_path):
     (folder / "dog" / ".hidden.png").write_bytes(b"")
 
     assert len(find_layout(tmp_path).files["train"]) == 4
+
+
+def test_a_picture_too_long_and_thin_to_be_resized_is_left_out(tmp_path, store):
+    folder = pictures(tmp_path / "pets")
+    Image.new("L", (200_000, 1)).save(folder / "cat" / "line.png")
+
+    dataset = prepared(folder, store, image_size=32, max_corrupt_share=0.1)
+
+    assert sum(dataset.splits.values()) == 40
+    with pytest.raises(InputError, match=r"line\.png \(200000 x 1, resized to 32, is more than"):
+        prepared(folder, store, image_size=32, max_corrupt_share=0)
+
+
+def test_a_thin_picture_whose_resized_size_is_small_is_kept():
+    geometry = transforms.Preprocessing(8, 8, (0.5,) * 3, (0.5,) * 3)
+
+    assert geometry.pixels(Image.new("L", (1, 3000))).shape == (3, 8, 8)
+
+
+def test_a_picture_that_is_found_damaged_only_once_it_is_converted_is_unreadable(tmp_path):
+    path = tmp_path / "cut.png"
+    Image.effect_noise((64, 64), 50).save(path)
+    path.write_bytes(path.read_bytes()[:500])
+    geometry = transforms.Preprocessing(8, 8, (0.5,) * 3, (0.5,) * 3)
+
+    with pytest.raises(transforms.UnreadableError, match="OSError"):
+        geometry.pixels(Image.open(path))

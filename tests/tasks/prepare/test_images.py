@@ -146,6 +146,14 @@ def test_a_last_batch_of_one_is_left_out_of_training(tmp_path):
     assert sizes == [2, 2]
 
 
+@pytest.mark.parametrize(("train", "batch_size"), [(1, 2), (5, 1)])
+def test_an_epoch_without_a_step_is_refused(tmp_path, train, batch_size):
+    dataset, store = planted(tmp_path, train=train)
+
+    with pytest.raises(InputError, match=f"{train} training images in batches of {batch_size}: there is no batch"):
+        next(training_batches(dataset, store, batch_size, torch.Generator()))
+
+
 def test_a_split_knows_its_length():
     images, labels = torch.zeros(2, 3, 1, 1, dtype=torch.uint8), torch.zeros(2, dtype=torch.int64)
 

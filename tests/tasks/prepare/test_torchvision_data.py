@@ -3,11 +3,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 import torchvision
 
 from storage.artifacts import ArtifactStore
 from storage.errors import ConfigurationError, InputError
-from tasks.prepare import prepare
+from tasks.prepare import prepare, torchvision_data
 from tasks.prepare.images import class_names, load_images
 from tests.tasks.vision_workloads import image_workload
 
@@ -82,3 +83,61 @@ def test_a_wrong_name_is_refused(tmp_path, name, message):
 def test_a_data_set_that_has_no_download_says_so(tmp_path):
     with pytest.raises(ConfigurationError, match="cannot download"):
         prepared(tmp_path, name="FakeData", download=True)
+
+
+@pytest.mark.parametrize("name", ["EMNIST", "Places365", "OxfordIIITPet", "CocoCaptions"])
+def test_a_class_that_is_made_otherwise_is_named_with_the_reason(tmp_path, name):
+    with pytest.raises(ConfigurationError, match=rf'"{name}" cannot be used as a data set: .*(split|annFile)'):
+        prepared(tmp_path, name=name)
+
+
+def test_a_missing_package_is_named(tmp_path, monkeypatch):
+    class NeedsMore(torchvision.datasets.VisionDataset):
+        def __init__(self, root):
+            raise ModuleNotFoundError("No module named 'scipy'")
+
+    monkeypatch.setattr(torchvision.datasets, "NeedsMore", NeedsMore, raising=False)
+
+    with pytest.raises(
+        ConfigurationError, match=r'"NeedsMore" cannot be used as a data set: No module named \'scipy\''
+    ):
+        prepared(tmp_path, name="NeedsMore")
+
+
+def test_samples_in_memory_decide_the_digest_as_files_do(tmp_path):
+    class InMemory:
+        def __init__(self, first, label=1):
+            self._samples = [(torch.full((2, 2), first, dtype=torch.uint8), label)]
+
+        def __len__(self):
+            return len(self._samples)
+
+    file = tmp_path / "a.png"
+    file.write_bytes(b"some")
+
+    class OnDisk(InMemory):
+        def __init__(self):
+            self._samples = [(str(file), 1)]
+
+    digest = torchvision_data._content(InMemory(3))
+    assert torchvision_data._content(InMemory(3)) == digest
+    assert torchvision_data._content(InMemory(4)) != digest
+    assert torchvision_data._content(InMemory(3, label=2)) != digest
+    before = torchvision_data._content(OnDisk())
+    file.write_bytes(b"other")
+    assert torchvision_data._content(OnDisk()) != before
+
+
+def test_a_data_set_that_keeps_its_pictures_as_tensors_is_read(tmp_path, monkeypatch):
+    (tmp_path / "fer2013").mkdir()
+    rng = np.random.default_rng(0)
+    lines = [
+        f"{index % 7},{' '.join(map(str, rng.integers(0, 256, 48 * 48)))},{'Training' if index < 40 else 'PublicTest'}"
+        for index in range(52)
+    ]
+    (tmp_path / "fer2013" / "fer2013.csv").write_text("\n".join(["emotion,pixels,Usage", *lines]))
+    monkeypatch.setitem(torchvision.datasets.FER2013._RESOURCES, "fer", ("fer2013.csv", None))
+
+    dataset, _ = prepared(tmp_path, name="FER2013")
+
+    assert dataset.splits == {"test": 12, "valid": 4, "calibration": 10, "train": 26}

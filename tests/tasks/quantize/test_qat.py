@@ -1,22 +1,33 @@
 from __future__ import annotations
 
+import copy
+import errno
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from pydantic import ValidationError
 from torch import nn
 
 from storage.artifacts import ArtifactStore
 from storage.errors import QuantizationError
-from tasks.quantize import fine_tune
+from tasks.prepare import images
+from tasks.quantize import fine_tune, qat
 from tasks.quantize.base import Context
+from tasks.quantize.flow import make_plan
 from tasks.quantize.qat import Qat
 from tasks.quantize.state import flatten_state, restore_state, versions_of
+from tasks.quantize.static import PARTS as STATIC_PARTS
+from tasks.quantize.static import observed
+from tasks.quantize.training_state import alone
+from tasks.workload.model import FactorySpec
 from tasks.workload.recipe import QatRecipe
 from tests.tasks.quantize import networks
 
@@ -68,9 +79,6 @@ def test_excluded_modules_stay_float_through_training(flow: str, images_context:
 
 
 def test_frozen_observers_and_statistics_do_not_move(images_context: Contexts, engine: str, tmp_path: Path) -> None:
-    from tasks.quantize.flow import make_plan
-    from tasks.quantize.static import observed
-
     context, chosen = images_context(), recipe(epochs=1, freeze_observers_after=0, freeze_batch_norm_after=0)
     model = networks.plain()
     statistics = model.get_submodule("m1").running_mean.clone()
@@ -95,6 +103,7 @@ from tasks.models import example_inputs
 from tasks.prepare import prepare
 from tasks.quantize.base import Context
 from tasks.quantize.engine import quantized_engine
+from tasks.quantize.flow import make_plan
 from tasks.quantize.qat import Qat
 from tasks.workload import Workload
 from tests.tasks.quantize.conftest import IMAGES
@@ -148,3 +157,74 @@ def test_training_that_was_killed_goes_on_and_ends_the_same(tmp_path: Path) -> N
 def test_a_work_folder_is_made_once_under_the_store(tmp_path: Path) -> None:
     store = ArtifactStore(tmp_path)
     assert store.work_folder("a" * 64) == store.work_folder("a" * 64) == tmp_path / "work" / ("a" * 64)
+
+
+def of_model(context: Context, **arguments: object) -> Context:
+    spec = FactorySpec(kind="factory", factory="tests.tasks.quantize.networks:plain", arguments=arguments)
+    return replace(context, workload=context.workload.model_copy(update={"model": spec}))
+
+
+def test_equal_weights_of_another_model_are_another_training(images_context: Contexts) -> None:
+    model, context = networks.plain(), images_context()
+    first, again, other = (
+        qat._training_digest(model, recipe(), of_model(context, **arguments))
+        for arguments in ({"mode": "nearest"}, {"mode": "nearest"}, {"mode": "bilinear"})
+    )
+    assert first == again
+    assert first != other
+
+
+def test_a_result_that_cannot_run_leaves_no_training_to_go_on_from(
+    images_context: Contexts, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_args: object) -> None:
+        raise QuantizationError("no quantized kernel")
+
+    monkeypatch.setattr(qat, "try_out", refused)
+    context = images_context()
+    with pytest.raises(QuantizationError, match="no quantized kernel"):
+        Qat().convert(networks.plain(), recipe(epochs=1), context)
+    assert not list((context.store.root / "work").iterdir())
+
+
+def test_an_error_of_the_system_keeps_the_epochs_that_were_finished(
+    images_context: Contexts, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_args: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "elsewhere")
+
+    context, model = images_context(), networks.plain()
+    with monkeypatch.context() as patched:
+        patched.setattr(qat, "finished", full)
+        with pytest.raises(OSError, match="No space"):
+            Qat().convert(copy.deepcopy(model), recipe(epochs=1), context)
+    assert len(list((context.store.root / "work").glob("*/epoch.safetensors"))) == 1
+    Qat().convert(copy.deepcopy(model), recipe(epochs=1), context)
+    assert not list((context.store.root / "work").iterdir())
+
+
+def test_equal_trainings_side_by_side_give_equal_models(images_context: Contexts, engine: str) -> None:
+    context, chosen, model = images_context(), recipe(flow="eager"), networks.plain()
+    plan = make_plan(model, chosen, context.example_inputs)
+
+    def trained(prepared: nn.Module) -> nn.Module:
+        with alone(context.store, "c" * 64) as work:
+            return qat._trained(prepared, chosen, context, work)
+
+    copies = [copy.deepcopy(model) for _ in range(3)]
+    prepared = [observed(each, plan, chosen, context.example_inputs) for each in copies]
+    with ThreadPoolExecutor(3) as pool:
+        first, *others = pool.map(trained, prepared)
+    inputs = context.example_inputs.values()
+    assert all(torch.equal(first(*inputs), other(*inputs)) for other in others)
+    assert not list((context.store.root / "work").iterdir())
+
+
+def test_batches_of_one_are_refused() -> None:
+    with pytest.raises(ValidationError, match="greater than or equal to 2"):
+        recipe(batch_size=1)
+
+
+def test_how_training_images_become_batches_decides_the_result() -> None:
+    assert images in qat.PARTS
+    assert images in STATIC_PARTS

@@ -2,10 +2,14 @@ import pytest
 import torch
 
 from storage.errors import InputError, MeasurementError
+from tasks.checkpoint import obtain
 from tasks.evaluate.classification import predictions
 from tasks.models import build
+from tasks.prepare import images
 from tasks.prepare.images import load_images
-from tasks.train.classifier import train_classifier
+from tasks.train import classifier
+from tasks.train.classifier import one_cycle, train_classifier
+from tests.tasks.train import networks
 from tests.tasks.vision_workloads import RENDERED, image_workload, rendered
 
 DATA = {**RENDERED, "train": 240, "test": 60}
@@ -83,3 +87,54 @@ def test_a_single_training_image_is_not_enough(prepared):
 
     with pytest.raises(InputError, match="has 1 training images"):
         train_classifier(workload(), dataset, store)
+
+
+@pytest.mark.parametrize("steps", [*range(1, 41), 97, 1000])
+def test_the_learning_rate_has_a_cycle_for_any_number_of_steps(steps):
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    schedule = one_cycle(optimizer, 0.1, steps)
+    rates = []
+    for _ in range(steps):
+        rates.append(schedule.get_last_lr()[0])
+        optimizer.step()
+        schedule.step()
+
+    assert all(0 < rate <= 0.1 for rate in rates)
+    assert rates[0] == pytest.approx(0.1 / 25)
+
+
+@pytest.mark.parametrize("steps", [4, 5, 30, 1000])
+def test_the_cycle_of_an_ordinary_training_is_that_of_its_steps(steps):
+    ours, theirs = (torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0) for _ in range(2))
+    schedule = one_cycle(ours, 0.1, steps)
+    expected = torch.optim.lr_scheduler.OneCycleLR(theirs, 0.1, total_steps=steps + 1, pct_start=0.25)
+    for _ in range(steps):
+        assert schedule.get_last_lr() == expected.get_last_lr()
+        for optimizer, each in ((ours, schedule), (theirs, expected)):
+            optimizer.step()
+            each.step()
+
+
+@pytest.mark.parametrize("batch_size", [80, 120, 200, 240])
+def test_a_training_of_a_few_steps_ends(prepared, batch_size):
+    dataset, store = prepared
+
+    state = train_classifier(workload(epochs=1, batch_size=batch_size), dataset, store)
+
+    assert all(tensor.isfinite().all() for tensor in state.values() if tensor.is_floating_point())
+
+
+def test_batches_of_one_are_refused(prepared):
+    dataset, store = prepared
+
+    with pytest.raises(InputError, match="in batches of 1: there is no batch of two to train on"):
+        train_classifier(workload(batch_size=1), dataset, store)
+
+
+def test_how_images_become_batches_decides_the_checkpoint(prepared, monkeypatch):
+    dataset, store = prepared
+    first = obtain(workload(epochs=1), dataset, store)
+    monkeypatch.setattr(classifier, "PARTS", (*classifier.PARTS, networks))
+
+    assert images in classifier.PARTS
+    assert obtain(workload(epochs=1), dataset, store).digest != first.digest

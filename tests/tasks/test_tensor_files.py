@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from storage.artifacts import ArtifactStore
+from storage.errors import StoreError
+from tasks import tensor_files
+from tasks.tensor_files import save_tensors
+
+TENSORS = {"b": torch.arange(6.0).reshape(2, 3), "a": torch.arange(3)}
+
+
+@pytest.mark.parametrize("metadata", [None, {"standing": "{}"}])
+def test_the_bytes_are_those_of_safetensors(tmp_path: Path, metadata: dict[str, str] | None) -> None:
+    save_tensors(TENSORS, tmp_path / "ours", metadata)
+    save_file(TENSORS, tmp_path / "theirs", metadata)
+
+    assert (tmp_path / "ours").read_bytes() == (tmp_path / "theirs").read_bytes()
+    assert torch.equal(load_file(tmp_path / "ours")["b"], TENSORS["b"])
+
+
+def test_what_the_system_refuses_is_an_error_of_the_system(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as caught:
+        save_tensors(TENSORS, tmp_path / "no such folder" / "file")
+
+    assert caught.value.strerror == os.strerror(errno.ENOENT)
+    assert caught.value.filename == str(tmp_path / "no such folder" / "file")
+
+
+def test_another_error_of_safetensors_is_one_of_input_and_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_args: object, **_kwargs: object) -> None:
+        raise SafetensorError("something else")
+
+    monkeypatch.setattr(tensor_files, "save_file", broken)
+    with pytest.raises(OSError, match="something else") as caught:
+        save_tensors(TENSORS, tmp_path / "file")
+
+    assert caught.value.errno == errno.EIO
+
+
+def test_the_store_says_that_it_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_args: object, **_kwargs: object) -> None:
+        raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr(tensor_files, "save_file", full)
+    store = ArtifactStore(tmp_path)
+    with (
+        pytest.raises(StoreError, match=r"cannot be written: No space left on device\."),
+        store.create("checkpoint", "a" * 64, {}) as folder,
+    ):
+        save_tensors(TENSORS, folder / "weights.safetensors")
