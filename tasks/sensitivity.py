@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from storage.artifacts import ArtifactStore
 from storage.errors import ConfigurationError
 from tasks.progress import Progress, silent
-from tasks.refs import CheckpointRef, DatasetRef, Frozen, LayerSensitivity
-from tasks.workload.recipe import FloatRecipe, Recipe
+from tasks.refs import CheckpointRef, DatasetRef, Frozen, LayerSensitivity, QuantizedRef
+from tasks.workload.recipe import DynamicRecipe, FloatRecipe, Recipe
 from tasks.workload.workload import Workload
 
 _BATCH_SIZE, _BATCHES = 16, 4
@@ -69,11 +69,12 @@ def sensitivity(
     if isinstance(recipe, FloatRecipe):
         raise ConfigurationError(f'Recipe "{recipe.name}" does not quantize.', hint="Name one that does with --recipe.")
     quantized = quantize(workload, recipe, dataset, checkpoint, store, progress)
-    converted = load(store.path(quantized.kind, quantized.digest), "eager")
     model = build(workload.model, dataset)
     model.load_state_dict(load_state(checkpoint, store))
     examples = example_inputs(workload, dataset, store)
     with quantized_engine(recipe.engine):
+        # Loaded under another engine it could come wrapped, and its modules under other paths.
+        converted = load(store.path(quantized.kind, quantized.digest), "eager")
         found = pairs(model.eval(), converted, recipe, quantized.flow, examples)
         noises = {pair.path: _Noise(pair.float) for pair in found}
         with ExitStack() as hooks, torch.no_grad():
@@ -126,9 +127,8 @@ def keep_effects(
             continue
         worst = tuple(layer.module for layer in ranking[:count])
         quantized, evaluation = baseline, of_float  # which is what keeping every layer float gives
-        if count < len(ranking):
-            changed = recipe.model_copy(update={"exclude": (*recipe.exclude, *worst)})
-            quantized = quantize(workload, changed, dataset, checkpoint, store)
+        if count < len(ranking) or not _is_all(worst, quantize(workload, recipe, dataset, checkpoint, store)):
+            quantized = quantize(workload, _excluding(recipe, ranking, count), dataset, checkpoint, store)
             evaluation = evaluate(workload, quantized, "eager", dataset, store)
         effects.append(
             KeepEffect(
@@ -143,6 +143,21 @@ def keep_effects(
         )
         progress(done, len(counts), "settings")
     return tuple(effects)
+
+
+def _excluding(recipe: Recipe, ranking: Sequence[LayerSensitivity], count: int) -> Recipe:
+    """The recipe with the first `count` layers kept float."""
+    changes: dict[str, Any] = {"exclude": (*recipe.exclude, *(layer.module for layer in ranking[:count]))}
+    if isinstance(recipe, DynamicRecipe) and not any(layer.type == "Embedding" for layer in ranking[count:]):
+        # A recipe that names a width for embeddings must find one to quantize.
+        changes["embedding_bits"] = None
+    return recipe.model_copy(update=changes)
+
+
+def _is_all(worst: Sequence[str], quantized: QuantizedRef) -> bool:
+    """Whether nothing is quantized besides the modules `worst`, which are all that have a rank."""
+    # A batch norm without a rank was folded into a layer that has one.
+    return all(row.module in worst or row.type.startswith("BatchNorm") for row in quantized.coverage if row.quantized)
 
 
 def study(

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from storage.errors import MeasurementError
-from tasks.evaluate.outputs import flat_outputs, write_outputs
+from tasks.evaluate.outputs import flat_outputs, logits_of, write_outputs
 from tasks.prepare.images import ImageSplit, load_images
 from tasks.progress import Progress, silent
 from tasks.refs import DatasetRef, Evaluation, QuantizedRef
@@ -36,7 +36,7 @@ def evaluate_classification(
     Raises
     ------
     MeasurementError
-        The model gives NaN or infinite logits, or fewer logits than there are classes.
+        The model gives NaN or infinite logits, fewer logits than there are classes, or logits that are no matrix.
     """
     from tasks.models import example_inputs
     from tasks.quantize import load
@@ -82,7 +82,7 @@ def predictions(model: nn.Module, split: ImageSplit, batch_size: int, progress: 
     Raises
     ------
     MeasurementError
-        A logit is NaN or infinite, or there are fewer than the highest label needs.
+        A logit is NaN or infinite, there are fewer than the highest label needs, or they are no matrix.
     """
     model.eval()
     needed = int(split.labels.max()) + 1
@@ -90,7 +90,7 @@ def predictions(model: nn.Module, split: ImageSplit, batch_size: int, progress: 
     done = 0
     with torch.inference_mode():
         for images, _ in split.batches(batch_size):
-            logits = model(images)
+            logits = logits_of(model(images))
             if logits.shape[1] < needed:
                 raise MeasurementError(
                     f"the model gives {logits.shape[1]} logits for {needed} classes.",

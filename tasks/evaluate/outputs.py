@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
 from storage.artifacts import artifact_digest
+from storage.errors import MeasurementError
+from tasks.quantize.returned import returned_tensors
 from tasks.refs import ArtifactRef, QuantizedRef
 
 if TYPE_CHECKING:
@@ -24,8 +26,26 @@ KIND = "outputs"
 def flat_outputs(model: nn.Module, inputs: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
     """Call `model` with the inputs in order; a single tensor becomes a tuple of one."""
     with torch.inference_mode():
-        result = model(*inputs.values())
-    return (result,) if isinstance(result, Tensor) else tuple(result)
+        return returned_tensors(model(*inputs.values()))
+
+
+def logits_of(result: Any) -> Tensor:
+    """The logits [N, K] of what a classifier returns: all of it, or the first of several tensors.
+
+    Raises
+    ------
+    MeasurementError
+        They have other axes, over which labels would broadcast.
+    QuantizationError
+        The model returns something else than tensors.
+    """
+    logits = returned_tensors(result)[0]
+    if logits.dim() != 2:
+        raise MeasurementError(
+            f"the model gives logits of shape {list(logits.shape)}, not [images, classes].",
+            hint="Add a Flatten behind the model's last layer.",
+        )
+    return logits
 
 
 def write_outputs(

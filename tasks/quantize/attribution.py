@@ -8,6 +8,7 @@ from torch import nn
 
 from tasks.quantize import unsound
 from tasks.quantize.coverage import Leaf, cover
+from tasks.quantize.embedding import FourBitEmbedding
 from tasks.quantize.flow import Plan
 from tasks.quantize.wrap import FloatInside, QuantizedInside
 from tasks.refs import ModuleCoverage
@@ -43,8 +44,8 @@ def modules_by_float_path(converted: nn.Module) -> dict[str, nn.Module]:
 
 
 def has_quantized_kernel(module: nn.Module) -> bool:
-    """Whether a converted model's module computes in integers."""
-    return ".quantized" in type(module).__module__
+    """Whether a converted model's module computes in integers, or reads rows of them."""
+    return isinstance(module, FourBitEmbedding) or ".quantized" in type(module).__module__
 
 
 def _is_quantized(path: str, found: dict[str, nn.Module]) -> bool:
@@ -56,6 +57,8 @@ def _is_quantized(path: str, found: dict[str, nn.Module]) -> bool:
 def _reason(leaf: Leaf, head: str, plan: Plan) -> str:
     if because := unsound.reason(leaf.type):
         return because
+    if leaf.type == "PReLU":
+        return "torch's quantized PReLU loses negative slopes and cannot be saved"
     if any(path == name or path.startswith(f"{name}.") for name in plan.excluded for path in (leaf.name, head)):
         return "excluded by the recipe"
     if leaf.name in plan.outside:

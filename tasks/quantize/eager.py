@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import nn
@@ -20,10 +22,23 @@ def fused(model: nn.Module, plan: Plan, *, is_qat: bool) -> nn.Module:
     """The float model with its chains fused, in place; in training mode for quantization-aware training."""
     model.train(is_qat)
     if plan.own_fusing:
-        model.fuse_model(is_qat=is_qat)  # type: ignore[operator]  # torchvision's protocol for quantizable models
+        _fuse_by_itself(model, is_qat)
     else:
         fuse_chains(model, plan.chains, is_qat=is_qat)
     return model
+
+
+def _fuse_by_itself(model: nn.Module, is_qat: bool) -> None:
+    """Call `fuse_model`: torchvision's protocol for quantizable models, or the older one without `is_qat`."""
+    fuse: Any = model.fuse_model
+    parameters = inspect.signature(fuse).parameters
+    if "is_qat" in parameters or any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
+        fuse(is_qat=is_qat)
+        return
+    # It folds batch norms away, which torch only does in evaluation mode; training goes on without them.
+    model.eval()
+    fuse()
+    model.train(is_qat)
 
 
 def observed(

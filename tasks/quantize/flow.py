@@ -12,6 +12,7 @@ from torch import fx, nn
 from torch.ao.nn.quantized import FloatFunctional
 from torch.ao.quantization import DeQuantStub, QuantStub
 from torch.ao.quantization.quantization_mappings import get_default_static_quant_module_mappings
+from torch.nn.modules.conv import _ConvNd
 
 from storage.errors import QuantizationError
 from tasks.quantize import unsound
@@ -32,6 +33,9 @@ _PASSING_FUNCTIONS = frozenset({
     "max_pool3d", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "interpolate",
     "channel_shuffle", "pixel_shuffle", "mean", "boolean_dispatch",
 })  # fmt: skip
+# Left float by any flow. torch's quantized PReLU rounds negative slopes to 0, takes no slope per channel, and keeps its
+# weight and range outside of the state dict.
+_STAYING = unsound.MODULES | {nn.PReLU}
 # Have a place in eager mode's mapping, but none that a recipe's observers fit.
 _UNMAPPED: tuple[type[nn.Module], ...] = (nn.PReLU, nn.Embedding, nn.EmbeddingBag)
 
@@ -60,9 +64,11 @@ def make_plan(model: nn.Module, recipe: StaticRecipe | QatRecipe, example_inputs
     Raises
     ------
     QuantizationError
-        An excluded module does not exist, or the flow that the recipe asks for cannot express the model.
+        An excluded module does not exist, a convolution pads its sides differently, or the flow that the recipe asks
+        for cannot express the model.
     """
     excluded = (*_known(model, recipe.exclude), *_unsound(model, recipe.exclude))
+    _refuse_uneven_padding(model, excluded)
     stubs = any(isinstance(module, QuantStub) for module in model.modules())
     own_fusing = stubs and callable(getattr(model, "fuse_model", None))
     if own_fusing and recipe.flow != "fx":
@@ -123,8 +129,21 @@ def _unsound(model: nn.Module, exclude: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(
         path
         for path, module in model.named_modules()
-        if type(module) in unsound.MODULES and not any(f"{path}.".startswith(f"{name}.") for name in exclude)
+        if type(module) in _STAYING and not any(f"{path}.".startswith(f"{name}.") for name in exclude)
     )
+
+
+def _refuse_uneven_padding(model: nn.Module, excluded: tuple[str, ...]) -> None:
+    """Quantized convolutions pad both sides alike, which ``padding="same"`` does not for kernels of even size."""
+    for path, module in model.named_modules():
+        if not isinstance(module, _ConvNd) or module.padding != "same":
+            continue
+        uneven = any(reach * (size - 1) % 2 for size, reach in zip(module.kernel_size, module.dilation, strict=True))
+        if uneven and not any(f"{path}.".startswith(f"{name}.") for name in excluded):
+            raise QuantizationError(
+                f'The convolution {path} has an even kernel and padding="same", for which there is no int8 kernel.',
+                hint=f'Name "{path}" in exclude, or pad before it with nn.ZeroPad2d.',
+            )
 
 
 def _heads(excluded: tuple[str, ...], chains: tuple[Chain, ...]) -> tuple[str, ...]:

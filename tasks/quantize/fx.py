@@ -14,6 +14,10 @@ from tasks.quantize.wrap import remove_stubs
 from tasks.workload.recipe import QatRecipe, StaticRecipe
 
 
+class _FloatPReLU(nn.PReLU):
+    """One that torch does not know: it quantizes every PReLU between quantized values, observed or not."""
+
+
 def fused(model: nn.Module) -> nn.Module:
     """The float model with its chains fused, as a graph module; parameters are shared with `model`."""
     remove_stubs(model)
@@ -25,6 +29,9 @@ def observed(
 ) -> nn.Module:
     """Attach observers (static) or fake quantization (qat) to a float model's graph."""
     remove_stubs(model)
+    for module in model.modules():
+        if type(module) is nn.PReLU:
+            module.__class__ = _FloatPReLU
     mapping = mapping_for(recipe)
     kept = {*plan.excluded, *(path for chain in plan.chains if chain.head in plan.excluded for path in chain.modules)}
     for path in sorted(kept):

@@ -10,7 +10,6 @@ from sys import modules
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from storage.artifacts import ArtifactStore, artifact_digest
@@ -23,10 +22,12 @@ from tasks.quantize.base import Context, method_named
 from tasks.quantize.engine import instruction_set, quantized_engine
 from tasks.quantize.loading import open_model
 from tasks.quantize.quiet import quiet
+from tasks.quantize.returned import returned_tensors
 from tasks.quantize.script import write_script
 from tasks.quantize.state import flatten_state, versions_of
 from tasks.quantize.structure import SCRIPT, WEIGHTS, Structure, TensorSpec
 from tasks.refs import CheckpointRef, DatasetRef, QuantizedRef
+from tasks.tensor_files import save_tensors
 from tasks.workload.recipe import Recipe, Runtime
 from tasks.workload.workload import Workload
 
@@ -107,7 +108,7 @@ def _make(
     outputs = _finite_outputs(converted.model, examples, recipe)
     state = converted.model.state_dict()
     tensors, entries = flatten_state(state)
-    save_file(tensors, folder / WEIGHTS)
+    save_tensors(tensors, folder / WEIGHTS)
     write_script(converted.model, examples, folder / SCRIPT, exact=recipe.method != "none")
     structure = Structure(
         recipe=recipe,
@@ -127,8 +128,7 @@ def _make(
 
 def _outputs(model: nn.Module, examples: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
     with torch.inference_mode():
-        result = model(*examples.values())
-    return (result,) if isinstance(result, Tensor) else tuple(result)
+        return returned_tensors(model(*examples.values()))
 
 
 def _finite_outputs(model: nn.Module, examples: Mapping[str, Tensor], recipe: Recipe) -> tuple[Tensor, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch import nn
 from torch.ao.quantization import (
     HistogramObserver,
     MinMaxObserver,
@@ -67,7 +68,7 @@ def mapping_for(recipe: StaticRecipe | QatRecipe) -> QConfigMapping:
     for kind, given in mapping.object_type_qconfigs.items():
         if given is usual or given == usual:
             mapping.set_object_type(kind, qconfig)
-    for kind in unsound.MODULES | unsound.FUNCTIONS:
+    for kind in unsound.MODULES | unsound.FUNCTIONS | {nn.PReLU}:
         mapping.set_object_type(kind, None)
     return mapping.set_global(qconfig)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, cast
 
 import torch
@@ -28,6 +30,34 @@ class ChannelsLast(nn.Module):
         )
 
 
+class _Switch:
+    """oneDNN's switch, one setting for the whole process: off while any thread needs it off, then as it was."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._holders = 0
+        self._before = True
+
+    @contextmanager
+    def off(self) -> Iterator[None]:
+        switch = cast(Any, torch.backends.mkldnn)
+        with self._lock:
+            if not self._holders:
+                self._before = switch.enabled
+                switch.enabled = False
+            self._holders += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._holders -= 1
+                if not self._holders:
+                    switch.enabled = self._before
+
+
+_SWITCH = _Switch()
+
+
 class WithoutOneDnn(nn.Module):
     """A model that is called with oneDNN switched off, whatever the process has it set to."""
 
@@ -37,13 +67,8 @@ class WithoutOneDnn(nn.Module):
 
     def forward(self, *inputs: Tensor) -> Any:
         """Call the model on torch's own kernels."""
-        switch = cast(Any, torch.backends.mkldnn)
-        before = switch.enabled
-        switch.enabled = False
-        try:
+        with _SWITCH.off():
             return self.model(*inputs)
-        finally:
-            switch.enabled = before
 
 
 class Plain:

@@ -9,10 +9,42 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from storage.errors import QuantizationError
+from storage.errors import NightquantError, QuantizationError
 from tasks.quantize.calibrate import refuse_non_finite
+from tasks.quantize.returned import returned_tensors
 
+# What torch raises where it cannot prepare, observe or convert a layer.
+_FAILURES = (RuntimeError, AttributeError, TypeError, AssertionError, ValueError)
+_MODES = {"eager": "eager mode", "fx": "FX graph mode"}
 _NO_KERNEL = re.compile(r"Could not run '([\w:.]+)' with arguments from the '(\w+)' backend")
+
+
+@contextmanager
+def refusing(step: str, model: str, flow: str) -> Iterator[None]:
+    """Turn what torch raises in the block into a refusal.
+
+    Parameters
+    ----------
+    step
+        What is being done: "prepared", "calibrated" or "converted".
+    model
+        The type of the model.
+
+    Raises
+    ------
+    QuantizationError
+        Names the three, with the first line of what torch says.
+    """
+    try:
+        yield
+    except NightquantError:
+        raise
+    except _FAILURES as error:
+        raise QuantizationError(
+            f"{model} cannot be {step} in {_MODES[flow]}: {_what(error)}.",
+            hint="Name the module that this is about in exclude"
+            + (', or use flow = "fx".' if flow == "eager" else "."),
+        ) from error
 
 
 def try_out(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> None:
@@ -26,12 +58,12 @@ def try_out(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> Non
     with _called(model) as stack, torch.no_grad():
         try:
             output = model(*example_inputs.values())
-        except (RuntimeError, NotImplementedError, AssertionError, TypeError) as error:
+        except _FAILURES as error:
             raise QuantizationError(
                 f"The converted model cannot run: {_what(error)} in {_innermost(stack)}.",
                 hint='Name that module in exclude, or use flow = "fx", which keeps such operations float.',
             ) from error
-    refuse_non_finite(output, "its output after conversion")
+    refuse_non_finite(returned_tensors(output), "its output after conversion")
 
 
 @contextmanager

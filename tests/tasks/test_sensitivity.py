@@ -14,10 +14,19 @@ from tasks.sensitivity import keep_effects, sensitivity, study
 from tasks.workload import Workload
 from tests.tasks.quantize.conftest import IMAGES
 
+EVERY = {"m0", "m3", "m5", "m9", "m11"}
 RECIPES = [
     {"name": "float", "method": "none"},
     {"name": "eager", "method": "static", "flow": "eager", "calibration_batches": 2, "calibration_batch_size": 8},
     {"name": "fx", "method": "static", "flow": "fx", "calibration_batches": 2, "calibration_batch_size": 8},
+    {
+        "name": "qnnpack",
+        "method": "static",
+        "engine": "qnnpack",
+        "weights": "per-tensor",
+        "calibration_batches": 2,
+        "calibration_batch_size": 8,
+    },
     {"name": "dynamic", "method": "dynamic", "modules": ["Linear"]},
 ]
 Made = tuple[Workload, DatasetRef, CheckpointRef, ArtifactStore]
@@ -33,7 +42,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
 
 @pytest.mark.parametrize(
     ("recipe", "modules"),
-    [("eager", {"m0", "m3", "m5", "m9", "m11"}), ("fx", {"m0", "m3", "m5", "m9", "m11"}), ("dynamic", {"m9", "m11"})],
+    [("eager", EVERY), ("fx", EVERY), ("qnnpack", EVERY), ("dynamic", {"m9", "m11"})],
 )
 def test_every_quantized_layer_is_ranked_the_worst_first(made: Made, recipe: str, modules: set[str]) -> None:
     workload, dataset, checkpoint, store = made
@@ -105,3 +114,46 @@ def test_a_study_says_what_keeping_the_worst_layers_gives_back(made: Made) -> No
     layers = study(workload, workload.recipe_named("eager"), dataset, checkpoint, store)
     assert [layer.rank for layer in layers if layer.kept_float_quality is not None] == [1, 2, 4]
     assert len(layers) == 5
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_an_embedding_is_ranked_and_can_be_kept_float_like_other_layers(tmp_path: Path, bits: int) -> None:
+    for split in ("train", "valid", "test"):
+        (tmp_path / f"{split}.txt").write_text("the quick brown fox jumps over the lazy dog\n" * 40)
+    store = ArtifactStore(tmp_path / "store")
+    workload = Workload.model_validate(
+        {
+            "schema_version": 1,
+            "name": "words",
+            "description": "a tiny language model",
+            "purpose": "language-model",
+            "data": {"kind": "text", "uri": str(tmp_path)},
+            "model": {"kind": "word-lm", "embedding_size": 16, "hidden_size": 8, "layers": 1},
+            "checkpoint": {"kind": "seeded"},
+            "recipe": [
+                {"name": "float", "method": "none"},
+                {"name": "embedding", "method": "dynamic", "embedding_bits": bits},
+            ],
+        }
+    )
+    dataset = prepare(workload, store)
+    checkpoint = obtain(workload, dataset, store)
+    recipe = workload.recipe_named("embedding")
+    ranking = sensitivity(workload, recipe, dataset, checkpoint, store)
+    assert {layer.type for layer in ranking} == {"Embedding", "LSTM", "Linear"}
+    # Whichever layers come first, the others can be quantized without them.
+    for order in (ranking, ranking[::-1]):
+        effects = keep_effects(workload, recipe, order, (1, 2, 3), dataset, checkpoint, store)
+        assert [effect.kept for effect in effects] == [1, 2, 3]
+        assert effects[-1].quality == effects[-1].float_quality
+        assert len({effect.size_bytes for effect in effects}) == 3
+
+
+def test_only_what_has_a_rank_kept_float_is_not_all_float(made: Made) -> None:
+    workload, dataset, checkpoint, store = made
+    recipe = workload.recipe_named("dynamic")
+    ranking = sensitivity(workload, recipe, dataset, checkpoint, store)
+    (first,) = keep_effects(workload, recipe, ranking[:1], (1,), dataset, checkpoint, store)
+    every = keep_effects(workload, recipe, ranking, (2,), dataset, checkpoint, store)[0]
+    # So small a layer is smaller float.
+    assert first.size_bytes != every.size_bytes

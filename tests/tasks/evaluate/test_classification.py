@@ -4,10 +4,11 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from storage.errors import MeasurementError
+from storage.errors import MeasurementError, QuantizationError
 from tasks.checkpoint import obtain
 from tasks.evaluate import compare, evaluate
 from tasks.evaluate.classification import predictions
+from tasks.evaluate.outputs import flat_outputs
 from tasks.models import example_inputs
 from tasks.prepare.images import ImageSplit
 from tasks.quantize import quantize
@@ -65,6 +66,47 @@ def test_logits_that_are_no_numbers_fail_the_candidate():
 def test_too_few_logits_are_told():
     with pytest.raises(MeasurementError, match="3 logits for 9 classes"):
         predictions(Knowing(3), split_of([0, 8], [0, 8]), 2)
+
+
+class Returning(nn.Module):
+    """A perfect classifier of two classes whose logits come in some form."""
+
+    def __init__(self, form) -> None:
+        super().__init__()
+        self.inner, self.form = Knowing(2), form
+
+    def forward(self, images: torch.Tensor):
+        return self.form(self.inner(images))
+
+
+@pytest.mark.parametrize("form", [lambda logits: (logits, logits.sum()), lambda logits: [logits]])
+def test_the_logits_are_the_first_of_several_outputs(form):
+    assert predictions(Returning(form), split_of([0, 1], [0, 1]), 2)[:, 0].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("form", "shape"),
+    [(lambda logits: logits[:, :, None, None], r"\[2, 2, 1, 1\]"), (lambda logits: logits.flatten(), r"\[4\]")],
+)
+def test_logits_over_which_labels_would_broadcast_are_refused(form, shape):
+    with pytest.raises(MeasurementError, match=rf"logits of shape {shape}.*Flatten"):
+        predictions(Returning(form), split_of([0, 1], [0, 1]), 2)
+
+
+@pytest.mark.parametrize(
+    ("form", "what"),
+    [
+        (lambda logits: {"logits": logits}, "a dict"),
+        (lambda logits: (logits, None), "a tuple that holds a NoneType"),
+        (lambda logits: (), "a tuple that holds nothing"),
+        (lambda logits: None, "a NoneType"),
+    ],
+)
+def test_what_is_no_tensor_is_refused(form, what):
+    with pytest.raises(QuantizationError, match=rf"returns {what};.*forward return the logits"):
+        predictions(Returning(form), split_of([0, 1], [0, 1]), 2)
+    with pytest.raises(QuantizationError, match=rf"returns {what};"):
+        flat_outputs(Returning(form), {"images": torch.zeros(1, 3, 2, 2)})
 
 
 @pytest.fixture(scope="module")

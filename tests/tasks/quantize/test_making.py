@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from storage.artifacts import ArtifactStore
-from storage.errors import QuantizationError
+from storage.errors import QuantizationError, StoreError
 from tasks.checkpoint import load_state
 from tasks.models import build, example_inputs
 from tasks.quantize import engine_of, load, quantize
@@ -188,3 +189,15 @@ def test_nothing_is_published_where_the_output_is_not_finite(site: Site, tmp_pat
 def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(QuantizationError, match="no quantized model"):
         load(tmp_path, "eager")
+
+
+def test_a_full_disk_is_told_as_the_stores_own_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    workload, store = words_workload(tmp_path), ArtifactStore(tmp_path / "store")
+    dataset, checkpoint = prepared(workload, store)
+
+    def fail(*_: object, **__: object) -> None:
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr("tasks.tensor_files.save_file", fail)
+    with pytest.raises(StoreError, match="No space left"):
+        quantize(workload, workload.recipe_named("float"), dataset, checkpoint, store)

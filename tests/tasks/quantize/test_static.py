@@ -132,7 +132,7 @@ def test_an_operation_without_a_quantized_kernel_is_named_with_its_module(
     images_context: Contexts, engine: str
 ) -> None:
     with pytest.raises(QuantizationError, match=r"aten::erf.*QuantizedCPU.*module block \(_ErfBlock\).*exclude"):
-        Static().convert(networks.HiddenOperation().eval(), recipe(), images_context())
+        Static().convert(networks.HiddenOperation().eval(), recipe(flow="eager"), images_context())
 
 
 @pytest.mark.slow
