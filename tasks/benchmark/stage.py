@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from storage.artifacts import ArtifactStore
+from storage.errors import InputError, MeasurementError
 from storage.locks import host_lock
 from tasks.benchmark.children import Limit
 from tasks.benchmark.machine import Evidence, fingerprint, observe
@@ -74,7 +75,8 @@ def benchmark(
     Raises
     ------
     MeasurementError
-        The baseline is missing or wrong, a child process died, or `limit_s` was reached.
+        The baseline is missing or wrong, a child process died, or `limit_s` was reached, all in the primary setting;
+        what goes wrong in a further one is told in ``refused``.
     """
     settings = workload.benchmark
     profile = profile_named(profile) if isinstance(profile, str) else profile
@@ -137,7 +139,11 @@ def benchmark_with_rerun(
 
 @dataclass
 class _Session:
-    """What all measurements of one benchmark have in common; ``refused`` gathers what a further setting refused."""
+    """What all measurements of one benchmark have in common.
+
+    ``refused`` gathers what a further setting refused, or why nothing was timed in it: ``recipe/runtime (setting)`` and
+    ``every candidate (setting)``.
+    """
 
     workload: Workload
     profile: Profile
@@ -157,8 +163,13 @@ class _Session:
         baseline = self.workload.benchmark.baseline
         timed_s, rows = 0.0, []
         for setting in further_settings(self.workload.benchmark):
-            with subjects_at(setting.batch_size, subjects, self.workload, self.dataset, self.store) as there:
-                measured = self._measure(there, setting.threads, with_copy=False)
+            try:
+                with subjects_at(setting.batch_size, subjects, self.workload, self.dataset, self.store) as there:
+                    measured = self._measure(there, setting.threads, with_copy=False)
+            except (MeasurementError, InputError) as error:
+                # What was timed so far is right without it, and the primary setting is what decides.
+                self.refused[f"every candidate ({setting})"] = str(error)
+                continue
             timed_s += measured.timed_s
             self.refused |= {f"{name} ({setting})": reason for name, reason in measured.refused.items()}
             rows += timings_of(measured, baseline, setting.threads, setting.batch_size, {}, "throughput")

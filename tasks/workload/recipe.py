@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, model_validator
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_validator, model_validator
 
 from tasks.workload.base import Section, Slug
 
@@ -17,6 +17,13 @@ class _Recipe(Section):
     runtimes: tuple[Runtime, ...] = Field(default=("eager",), min_length=1)
     engine: Engine = "x86"
     exclude: tuple[str, ...] = ()
+
+    @field_validator("runtimes")
+    @classmethod
+    def _each_runtime_once(cls, runtimes: tuple[Runtime, ...]) -> tuple[Runtime, ...]:
+        if len(set(runtimes)) < len(runtimes):
+            raise ValueError("runtimes names one twice; each candidate is measured once")
+        return runtimes
 
 
 class FloatRecipe(_Recipe):
@@ -65,7 +72,8 @@ class QatRecipe(_Recipe):
     flow: Literal["auto", "eager", "fx"] = "auto"
     weights: Literal["per-channel", "per-tensor"] = "per-channel"
     epochs: PositiveInt = 2
-    batch_size: PositiveInt = 32
+    # Batch normalization cannot train on a single image.
+    batch_size: int = Field(default=32, ge=2)
     learning_rate: PositiveFloat = 1e-4
     freeze_observers_after: NonNegativeInt = 1
     freeze_batch_norm_after: NonNegativeInt = 1

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from safetensors.torch import load_file, save_file
@@ -13,6 +15,8 @@ from storage.artifacts import ArtifactStore, artifact_digest
 from storage.errors import MeasurementError
 from tasks.benchmark import BenchmarkCandidate, benchmark, benchmark_with_rerun
 from tasks.benchmark.machine import fingerprint
+from tasks.benchmark.messages import Subject
+from tasks.benchmark.throughput import subjects_at
 from tasks.checkpoint import obtain
 from tasks.evaluate import evaluate
 from tasks.prepare import prepare
@@ -126,3 +130,30 @@ def test_only_an_inconclusive_benchmark_of_a_profile_that_repeats_is_repeated_on
     results = benchmark_with_rerun(workload, candidates, profile, store, dataset=dataset)
     again = repeats and results[0].verdict == "inconclusive"
     assert [result.attempt for result in results] == ([1, 2] if again else [1])
+
+
+def _with_sizes(workload: Workload, *sizes: int) -> Workload:
+    return workload.model_copy(update={"benchmark": workload.benchmark.model_copy(update={"batch_sizes": sizes})})
+
+
+@pytest.mark.slow
+def test_a_further_setting_that_dies_costs_neither_the_primary_rows_nor_the_other_settings(
+    workload: Workload,
+    candidates: list[BenchmarkCandidate],
+    dataset: DatasetRef,
+    store: ArtifactStore,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def dying(batch_size: int, *arguments: Any) -> AbstractContextManager[list[Subject]]:
+        if batch_size == 64:
+            raise MeasurementError("Most likely memory ran out.")
+        return subjects_at(batch_size, *arguments)
+
+    monkeypatch.setattr("tasks.benchmark.stage.subjects_at", dying)
+    result = benchmark(_with_sizes(workload, 64, 2), candidates, TINY, store, dataset=dataset)
+    assert result.refused == {"every candidate (batch 64, 1 thread)": "Most likely memory ran out."}
+    assert {(row.setting, row.batch_size) for row in result.timings} == {
+        ("primary", 1),
+        ("a/a", 1),
+        ("throughput", 2),
+    }
