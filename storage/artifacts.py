@@ -132,9 +132,15 @@ class ArtifactStore:
         try:
             work.rename(final)
         except OSError:
-            if not (final / MANIFEST).is_file():
+            if (final / MANIFEST).is_file():
+                return
+            if not final.exists():
                 raise
-            return
+            # Half an artifact, of which a kill or a person removed the rest: out of the way with it.
+            aside = work.with_name(f"{digest[:12]}-{uuid.uuid4().hex}")
+            final.rename(aside)
+            work.rename(final)
+            shutil.rmtree(aside, ignore_errors=True)
         fsync(final.parent)
 
     def _folder(self, kind: str, digest: str) -> Path:

@@ -6,7 +6,7 @@ import hashlib
 import io
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -15,8 +15,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from storage.artifacts import artifact_digest
+from storage.bundles import BundleStore
+from storage.checksums import SUMS, check_sums
 from storage.contents import Artifact, artifacts_in, leftovers
-from storage.errors import StoreError
+from storage.errors import BundleError, ConfigurationError, StoreError
 from storage.mirror import MANIFEST
 from storage.results.catalog import CATALOG, current_names
 from storage.results.layout import find_files, folder
@@ -46,7 +48,7 @@ class Checked:
 
 
 def check(root: StoreRoot | Path | str) -> Checked:
-    """Read every results file and every artifact of a store and compare them with what they should be."""
+    """Read every results file, artifact and bundle of a store and compare them with what they should be."""
     root = StoreRoot.of(root)
     artifacts = artifacts_in(root)
     problems: list[Problem] = []
@@ -60,6 +62,7 @@ def check(root: StoreRoot | Path | str) -> Checked:
             problems += _check_runs(root, table)
     for artifact in artifacts:
         problems += _check_artifact(root, artifact)
+    problems += _check_bundles(root)
     for entry in leftovers(root, time.time() - _ABANDONED_S):
         problems.append(Problem(entry.name, "is left over from a writer that was killed", "Run: nightquant store gc"))
     if not problems:  # the catalog is made from the files: with those broken, what it says means nothing
@@ -77,7 +80,7 @@ def _check_results_file(root: StoreRoot, table: Table, entry: Entry) -> Iterator
     remedy = "Move it out of the store, then run: nightquant store compact (which makes the catalog anew)."
     try:
         schema = pq.ParquetFile(io.BytesIO(root.read(entry.name))).read().schema
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, StoreError) as error:
         yield Problem(entry.name, f"cannot be read: {error}", remedy)
         return
     for field in schema:
@@ -114,6 +117,78 @@ def _check_artifact(root: StoreRoot, artifact: Artifact) -> Iterator[Problem]:
     made = artifact_digest(str(artifact.manifest.get("kind")), artifact.manifest.get("made_from", {}))
     if made != artifact.digest or artifact.manifest.get("kind") != artifact.kind:
         yield Problem(artifact.location, "is not named by what it was made from", remedy)
+
+
+def _check_bundles(root: StoreRoot) -> Iterator[Problem]:
+    folders: dict[str, list[Entry]] = {}
+    pointers = []
+    for entry in root.list("handoff"):
+        parts = PurePosixPath(entry.name).parts
+        if parts[1] == ".tmp":
+            continue
+        if len(parts) > 3:
+            folders.setdefault("/".join(parts[:3]), []).append(entry)
+        elif parts[-1] == "current.json":
+            pointers.append(entry.name)
+    sums: dict[str, str] = {}
+    for location, files in folders.items():
+        if f"{location}/{SUMS}" not in {entry.name for entry in files}:
+            # On an object store the list comes last, so that a young folder may be a bundle in the making.
+            if root.local is not None or max(entry.modified for entry in files) < time.time() - _ABANDONED_S:
+                yield Problem(location, f"has no {SUMS}, so it is no bundle", "Remove the folder.")
+            continue
+        try:
+            sums[location] = _sums_of(root, location, files)
+        except BundleError as error:
+            what = error.message.partition(": ")[2].rstrip(".")
+            yield Problem(
+                location,
+                f"is not what was handed over: {what}",
+                "Do not deploy it: restore it from a copy, or go to another with: nightquant handoff rollback",
+            )
+    for name in pointers:
+        yield from _check_pointer(root, name, folders, sums)
+
+
+def _sums_of(root: StoreRoot, location: str, files: Sequence[Entry]) -> str:
+    if root.local is not None:
+        return check_sums(root.local / location)
+    with BundleStore(root).draft() as copy:
+        for entry in files:
+            target = copy / entry.name.removeprefix(f"{location}/")
+            target.parent.mkdir(parents=True, exist_ok=True)
+            root.download(entry.name, target)
+        return check_sums(copy)
+
+
+def _check_pointer(
+    root: StoreRoot, name: str, folders: Mapping[str, object], sums: Mapping[str, str]
+) -> Iterator[Problem]:
+    base = str(PurePosixPath(name).parent)
+    workload = PurePosixPath(base).name
+    try:
+        current = BundleStore(root).current(workload)
+    except (StoreError, ConfigurationError) as error:
+        yield Problem(name, f"cannot be used: {error.message.rstrip('.')}", error.hint or "Remove the folder.")
+        return
+    if current is None:
+        return  # removed since the listing
+    if current.workload != workload:
+        yield Problem(name, f"is {current.workload}'s, not {workload}'s", "Restore it from a copy.")
+    if f"{base}/{current.version}" not in folders:
+        yield Problem(
+            name,
+            f"names the bundle {current.version}, which is not there",
+            f"Restore the bundle from a copy, or run: nightquant handoff rollback {workload} --to VERSION --reason …",
+        )
+    recorded = {switch.version: switch.sha256sums for switch in current.history} | {current.version: current.sha256sums}
+    for version, digest in sorted(recorded.items()):
+        if sums.get(f"{base}/{version}", digest) != digest:
+            yield Problem(
+                f"{base}/{version}",
+                f"is another bundle than was handed over: its {SUMS} is not the one that {name} recorded",
+                "Do not deploy it: restore it from a copy, or remove the folder.",
+            )
 
 
 def _check_catalog(root: StoreRoot, artifacts: list[Artifact]) -> Iterator[Problem]:

@@ -5,13 +5,18 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 from typing import Any
 
 from storage.mirror import MANIFEST
 from storage.root import Entry, StoreRoot
 
 _DIGEST = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
+_ARTIFACT = re.compile(r"(artifacts/[^/]+/[0-9a-f]{2}/[0-9a-f]{64})/.")
+# Only names that nightquant gives: whoever takes a folder of their own for a store shall lose nothing in it.
+_TEMPORARY = re.compile(r"artifacts/\.tmp/([0-9a-f]{12}-)?[0-9a-f]{32}/.|results/.*/\.[^/]*-[0-9a-f]{32}\.tmp$")
+_UNFINISHED = re.compile(
+    r"work/[0-9a-f]{64}(/.|\.lock$)|downloads/([0-9a-f]{64}(\.part|\.lock)?$|extracted-[a-z0-9_]{8}/.)"
+)
 
 
 @dataclass(frozen=True)
@@ -36,12 +41,11 @@ class Artifact:
 
 
 def artifacts_in(root: StoreRoot) -> list[Artifact]:
-    """Every artifact's folder with its files and manifest; unfinished ones under ``.tmp`` are left out."""
+    """Every artifact's folder with its files and manifest; what does not lie where artifacts do is left out."""
     folders: dict[str, list[Entry]] = {}
     for entry in root.list("artifacts"):
-        parts = PurePosixPath(entry.name).parts
-        if len(parts) > 4 and parts[1] != ".tmp":
-            folders.setdefault("/".join(parts[:4]), []).append(entry)
+        if place := _ARTIFACT.match(entry.name):
+            folders.setdefault(place[1], []).append(entry)
     return [_artifact(root, location, files) for location, files in folders.items()]
 
 
@@ -80,9 +84,12 @@ def leftovers(root: StoreRoot, before: float) -> list[Entry]:
 
     Unfinished downloads and trainings, from which a later run can go on, are left over after a month more.
     """
-    entries = [entry for entry in root.list("artifacts") if entry.name.startswith("artifacts/.tmp/")]
-    entries += [entry for entry in root.list("results") if entry.name.endswith(".tmp")]
-    unfinished = [*root.list("work"), *root.list("downloads")]
-    return [entry for entry in entries if entry.modified < before] + [
-        entry for entry in unfinished if entry.modified < before - _UNFINISHED_S
-    ]
+    found = []
+    for folder, pattern, oldest in (
+        ("artifacts/.tmp", _TEMPORARY, before),
+        ("results", _TEMPORARY, before),
+        ("work", _UNFINISHED, before - _UNFINISHED_S),
+        ("downloads", _UNFINISHED, before - _UNFINISHED_S),
+    ):
+        found += [entry for entry in root.list(folder) if pattern.match(entry.name) and entry.modified < oldest]
+    return found

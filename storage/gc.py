@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 import time
+import uuid
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import duckdb
 
 from storage.contents import Artifact, artifacts_in, bundle_digests, digests_in, leftovers
 from storage.digest import canonical_json
+from storage.errors import StoreError, unwritable
 from storage.mirror import MANIFEST
 from storage.results.catalog import CATALOG, build
 from storage.root import Entry, StoreRoot
@@ -49,8 +52,18 @@ def collect(
     ----------
     now
         Seconds since 1970; the present by default.
+
+    Raises
+    ------
+    StoreError
+        There is no store, or it cannot be read or written.
     """
     root = StoreRoot.of(root)
+    if not root.list("results") and not root.list("artifacts"):
+        raise StoreError(
+            f"There is no store at {root.url}: it holds neither results nor artifacts.",
+            hint="Nothing was removed; name the store with --store.",
+        )
     now = time.time() if now is None else now
     artifacts = artifacts_in(root)
     kept = _reachable(artifacts, _row_digests(root, keep_nights) | bundle_digests(root))
@@ -108,17 +121,27 @@ def _reachable(artifacts: list[Artifact], wanted: frozenset[str]) -> set[str]:
 def _remove_emptied_folders(root: StoreRoot, removed: Iterable[Entry]) -> None:
     if root.local is None:
         return
-    for folder in {(root.local / entry.name).parent for entry in removed if entry.name.startswith("work/")}:
-        with suppress(OSError):  # something young is in it
-            folder.rmdir()
+    # A month's folder stays: a writer may just be about to put something into it.
+    for entry in removed:
+        if not entry.name.startswith("results/"):
+            own = 3 if entry.name.startswith("artifacts/") else 2  # artifacts/.tmp/<name>, work/<digest>
+            with suppress(OSError):  # something young is in it
+                for folder in list(PurePosixPath(entry.name).parents)[:-own]:
+                    (root.local / folder).rmdir()
 
 
 def _remove(root: StoreRoot, artifact: Artifact) -> None:
-    # The manifest first: without it the artifact does not exist, whatever a kill leaves of the rest.
-    for entry in sorted(artifact.files, key=lambda entry: not entry.name.endswith(f"/{MANIFEST}")):
-        root.delete(entry.name)
     if root.local is not None:
-        folder = root.local / artifact.location
-        for path in sorted(folder.rglob("*"), reverse=True):
-            path.rmdir()
-        folder.rmdir()
+        # Out of its place in one step: a kill leaves it whole, or as a left-over of which the next collection removes
+        # the rest, but never half of it where the next night wants to put it again.
+        aside = root.local / "artifacts" / ".tmp" / f"{artifact.digest[:12]}-{uuid.uuid4().hex}"
+        try:
+            aside.parent.mkdir(exist_ok=True)
+            (root.local / artifact.location).rename(aside)
+            shutil.rmtree(aside)
+        except OSError as error:
+            raise unwritable(root.url, error) from error
+        return
+    # The manifest first: without it the artifact does not exist, whatever a kill leaves of the rest.
+    for entry in sorted(artifact.files, key=lambda entry: entry.name != f"{artifact.location}/{MANIFEST}"):
+        root.delete(entry.name)

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from storage.errors import unwritable
+from storage.errors import StoreError, unwritable
 from storage.root import Entry, StoreRoot, file_lock, fsync
 
 if TYPE_CHECKING:
@@ -39,31 +39,35 @@ class LocalRoot(StoreRoot):
 
     def _walk(self, folder: Path) -> Iterator[Entry]:
         try:
-            items = list(os.scandir(folder))
-        except (FileNotFoundError, NotADirectoryError):
+            with self._read():
+                items = list(os.scandir(folder))
+        except FileNotFoundError:
             return
         for item in items:
             if item.is_dir(follow_symlinks=False):
                 yield from self._walk(Path(item.path))
                 continue
             try:
-                status = item.stat()
+                with self._read():
+                    status = item.stat()
             except FileNotFoundError:  # removed between the listing and here, as temporary files are
                 continue
             yield Entry(Path(item.path).relative_to(self._folder).as_posix(), status.st_size, status.st_mtime)
 
     def exists(self, name: str) -> bool:
         """Whether there is a file of that name."""
-        return (self._folder / name).is_file()
+        with self._read():
+            return (self._folder / name).is_file()
 
     def read(self, name: str) -> bytes:
         """A file's bytes."""
-        return (self._folder / name).read_bytes()
+        with self._read():
+            return (self._folder / name).read_bytes()
 
     def put_new(self, name: str, content: bytes) -> bool:
         """Write a file unless the name is taken: temporary name, fsync, link, fsync of the folder."""
         target = self._folder / name
-        with self._explained():
+        with self._written():
             target.parent.mkdir(parents=True, exist_ok=True)
             with _written_beside(target, content) as temporary:
                 try:
@@ -76,7 +80,7 @@ class LocalRoot(StoreRoot):
     def put(self, name: str, content: bytes | Path) -> None:
         """Write or replace a file in one step."""
         target = self._folder / name
-        with self._explained():
+        with self._written():
             target.parent.mkdir(parents=True, exist_ok=True)
             with _written_beside(target, content) as temporary:
                 temporary.replace(target)
@@ -84,16 +88,16 @@ class LocalRoot(StoreRoot):
 
     def download(self, name: str, target: Path) -> None:
         """Copy a file to a local path."""
-        shutil.copyfile(self._folder / name, target)
+        with self._read():
+            shutil.copyfile(self._folder / name, target)
 
     def delete(self, name: str) -> None:
         """Remove a file."""
-        (self._folder / name).unlink(missing_ok=True)
+        with self._written():
+            (self._folder / name).unlink(missing_ok=True)
 
     def lock(self, name: str, *, shared: bool = False) -> AbstractContextManager[None]:
         """Hold ``<root>/.locks/<name>``."""
-        with self._explained():
-            (self._folder / ".locks").mkdir(parents=True, exist_ok=True)
         return file_lock(self._folder / ".locks" / name, shared=shared)
 
     def arrow(self) -> tuple[pyarrow.fs.FileSystem, str]:
@@ -106,11 +110,23 @@ class LocalRoot(StoreRoot):
         """None: DuckDB reads local files itself."""
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
+    def _written(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
             raise unwritable(self.url, error) from error
+
+    @contextmanager
+    def _read(self) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise StoreError(
+                f"The store {self.url} cannot be read: {error}.",
+                hint="Mend the permissions or the disk, or name another store with --store.",
+            ) from error
 
 
 @contextmanager

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from storage.errors import ConfigurationError
+from storage.errors import ConfigurationError, StoreError
 from storage.root import Entry, StoreRoot, cache_folder, file_lock, url_key
 
 if TYPE_CHECKING:
@@ -47,7 +48,8 @@ class ObjectRoot(StoreRoot):
 
     def list(self, prefix: str) -> list[Entry]:
         """Every object under a prefix, sorted by name."""
-        found = self._files.find(f"{self._prefix}/{prefix}", detail=True)
+        with self._explained():
+            found = self._files.find(f"{self._prefix}/{prefix}", detail=True)
         # An empty listing makes s3fs ask for the prefix itself, which is a folder if a writer was quicker than that.
         entries = [
             Entry(path.removeprefix(f"{self._prefix}/"), int(info["size"]), info["LastModified"].timestamp())
@@ -58,36 +60,46 @@ class ObjectRoot(StoreRoot):
 
     def exists(self, name: str) -> bool:
         """Whether there is an object of that name."""
-        return bool(self._files.isfile(f"{self._prefix}/{name}"))
+        # Not isfile, which takes a store that cannot be reached for a file that is not there.
+        with self._explained():
+            try:
+                return bool(self._files.info(f"{self._prefix}/{name}")["type"] == "file")
+            except FileNotFoundError:
+                return False
 
     def read(self, name: str) -> bytes:
         """An object's bytes."""
-        content: bytes = self._files.cat_file(f"{self._prefix}/{name}")
+        with self._explained(may_miss=True):
+            content: bytes = self._files.cat_file(f"{self._prefix}/{name}")
         return content
 
     def put_new(self, name: str, content: bytes) -> bool:
         """Write an object unless the key is taken: one conditional put."""
-        try:
-            self._files.pipe_file(f"{self._prefix}/{name}", content, mode="create")
-        except FileExistsError:
-            return False
+        with self._explained():
+            try:
+                self._files.pipe_file(f"{self._prefix}/{name}", content, mode="create")
+            except FileExistsError:
+                return False
         return True
 
     def put(self, name: str, content: bytes | Path) -> None:
         """Write or replace an object; an upload in parts becomes visible when its last part is in."""
-        if isinstance(content, Path):
-            self._files.put_file(str(content), f"{self._prefix}/{name}")
-        else:
-            self._files.pipe_file(f"{self._prefix}/{name}", content)
+        with self._explained():
+            if isinstance(content, Path):
+                self._files.put_file(str(content), f"{self._prefix}/{name}")
+            else:
+                self._files.pipe_file(f"{self._prefix}/{name}", content)
 
     def download(self, name: str, target: Path) -> None:
         """Copy an object to a local path."""
-        self._files.get_file(f"{self._prefix}/{name}", str(target))
+        with self._explained(may_miss=True):
+            self._files.get_file(f"{self._prefix}/{name}", str(target))
 
     def delete(self, name: str) -> None:
         """Remove an object."""
         if self.exists(name):
-            self._files.rm_file(f"{self._prefix}/{name}")
+            with self._explained():
+                self._files.rm_file(f"{self._prefix}/{name}")
 
     def lock(self, name: str, *, shared: bool = False) -> AbstractContextManager[None]:
         """Exclude the other processes of this host and user; other hosts are kept apart by conditional puts."""
@@ -103,3 +115,19 @@ class ObjectRoot(StoreRoot):
     def duckdb_filesystem(self) -> Any:
         """The fsspec file system, which DuckDB reads ``s3://`` through; no extension is needed."""
         return self._files
+
+    @contextmanager
+    def _explained(self, *, may_miss: bool = False) -> Iterator[None]:
+        """Say what to do about a store that cannot be reached; `may_miss` lets a missing file through as such."""
+        from botocore.exceptions import BotoCoreError, ClientError  # type: ignore[import-untyped]
+
+        try:
+            yield
+        except (OSError, BotoCoreError, ClientError) as error:
+            if may_miss and isinstance(error, FileNotFoundError):
+                raise
+            raise StoreError(
+                f"The store {self.url} cannot be used: {str(error).rstrip('.')}.",
+                hint="Check the bucket's name, the network, the credentials and AWS_ENDPOINT_URL; the next run goes on "
+                "from what is already there.",
+            ) from error

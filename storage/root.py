@@ -7,12 +7,12 @@ import hashlib
 import os
 import re
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from storage.errors import ConfigurationError
+from storage.errors import ConfigurationError, unwritable
 
 if TYPE_CHECKING:
     import pyarrow.fs
@@ -31,7 +31,8 @@ class StoreRoot(abc.ABC):
     """Where a store lies; names are relative to it and use forward slashes.
 
     A file is never visible before it is whole: `put_new` and `put` write elsewhere first (or, on an object store, in
-    one request) and an error in between leaves nothing that a reader could see.
+    one request) and an error in between leaves nothing that a reader could see. What the store's place refuses is a
+    `StoreError` from every operation.
     """
 
     url: str
@@ -80,7 +81,7 @@ class StoreRoot(abc.ABC):
 
     @abc.abstractmethod
     def read(self, name: str) -> bytes:
-        """A file's bytes; `FileNotFoundError` where there is none."""
+        """A file's bytes; `FileNotFoundError` where there is none, `StoreError` where it cannot be read."""
 
     @abc.abstractmethod
     def put_new(self, name: str, content: bytes) -> bool:
@@ -92,7 +93,7 @@ class StoreRoot(abc.ABC):
 
     @abc.abstractmethod
     def download(self, name: str, target: Path) -> None:
-        """Copy a file to a local path, whose folder exists."""
+        """Copy a file to a local path, whose folder exists; `FileNotFoundError` where there is none."""
 
     @abc.abstractmethod
     def delete(self, name: str) -> None:
@@ -130,16 +131,24 @@ def url_key(url: str) -> str:
 
 @contextmanager
 def file_lock(path: Path, *, shared: bool = False) -> Iterator[None]:
-    """Hold ``flock`` on a file, which is made where it is missing and never removed."""
+    """Hold ``flock`` on a file, which is made where it is missing and never removed.
+
+    Raises
+    ------
+    StoreError
+        The file cannot be made, opened or locked.
+    """
     import fcntl
 
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+    with ExitStack() as stack:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            stack.callback(os.close, handle)
+            fcntl.flock(handle, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+        except OSError as error:
+            raise unwritable(path, error) from error
         yield
-    finally:
-        os.close(handle)
 
 
 def fsync(path: Path) -> None:

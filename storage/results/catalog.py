@@ -30,17 +30,25 @@ _KEYS = "run_id, night, workload, recipe, runtime, setting, attempt, threads, ba
 
 @dataclass(frozen=True)
 class Source:
-    """A table's current files, their rows and raw samples, and whether all of them have today's columns."""
+    """A table's current files, their rows and raw samples, and which of today's columns they have.
+
+    `uniform` says whether every file has all of them; `missing` names those that no file has yet.
+    """
 
     table: Table
     files: tuple[Entry, ...]
     rows: int
     samples: int
     uniform: bool
+    missing: frozenset[str]
 
 
 def refresh(root: StoreRoot | Path | str, *, materialize_up_to: int = MATERIALIZE_UP_TO) -> str:
     """Build the catalog anew and swap it in; give its path or URL.
+
+    A catalog that holds every row opens from any place. One with views over the files names them by the store's present
+    place, which it records: `open_catalog` notices when the store was moved or copied and builds one of its own for
+    the query. Other clients cannot, so there run ``nightquant store compact`` once, which makes the catalog anew.
 
     Refreshers of one host wait for each other, so that none publishes an older listing over a newer one; those of
     several hosts on one object store look again after publishing, and begin anew where files came in meanwhile. Readers
@@ -77,12 +85,16 @@ def build(root: StoreRoot, target: Path, *, materialize_up_to: int = MATERIALIZE
         connection.execute(f"attach '{quoted(str(target))}' as catalog (storage_version '{_STORAGE_VERSION}')")
         connection.execute("use catalog")
         connection.execute("create table catalog_files (table_name text, name text, bytes bigint)")
+        connection.execute("create table catalog_root (url text)")
+        names_files = False
         for table in TABLES.values():
             source = inspect(root, table)
-            _add_table(connection, root, source, materialize_up_to)
+            names_files |= _add_table(connection, root, source, materialize_up_to)
             for entry in source.files:
                 connection.execute("insert into catalog_files values (?, ?, ?)", [table.name, entry.name, entry.size])
                 names.append(entry.name)
+        if names_files:
+            connection.execute("insert into catalog_root values (?)", [root.url])
         for statement in view_files().values():
             connection.execute(statement)
         connection.execute("use memory")
@@ -96,10 +108,13 @@ def inspect(root: StoreRoot, table: Table) -> Source:
     rows = samples = 0
     expected = table.schema.empty_table().schema.names
     uniform = True
+    missing = set(expected)
     for entry in files:
         metadata = footer(root, entry)
         rows += metadata.num_rows
-        uniform = uniform and metadata.schema.to_arrow_schema().names == expected
+        names = metadata.schema.to_arrow_schema().names
+        uniform = uniform and names == expected
+        missing.difference_update(names)
         for group in range(metadata.num_row_groups if "block_s" in expected else 0):
             chunk = metadata.row_group(group)
             samples += next(
@@ -110,22 +125,20 @@ def inspect(root: StoreRoot, table: Table) -> Source:
                 ),
                 0,
             )
-    return Source(table, tuple(files), rows, samples, uniform)
+    return Source(table, tuple(files), rows, samples, uniform, frozenset(missing))
 
 
-def _add_table(connection: duckdb.DuckDBPyConnection, root: StoreRoot, source: Source, materialize_up_to: int) -> None:
+def _add_table(connection: duckdb.DuckDBPyConnection, root: StoreRoot, source: Source, materialize_up_to: int) -> bool:
+    """Add a table, and its raw samples where it has any; say whether the catalog names the table's files now."""
     columns = [column.name for column in source.table.columns if column.name not in _RAW]
-    _add(connection, root, source, source.table.name, ", ".join(columns), source.rows <= materialize_up_to)
-    if len(columns) < len(source.table.columns):
-        _add(
-            connection,
-            root,
-            source,
-            "raw_blocks",
-            f"{_KEYS}, {', '.join(_RAW)}",
-            max(source.samples, source.rows) <= materialize_up_to,
-            "where block_s is not null",
-        )
+    copied = not source.files or source.rows <= materialize_up_to
+    _add(connection, root, source, source.table.name, ", ".join(columns), copied)
+    if len(columns) == len(source.table.columns):
+        return not copied
+    raw = f"{_KEYS}, {', '.join(_RAW)}"
+    raw_copied = copied and source.samples <= materialize_up_to
+    _add(connection, root, source, "raw_blocks", raw, raw_copied, "where block_s is not null")
+    return not raw_copied
 
 
 def _add(
@@ -137,15 +150,19 @@ def _add(
     copied: bool,
     where: str = "",
 ) -> None:
-    if copied or not source.files:
+    if copied:
         with _registered(connection, root, source):
             connection.execute(f"create table {name} as select {columns} from current_files {where}")
         return
     paths = ", ".join(f"'{quoted(root.uri(entry.name))}'" for entry in source.files)
     by_name = "" if source.uniform else ", union_by_name = true"
+    # Types as DuckDB names them: a column that no file has is NULL of its own type, not of any.
+    types = connection.from_arrow(source.table.schema.empty_table())
+    typed = dict(zip(types.columns, types.types, strict=True))
+    absent = "".join(f", null::{typed[column]} as {column}" for column in sorted(source.missing))
     connection.execute(
         f"create view {name} as select {columns} "
-        f"from read_parquet([{paths}], hive_partitioning = false{by_name}) {where}"
+        f"from (select *{absent} from read_parquet([{paths}], hive_partitioning = false{by_name})) {where}"
     )
 
 

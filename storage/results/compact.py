@@ -80,6 +80,7 @@ def compact(root: StoreRoot | Path | str, *, now: dt.datetime | None = None, gra
                 if _retire(root, table, whole, gone):
                     removed += len(gone)
                     retired.append(f"{table.name} {whole.month}")
+            _drop_superseded(root, table, files)
             for month, loose in months_of(files.runs).items():
                 fresh = [file for file in loose if file.run_id not in files.compacted_runs]
                 # A lone run's file is rewritten too: what is named .pq is what the catalog goes on naming.
@@ -150,10 +151,15 @@ def _retire(root: StoreRoot, table: Table, whole: CompactedFile, gone: Sequence[
             if PurePosixPath(entry.name).name.startswith("compacted-") and entry.name != visible:
                 root.delete(entry.name)
         root.put_new(visible, root.read(whole.entry.name))
-    for other in find_files(root, table).compacted:
-        if other.month == whole.month and other.number < whole.number:
-            root.delete(other.entry.name)
     return True
+
+
+def _drop_superseded(root: StoreRoot, table: Table, files: Files) -> None:
+    """Delete a month's older ``.pq`` files once the newest is shown to globs: no catalog in use names them by then."""
+    for month, entries in files.superseded.items():
+        if entries and root.exists(_visible(table, files.newest[month])):
+            for entry in entries:
+                root.delete(entry.name)
 
 
 def _exchange_month(root: StoreRoot, base: Path, table: Table, whole: CompactedFile, visible: str) -> bool:

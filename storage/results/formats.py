@@ -6,7 +6,9 @@ import csv
 import datetime as dt
 import io
 import json
+import math
 from collections.abc import Callable
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -45,7 +47,8 @@ def _csv(rows: pa.Table) -> bytes:
 
 
 def _json(rows: pa.Table) -> bytes:
-    records = [dict(zip(rows.column_names, row, strict=True)) for row in _values(rows)]
+    names = _unique(rows.column_names)
+    records = [dict(zip(names, row, strict=True)) for row in _values(rows, finite=True)]
     return json.dumps(records, indent=1, default=str, ensure_ascii=False, allow_nan=False).encode() + b"\n"
 
 
@@ -66,21 +69,47 @@ FORMATS: dict[str, Callable[[pa.Table], bytes]] = {
 }
 
 
-def _values(rows: pa.Table) -> list[list[Any]]:
+def _unique(names: list[str]) -> list[str]:
+    """Names as DuckDB makes them unique in a table: ``a``, ``a_1``."""
+    unique: list[str] = []
+    for name in names:
+        numbered = (f"{name}_{number}" for number in count(1))
+        taken = {*unique, *names}
+        unique.append(next(other for other in numbered if other not in taken) if name in unique else name)
+    return unique
+
+
+def _values(rows: pa.Table, *, finite: bool = False) -> list[list[Any]]:
     # By position, because a query may give two columns one name.
-    columns = [[_plain(value) for value in column.to_pylist()] for column in rows.columns]
+    columns = [[_plain(value, finite=finite) for value in _python(column)] for column in rows.columns]
     return [list(row) for row in zip(*columns, strict=True)]
 
 
-def _plain(value: Any) -> Any:
+def _python(column: pa.ChunkedArray[Any]) -> list[Any]:
+    try:
+        return column.to_pylist(maps_as_pydicts="strict")
+    except (OverflowError, ValueError):
+        # Years that Python has not, an infinite time among them, and nanoseconds: as DuckDB itself writes them.
+        import duckdb
+        import pyarrow as pa
+
+        with duckdb.connect() as connection:
+            written = connection.from_arrow(pa.table([column], names=["value"])).project("to_json(value)").fetchall()
+        return [None if text is None else json.loads(text) for (text,) in written]
+
+
+def _plain(value: Any, *, finite: bool) -> Any:
+    """A value of plain types; JSON has no NaN and no infinities, and lists and structs are always written as JSON."""
     if isinstance(value, dt.datetime):
         return value.isoformat(sep=" ")
     if isinstance(value, dt.date | dt.time):
         return value.isoformat()
-    if isinstance(value, float) and value != value:  # JSON has no NaN; an SQL expression may yield one
+    if isinstance(value, float) and (math.isnan(value) or (finite and math.isinf(value))):
         return None
-    if isinstance(value, list) and value and all(isinstance(item, tuple) for item in value):
-        return dict(value)
+    if isinstance(value, dict):
+        return {str(_plain(key, finite=False)): _plain(item, finite=True) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item, finite=True) for item in value]
     return value
 
 

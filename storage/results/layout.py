@@ -46,7 +46,7 @@ class RunFile:
 
 @dataclass(frozen=True)
 class CompactedFile:
-    """A finished month's file and the runs in it."""
+    """The file that counts of a finished month, and the runs in it."""
 
     entry: Entry
     month: str
@@ -56,15 +56,11 @@ class CompactedFile:
 
 @dataclass(frozen=True)
 class Files:
-    """A table's files at one moment."""
+    """A table's files at one moment: the runs' own, and per month the compacted one that counts and those before it."""
 
     runs: tuple[RunFile, ...]
-    compacted: tuple[CompactedFile, ...]
-
-    @cached_property
-    def newest(self) -> dict[str, CompactedFile]:
-        """The compacted file that counts, per month."""
-        return {file.month: file for file in sorted(self.compacted, key=lambda file: (file.month, file.number))}
+    newest: dict[str, CompactedFile]
+    superseded: dict[str, tuple[Entry, ...]]
 
     @cached_property
     def compacted_runs(self) -> frozenset[str]:
@@ -80,21 +76,59 @@ class Files:
 
 
 def find_files(root: StoreRoot, table: Table) -> Files:
-    """List a table's files; temporary and foreign ones are left out."""
-    runs, compacted = [], []
+    """List a table's files; temporary and foreign ones are left out.
+
+    Raises
+    ------
+    StoreError
+        A compacted file is broken.
+    """
+    gone = ""
+    while True:
+        try:
+            return _listed(root, table)
+        except _Vanished as error:
+            # A compaction has deleted it since the listing; the next listing shows the one that holds its rows now.
+            if error.name == gone:
+                raise broken(root, gone, error) from error
+            gone = error.name
+
+
+class _Vanished(Exception):  # noqa: N818
+    """A compacted file was listed and is no longer there."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__("it is listed, but not there")
+        self.name = name
+
+
+def _listed(root: StoreRoot, table: Table) -> Files:
+    runs: list[RunFile] = []
+    compacted: dict[str, dict[int, Entry]] = {}
     for entry in root.list(folder(table)):
         path = PurePosixPath(entry.name)
         if month := _MONTH.match(path.parent.name):
             if path.suffix == ".parquet" and not path.name.startswith((".", "compacted-")):
                 runs.append(RunFile(entry, month[1], path.stem))
         elif match := _COMPACTED.match(path.name):
-            compacted.append(CompactedFile(entry, match[1], int(match[2]), runs_in(root, entry)))
-    return Files(tuple(runs), tuple(compacted))
+            compacted.setdefault(match[1], {})[int(match[2])] = entry
+    newest, superseded = {}, {}
+    for month_name, numbered in sorted(compacted.items()):
+        number = max(numbered)
+        entry = numbered.pop(number)
+        newest[month_name] = CompactedFile(entry, month_name, number, runs_in(root, entry))
+        superseded[month_name] = tuple(numbered.values())
+    return Files(tuple(runs), newest, superseded)
 
 
 def runs_in(root: StoreRoot, entry: Entry) -> frozenset[str]:
     """The run ids that a compacted file's footer names."""
-    metadata = footer(root, entry).metadata or {}
+    try:
+        metadata = footer(root, entry).metadata or {}
+    except StoreError as error:
+        if isinstance(error.__cause__, FileNotFoundError):
+            raise _Vanished(entry.name) from error
+        raise
     return frozenset(json.loads(metadata.get(RUNS_KEY, b"[]")))
 
 

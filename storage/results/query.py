@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _READING = frozenset({duckdb.StatementType.SELECT, duckdb.StatementType.PRAGMA})
+# What hides a COPY from a look at a statement's type: a WITH may hold one, and two functions run SQL from text. DuckDB
+# cannot allow a file for reading only, so that a COPY could replace the catalog or a results file.
+_HIDING = re.compile(r"\b(copy|query|json_execute_serialized_sql)\b", re.IGNORECASE)
 _EXPLAIN = re.compile(r"^\s*explain(\s+analyze|\s*\([^)]*\))?\s", re.IGNORECASE)
 
 
@@ -43,23 +46,35 @@ def open_catalog(root: StoreRoot | Path | str) -> Iterator[duckdb.DuckDBPyConnec
     """Open the store's catalog for reading; yield the connection.
 
     The connection reads the catalog, and the results files where they are too many to be in it, and nothing else; its
-    settings are locked. Where a store has results but no catalog yet, one is built in a temporary folder.
+    settings are locked. Where a store has results but no catalog yet, or one whose views name the files of another
+    place because the store was moved or copied, one is built in a temporary folder.
 
     Raises
     ------
     StoreError
-        The store holds no results.
+        The store holds no results, or its catalog is damaged, which may show only while the block reads from it.
     """
     root = StoreRoot.of(root)
-    with tempfile.TemporaryDirectory(prefix="nightquant-") as scratch:
-        path = _catalog_file(root, Path(scratch))
-        # Attached to a database in memory: opened by itself, a file's database and its locked settings are shared
-        # with every other connection of this process.
-        with duckdb.connect() as connection:
-            connection.execute(f"attach '{quoted(str(path))}' as results (read_only)")
-            connection.execute("use results")
-            _restrict(connection, root)
+    # Attached to a database in memory: opened by itself, a file's database and its locked settings are shared with
+    # every other connection of this process.
+    with tempfile.TemporaryDirectory(prefix="nightquant-") as scratch, duckdb.connect() as connection:
+        try:
+            place = _attach(connection, _catalog_file(root, Path(scratch)))
+            if place is not None and not _is_at(root, place):
+                connection.execute("use memory")
+                connection.execute("detach results")
+                own = Path(scratch) / f"own-{CATALOG}"
+                build(root, own)
+                place = _attach(connection, own)
+            _restrict(connection, root, place)
             yield connection
+        except duckdb.Error as error:
+            if not _is_damage(error):
+                raise
+            raise StoreError(
+                f"The catalog {root.uri(CATALOG)}, or a results file that it names, cannot be read: {error}",
+                hint="Make the catalog anew with: nightquant store compact",
+            ) from error
 
 
 def run_query(root: StoreRoot | Path | str, sql: str) -> pa.Table:
@@ -69,6 +84,8 @@ def run_query(root: StoreRoot | Path | str, sql: str) -> pa.Table:
     ------
     QueryError
         DuckDB refuses the SQL, or a statement would write, attach or change a setting.
+    StoreError
+        The store holds no results, or its catalog is damaged.
     """
     with open_catalog(root) as connection:
         try:
@@ -78,6 +95,8 @@ def run_query(root: StoreRoot | Path | str, sql: str) -> pa.Table:
                 relation = connection.sql(statement)
                 result = relation.to_arrow_table() if relation is not None else None
         except duckdb.Error as error:
+            if _is_damage(error):
+                raise
             raise QueryError(str(error)) from error
     if result is None:
         raise QueryError("There is no statement to run.")
@@ -115,20 +134,66 @@ def _catalog_file(root: StoreRoot, scratch: Path) -> Path:
     return path
 
 
-def _restrict(connection: duckdb.DuckDBPyConnection, root: StoreRoot) -> None:
-    filesystem = root.duckdb_filesystem()
-    if filesystem is not None:
-        connection.register_filesystem(filesystem)
-    connection.execute("set allowed_directories = [$folder]", {"folder": f"{root.uri('results')}/"})
+def _attach(connection: duckdb.DuckDBPyConnection, path: Path) -> str | None:
+    """Attach a catalog; give the root whose files its views name, None where they name none, "" where it is unknown."""
+    connection.execute(f"attach '{quoted(str(path))}' as results (read_only)")
+    connection.execute("use results")
+    if not connection.execute("from duckdb_tables() where table_name = 'catalog_root'").fetchall():
+        return ""  # an older version made it
+    found = connection.execute("select url from catalog_root").fetchall()
+    return str(found[0][0]) if found else None
+
+
+def _is_at(root: StoreRoot, place: str) -> bool:
+    if place == root.url:
+        return True
+    # The same folder by another name, as through a link.
+    return bool(place) and root.local is not None and Path(place).exists() and root.local.samefile(place)
+
+
+def _is_damage(error: duckdb.Error) -> bool:
+    # A wrong checksum comes as the base class itself, and what is cut off as an input-output error.
+    return isinstance(error, duckdb.IOException) or str(error).startswith("Corrupt database file")
+
+
+def _restrict(connection: duckdb.DuckDBPyConnection, root: StoreRoot, place: str | None) -> None:
+    """Take everything from the connection but the catalog, and the files at `place` where its views name any."""
+    if place is not None:
+        filesystem = root.duckdb_filesystem()
+        if filesystem is not None:
+            connection.register_filesystem(filesystem)
+        connection.execute("set allowed_directories = [$folder]", {"folder": f"{place}/results/"})
     connection.execute("set enable_external_access = false")
     connection.execute("set lock_configuration = true")
 
 
 def _check_reads(connection: duckdb.DuckDBPyConnection, statement: duckdb.Statement) -> None:
-    kinds = [statement.type]
     if statement.type == duckdb.StatementType.EXPLAIN:
         # EXPLAIN ANALYZE runs what it explains.
-        kinds = [part.type for part in connection.extract_statements(_EXPLAIN.sub("", statement.query, count=1))]
-    for kind in kinds:
-        if kind not in _READING:
-            raise QueryError(f"{kind.name} is refused: a query can only read.")
+        for part in connection.extract_statements(_EXPLAIN.sub("", statement.query, count=1)):
+            if part.type not in _READING:
+                raise QueryError(f"EXPLAIN of {part.type.name} is refused: a query can only read.")
+    elif statement.type == duckdb.StatementType.MULTI:
+        _check_is_pivot(connection, statement)
+    elif statement.type not in _READING:
+        raise QueryError(f"{statement.type.name} is refused: a query can only read.")
+    if hiding := _HIDING.search(_without(statement.query, duckdb.token_type.comment, duckdb.token_type.string_const)):
+        raise QueryError(f"{hiding[0].upper()} is refused: a query can only read.")
+
+
+def _without(sql: str, *kinds: duckdb.token_type) -> str:
+    """SQL without the tokens of some kinds."""
+    content, tokens = sql.encode(), duckdb.tokenize(sql)
+    ends = [*(start for start, _ in tokens[1:]), len(content)]
+    kept = (content[start:end] for (start, kind), end in zip(tokens, ends, strict=True) if kind not in kinds)
+    return b" ".join(kept).decode()
+
+
+def _check_is_pivot(connection: duckdb.DuckDBPyConnection, statement: duckdb.Statement) -> None:
+    # DuckDB makes several statements of one with PIVOT in it, whether that reads or writes. Inside EXISTS the grammar
+    # takes nothing but reading.
+    query = _without(statement.query, duckdb.token_type.comment).rstrip("; \n\t")
+    try:
+        connection.extract_statements(f"select exists (\n{query}\n)")
+    except duckdb.ParserException as error:
+        raise QueryError("What is no plain PIVOT query is refused: a query can only read.") from error

@@ -9,8 +9,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from storage.artifacts import ArtifactStore, artifact_digest
+from storage.bundles import BundleStore
 from storage.check import check
 from storage.results.catalog import refresh
+from storage.root import StoreRoot
+from tests.storage.bundle_files import fill, publish, version
 from tests.storage.results.rows import baseline, measurement, write_night
 
 NIGHT = dt.date(2026, 3, 1)
@@ -108,8 +111,68 @@ def test_a_missing_stale_or_broken_catalog_is_named(store: Path) -> None:
 
 
 def test_what_a_killed_writer_left_is_named_once_it_is_old(store: Path) -> None:
-    left = results(store).with_name(".run-2-abc.tmp")
+    left = results(store).with_name(f".run-2-{'a' * 32}.tmp")
     left.touch()
     assert said(store) == ""
     os.utime(left, (0, 0))
-    assert ".run-2-abc.tmp is left over" in said(store)
+    assert ".tmp is left over" in said(store)
+
+
+@pytest.fixture(params=["local", pytest.param("s3", marks=pytest.mark.server)])
+def handed_over(request: pytest.FixtureRequest, tmp_path: Path) -> StoreRoot:
+    """A store of two bundles, the second of them current."""
+    root = StoreRoot.of(tmp_path / "store" if request.param == "local" else request.getfixturevalue("s3_store"))
+    for number in (1, 2):
+        publish(BundleStore(root), number)
+    return root
+
+
+def problems(root: StoreRoot) -> list[str]:
+    return [f"{problem.where} {problem.what}" for problem in check(root).problems]
+
+
+def test_good_bundles_have_no_problems(handed_over: StoreRoot) -> None:
+    assert problems(handed_over) == []
+
+
+def test_a_changed_added_or_missing_file_of_a_bundle_is_named(handed_over: StoreRoot) -> None:
+    location = f"handoff/word-lm/{version(1)}"
+    handed_over.put(f"{location}/file-0.bin", handed_over.read(f"{location}/file-0.bin") + b"!")
+    handed_over.put(f"{location}/more", b"x")
+    handed_over.delete(f"{location}/file-1.bin")
+    assert problems(handed_over) == [
+        f"{location} is not what was handed over: file-1.bin is missing; more is not listed in SHA256SUMS; "
+        "file-0.bin was changed"
+    ]
+    assert "nightquant handoff rollback" in check(handed_over).problems[0].remedy
+
+
+def test_a_pointer_to_a_bundle_that_is_gone_is_named(handed_over: StoreRoot) -> None:
+    for entry in handed_over.list(f"handoff/word-lm/{version(2)}"):
+        handed_over.delete(entry.name)
+    assert problems(handed_over) == [f"handoff/word-lm/current.json names the bundle {version(2)}, which is not there"]
+
+
+@pytest.mark.parametrize("number", [1, 2], ids=["earlier", "current"])
+def test_a_bundle_swapped_for_another_whole_one_is_named(number: int, handed_over: StoreRoot, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    fill(other, b"evil")
+    for path in other.iterdir():
+        handed_over.put(f"handoff/word-lm/{version(number)}/{path.name}", path)
+    (problem,) = problems(handed_over)
+    assert problem.startswith(f"handoff/word-lm/{version(number)} is another bundle than was handed over")
+
+
+def test_a_damaged_or_foreign_pointer_is_named(handed_over: StoreRoot) -> None:
+    pointer = handed_over.read("handoff/word-lm/current.json")
+    handed_over.put("handoff/word-lm/current.json", pointer[:-9])
+    assert "current.json is damaged" in problems(handed_over)[0]
+    handed_over.put("handoff/word-lm/current.json", pointer.replace(b"word-lm", b"resnet18"))
+    assert problems(handed_over) == ["handoff/word-lm/current.json is resnet18's, not word-lm's"]
+
+
+def test_a_bundle_without_its_list_is_named(tmp_path: Path) -> None:
+    publish(BundleStore(tmp_path), 1)
+    (tmp_path / "handoff/word-lm" / version(1) / "SHA256SUMS").unlink()
+    assert f"handoff/word-lm/{version(1)} has no SHA256SUMS, so it is no bundle" in said(tmp_path)

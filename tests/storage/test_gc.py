@@ -5,12 +5,14 @@ import json
 import os
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from storage.artifacts import ArtifactStore, artifact_digest
 from storage.check import check
+from storage.errors import StoreError
 from storage.gc import YOUNG_S, collect
 from storage.results.catalog import refresh
 from storage.root import StoreRoot
@@ -85,21 +87,89 @@ def test_what_is_younger_than_a_day_stays(tmp_path: Path) -> None:
     assert collect(tmp_path, 1).removed == ()
 
 
-def test_nothing_to_keep_and_nothing_there_are_good(tmp_path: Path) -> None:
+def test_results_without_any_artifact_are_good(tmp_path: Path) -> None:
+    write_night(tmp_path, NIGHTS[0])
     assert collect(tmp_path, 1).kept == 0
+
+
+def test_a_folder_that_is_no_store_is_refused(tmp_path: Path) -> None:
+    own = old_file(tmp_path / "work/thesis.txt")
+    with pytest.raises(StoreError, match="There is no store at"):
+        collect(tmp_path, 1)
+    assert own.exists()
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "work/thesis.txt",
+        "work/abc/chapter.txt",
+        "downloads/film.mkv",
+        "downloads/film.part",
+        "artifacts/model/1/best/weights.bin",
+        "artifacts/.tmp/mine/notes",
+        "results/plots/figure.tmp",
+    ],
+)
+def test_names_that_nightquant_never_gives_are_let_alone(name: str, tmp_path: Path) -> None:
+    fill(tmp_path)
+    own = old_file(tmp_path / name)
+    assert collect(tmp_path, 9).leftovers == ()
+    assert own.exists()
+
+
+def old_file(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"mine")
+    os.utime(path, (0, 0))
+    return path
+
+
+def test_a_killed_collection_leaves_nothing_in_the_next_nights_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digests = fill(tmp_path)
+
+    def be_killed(folder: Path) -> None:
+        (folder / "artifact.json").unlink()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("storage.gc.shutil", SimpleNamespace(rmtree=be_killed))
+        with pytest.raises(KeyboardInterrupt):
+            collect(tmp_path, 9, now=TOMORROW)
+    assert digests["loose"] not in left(tmp_path)
+    assert make(tmp_path, "quantized", seed="nobody's") == digests["loose"]
+    assert digests["loose"] in left(tmp_path)
+    assert len(collect(tmp_path, 9, now=TOMORROW).leftovers) == 1
+    assert list((tmp_path / "artifacts/.tmp").iterdir()) == []
+
+
+def test_half_an_artifact_makes_way_for_a_whole_one(tmp_path: Path) -> None:
+    digest = make(tmp_path, "quantized", seed=1)
+    folder = tmp_path / "artifacts/quantized" / digest[:2] / digest
+    (folder / "artifact.json").unlink()
+    make(tmp_path, "quantized", seed=1)
+    assert ArtifactStore(tmp_path).find("quantized", digest) == folder
+    assert list((tmp_path / "artifacts/.tmp").iterdir()) == []
 
 
 def test_what_killed_writers_left_goes(tmp_path: Path) -> None:
     fill(tmp_path)
-    temporary = tmp_path / "artifacts/.tmp/abc/half"
-    temporary.parent.mkdir(parents=True)
-    temporary.touch()
-    os.utime(temporary, (0, 0))
+    temporary = old_file(tmp_path / "artifacts/.tmp" / f"{'a' * 12}-{'b' * 32}" / "half")
     assert len(collect(tmp_path, 9).leftovers) == 1
-    assert not temporary.exists()
+    assert not temporary.parent.exists()
 
 
-@pytest.mark.parametrize("name", ["work/abc/state.pt", "downloads/abc.part"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        f"work/{'a' * 64}/state.pt",
+        f"work/{'a' * 64}.lock",
+        f"downloads/{'b' * 64}.part",
+        "downloads/extracted-a1_b2c3d/x/y",
+    ],
+)
 def test_what_a_later_night_could_go_on_from_stays_for_a_month(name: str, tmp_path: Path) -> None:
     fill(tmp_path)
     unfinished = tmp_path / name
@@ -109,7 +179,7 @@ def test_what_a_later_night_could_go_on_from_stays_for_a_month(name: str, tmp_pa
     assert collect(tmp_path, 9, now=written + 30 * 24 * 3600).leftovers == ()
     assert len(collect(tmp_path, 9, now=written + 32 * 24 * 3600).leftovers) == 1
     assert not unfinished.exists()
-    assert not (tmp_path / "work/abc").exists()
+    assert [path for folder in tmp_path.glob("[wd]o*") for path in folder.iterdir()] == []
 
 
 @pytest.mark.server

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import socket
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -78,6 +80,61 @@ def test_only_paths_and_s3_are_roots() -> None:
     with pytest.raises(ConfigurationError, match="names no bucket"):
         StoreRoot.of("s3://")
     assert StoreRoot.of("file:///tmp/x").local == Path("/tmp/x")
+
+
+def test_an_object_store_that_cannot_be_reached_says_so(
+    s3_store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        closed = f"http://127.0.0.1:{unused.getsockname()[1]}"
+    monkeypatch.setenv("AWS_ENDPOINT_URL", closed)
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    root = StoreRoot.of(s3_store)
+    root._files.retries = 1  # type: ignore[attr-defined]
+    for operation in operations(root, tmp_path):
+        with pytest.raises(StoreError, match=r"cannot be used.*AWS_ENDPOINT_URL"):
+            operation()
+
+
+def test_a_bucket_that_is_not_there_is_told(s3_store: str) -> None:
+    root = StoreRoot.of("s3://no-such-bucket-anywhere/store")
+    with pytest.raises(StoreError, match="bucket"):
+        root.put("x", b"1")
+
+
+def operations(root: StoreRoot, tmp_path: Path) -> list[Callable[[], object]]:
+    return [
+        lambda: root.list("a"),
+        lambda: root.exists("a/x"),
+        lambda: root.read("a/x"),
+        lambda: root.download("a/x", tmp_path / "copy"),
+        lambda: root.put("a/x", b"1"),
+        lambda: root.put_new("a/x", b"1"),
+        lambda: root.delete("a/x"),
+    ]
+
+
+def test_a_file_where_a_folder_should_be_is_told(tmp_path: Path) -> None:
+    (tmp_path / "store").touch()
+    root = StoreRoot.of(tmp_path / "store")
+    for number, operation in enumerate(operations(root, tmp_path)):
+        if number != 1:  # there is no such file indeed
+            with pytest.raises(StoreError, match="Not a directory"):
+                operation()
+    with pytest.raises(StoreError, match="cannot be written"), root.lock("results"):
+        pass
+
+
+def test_a_lock_that_cannot_be_opened_is_told(tmp_path: Path) -> None:
+    (tmp_path / ".locks/results").mkdir(parents=True)
+    with pytest.raises(StoreError, match="Is a directory"), StoreRoot.of(tmp_path).lock("results"):
+        pass
+
+
+def test_an_error_while_a_lock_is_held_stays_what_it_is(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError), StoreRoot.of(tmp_path).lock("results"):
+        (tmp_path / "missing").read_bytes()
 
 
 def test_nothing_of_a_failed_write_stays(tmp_path: Path) -> None:

@@ -61,6 +61,35 @@ def test_a_column_that_a_file_is_too_old_to_have_reads_as_null(tmp_path: Path, l
     assert count(tmp_path, "samples") == 3
 
 
+def test_a_column_that_no_file_has_yet_reads_as_null(tmp_path: Path) -> None:
+    old = Path(ResultsStore(tmp_path).append("measurements", [measurement("old", NIGHT)], "old", at(NIGHT)))
+    pq.write_table(pq.ParquetFile(old).read().drop_columns(["coverage", "metrics", "block_s"]), old)
+    refresh(tmp_path, materialize_up_to=0)
+    assert run_query(tmp_path, "select coverage, metrics from measurements").to_pylist() == [
+        {"coverage": None, "metrics": None}
+    ]
+    types = run_query(tmp_path, "select typeof(coverage), typeof(metrics) from measurements").to_pylist()
+    assert [list(row.values()) for row in types] == [["DOUBLE", "MAP(VARCHAR, DOUBLE)"]]
+    assert count(tmp_path, "samples") == 0
+
+
+def test_a_copied_store_is_queried_by_its_own_files(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    write_night(first, NIGHT)
+    refresh(first, materialize_up_to=0)
+    shutil.copytree(first, second)
+    write_night(first, dt.date(2026, 3, 2))
+    refresh(first, materialize_up_to=0)
+    before = (second / CATALOG).read_bytes()
+    assert count(second, "measurements") == 2
+    shutil.rmtree(first)
+    assert count(second, "samples") == 6
+    assert (second / CATALOG).read_bytes() == before
+    (tmp_path / "link").symlink_to(second)
+    refresh(second, materialize_up_to=0)
+    assert count(tmp_path / "link", "measurements") == 2
+
+
 def test_what_a_killed_writer_left_is_not_read(tmp_path: Path) -> None:
     write_night(tmp_path, NIGHT)
     month = tmp_path / "results/measurements/month=2026-03"

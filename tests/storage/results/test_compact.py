@@ -10,13 +10,16 @@ import duckdb
 import pyarrow.parquet as pq
 import pytest
 
+from storage.errors import StoreError
 from storage.exchange import exchange
 from storage.results import compact as compaction
 from storage.results.catalog import refresh
 from storage.results.compact import compact
+from storage.results.layout import find_files
 from storage.results.query import run_query
-from storage.results.tables import MEASUREMENTS
+from storage.results.tables import MEASUREMENTS, TABLES
 from storage.results.writer import ResultsStore
+from storage.root import StoreRoot
 from tests.storage.results.rows import at, measurement, write_night
 
 NIGHTS = [dt.date(2026, 3, day) for day in (1, 2, 3)] + [dt.date(2026, 4, day) for day in (1, 2)]
@@ -178,6 +181,57 @@ def test_a_run_that_comes_in_just_before_the_exchange_is_never_out_of_sight(stor
         compact(store, now=LATER, grace=EXPIRED)
     assert "month=2026-03/compacted-0002.parquet" in names(store)
     assert count(store) == count_by_glob(store) == 12
+
+
+def test_a_kill_before_older_whole_months_are_deleted_is_made_good(store: Path, monkeypatch: Any) -> None:
+    for _ in range(2):
+        compact(store, now=LATER, grace=EXPIRED)
+    write_night(store, dt.date(2026, 3, 9))
+    compact(store, now=LATER, grace=EXPIRED)
+
+    def be_killed(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(compaction, "_drop_superseded", be_killed)
+        with pytest.raises(KeyboardInterrupt):
+            compact(store, now=LATER, grace=EXPIRED)
+    first = next(iter(TABLES))
+    exchanged = ["compacted/2026-03-0002.pq", "month=2026-03/compacted-0002.parquet"]
+    assert [name for name in names(store, first) if "2026-03" in name] == ["compacted/2026-03-0001.pq", *exchanged]
+    compact(store, now=LATER, grace=EXPIRED)
+    assert [name for name in names(store, first) if "2026-03" in name] == exchanged
+    assert count(store) == count_by_glob(store) == 12
+
+
+def test_a_lister_that_a_compaction_overtakes_lists_again(store: Path, monkeypatch: Any) -> None:
+    for _ in range(2):
+        compact(store, now=LATER, grace=EXPIRED)
+    late = write_night(store, dt.date(2026, 3, 9))
+    root = StoreRoot.of(store)
+    listed = type(root).list
+
+    def listed_then_overtaken(self: Any, prefix: str) -> Any:
+        entries = listed(self, prefix)
+        monkeypatch.undo()
+        for _ in range(2):
+            compact(store, now=LATER, grace=EXPIRED)
+        return entries
+
+    monkeypatch.setattr(type(root), "list", listed_then_overtaken)
+    files = find_files(root, MEASUREMENTS)
+    assert files.newest["2026-03"].number == 2
+    assert late in files.compacted_runs
+
+
+def test_a_compacted_file_that_stays_unreadable_is_told(store: Path, monkeypatch: Any) -> None:
+    compact(store, now=LATER)
+    root = StoreRoot.of(store)
+    entries = root.list("results/measurements")
+    (store / "results/measurements/compacted/2026-03-0001.pq").unlink()
+    monkeypatch.setattr(type(root), "list", lambda *_: entries)
+    with pytest.raises(StoreError, match=r"2026-03-0001\.pq cannot be read"):
+        find_files(root, MEASUREMENTS)
 
 
 def test_two_folders_change_places(tmp_path: Path) -> None:

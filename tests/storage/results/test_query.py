@@ -38,6 +38,9 @@ def test_ways_of_reading_are_open(store: Path) -> None:
         "summarize trend",
         "values (1)",
         "from runs",
+        "pivot measurements on recipe using count(*) group by night; -- by night",
+        "with few as (from measurements limit 1) from (pivot few on recipe) -- copy",
+        "select 'copy the query' as text",
     ):
         assert run_query(store, sql).num_rows >= 1
 
@@ -53,6 +56,18 @@ def test_ways_of_reading_are_open(store: Path) -> None:
         "explain explain analyze copy (select 1) to '{store}/results/x.csv'",
         "select 1; copy (select 1) to '{store}/results/x.csv'",
         "with x as (select 1) insert into runs select * from runs",
+        "with q as (copy (select 1) to '{store}/results/x.csv') from q",
+        "with q as (/**/COPY(select 1) to '{store}/results.duckdb' (use_tmp_file false)) select 1",
+        "explain analyze with q as (copy (select 1) to '{store}/results/x.csv') from q",
+        "from query('with q as (copy (select 1) to ''{store}/results/x.csv'') from q')",
+        "from json_execute_serialized_sql(json_serialize_sql("
+        "'with q as (co'||'py (select 1) to ''{store}/results/x.csv'') from q'))",
+        "with q as (copy (select 1) to '{store}/results/x.csv') pivot q on \"Count\"",
+        "copy (pivot runs on host) to '{store}/results/x.csv'",
+        "explain/**/analyze copy (select 1) to '{store}/results/x.csv'",
+        "explain analyze copy (pivot runs on host) to '{store}/results/x.csv'",
+        "create table x as pivot runs on host",
+        "with q as (pivot runs on host) insert into runs from q",
         "prepare p as copy (select 1) to '{store}/results/x.csv'; execute p",
         "attach '{store}/x.duckdb'",
         "export database '{store}/results/x'",
@@ -110,6 +125,26 @@ def test_no_mix_of_words_changes_the_store(store: Path, mix: list[str]) -> None:
     with contextlib.suppress(QueryError):
         run_query(store, " ".join(mix).format(store=store))
     assert contents(store) == before
+
+
+@pytest.mark.parametrize("damage", ["foreign", "cut off", "changed"])
+def test_a_damaged_catalog_says_what_to_do(damage: str, tmp_path: Path) -> None:
+    write_night(tmp_path, dt.date(2026, 3, 1))
+    path = Path(refresh(tmp_path))
+    content = bytearray(path.read_bytes())
+    if damage == "foreign":
+        content = bytearray(b"no database")
+    elif damage == "cut off":
+        del content[len(content) // 2 :]
+    else:
+        for place in range(12288, len(content), 5000):
+            content[place] ^= 0xFF
+    path.write_bytes(content)
+    with pytest.raises(StoreError, match=r"cannot be read.*nightquant store compact") as caught:
+        run_query(tmp_path, "from leaderboard")
+    assert not isinstance(caught.value, QueryError)
+    refresh(tmp_path)
+    assert run_query(tmp_path, "from leaderboard").num_rows == 2
 
 
 def test_a_store_without_results_says_what_to_do(tmp_path: Path) -> None:

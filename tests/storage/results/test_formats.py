@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import duckdb
+import pytest
+
+from storage.results.formats import FORMATS, formatted
+
+
+def as_json(sql: str) -> list[dict[str, Any]]:
+    def refuse(constant: str) -> None:
+        raise AssertionError(f"{constant} is no JSON")
+
+    with duckdb.connect() as connection:
+        rows: list[dict[str, Any]] = json.loads(
+            formatted(connection.sql(sql).to_arrow_table(), "json"), parse_constant=refuse
+        )
+    return rows
+
+
+def test_what_is_no_finite_number_is_null_at_any_depth() -> None:
+    sql = """
+        select 'nan'::double a, 'inf'::double b, ['-inf'::double, 1] c,
+            {'x': ['nan'::float]} d, map{'k': 'inf'::float} e
+    """
+    assert as_json(sql) == [{"a": None, "b": None, "c": [None, 1.0], "d": {"x": [None]}, "e": {"k": None}}]
+
+
+def test_times_that_python_has_not_are_written_as_duckdb_does() -> None:
+    sql = """
+        select timestamp 'infinity' a, date '-infinity' b, [date 'infinity', date '2026-03-01'] c,
+            {'x': timestamp '290000-01-01'} d, timestamp_ns '2026-03-01 00:00:00.123456789' e
+        union all select null, null, null, null, null
+    """
+    assert as_json(sql) == [
+        {
+            "a": "infinity",
+            "b": "-infinity",
+            "c": ["infinity", "2026-03-01"],
+            "d": {"x": "290000-01-01 00:00:00"},
+            "e": "2026-03-01 00:00:00.123456789",
+        },
+        dict.fromkeys("abcde"),
+    ]
+
+
+def test_columns_of_one_name_are_told_apart() -> None:
+    assert as_json("select 1 a, 2 a, 3 a_1, 4 a") == [{"a": 1, "a_2": 2, "a_1": 3, "a_3": 4}]
+
+
+def test_maps_are_objects_whatever_their_keys() -> None:
+    assert as_json("select map{date '2026-03-01': 1} a, map{} b, [map{1: 2}] c") == [
+        {"a": {"2026-03-01": 1}, "b": {}, "c": [{"1": 2}]}
+    ]
+
+
+@pytest.mark.parametrize("format_", sorted(FORMATS.keys() - {"parquet"}))
+def test_every_type_that_duckdb_has_can_be_written_as_text(format_: str) -> None:
+    with duckdb.connect() as connection:
+        columns = [row[0] for row in connection.execute("describe from test_all_types()").fetchall()]
+        for column in columns:
+            table = connection.sql(f'select "{column}" from test_all_types()').to_arrow_table()
+            assert formatted(table, format_)
