@@ -70,8 +70,8 @@ def test_a_night_that_is_stopped_while_its_server_starts_ends_with_it(home, tmp_
     while not any("flows.server_process" in line for _, line in command.survivors()):
         assert command.process.poll() is None
     command.process.send_signal(signal.SIGTERM)
-    # Less than what a server is given to start in: nobody waits for one that is not wanted any more.
-    output, _ = command.process.communicate(timeout=60)
+    # Less than the 90 s that a server is given to start in: nobody waits for one that is not wanted any more.
+    output, _ = command.process.communicate(timeout=80)
     assert command.process.returncode == 128 + signal.SIGTERM, output
     assert "Stopped by SIGTERM" in output
     assert command.wait_until_gone() == []
