@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 from storage.errors import ConfigurationError, NightquantError
@@ -131,7 +131,7 @@ def _start(timeout_s: float) -> subprocess.Popen[str]:
             f"Prefect's home {home} cannot be written: {error.strerror}.", hint="Set PREFECT_HOME to a folder that can."
         ) from error
     # One at a time: two servers that migrate a fresh database at once break each other.
-    with host_lock("prefect-server-start"), ExitStack() as stack:
+    with host_lock("prefect-server-start"):
         process = subprocess.Popen(
             [sys.executable, "-m", "flows.server_process"],
             stdin=subprocess.PIPE,
@@ -144,9 +144,9 @@ def _start(timeout_s: float) -> subprocess.Popen[str]:
             watchdog = threading.Timer(timeout_s, process.kill)
             # A stop may come at any moment: what is left running then must not keep this process waiting.
             watchdog.daemon = True
-            stack.callback(watchdog.cancel)
             watchdog.start()
             port = process.stdout.readline().strip() if process.stdout else ""
+            watchdog.cancel()
         except BaseException:  # a server that is still being set up needs no soft end
             process.kill()
             process.wait()

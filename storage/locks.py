@@ -53,6 +53,37 @@ def host_lock(name: str, *, on_wait: Callable[[], None] | None = None, folder: P
         os.close(descriptor)
 
 
+@contextmanager
+def passing_lock(path: Path) -> Iterator[None]:
+    """Hold the lock file `path`, in a folder that exists, while the block runs; it is gone afterwards.
+
+    For what is wanted once and then never again (a download, a training), whose lock files would else pile up.
+
+    Raises
+    ------
+    OSError
+        The lock file cannot be made or opened.
+    """
+    while True:
+        with path.open("ab") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not _is_at(lock.fileno(), path):
+                # Its last holder has removed it, and somebody may hold a new one.
+                continue
+            try:
+                yield
+            finally:
+                path.unlink(missing_ok=True)
+            return
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
 def _shared_folder() -> Path:
     runtime = Path("/run/lock")
     return runtime if os.access(runtime, os.W_OK | os.X_OK) else Path(tempfile.gettempdir())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import random
 import time
@@ -15,6 +14,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from storage.digest import file_digest
 from storage.errors import ConfigurationError, InputError, StoreError
+from storage.locks import passing_lock
 from storage.remote import Broken, Refused, Stream, open_stream
 
 Listener = Callable[[float, float, str], None]
@@ -122,29 +122,6 @@ def _check_local(path: Path, sha256: str | None, max_bytes: int) -> str:
     return digest
 
 
-@contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Hold the lock file `path` while the block runs; it is gone afterwards."""
-    while True:
-        with path.open("ab") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if not _is_at(lock.fileno(), path):
-                # Its last holder has removed it, and somebody may hold a new one.
-                continue
-            try:
-                yield
-            finally:
-                path.unlink()
-            return
-
-
-def _is_at(descriptor: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), path.stat())
-    except FileNotFoundError:
-        return False
-
-
 @dataclass(frozen=True)
 class _Download:
     uri: str
@@ -160,7 +137,7 @@ class _Download:
         part = self.target.with_name(self.target.name + ".part")
         try:
             part.parent.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(_alone(self.target.with_name(self.target.name + ".lock")))
+            stack.enter_context(passing_lock(self.target.with_name(self.target.name + ".lock")))
             if not self.target.exists():
                 part.touch()
                 self._complete(part)

@@ -57,8 +57,6 @@ def _is_quantized(path: str, found: dict[str, nn.Module]) -> bool:
 def _reason(leaf: Leaf, head: str, plan: Plan) -> str:
     if because := unsound.reason(leaf.type):
         return because
-    if leaf.type == "PReLU":
-        return "torch's quantized PReLU loses negative slopes and cannot be saved"
     if any(path == name or path.startswith(f"{name}.") for name in plan.excluded for path in (leaf.name, head)):
         return "excluded by the recipe"
     if leaf.name in plan.outside:

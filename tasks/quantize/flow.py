@@ -33,11 +33,8 @@ _PASSING_FUNCTIONS = frozenset({
     "max_pool3d", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "interpolate",
     "channel_shuffle", "pixel_shuffle", "mean", "boolean_dispatch",
 })  # fmt: skip
-# Left float by any flow. torch's quantized PReLU rounds negative slopes to 0, takes no slope per channel, and keeps its
-# weight and range outside of the state dict.
-_STAYING = unsound.MODULES | {nn.PReLU}
 # Have a place in eager mode's mapping, but none that a recipe's observers fit.
-_UNMAPPED: tuple[type[nn.Module], ...] = (nn.PReLU, nn.Embedding, nn.EmbeddingBag)
+_UNMAPPED: tuple[type[nn.Module], ...] = (nn.Embedding, nn.EmbeddingBag)
 
 
 @dataclass(frozen=True)
@@ -129,7 +126,7 @@ def _unsound(model: nn.Module, exclude: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(
         path
         for path, module in model.named_modules()
-        if type(module) in _STAYING and not any(f"{path}.".startswith(f"{name}.") for name in exclude)
+        if type(module) in unsound.MODULES and not any(f"{path}.".startswith(f"{name}.") for name in exclude)
     )
 
 

@@ -7,9 +7,9 @@ onednn and qnnpack use the whole range. So it is read from the engine's own defa
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from torch import nn
 from torch.ao.quantization import (
     HistogramObserver,
     MinMaxObserver,
@@ -68,8 +68,9 @@ def mapping_for(recipe: StaticRecipe | QatRecipe) -> QConfigMapping:
     for kind, given in mapping.object_type_qconfigs.items():
         if given is usual or given == usual:
             mapping.set_object_type(kind, qconfig)
-    for kind in unsound.MODULES | unsound.FUNCTIONS | {nn.PReLU}:
-        mapping.set_object_type(kind, None)
+    untrusted: tuple[Callable[..., Any], ...] = (*unsound.MODULES, *unsound.FUNCTIONS)
+    for each in untrusted:
+        mapping.set_object_type(each, None)
     return mapping.set_global(qconfig)
 
 

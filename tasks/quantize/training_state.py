@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 
 from storage.artifacts import ArtifactStore
 from storage.errors import unwritable
+from storage.locks import passing_lock
 from tasks.tensor_files import save_tensors
 
 _FILE = "epoch.safetensors"
@@ -93,34 +93,13 @@ def alone(store: ArtifactStore, digest: str) -> Iterator[Path]:
     StoreError
         The store cannot be written.
     """
-    path = store.work_folder(digest).with_suffix(".lock")
-    try:
-        lock = _locked(path)
-    except OSError as error:
-        raise unwritable(store.root, error) from error
-    try:
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(passing_lock(store.work_folder(digest).with_suffix(".lock")))
+        except OSError as error:
+            raise unwritable(store.root, error) from error
         # Again, for whoever was waited for has removed it.
         yield store.work_folder(digest)
-    finally:
-        path.unlink(missing_ok=True)
-        os.close(lock)
-
-
-def _locked(path: Path) -> int:
-    """A descriptor that holds the lock of the file at `path`; closing it frees the lock."""
-    while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-            if os.path.samestat(os.fstat(descriptor), path.stat()):
-                return descriptor
-        except FileNotFoundError:
-            pass
-        except BaseException:
-            os.close(descriptor)
-            raise
-        # Its last holder has removed the file, and somebody may hold a new one.
-        os.close(descriptor)
 
 
 def snapshot(model: nn.Module) -> dict[str, Tensor]:

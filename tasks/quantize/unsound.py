@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import nn
 from torch.nn import functional
 
+_TRANSPOSED = "torch's quantized kernels for it are wrong for some shapes"
 # Of transposed convolutions, fbgemm's kernels write outside their memory where kernel and stride are 2 (the usual
 # upsampling), and onednn's compute garbage where channels in and out differ: `python -m benchmarks.transposed`.
-MODULES: frozenset[type[nn.Module]] = frozenset({nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d})
+# The quantized PReLU rounds negative slopes to 0, takes no slope per channel, and keeps its weight and range outside of
+# the state dict.
+MODULES: Mapping[type[nn.Module], str] = {
+    nn.ConvTranspose1d: _TRANSPOSED,
+    nn.ConvTranspose2d: _TRANSPOSED,
+    nn.ConvTranspose3d: _TRANSPOSED,
+    nn.PReLU: "torch's quantized PReLU loses negative slopes and cannot be saved",
+}
 FUNCTIONS: frozenset[Callable[..., Any]] = frozenset(
     {functional.conv_transpose1d, functional.conv_transpose2d, functional.conv_transpose3d}
 )
@@ -18,6 +26,4 @@ FUNCTIONS: frozenset[Callable[..., Any]] = frozenset(
 
 def reason(type_name: str) -> str:
     """Why a module of the type of that name stays float; "" where nothing is wrong with its kernels."""
-    if type_name in {kind.__name__ for kind in MODULES}:
-        return f"torch's quantized kernels for {type_name} are wrong for some shapes"
-    return ""
+    return next((why for kind, why in MODULES.items() if kind.__name__ == type_name), "")
