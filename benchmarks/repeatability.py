@@ -14,9 +14,9 @@ from statistics import median
 
 from storage.artifacts import ArtifactStore
 from tasks.benchmark import BenchmarkCandidate, benchmark
-from tasks.benchmark.machine import this_machine
 from tasks.checkpoint import obtain
 from tasks.evaluate import evaluate
+from tasks.machine import this_machine
 from tasks.prepare import prepare
 from tasks.quantize import quantize
 from tasks.refs import ArtifactRef, BenchmarkResult

@@ -105,7 +105,7 @@ def _plain(folder: Path) -> Sequence[npt.ArrayLike]:
 
 
 def _nightquant(folder: Path) -> Sequence[npt.ArrayLike]:
-    from tasks.prepare.tokenize import tokenize
+    from tasks.domains.language_model.tokenize import tokenize
 
     with tempfile.TemporaryDirectory(prefix="tokenize-") as made:
         lengths = tokenize(_texts(folder), Path(made))
@@ -124,7 +124,7 @@ METHODS: MappingProxyType[str, Callable[[Path], Sequence[npt.ArrayLike]]] = Mapp
 
 
 def _texts(folder: Path) -> dict[str, Path]:
-    from tasks.prepare.text import find_texts
+    from tasks.domains.language_model.corpus import find_texts
 
     return find_texts(folder)
 
@@ -136,7 +136,7 @@ def _run_alone(name: str, folder: Path) -> dict[str, Any]:
 
 
 def _measured(method: Callable[[Path], Sequence[npt.ArrayLike]], folder: Path) -> dict[str, float | str]:
-    from tasks.prepare import text, tokenize  # noqa: F401 - imports are not what is measured
+    from tasks.prepare import tokenize  # noqa: F401 - imports are not what is measured
 
     wall, cpu = time.perf_counter(), _cpu_seconds()
     encoded = method(folder)

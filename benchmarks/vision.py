@@ -33,10 +33,10 @@ from tasks.evaluate import compare, evaluate
 from tasks.prepare import prepare
 from tasks.quantize import quantize, quantized_engine
 from tasks.quantize.engine import instruction_set
-from tasks.quantize.flow import make_plan
-from tasks.quantize.quiet import quiet
-from tasks.quantize.script import read_script, write_script
-from tasks.quantize.static import finished, observed
+from tasks.quantize.graph.plan import make_plan
+from tasks.quantize.methods.static import finished, observed
+from tasks.quantize.warnings import quiet
+from tasks.runtimes.script import read_script, write_script
 from tasks.threads import intra_op_threads
 from tasks.workload import read_workload
 from tasks.workload.recipe import StaticRecipe

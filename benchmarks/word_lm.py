@@ -30,10 +30,10 @@ from torch import Tensor, nn
 
 from storage.artifacts import ArtifactStore
 from tasks.checkpoint import load_state, obtain
+from tasks.domains.language_model.corpus import load_ids
 from tasks.evaluate import evaluate
 from tasks.models import build, example_inputs
 from tasks.prepare import prepare
-from tasks.prepare.text import load_ids
 from tasks.quantize import load, quantize, quantized_engine
 from tasks.refs import CheckpointRef, DatasetRef, QuantizedRef
 from tasks.threads import available_cores, intra_op_threads

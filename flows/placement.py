@@ -16,7 +16,7 @@ from typing import Any
 
 from flows.settings import Settings
 from storage.errors import MeasurementError
-from tasks.benchmark.machine import fingerprint
+from tasks.machine import fingerprint
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 

@@ -24,8 +24,8 @@ from storage.report import write_report
 from storage.results.writer import ResultsStore
 from storage.root import StoreRoot
 from tasks.benchmark import BenchmarkCandidate
+from tasks.bundle import BundleRef
 from tasks.gate import GateDecision
-from tasks.package import BundleRef
 from tasks.record import Row, RunInfo, WorkloadResult
 from tasks.refs import (
     BenchmarkResult,
@@ -250,12 +250,12 @@ def report(run: RunInfo, store: str) -> str:
 def package(
     workload: Workload, result: WorkloadResult, decision: GateDecision, rows: list[Row], run: RunInfo, store: str
 ) -> BundleRef:
-    """Prefect task over `tasks.package.package`."""
+    """Prefect task over `tasks.bundle.package`."""
     candidate = next(
         one for one in result.candidates if (one.recipe, one.runtime) == (decision.recipe, decision.runtime)
     )
     bundle: BundleRef = _run(
-        "tasks.package:package",
+        "tasks.bundle:package",
         f"{workload.name} · {decision.candidate}: package",
         workload=workload,
         quantized=candidate.quantized,

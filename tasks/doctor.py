@@ -13,7 +13,6 @@ from packaging.specifiers import SpecifierSet
 
 from storage.errors import MeasurementError
 from storage.locks import host_lock
-from tasks.benchmark.machine import Evidence, Machine, installed_version, observe
 from tasks.benchmark.messages import Subject
 from tasks.benchmark.profile import Profile
 from tasks.benchmark.protocol import measure
@@ -21,6 +20,7 @@ from tasks.benchmark.result import WIDEST, aa_ratio, verdict_of
 from tasks.benchmark.stage import LOCK
 from tasks.benchmark.statistics import Ratio, speed_ratio
 from tasks.doctor_model import FLOAT, INT8
+from tasks.machine import Evidence, Machine, installed_version, observe
 
 # The set of versions outside of which Prefect's server does not run.
 PINS = {"prefect": ">=3.8.8,<4", "fastapi": ">=0.139,<0.151", "sqlalchemy": ">=2.0,<2.1"}

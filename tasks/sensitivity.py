@@ -215,7 +215,7 @@ def _first(output: Any) -> Tensor:
 
 def _inputs(workload: Workload, dataset: DatasetRef, store: ArtifactStore) -> Iterator[tuple[Tensor, ...]]:
     if workload.purpose == "image-classification":
-        from tasks.prepare.images import load_images
+        from tasks.domains.image_classification.images import load_images
 
         split = load_images(dataset, "calibration", store)
         for images, _ in islice(split.batches(_BATCH_SIZE), _BATCHES):

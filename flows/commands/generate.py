@@ -98,7 +98,7 @@ def _text(
     from rich.console import Console
 
     from flows.console import reporter_for
-    from tasks.generate import generate
+    from tasks.domains.language_model.generate import generate
 
     label = f"{workload.name} · {recipe.name}: preparing"
     with reporter_for(Console(stderr=True)) as reporter:

@@ -12,7 +12,7 @@ import click
 from flows.options import format_option, store_option
 
 if TYPE_CHECKING:
-    from tasks.verify import VerificationReport
+    from tasks.bundle.verify import VerificationReport
 
 
 @click.group()
@@ -107,7 +107,7 @@ def verify(context: click.Context, path: Path, public_key: Path | None, format: 
     Example:
       nightquant handoff verify word-lm-2026-11-21-0123456789ab --public-key signing-key.pub
     """
-    from tasks.verify import verify as verify_bundle
+    from tasks.bundle.verify import verify as verify_bundle
 
     report = verify_bundle(path, public_key)
     click.echo(json.dumps(_as_json(report), indent=1) if format == "json" else _as_text(report))

@@ -11,12 +11,12 @@ from storage.artifacts import ArtifactStore
 from storage.errors import InputError, MeasurementError
 from storage.locks import host_lock
 from tasks.benchmark.children import Limit
-from tasks.benchmark.machine import Evidence, fingerprint, observe
 from tasks.benchmark.messages import LaunchReport, Subject
 from tasks.benchmark.profile import Profile, profile_named
 from tasks.benchmark.protocol import Measured, measure, measure_memory
 from tasks.benchmark.result import aa_ratio, timings_of, verdict_of
 from tasks.benchmark.throughput import further_settings, subjects_at
+from tasks.machine import Evidence, fingerprint, observe
 from tasks.progress import Progress, silent
 from tasks.refs import ArtifactRef, BenchmarkResult, DatasetRef, Frozen, Timing
 from tasks.workload.recipe import Runtime

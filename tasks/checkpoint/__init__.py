@@ -6,8 +6,8 @@ from collections.abc import Callable
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from tasks.lazy import resolve
 from tasks.progress import Progress, silent
+from tasks.registry import resolve
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,7 +21,7 @@ OBTAINERS = MappingProxyType(
         "train": "tasks.checkpoint.trained:obtain_trained",
         "uri": "tasks.checkpoint.fetched:obtain_fetched",
         "seeded": "tasks.checkpoint.seeded:obtain_seeded",
-        "torchvision-weights": "tasks.checkpoint.published:obtain_published",
+        "torchvision-weights": "tasks.domains.image_classification.published:obtain_published",
     }
 )
 

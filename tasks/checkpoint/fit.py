@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from storage.errors import InputError
+from tasks.checkpoint.blank import build_blank
 from tasks.models import build
-from tasks.models.blank import build_blank
 from tasks.refs import DatasetRef
 from tasks.workload import Workload
 from tasks.workload.model import WordLanguageModelSpec

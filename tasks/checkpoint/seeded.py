@@ -8,11 +8,11 @@ from torch import Tensor
 from storage.artifacts import ArtifactStore
 from storage.digest import source_digest
 from tasks.checkpoint.artifact import find_or_make
+from tasks.checkpoint.blank import build_blank
 from tasks.models import build
-from tasks.models.blank import build_blank
-from tasks.models.sources import model_sources
 from tasks.progress import Progress
 from tasks.refs import CheckpointRef, DatasetRef
+from tasks.sources import model_sources
 from tasks.workload import Workload
 from tasks.workload.model import LstmSpec, SeededCheckpoint
 
@@ -39,7 +39,7 @@ def draw_weights(workload: Workload, dataset: DatasetRef, seed: int) -> dict[str
     """The initial state dict for `seed`; the global generator is left as it was."""
     if isinstance(workload.model, LstmSpec):
         # PyTorch's recipe draws its inputs first, so its weights depend on the shape of the input.
-        from tasks.models.lstm import seeded_state
+        from tasks.domains.sequence.model import seeded_state
 
         return seeded_state(workload, seed)
     with torch.random.fork_rng(devices=[]):

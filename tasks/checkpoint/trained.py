@@ -10,13 +10,13 @@ from storage.artifacts import ArtifactStore
 from storage.digest import source_digest
 from storage.errors import ConfigurationError
 from tasks.checkpoint.artifact import find_or_make
+from tasks.checkpoint.blank import build_blank
+from tasks.device import training_device
 from tasks.models import build
-from tasks.models.blank import build_blank
-from tasks.models.sources import model_sources
 from tasks.progress import Progress
 from tasks.refs import CheckpointRef, DatasetRef
+from tasks.sources import model_sources
 from tasks.train import TRAINERS, train
-from tasks.train.device import training_device
 from tasks.workload import Workload
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from tasks.evaluate.comparison import compare, compare_all
-from tasks.lazy import resolve
 from tasks.progress import Progress, silent
+from tasks.registry import resolve
 
 if TYPE_CHECKING:
     from storage.artifacts import ArtifactStore
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 __all__ = ["EVALUATORS", "compare", "compare_all", "evaluate"]
 
 EVALUATORS = {
-    "language-model": "tasks.evaluate.language_model:evaluate_language_model",
-    "sequence": "tasks.evaluate.sequence:evaluate_sequence",
-    "image-classification": "tasks.evaluate.classification:evaluate_classification",
+    "language-model": "tasks.domains.language_model.evaluation:evaluate_language_model",
+    "sequence": "tasks.domains.sequence.evaluation:evaluate_sequence",
+    "image-classification": "tasks.domains.image_classification.evaluation:evaluate_classification",
 }
 
 

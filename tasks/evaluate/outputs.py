@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from storage.artifacts import artifact_digest
 from storage.errors import MeasurementError
-from tasks.quantize.returned import returned_tensors
+from tasks.outputs import returned_tensors
 from tasks.refs import ArtifactRef, QuantizedRef
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from typing import Protocol
 import torch
 
 from storage.artifacts import ArtifactStore
-from tasks.lazy import resolve
 from tasks.progress import Progress, silent
 from tasks.refs import DatasetRef, ModuleCoverage
+from tasks.registry import resolve
 from tasks.workload.recipe import Recipe
 from tasks.workload.workload import Workload
 
@@ -60,10 +60,10 @@ class Method(Protocol):
 
 # Imported only when a recipe asks for it: a benchmark child that loads a float model needs no quantizer.
 METHODS: dict[str, str] = {
-    "none": "tasks.quantize.plain:Plain",
-    "dynamic": "tasks.quantize.dynamic:Dynamic",
-    "static": "tasks.quantize.static:Static",
-    "qat": "tasks.quantize.qat:Qat",
+    "none": "tasks.quantize.methods.float:Plain",
+    "dynamic": "tasks.quantize.methods.dynamic:Dynamic",
+    "static": "tasks.quantize.methods.static:Static",
+    "qat": "tasks.quantize.methods.qat:Qat",
 }
 
 

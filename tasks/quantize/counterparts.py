@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from tasks.quantize import eager, fx
-from tasks.quantize.attribution import has_quantized_kernel, modules_by_float_path
-from tasks.quantize.flow import make_plan
+from tasks.quantize.graph import eager_mode as eager
+from tasks.quantize.graph import fx
+from tasks.quantize.graph.attribution import has_quantized_kernel, modules_by_float_path
+from tasks.quantize.graph.plan import make_plan
 from tasks.workload.recipe import QatRecipe, Recipe, StaticRecipe
 
 

@@ -20,7 +20,7 @@ from torch.ao.quantization import disable_fake_quant, disable_observer, enable_f
 from torch.nn.functional import cross_entropy
 
 from storage.errors import QuantizationError
-from tasks.prepare.images import load_images, training_batches
+from tasks.domains.image_classification.images import load_images, training_batches
 from tasks.quantize.base import Context
 from tasks.quantize.training_state import TrainingState, snapshot
 from tasks.workload.recipe import QatRecipe

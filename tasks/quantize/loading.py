@@ -12,10 +12,10 @@ from storage.errors import QuantizationError
 from tasks.models import build
 from tasks.quantize.base import method_named
 from tasks.quantize.engine import bind_engine, quantized_engine
-from tasks.quantize.quiet import quiet
-from tasks.quantize.script import read_script
 from tasks.quantize.state import restore_state
 from tasks.quantize.structure import SCRIPT, WEIGHTS, Structure
+from tasks.quantize.warnings import quiet
+from tasks.runtimes.script import read_script
 from tasks.workload.recipe import Runtime
 
 

@@ -16,17 +16,17 @@ from storage.artifacts import ArtifactStore, artifact_digest
 from storage.digest import source_digest
 from storage.errors import QuantizationError
 from tasks.models import build, example_inputs
-from tasks.models.sources import model_sources
+from tasks.outputs import returned_tensors
 from tasks.progress import Progress, silent
 from tasks.quantize.base import Context, method_named
 from tasks.quantize.engine import instruction_set, quantized_engine
 from tasks.quantize.loading import open_model
-from tasks.quantize.quiet import quiet
-from tasks.quantize.returned import returned_tensors
-from tasks.quantize.script import write_script
 from tasks.quantize.state import flatten_state, versions_of
 from tasks.quantize.structure import SCRIPT, WEIGHTS, Structure, TensorSpec
+from tasks.quantize.warnings import quiet
 from tasks.refs import CheckpointRef, DatasetRef, QuantizedRef
+from tasks.runtimes.script import write_script
+from tasks.sources import model_sources
 from tasks.tensor_files import save_tensors
 from tasks.workload.recipe import Recipe, Runtime
 from tasks.workload.workload import Workload

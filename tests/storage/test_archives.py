@@ -73,8 +73,6 @@ def test_another_ending_is_refused(bundle: Path, tmp_path: Path):
 
 
 def test_verifying_needs_neither_prefect_nor_duckdb_nor_torch_in_this_process():
-    code = (
-        "import sys, tasks.verify, storage.archives; print(sorted({'torch', 'prefect', 'duckdb'} & set(sys.modules)))"
-    )
+    code = "import sys, tasks.bundle.verify, storage.archives; print(sorted({'torch', 'prefect', 'duckdb'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tasks import doctor
-from tasks.benchmark.machine import Evidence, Pressure, observe
 from tasks.benchmark.statistics import Ratio
 from tasks.doctor import Check, trusted
+from tasks.machine import Evidence, Pressure, observe
 
 
 @pytest.fixture(scope="module")

@@ -14,11 +14,11 @@ from safetensors.torch import load_file, save_file
 from storage.artifacts import ArtifactStore, artifact_digest
 from storage.errors import MeasurementError
 from tasks.benchmark import BenchmarkCandidate, benchmark, benchmark_with_rerun
-from tasks.benchmark.machine import fingerprint
 from tasks.benchmark.messages import Subject
 from tasks.benchmark.throughput import subjects_at
 from tasks.checkpoint import obtain
 from tasks.evaluate import evaluate
+from tasks.machine import fingerprint
 from tasks.prepare import prepare
 from tasks.quantize import quantize
 from tasks.refs import ArtifactRef, DatasetRef

@@ -13,7 +13,7 @@ from tasks.models import example_inputs
 from tasks.prepare import prepare
 from tasks.quantize.base import Context
 from tasks.quantize.engine import quantized_engine
-from tasks.quantize.quiet import quiet
+from tasks.quantize.warnings import quiet
 from tasks.refs import DatasetRef
 from tasks.workload import Workload
 

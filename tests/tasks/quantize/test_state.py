@@ -17,8 +17,8 @@ from torch.ao.nn.quantized import EmbeddingBag
 
 from storage.errors import QuantizationError
 from tasks.quantize.engine import quantized_engine
-from tasks.quantize.quiet import quiet
 from tasks.quantize.state import flatten_state, restore_state, versions_of
+from tasks.quantize.warnings import quiet
 
 sizes = st.integers(1, 5)
 shapes = st.lists(sizes, min_size=1, max_size=4)

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tasks.quantize.eager import observed
-from tasks.quantize.flow import make_plan
+from tasks.quantize.graph.eager_mode import observed
+from tasks.quantize.graph.plan import make_plan
+from tasks.quantize.graph.smoke_test import try_out
+from tasks.quantize.methods.static import Static, finished
 from tasks.quantize.state import flatten_state, restore_state, versions_of
-from tasks.quantize.static import Static, finished
-from tasks.quantize.trial import try_out
 from tasks.workload.recipe import StaticRecipe
 from tests.tasks.quantize import networks
 

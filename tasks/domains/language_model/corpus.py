@@ -1,0 +1,129 @@
+"""Text corpora in WikiText's layout, and reading prepared corpora back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import pyarrow.parquet as pq
+
+from storage.artifacts import ArtifactStore, artifact_digest
+from storage.digest import file_digest, source_digest
+from storage.errors import InputError
+from tasks.archive import open_source
+from tasks.domains.language_model import blocks, key_table, spans, tokenize
+from tasks.progress import Progress, silent
+from tasks.refs import DatasetRef
+from tasks.workload import Workload
+from tasks.workload.data import TextCorpus
+
+if TYPE_CHECKING:
+    import torch
+
+KIND = "corpus"
+SPLITS = ("train", "valid", "test")
+
+_LAYOUTS = ("{}.txt", "wiki.{}.tokens")
+
+
+def prepare_text(workload: Workload, store: ArtifactStore, progress: Progress = silent) -> DatasetRef:
+    """Tokenize the texts of a directory or an archive.
+
+    Raises
+    ------
+    ConfigurationError
+        The URI is not allowed, or its ``sha256`` is missing though it is remote.
+    InputError
+        The texts cannot be had, are not UTF-8, or a split is empty.
+    """
+    data = workload.data
+    if not isinstance(data, TextCorpus):
+        raise TypeError(f"not a text corpus: {data.kind}")
+    with open_source(
+        data.uri, store.root / "downloads", sha256=data.sha256, max_bytes=data.max_bytes, progress=progress
+    ) as source:
+        if source.sha256:
+            return corpus(lambda: find_texts(source.folder(), data.uri), {"archive": source.sha256}, store, progress)
+        texts = find_texts(source.folder(), data.uri)
+        digests = {split: file_digest(path) for split, path in texts.items()}
+        return corpus(lambda: texts, {"texts": digests}, store, progress)
+
+
+def find_texts(folder: Path, shown: str = "") -> dict[str, Path]:
+    """The three texts of a corpus, in the order in which ids are given; they may lie up to two folders down.
+
+    Raises
+    ------
+    InputError
+        There are no three such texts, or several sets of them.
+    """
+    shown = shown or str(folder)
+    for depth in ("", "*/", "*/*/"):
+        found = [
+            {split: first.parent / name.format(split) for split in SPLITS}
+            for name in _LAYOUTS
+            for first in sorted(folder.glob(depth + name.format(SPLITS[0])))
+            if all((first.parent / name.format(split)).is_file() for split in SPLITS)
+        ]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            places = ", ".join(str(texts["train"].relative_to(folder)) for texts in found)
+            raise InputError(f"{shown}: holds several corpora: {places}.", hint="Give the folder of one of them.")
+    raise InputError(
+        f"{shown}: holds no corpus.",
+        hint="Expected train.txt, valid.txt and test.txt, or wiki.train.tokens, wiki.valid.tokens and "
+        "wiki.test.tokens, side by side.",
+    )
+
+
+def corpus(
+    find: Callable[[], Mapping[str, Path]],
+    source: Mapping[str, Any],
+    store: ArtifactStore,
+    progress: Progress = silent,
+) -> DatasetRef:
+    """The corpus artifact of the texts that `find` gives; `source` says what decides their content.
+
+    Raises
+    ------
+    InputError
+        A text is not UTF-8, or a split is empty.
+    """
+    made_from = {**source, "made_by": source_digest(blocks, key_table, spans, tokenize)}
+    digest = artifact_digest(KIND, made_from)
+    if store.find(KIND, digest) is None:
+        texts = find()
+        with store.create(KIND, digest, made_from) as folder:
+            lengths = tokenize.tokenize(texts, folder, progress=progress)
+            for split, length in lengths.items():
+                if not length:
+                    raise InputError(f"{texts[split]}: the {split} split is empty.")
+    return describe(digest, store)
+
+
+def describe(digest: str, store: ArtifactStore) -> DatasetRef:
+    """The reference of a corpus that is in the store."""
+    folder = store.path(KIND, digest)
+    splits = {split: len(np.load(folder / f"{split}.npy", mmap_mode="r")) for split in SPLITS}
+    words = pq.read_metadata(folder / tokenize.VOCABULARY_FILE).num_rows
+    return DatasetRef(kind=KIND, digest=digest, splits=splits, vocabulary=words)
+
+
+def load_ids(dataset: DatasetRef, split: str, store: ArtifactStore) -> torch.Tensor:
+    """The token ids of a split: int32 [tokens], mapped from the file, so that nothing is copied or read ahead.
+
+    The mapping is private: writing to the tensor never reaches the file.
+    """
+    import torch
+
+    path = store.path(dataset.kind, dataset.digest) / f"{split}.npy"
+    return torch.from_numpy(np.load(path, mmap_mode="c"))
+
+
+def load_vocabulary(dataset: DatasetRef, store: ArtifactStore) -> list[str]:
+    """The words of a corpus by id."""
+    table = pq.read_table(store.path(dataset.kind, dataset.digest) / tokenize.VOCABULARY_FILE, columns=["word"])
+    return cast(list[str], table.column("word").to_pylist())

@@ -1,0 +1,165 @@
+"""Sampling text from a word language model, word by word."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from storage.artifacts import ArtifactStore
+from storage.errors import ConfigurationError, MeasurementError
+from tasks.progress import Progress, silent
+from tasks.workload import Workload
+from tasks.workload.model import WordLanguageModelSpec
+from tasks.workload.recipe import Recipe
+
+END_OF_LINE = "<eos>"
+
+
+def sample_words(
+    model: nn.Module,
+    vocabulary: Sequence[str],
+    state_shape: tuple[int, int],
+    *,
+    words: int = 1000,
+    temperature: float = 1.0,
+    seed: int = 0,
+) -> Iterator[str]:
+    """Sample words one after the other, each fed back as the next input, from a first word drawn evenly.
+
+    The next word is drawn with weights ``exp(logits / temperature)``, as in the PyTorch tutorial "Dynamic Quantization
+    on an LSTM Word Language Model". Equal seeds draw equal random numbers, so two models can be compared side by side.
+
+    Parameters
+    ----------
+    vocabulary
+        The words by id.
+    state_shape
+        Layers and hidden size of the LSTM.
+    temperature
+        Above 0; below 1 likely words become likelier, above 1 less so.
+
+    Yields
+    ------
+    str
+        A word; `END_OF_LINE` where a line ends.
+
+    Raises
+    ------
+    ConfigurationError
+        The temperature is not above 0, or the number of words is negative.
+    MeasurementError
+        The model gives logits that are no numbers.
+    """
+    check_request(words, temperature)
+    return _sample(model, vocabulary, state_shape, words, temperature, seed)
+
+
+def check_request(words: int, temperature: float) -> None:
+    """Refuse, before any work, what cannot be sampled.
+
+    Raises
+    ------
+    ConfigurationError
+        The temperature is not above 0, or the number of words is negative.
+    """
+    if not (temperature > 0 and math.isfinite(temperature)):
+        raise ConfigurationError(
+            f"The temperature is {temperature}: expected a number above 0.", hint="1.0 samples as trained."
+        )
+    if words < 0:
+        raise ConfigurationError(f"The number of words is {words}: expected 0 or more.")
+
+
+def _sample(
+    model: nn.Module,
+    vocabulary: Sequence[str],
+    state_shape: tuple[int, int],
+    words: int,
+    temperature: float,
+    seed: int,
+) -> Iterator[str]:
+    generator = torch.Generator().manual_seed(seed)
+    layers, hidden_size = state_shape
+    h, c = torch.zeros(layers, 1, hidden_size), torch.zeros(layers, 1, hidden_size)
+    token = torch.randint(len(vocabulary), (1, 1), generator=generator)
+    for _ in range(words):
+        # Entered anew for each word: a generator must not leave its caller in inference mode between two words.
+        with torch.inference_mode():
+            logits, h, c = model(token, h, c)
+            token = torch.multinomial(word_weights(logits.flatten(), temperature), 1, generator=generator).view(1, 1)
+        yield vocabulary[int(token)]
+
+
+def word_weights(logits: Tensor, temperature: float) -> Tensor:
+    """``exp(logits / temperature)`` up to a common factor, float64 [V]: the largest is 1, so that none overflows.
+
+    Raises
+    ------
+    MeasurementError
+        A logit is NaN or infinite.
+    """
+    if not bool(torch.isfinite(logits).all()):
+        raise MeasurementError("The model gives logits that are no numbers.", hint="Try another recipe.")
+    return (logits.double() - logits.max()).div(temperature).exp()
+
+
+def as_text(words: Iterator[str]) -> Iterator[str]:
+    """Words as pieces of text: a space between words, a new line for `END_OF_LINE`."""
+    line_started = False
+    for word in words:
+        if word == END_OF_LINE:
+            yield "\n"
+            line_started = False
+        else:
+            yield f" {word}" if line_started else word
+            line_started = True
+
+
+def open_model(
+    workload: Workload, recipe: Recipe, store: ArtifactStore, progress: Progress = silent
+) -> tuple[nn.Module, list[str]]:
+    """The workload's model by a recipe, and its vocabulary; whatever is missing in the store is made first.
+
+    Of the recipe's runtimes, torchscript is preferred: its calls cost least, and a word is a call.
+
+    Raises
+    ------
+    ConfigurationError
+        The workload's model predicts no words.
+    """
+    from tasks.checkpoint import obtain
+    from tasks.domains.language_model.corpus import load_vocabulary
+    from tasks.prepare import prepare
+    from tasks.quantize import load, quantize
+
+    if not isinstance(workload.model, WordLanguageModelSpec):
+        raise ConfigurationError(
+            f'Workload "{workload.name}" ({workload.purpose}) generates no text.',
+            hint='Choose one whose model.kind is "word-lm".',
+        )
+    dataset = prepare(workload, store, progress)
+    checkpoint = obtain(workload, dataset, store, progress)
+    quantized = quantize(workload, recipe, dataset, checkpoint, store, progress)
+    runtime = "torchscript" if "torchscript" in recipe.runtimes else recipe.runtimes[0]
+    return load(store.path(quantized.kind, quantized.digest), runtime), load_vocabulary(dataset, store)
+
+
+def generate(
+    workload: Workload,
+    recipe: Recipe,
+    store: ArtifactStore,
+    *,
+    words: int,
+    temperature: float,
+    seed: int,
+    progress: Progress = silent,
+) -> Iterator[str]:
+    """Pieces of text sampled from the workload's model by a recipe; see `sample_words` and `open_model`."""
+    check_request(words, temperature)
+    model, vocabulary = open_model(workload, recipe, store, progress)
+    assert isinstance(workload.model, WordLanguageModelSpec)
+    state_shape = (workload.model.layers, workload.model.hidden_size)
+    return as_text(sample_words(model, vocabulary, state_shape, words=words, temperature=temperature, seed=seed))

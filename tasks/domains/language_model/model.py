@@ -1,0 +1,89 @@
+"""The LSTM word language model: Embedding, dropout, LSTM layers, dropout, Linear to the vocabulary."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+import torch
+from torch import Tensor, nn
+
+from tasks.workload.model import WordLanguageModelSpec
+
+if TYPE_CHECKING:
+    from storage.artifacts import ArtifactStore
+    from tasks.refs import DatasetRef
+    from tasks.workload.model import Model
+    from tasks.workload.workload import Workload
+
+_INITIAL_RANGE = 0.1
+
+
+class WordLanguageModel(nn.Module):
+    """Predicts each next word of a text.
+
+    The names of the submodules (``encoder``, ``rnn``, ``decoder``) are those of the PyTorch tutorial "Dynamic
+    Quantization on an LSTM Word Language Model", so that its checkpoints load as they are.
+
+    Parameters
+    ----------
+    vocabulary
+        Number of words, V.
+    embedding_size, hidden_size, layers, dropout
+        Width of the embedding, width H and depth L of the LSTM, share of activations dropped in training.
+    """
+
+    def __init__(self, vocabulary: int, embedding_size: int, hidden_size: int, layers: int, dropout: float) -> None:
+        super().__init__()
+        self.drop = nn.Dropout(dropout)
+        self.encoder = nn.Embedding(vocabulary, embedding_size)
+        # A single layer has nothing to drop between layers, and torch warns where it is asked to.
+        self.rnn = nn.LSTM(embedding_size, hidden_size, layers, dropout=dropout if layers > 1 else 0.0)
+        self.decoder = nn.Linear(hidden_size, vocabulary)
+        nn.init.uniform_(self.encoder.weight, -_INITIAL_RANGE, _INITIAL_RANGE)
+        nn.init.uniform_(self.decoder.weight, -_INITIAL_RANGE, _INITIAL_RANGE)
+        nn.init.zeros_(self.decoder.bias)
+
+    def forward(self, tokens: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Logits of the word after each token, and the state to carry on with.
+
+        Parameters
+        ----------
+        tokens
+            int64 [T, B].
+        h, c
+            float32 [L, B, H].
+
+        Returns
+        -------
+        tuple
+            logits float32 [T, B, V], h, c.
+        """
+        embedded = self.drop(self.encoder(tokens))
+        output, (h, c) = self.rnn(embedded, (h, c))
+        return self.decoder(self.drop(output)), h, c
+
+
+def build_word_lm(spec: Model, dataset: DatasetRef) -> WordLanguageModel:
+    """Build the network of `spec` for the data set's vocabulary."""
+    spec = cast(WordLanguageModelSpec, spec)
+    return WordLanguageModel(dataset.vocabulary, spec.embedding_size, spec.hidden_size, spec.layers, spec.dropout)
+
+
+def zero_state(spec: WordLanguageModelSpec, batch_size: int) -> tuple[Tensor, Tensor]:
+    """The state before any word: two float32 zeros [L, B, H]."""
+    shape = (spec.layers, batch_size, spec.hidden_size)
+    return torch.zeros(shape), torch.zeros(shape)
+
+
+def example_tokens(workload: Workload, dataset: DatasetRef, store: ArtifactStore, batch_size: int) -> dict[str, Tensor]:
+    """The first words of the test split, ``benchmark.sequence_length`` in each of `batch_size` columns, from zero.
+
+    A split that is too short is read again from its beginning.
+    """
+    from tasks.domains.language_model.corpus import load_ids
+
+    ids = load_ids(dataset, "test", store)
+    length = workload.benchmark.sequence_length
+    positions = torch.arange(length * batch_size) % len(ids)
+    h, c = zero_state(cast(WordLanguageModelSpec, workload.model), batch_size)
+    return {"tokens": ids[positions].long().view(batch_size, length).t().contiguous(), "h": h, "c": c}

@@ -1,0 +1,83 @@
+"""Python's own language reference as a corpus: real English text that every CPython carries."""
+
+from __future__ import annotations
+
+import random
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from storage.artifacts import ArtifactStore
+from storage.digest import digest_of, source_digest
+from storage.errors import ConfigurationError
+from tasks.domains.language_model.corpus import corpus
+from tasks.progress import Progress, silent
+from tasks.refs import DatasetRef
+from tasks.workload import Workload
+from tasks.workload.data import PydocTopics
+
+_HELD_OUT_SHARE = 0.1
+
+
+def prepare_pydoc(workload: Workload, store: ArtifactStore, progress: Progress = silent) -> DatasetRef:
+    """Split the topics of ``pydoc_data.topics`` into train, valid and test and tokenize them.
+
+    The same seed and the same Python give the same corpus; another Python's topics are another corpus.
+
+    Raises
+    ------
+    ConfigurationError
+        This Python was installed without its ``pydoc_data``.
+    """
+    data = workload.data
+    if not isinstance(data, PydocTopics):
+        raise TypeError(f"not pydoc topics: {data.kind}")
+    topics = _topics()
+    source = {
+        "topics": digest_of({"topics": topics}),
+        "seed": data.seed,
+        "split_by": source_digest(split_topics, _as_lines),
+    }
+    with tempfile.TemporaryDirectory(prefix="nightquant-") as folder:
+        return corpus(lambda: _write_texts(topics, data.seed, Path(folder)), source, store, progress)
+
+
+def split_topics(topics: Mapping[str, str], seed: int) -> dict[str, list[str]]:
+    """Names of the topics of each split, chosen by `seed`: valid and test get a tenth of the text each, or a bit less.
+
+    Topics differ in length by orders of magnitude, so it is the text that is shared out and not their number.
+    """
+    names = sorted(topics)
+    random.Random(seed).shuffle(names)
+    room = dict.fromkeys(("test", "valid"), _HELD_OUT_SHARE * sum(len(topics[name]) for name in names))
+    splits: dict[str, list[str]] = {"train": [], "valid": [], "test": []}
+    for name in names:
+        split = next((split for split, left in room.items() if len(topics[name]) <= left), "train")
+        splits[split].append(name)
+        if split in room:
+            room[split] -= len(topics[name])
+    return {split: sorted(chosen) for split, chosen in splits.items()}
+
+
+def _write_texts(topics: Mapping[str, str], seed: int, folder: Path) -> dict[str, Path]:
+    texts = {}
+    for split, names in split_topics(topics, seed).items():
+        texts[split] = folder / f"{split}.txt"
+        texts[split].write_text("".join(_as_lines(topics[name]) for name in names), encoding="utf-8", newline="")
+    return texts
+
+
+def _topics() -> dict[str, str]:
+    try:
+        from pydoc_data import topics
+    except ImportError as error:
+        raise ConfigurationError(
+            f"This Python ({sys.executable}) has no pydoc_data, from which the corpus is made.",
+            hint='Use a complete CPython, or a corpus of your own with data.kind = "text".',
+        ) from error
+    return dict(topics.topics)
+
+
+def _as_lines(text: str) -> str:
+    return text if text.endswith("\n") else text + "\n"

@@ -1,0 +1,1 @@
+"""One recurrent model on one random sequence."""

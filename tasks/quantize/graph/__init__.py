@@ -1,0 +1,1 @@
+"""Static quantization of a model's graph: trace, plan, fuse, observe, convert."""

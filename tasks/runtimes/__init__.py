@@ -1,0 +1,1 @@
+"""Runtimes: what executes a candidate."""

@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from datetime import date, timedelta
+from pathlib import Path
+
+import pytest
+
+from storage.bundles import BundleStore
+from storage.errors import BundleError
+from storage.manifest import check_manifest
+from tasks.bundle.verify import verify
+from tasks.gate import judge
+from tasks.workload.data import TextCorpus
+from tasks.workload.model import FetchedCheckpoint
+from tests.tasks.bundle.conftest import NIGHT, Made
+
+# Each verification starts a process that imports torch.
+pytestmark = pytest.mark.slow
+
+
+def test_a_bundle_holds_what_a_deploy_team_needs(published: Path, made: Made):
+    assert {path.name for path in published.iterdir()} == {
+        "model.ts",
+        "weights.safetensors",
+        "structure.json",
+        "manifest.json",
+        "golden.safetensors",
+        "MODEL_CARD.md",
+        "verify.py",
+        "SHA256SUMS",
+    }
+    manifest = json.loads((published / "manifest.json").read_bytes())
+    check_manifest(manifest)
+    assert manifest["sources"]["quantized"] == made.quantized.digest
+    assert manifest["engine"] == "qnnpack"
+    assert [entry["name"] for entry in manifest["model"]["inputs"]] == ["inputs", "h", "c"]
+    assert [entry["name"] for entry in manifest["model"]["outputs"]] == ["outputs", "h", "c"]
+    assert manifest["measurements"][0]["metrics"] == made.evaluation.metrics
+    assert "block_s" not in manifest["measurements"][0]
+    assert verify(published).ok
+
+
+def test_the_checksums_are_what_sha256sum_reads(published: Path):
+    done = subprocess.run(
+        ["sha256sum", "--strict", "-c", "SHA256SUMS"], cwd=published, capture_output=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_same_inputs_give_the_same_bytes(made: Made, tmp_path: Path):
+    refs = [made.package(BundleStore(tmp_path / name)) for name in ("one", "two")]
+    assert refs[0] == refs[1]
+    folders = [tmp_path / name / refs[0].location for name in ("one", "two")]
+    for path in folders[0].iterdir():
+        assert path.read_bytes() == (folders[1] / path.name).read_bytes(), path.name
+
+
+def test_the_same_content_on_another_night_is_kept(made: Made, tmp_path: Path):
+    bundles = BundleStore(tmp_path)
+    first = made.package(bundles)
+    again = made.package(bundles, night=NIGHT + timedelta(days=1), run_id="r2")
+    assert (first.outcome, again.outcome) == ("published", "kept")
+    assert first.version == again.version
+    assert bundles.versions("tiny") == [first.version]
+    current = bundles.current("tiny")
+    assert current is not None
+    assert len(current.history) == 1
+
+
+def test_content_that_comes_back_is_restored_and_content_that_was_withdrawn_is_not(
+    made: Made, other: Made, tmp_path: Path
+):
+    bundles = BundleStore(tmp_path)
+    first = made.package(bundles)
+    second = other.package(bundles, night=NIGHT + timedelta(days=1))
+    assert made.package(bundles, night=NIGHT + timedelta(days=2)).outcome == "restored"
+    assert other.package(bundles, night=NIGHT + timedelta(days=3)).version == second.version
+    bundles.roll_back("tiny", by="someone", reason="worse on our data")
+    kept = other.package(bundles, night=NIGHT + timedelta(days=4))
+    assert (kept.outcome, kept.version) == ("withdrawn", first.version)
+    assert sorted(bundles.versions("tiny")) == sorted([first.version, second.version])
+
+
+def test_a_model_that_does_not_compute_what_was_evaluated_is_not_published(made: Made, other: Made, tmp_path: Path):
+    bundles = BundleStore(tmp_path)
+    foreign = other.evaluation.outputs
+    source = other.store.path(foreign.kind, foreign.digest)
+    with made.store.create(foreign.kind, foreign.digest, {}) as folder:
+        (folder / "golden.safetensors").write_bytes((source / "golden.safetensors").read_bytes())
+    with pytest.raises(BundleError, match="differs by"):
+        made.package(bundles, evaluation=made.evaluation.model_copy(update={"outputs": foreign}))
+    assert bundles.workloads() == []
+    assert bundles.current("tiny") is None
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+
+def test_only_a_promoted_candidate_is_packaged(made: Made, tmp_path: Path):
+    held = judge(made.workload, made.rows(verdict="inconclusive"))[0]
+    with pytest.raises(BundleError, match="not promoted"):
+        made.package(BundleStore(tmp_path), decision=held)
+
+
+def test_versions_sort_by_night(made: Made, other: Made, tmp_path: Path):
+    bundles = BundleStore(tmp_path)
+    later = made.package(bundles, night=date(2027, 1, 1)).version
+    earlier = other.package(bundles, night=date(2026, 12, 31)).version
+    assert bundles.versions("tiny") == [earlier, later]
+
+
+def test_the_card_says_how_to_run_the_model_and_its_code_works(published: Path):
+    card = (published / "MODEL_CARD.md").read_text(encoding="utf-8")
+    assert "Apache-2.0" in card
+    assert "1.5 (1.4 to 1.6)" in card
+    code = re.search(r"```python\n(.*?)```", card, re.DOTALL)
+    assert code is not None
+    prefix = (
+        "from safetensors.torch import load_file\ngolden = load_file('golden.safetensors')\n"
+        "inputs, h, c = (golden[f'input.{name}'] for name in ('inputs', 'h', 'c'))\n"
+    )
+    suffix = "\nassert (outputs[0] - golden['output.0']).abs().max() < 0.05\n"
+    done = subprocess.run(
+        [sys.executable, "-c", prefix + code[1] + suffix], cwd=published, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_bundle_names_its_sources_without_passwords_and_signed_queries(made: Made, tmp_path: Path):
+    secret = "https://user:SECRET@host/x.pth?X-Amz-Signature=abc"
+    named = made.workload.model_copy(
+        update={
+            "data": TextCorpus(kind="text", uri=f"zip://inner.txt::{secret}"),
+            "checkpoint": FetchedCheckpoint(kind="uri", uri=secret, sha256="0" * 64),
+        }
+    )
+
+    folder = tmp_path / made.package(BundleStore(tmp_path), workload=named).location
+
+    manifest = json.loads((folder / "manifest.json").read_bytes())
+    assert manifest["workload"]["checkpoint"]["uri"] == "https://host/x.pth"
+    assert manifest["workload"]["data"]["uri"] == "zip://inner.txt::https://host/x.pth"
+    for path in folder.iterdir():
+        assert not re.search(rb"SECRET|X-Amz", path.read_bytes()), path.name

@@ -1,0 +1,168 @@
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from storage.errors import MeasurementError, QuantizationError
+from tasks.checkpoint import obtain
+from tasks.domains.image_classification.evaluation import predictions
+from tasks.domains.image_classification.images import ImageSplit
+from tasks.evaluate import compare, evaluate
+from tasks.evaluate.outputs import flat_outputs
+from tasks.models import example_inputs
+from tasks.quantize import quantize
+from tests.tasks.vision_workloads import RENDERED, image_workload, rendered
+
+
+class Knowing(nn.Module):
+    """Reads the class from the first pixel, as far as `classes` goes; `broken` images give NaN."""
+
+    def __init__(self, classes: int, broken: int = -1) -> None:
+        super().__init__()
+        self.classes, self.broken = classes, broken
+        self.largest_batch = 0
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        self.largest_batch = max(self.largest_batch, len(images))
+        values = (images[:, 0, 0, 0] * 255).round().long()
+        logits = -(values[:, None] - torch.arange(self.classes)).abs().float()
+        logits[values == self.broken] = torch.nan
+        return logits
+
+
+def split_of(values, labels) -> ImageSplit:
+    images = torch.tensor(values, dtype=torch.uint8).view(-1, 1, 1, 1).expand(-1, 3, 2, 2).contiguous()
+    return ImageSplit(images, torch.tensor(labels), (0.0,) * 3, (1.0,) * 3)
+
+
+def test_predictions_are_the_five_most_likely_classes_best_first():
+    found = predictions(Knowing(9), split_of([0, 4, 8], [0, 4, 8]), 2)
+
+    assert found.shape == (3, 5)
+    assert found[:, 0].tolist() == [0, 4, 8]
+    assert set(found[1].tolist()) == {2, 3, 4, 5, 6}
+
+
+def test_few_classes_have_fewer_than_five():
+    assert predictions(Knowing(3), split_of([0, 1], [0, 1]), 8).shape == (2, 3)
+
+
+@pytest.mark.parametrize("batch_size", [1, 3, 64])
+def test_the_batch_bounds_what_is_in_memory_and_changes_nothing(batch_size):
+    model = Knowing(9)
+
+    found = predictions(model, split_of(range(7), range(7)), batch_size)
+
+    assert found[:, 0].tolist() == list(range(7))
+    assert model.largest_batch <= batch_size
+
+
+def test_logits_that_are_no_numbers_fail_the_candidate():
+    with pytest.raises(MeasurementError, match="no numbers"):
+        predictions(Knowing(9, broken=4), split_of(range(7), range(7)), 2)
+
+
+def test_too_few_logits_are_told():
+    with pytest.raises(MeasurementError, match="3 logits for 9 classes"):
+        predictions(Knowing(3), split_of([0, 8], [0, 8]), 2)
+
+
+class Returning(nn.Module):
+    """A perfect classifier of two classes whose logits come in some form."""
+
+    def __init__(self, form) -> None:
+        super().__init__()
+        self.inner, self.form = Knowing(2), form
+
+    def forward(self, images: torch.Tensor):
+        return self.form(self.inner(images))
+
+
+@pytest.mark.parametrize("form", [lambda logits: (logits, logits.sum()), lambda logits: [logits]])
+def test_the_logits_are_the_first_of_several_outputs(form):
+    assert predictions(Returning(form), split_of([0, 1], [0, 1]), 2)[:, 0].tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("form", "shape"),
+    [(lambda logits: logits[:, :, None, None], r"\[2, 2, 1, 1\]"), (lambda logits: logits.flatten(), r"\[4\]")],
+)
+def test_logits_over_which_labels_would_broadcast_are_refused(form, shape):
+    with pytest.raises(MeasurementError, match=rf"logits of shape {shape}.*Flatten"):
+        predictions(Returning(form), split_of([0, 1], [0, 1]), 2)
+
+
+@pytest.mark.parametrize(
+    ("form", "what"),
+    [
+        (lambda logits: {"logits": logits}, "a dict"),
+        (lambda logits: (logits, None), "a tuple that holds a NoneType"),
+        (lambda logits: (), "a tuple that holds nothing"),
+        (lambda logits: None, "a NoneType"),
+    ],
+)
+def test_what_is_no_tensor_is_refused(form, what):
+    with pytest.raises(QuantizationError, match=rf"returns {what};.*forward return the logits"):
+        predictions(Returning(form), split_of([0, 1], [0, 1]), 2)
+    with pytest.raises(QuantizationError, match=rf"returns {what};"):
+        flat_outputs(Returning(form), {"images": torch.zeros(1, 3, 2, 2)})
+
+
+@pytest.fixture(scope="module")
+def evaluated(tmp_path_factory):
+    """Float and statically quantized small network, evaluated eagerly."""
+    workload = image_workload(
+        data={**RENDERED, "test": 40},
+        model={"kind": "factory", "factory": "tests.tasks.domains.image_classification.networks:small", "arguments": {"classes": 3}},
+        checkpoint={"kind": "seeded", "seed": 0},
+        recipe=[{"name": "float", "method": "none"}, {"name": "static-int8", "method": "static"}],
+    )
+    dataset, store = rendered(tmp_path_factory.mktemp("store"), test=40)
+    checkpoint = obtain(workload, dataset, store)
+    results = [
+        evaluate(workload, quantize(workload, recipe, dataset, checkpoint, store), "eager", dataset, store)
+        for recipe in workload.recipe
+    ]
+    return workload, dataset, store, results
+
+
+def test_top1_is_the_mean_of_the_samples_and_top5_of_three_classes_is_all(evaluated):
+    _, _, store, results = evaluated
+
+    for result in results:
+        samples = load_file(store.path("outputs", result.outputs.digest) / "samples.safetensors")
+        assert (samples["quality"].dtype, samples["prediction"].dtype) == (torch.float32, torch.int64)
+        assert set(samples["quality"].tolist()) <= {0.0, 100.0}
+        assert result.quality == result.metrics["top1"] == pytest.approx(samples["quality"].mean().item())
+        assert result.metrics["top5"] == 100
+        assert (result.quality_metric, result.higher_is_better, result.samples) == ("top1", True, 40)
+
+
+def test_the_golden_input_is_what_is_timed(evaluated):
+    workload, dataset, store, results = evaluated
+
+    golden = load_file(store.path("outputs", results[0].outputs.digest) / "golden.safetensors")
+
+    assert torch.equal(golden["input.images"], example_inputs(workload, dataset, store)["images"])
+    assert golden["output.0"].shape == (1, 3)
+
+
+def test_float_and_int8_are_compared_on_the_same_images(evaluated):
+    _, _, store, (before, after) = evaluated
+
+    comparison = compare(before, after, store)
+
+    assert comparison.quality_difference == pytest.approx(after.quality - before.quality)
+    assert comparison.quality_difference_low <= comparison.quality_difference <= comparison.quality_difference_high
+    assert comparison.agreement > 0.8
+
+
+def test_a_candidate_differs_from_itself_by_nothing(evaluated):
+    _, _, store, (before, _) = evaluated
+
+    comparison = compare(before, before, store)
+
+    assert (comparison.quality_difference_low, comparison.quality_difference_high) == (0, 0)
+    assert comparison.agreement == 1
+    assert np.isclose(comparison.quality_difference, 0)

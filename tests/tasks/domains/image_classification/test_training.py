@@ -1,0 +1,140 @@
+import pytest
+import torch
+
+from storage.errors import InputError, MeasurementError
+from tasks.checkpoint import obtain
+from tasks.domains.image_classification import images
+from tasks.domains.image_classification import training as classifier
+from tasks.domains.image_classification.evaluation import predictions
+from tasks.domains.image_classification.images import load_images
+from tasks.domains.image_classification.training import one_cycle, train_classifier
+from tasks.models import build
+from tests.tasks.train import networks
+from tests.tasks.vision_workloads import RENDERED, image_workload, rendered
+
+DATA = {**RENDERED, "train": 240, "test": 60}
+
+
+def workload(**checkpoint):
+    model = {"kind": "factory", "factory": "tests.tasks.domains.image_classification.networks:small", "arguments": {"classes": 3}}
+    settings = {"kind": "train", "epochs": 6, "batch_size": 16, "learning_rate": 0.01, **checkpoint}
+    return image_workload(data=DATA, model=model, checkpoint=settings)
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    return rendered(tmp_path_factory.mktemp("store"), **DATA)
+
+
+def test_it_learns_to_tell_the_characters_apart(prepared):
+    dataset, store = prepared
+    model = build(workload().model, dataset)
+    model.load_state_dict(train_classifier(workload(), dataset, store))
+    split = load_images(dataset, "test", store)
+
+    right = predictions(model, split, 32)[:, 0] == split.labels
+
+    assert right.float().mean() > 0.8
+
+
+def test_a_seed_decides_the_weights(prepared):
+    dataset, store = prepared
+
+    first, again, other = (train_classifier(workload(epochs=1, seed=seed), dataset, store) for seed in (1, 1, 2))
+
+    assert all(torch.equal(first[key], again[key]) for key in first)
+    assert not all(torch.equal(first[key], other[key]) for key in first)
+
+
+def test_training_leaves_the_global_generator_and_the_threads_alone(prepared):
+    dataset, store = prepared
+    torch.manual_seed(3)
+    threads, expected = torch.get_num_threads(), torch.rand(2)
+    torch.manual_seed(3)
+
+    train_classifier(workload(epochs=1), dataset, store)
+
+    assert torch.equal(torch.rand(2), expected)
+    assert torch.get_num_threads() == threads
+
+
+def test_the_weights_are_contiguous(prepared):
+    dataset, store = prepared
+
+    assert all(tensor.is_contiguous() for tensor in train_classifier(workload(epochs=1), dataset, store).values())
+
+
+def test_progress_ends_at_the_number_of_epochs(prepared):
+    dataset, store = prepared
+    told = []
+
+    train_classifier(workload(epochs=2), dataset, store, lambda done, total, unit="": told.append((done, total, unit)))
+
+    assert told[-1] == (2, 2, "epochs")
+    assert [done for done, _, _ in told] == sorted(done for done, _, _ in told)
+
+
+def test_a_rate_that_is_far_too_high_is_told(prepared):
+    dataset, store = prepared
+
+    with pytest.raises(MeasurementError, match=r"diverged.*Lower checkpoint.learning_rate"):
+        train_classifier(workload(learning_rate=1e30), dataset, store)
+
+
+def test_a_single_training_image_is_not_enough(prepared):
+    dataset, store = prepared
+    dataset = dataset.model_copy(update={"splits": {**dataset.splits, "train": 1}})
+
+    with pytest.raises(InputError, match="has 1 training images"):
+        train_classifier(workload(), dataset, store)
+
+
+@pytest.mark.parametrize("steps", [*range(1, 41), 97, 1000])
+def test_the_learning_rate_has_a_cycle_for_any_number_of_steps(steps):
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
+    schedule = one_cycle(optimizer, 0.1, steps)
+    rates = []
+    for _ in range(steps):
+        rates.append(schedule.get_last_lr()[0])
+        optimizer.step()
+        schedule.step()
+
+    assert all(0 < rate <= 0.1 for rate in rates)
+    assert rates[0] == pytest.approx(0.1 / 25)
+
+
+@pytest.mark.parametrize("steps", [4, 5, 30, 1000])
+def test_the_cycle_of_an_ordinary_training_is_that_of_its_steps(steps):
+    ours, theirs = (torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0) for _ in range(2))
+    schedule = one_cycle(ours, 0.1, steps)
+    expected = torch.optim.lr_scheduler.OneCycleLR(theirs, 0.1, total_steps=steps + 1, pct_start=0.25)
+    for _ in range(steps):
+        assert schedule.get_last_lr() == expected.get_last_lr()
+        for optimizer, each in ((ours, schedule), (theirs, expected)):
+            optimizer.step()
+            each.step()
+
+
+@pytest.mark.parametrize("batch_size", [80, 120, 200, 240])
+def test_a_training_of_a_few_steps_ends(prepared, batch_size):
+    dataset, store = prepared
+
+    state = train_classifier(workload(epochs=1, batch_size=batch_size), dataset, store)
+
+    assert all(tensor.isfinite().all() for tensor in state.values() if tensor.is_floating_point())
+
+
+def test_batches_of_one_are_refused(prepared):
+    dataset, store = prepared
+
+    with pytest.raises(InputError, match="in batches of 1: there is no batch of two to train on"):
+        train_classifier(workload(batch_size=1), dataset, store)
+
+
+def test_how_images_become_batches_decides_the_checkpoint(prepared, monkeypatch):
+    dataset, store = prepared
+    first = obtain(workload(epochs=1), dataset, store)
+    monkeypatch.setattr(classifier, "PARTS", (*classifier.PARTS, networks))
+
+    assert images in classifier.PARTS
+    assert obtain(workload(epochs=1), dataset, store).digest != first.digest

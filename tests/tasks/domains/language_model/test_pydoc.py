@@ -1,0 +1,34 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from storage.artifacts import ArtifactStore
+from tasks.domains.language_model.corpus import load_ids, load_vocabulary
+from tasks.domains.language_model.pydoc import split_topics
+from tasks.prepare import prepare
+from tests.tasks.workloads import workload_of
+
+TOPICS = {f"topic{number}": "word " * (number % 17 * 50 + 1) for number in range(80)}
+
+
+def test_topics_are_split_without_overlap_or_loss_and_by_length() -> None:
+    splits = split_topics(TOPICS, seed=0)
+    assert sorted(name for names in splits.values() for name in names) == sorted(TOPICS)
+    total = sum(map(len, TOPICS.values()))
+    for split in ("valid", "test"):
+        assert 0.08 < sum(len(TOPICS[name]) for name in splits[split]) / total <= 0.1
+
+
+def test_the_split_depends_on_the_seed_and_on_nothing_else() -> None:
+    assert split_topics(TOPICS, seed=1) == split_topics(dict(reversed(TOPICS.items())), seed=1)
+    assert split_topics(TOPICS, seed=1) != split_topics(TOPICS, seed=2)
+
+
+def test_pythons_own_reference_is_a_corpus_of_english(tmp_path: Path) -> None:
+    workload = workload_of("language-model", {"kind": "pydoc-topics"}, {"kind": "word-lm"}, {"kind": "seeded"})
+    store = ArtifactStore(tmp_path)
+    dataset = prepare(workload, store)
+    assert dataset == prepare(workload, store)
+    assert sum(dataset.splits.values()) > 50_000
+    assert {"the", "<eos>", "statement"} <= set(load_vocabulary(dataset, store))
+    assert len(load_ids(dataset, "test", store)) == dataset.splits["test"] > 4_000

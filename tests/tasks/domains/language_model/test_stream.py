@@ -1,0 +1,105 @@
+"""Losses along a stream: exact as the tutorial's, and the same words in the same order when run in segments."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from tasks.domains.language_model.model import WordLanguageModel
+from tasks.domains.language_model.stream import exact_losses, segment_losses
+from tasks.threads import intra_op_threads
+
+VOCABULARY, LAYERS, HIDDEN = 30, 2, 8
+
+
+@pytest.fixture
+def model() -> WordLanguageModel:
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        return WordLanguageModel(VOCABULARY, 12, HIDDEN, LAYERS, 0.5).eval()
+
+
+def stream(words: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(VOCABULARY, (words,), generator=generator, dtype=torch.int32)
+
+
+def plain_loss(model: nn.Module, ids: list[int], bptt: int = 25) -> float:
+    """The tutorial's evaluation, chunk by chunk, in plain Python around the model."""
+    h, c = torch.zeros(LAYERS, 1, HIDDEN), torch.zeros(LAYERS, 1, HIDDEN)
+    total = 0.0
+    for i in range(0, len(ids) - 1, bptt):
+        data, targets = ids[i : i + bptt][: len(ids) - 1 - i], ids[i + 1 : i + 1 + bptt]
+        with torch.no_grad():
+            logits, h, c = model(torch.tensor(data).view(-1, 1), h, c)
+        chunk = nn.CrossEntropyLoss()(logits.view(-1, VOCABULARY), torch.tensor(targets))
+        total += len(data) * chunk.item()
+    return total / (len(ids) - 1)
+
+
+class Memoryless(nn.Module):
+    """Predicts from the last word alone, so that every way of cutting the stream must give the same losses."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table = torch.randn(VOCABULARY, VOCABULARY, generator=torch.Generator().manual_seed(5))
+
+    def forward(self, tokens: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        assert h.shape == c.shape == (LAYERS, tokens.shape[1], HIDDEN)
+        return self.table[tokens], h, c
+
+
+@pytest.mark.parametrize("words", [2, 25, 26, 27, 203])
+def test_the_exact_mode_is_the_tutorials_procedure(model: WordLanguageModel, words: int) -> None:
+    ids = stream(words)
+    with torch.inference_mode():
+        losses = exact_losses(model, ids, (LAYERS, HIDDEN), 25)
+    assert losses.shape == (words - 1,)
+    assert losses.double().mean().item() == pytest.approx(plain_loss(model, ids.tolist()), rel=1e-6)
+
+
+@given(words=st.integers(2, 300), segments=st.integers(1, 40), warm_up=st.integers(0, 20), seed=st.integers(0, 1000))
+@settings(max_examples=60, deadline=None)
+def test_segments_give_every_word_once_and_in_order(words: int, segments: int, warm_up: int, seed: int) -> None:
+    ids, model = stream(words, seed), Memoryless()
+    exact = exact_losses(model, ids, (LAYERS, HIDDEN), 25)
+    torch.testing.assert_close(segment_losses(model, ids, (LAYERS, HIDDEN), segments, warm_up), exact)
+
+
+def test_a_single_segment_is_the_sequential_run(model: WordLanguageModel) -> None:
+    ids = stream(150)
+    with torch.inference_mode():
+        exact = exact_losses(model, ids, (LAYERS, HIDDEN), 25)
+        torch.testing.assert_close(segment_losses(model, ids, (LAYERS, HIDDEN), 1, 0), exact, rtol=1e-5, atol=1e-6)
+
+
+def test_warmed_up_segments_agree_with_the_sequential_run(model: WordLanguageModel) -> None:
+    ids = stream(2000)
+    with torch.inference_mode():
+        exact = exact_losses(model, ids, (LAYERS, HIDDEN), 25).mean().item()
+        cold = segment_losses(model, ids, (LAYERS, HIDDEN), 16, 0).mean().item()
+        warm = segment_losses(model, ids, (LAYERS, HIDDEN), 16, 32).mean().item()
+    assert warm == pytest.approx(exact, abs=1e-5)
+    assert abs(warm - exact) <= abs(cold - exact)
+
+
+def test_the_number_of_cores_does_not_change_segment_losses(model: WordLanguageModel) -> None:
+    ids, results = stream(900), []
+    for cores in (1, 2, 5):
+        with torch.inference_mode(), intra_op_threads(cores):
+            results.append(segment_losses(model, ids, (LAYERS, HIDDEN), 20, 16))
+    torch.testing.assert_close(results[1], results[0])
+    torch.testing.assert_close(results[2], results[0])
+
+
+def test_progress_ends_at_the_whole_stream(model: WordLanguageModel) -> None:
+    told: list[tuple[float, float]] = []
+    with torch.inference_mode():
+        segment_losses(
+            model, stream(400), (LAYERS, HIDDEN), 12, 8, lambda done, total, unit="": told.append((done, total))
+        )
+    assert told[-1] == (399, 399)
+    assert [done for done, _ in told] == sorted(done for done, _ in told)

@@ -1,0 +1,74 @@
+import sys
+import textwrap
+
+import pytest
+from torch import nn
+
+from storage.errors import ConfigurationError
+from tasks.domains.factory import call_factory
+from tasks.workload.model import FactorySpec
+
+
+def spec(factory: str, **arguments) -> FactorySpec:
+    return FactorySpec(kind="factory", factory=factory, arguments=arguments)
+
+
+@pytest.fixture
+def own_module(tmp_path, monkeypatch, request):
+    """Write a module into the current folder, which is not on the path; give its name."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry not in ("", str(tmp_path))])
+    name = f"own_{abs(hash(request.node.nodeid))}"
+
+    def write(text: str) -> str:
+        (tmp_path / f"{name}.py").write_text(textwrap.dedent(text))
+        return name
+
+    yield write
+    sys.modules.pop(name, None)
+
+
+def test_an_installed_class_is_called_with_the_arguments():
+    model = call_factory(spec("torch.nn:Linear", in_features=3, out_features=2))
+
+    assert (type(model), model.in_features, model.out_features) == (nn.Linear, 3, 2)
+
+
+def test_a_module_of_the_current_folder_is_found_and_the_path_is_left_as_it_was(own_module):
+    name = own_module("""
+        import torch
+        def network(classes):
+            return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, classes))
+    """)
+    before = list(sys.path)
+
+    assert call_factory(spec(f"{name}:network", classes=2))[1].out_features == 2
+    assert sys.path == before
+
+
+def test_a_module_that_is_not_there_is_named_with_the_folder_that_was_searched(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(ConfigurationError, match=rf'no module "nowhere".*{tmp_path}'):
+        call_factory(spec("nowhere.models:network"))
+
+
+def test_a_module_that_cannot_be_imported_says_why(own_module):
+    with pytest.raises(ConfigurationError, match=r"importing own_.*ZeroDivisionError"):
+        call_factory(spec(f"{own_module('1 / 0')}:network"))
+
+
+@pytest.mark.parametrize(("factory", "message"), [("math:nothing", "does not exist"), ("math:pi", "is not callable")])
+def test_what_cannot_be_called_is_refused(factory, message):
+    with pytest.raises(ConfigurationError, match=message):
+        call_factory(spec(factory))
+
+
+def test_wrong_arguments_are_refused_with_the_callables_own_words():
+    with pytest.raises(ConfigurationError, match="unexpected keyword argument 'width'"):
+        call_factory(spec("torch.nn:Linear", width=3))
+
+
+def test_a_result_that_is_no_module_is_refused():
+    with pytest.raises(ConfigurationError, match=r"gave list, not a torch\.nn\.Module"):
+        call_factory(spec("builtins:list"))

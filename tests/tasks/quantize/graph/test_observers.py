@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.ao.quantization import (
+    HistogramObserver,
+    MinMaxObserver,
+    MovingAverageMinMaxObserver,
+    PerChannelMinMaxObserver,
+)
+
+from tasks.quantize.graph.observers import mapping_for, qconfig_for
+from tasks.workload.recipe import QatRecipe, StaticRecipe
+
+
+def static(**changes: object) -> StaticRecipe:
+    return StaticRecipe(name="s", method="static", **changes)
+
+
+@pytest.mark.parametrize(
+    ("engine", "reduced"), [("x86", True), ("fbgemm", True), ("onednn", False), ("qnnpack", False)]
+)
+def test_the_range_is_reduced_where_the_engine_may_saturate(engine: str, reduced: bool) -> None:
+    assert qconfig_for(static(engine=engine)).activation().reduce_range is reduced
+    trained = qconfig_for(QatRecipe(name="q", method="qat", engine=engine)).activation()
+    assert trained.activation_post_process.quant_max == (127 if reduced else 255)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("min-max", MinMaxObserver), ("moving-average", MovingAverageMinMaxObserver), ("histogram", HistogramObserver)],
+)
+def test_the_recipe_chooses_the_activation_observer(name: str, kind: type) -> None:
+    assert type(qconfig_for(static(activation_observer=name)).activation()) is kind
+
+
+@pytest.mark.parametrize("engine", ["x86", "qnnpack"])
+def test_the_recipe_chooses_the_granularity_of_weights(engine: str) -> None:
+    fine, coarse = static(engine=engine), static(engine=engine, weights="per-tensor")
+    assert type(qconfig_for(fine).weight()) is PerChannelMinMaxObserver
+    assert type(qconfig_for(coarse).weight()) is MinMaxObserver
+
+
+def test_fx_keeps_fixed_ranges_and_takes_the_recipes_observers_elsewhere() -> None:
+    mapping = mapping_for(static(activation_observer="min-max"))
+    assert type(mapping.global_qconfig.activation()) is MinMaxObserver
+    assert mapping.object_type_qconfigs[nn.ConvTranspose2d] is None
+    assert mapping.object_type_qconfigs[torch.conv_transpose2d] is None
+    assert mapping.object_type_qconfigs[torch.sigmoid].activation().scale == pytest.approx(1 / 256)

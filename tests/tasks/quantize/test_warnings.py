@@ -1,0 +1,50 @@
+"""Deprecation noise is silenced at its point of use, and nowhere else."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+
+import pytest
+import torch
+
+from tasks.quantize.warnings import quiet
+
+NOISE = "torch.ao.quantization is deprecated and will be removed in 2.10."
+
+
+def test_torch_is_silent_within_and_others_are_heard() -> None:
+    with warnings.catch_warnings(record=True) as heard, quiet():
+        warnings.simplefilter("always", UserWarning)
+        warnings.warn(NOISE, DeprecationWarning, stacklevel=1)
+        torch.jit.trace(torch.nn.Linear(2, 2), torch.zeros(1, 2))
+        warnings.warn("mine", UserWarning, stacklevel=1)
+    assert [str(warning.message) for warning in heard] == ["mine"]
+
+
+def test_the_noise_is_heard_again_afterwards() -> None:
+    with quiet():
+        pass
+    with pytest.warns(DeprecationWarning, match="deprecated"):
+        warnings.warn(NOISE, DeprecationWarning, stacklevel=1)
+
+
+def test_overlapping_threads_leave_the_filters_as_they_were() -> None:
+    before = list(warnings.filters)
+    inside, leave = threading.Barrier(2, timeout=60), threading.Event()
+
+    def longer() -> None:
+        with quiet():
+            inside.wait()
+            leave.wait(60)
+
+    thread = threading.Thread(target=longer)
+    with quiet():
+        thread.start()
+        inside.wait()
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.warn(NOISE, DeprecationWarning, stacklevel=1)
+    assert not heard
+    leave.set()
+    thread.join(60)
+    assert warnings.filters == before
