@@ -6,7 +6,6 @@ from stage to stage, and its death fails only the stage that it was at.
 
 from __future__ import annotations
 
-import importlib
 import json
 import multiprocessing
 import os
@@ -22,12 +21,16 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
 
 from pebble import ProcessExpired, ProcessFuture, ProcessPool
 
 from storage.artifacts import ArtifactStore
 from storage.errors import MeasurementError
+from tasks.job import Workspace
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 ProgressListener = Callable[[str, float, float, str], None]
 STARTED = "started"  # the unit of the first message of every stage, which may have waited for a worker
@@ -35,10 +38,10 @@ _DATAGRAM = 4096
 
 
 @dataclass(frozen=True)
-class Finished:
+class Finished(Generic[R]):
     """A stage's result, and when its worker began and ended it (seconds of the host's monotonic clock)."""
 
-    value: Any
+    value: R
     began: float
     ended: float
 
@@ -109,10 +112,18 @@ class Workers:
         self._socket.close()
         self._folder.cleanup()
 
-    def run(self, stage: str, label: str, timeout_s: float | None, arguments: dict[str, Any]) -> Finished:
-        """Run ``package.module:function`` in a worker and give its result and when it ran.
+    def run(
+        self,
+        stage: Callable[Concatenate[Workspace, P], R],
+        label: str,
+        timeout_s: float | None,
+        store: str,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Finished[R]:
+        """Run a function of `tasks.stages` in a worker; return its result and when it ran.
 
-        ``arguments["store"]`` is the store's URL; the worker opens it, and adds a ``progress`` argument.
+        The worker opens the store and gives the stage a workspace on it.
 
         Raises
         ------
@@ -121,7 +132,7 @@ class Workers:
         Exception
             Whatever the stage raised.
         """
-        call = [stage, label, arguments, str(Path(self._folder.name) / "progress")]
+        call = (stage, label, store, str(Path(self._folder.name) / "progress"), args, kwargs)
         try:
             try:
                 return self._result(call, timeout_s)
@@ -141,7 +152,7 @@ class Workers:
         except CancelledError as error:
             raise MeasurementError(f"{label}: stopped with the run.") from error
 
-    def _result(self, call: list[Any], timeout_s: float | None) -> Finished:
+    def _result(self, call: tuple[object, ...], timeout_s: float | None) -> Finished[Any]:
         with self._lock:
             if self._stopped:
                 raise CancelledError
@@ -152,7 +163,7 @@ class Workers:
             future = self._pool.schedule(run_stage, args=call, timeout=timeout_s)
             self._waited_for.add(future)
         try:
-            finished: Finished = future.result()
+            finished: Finished[Any] = future.result()
             return finished
         finally:
             self._waited_for.discard(future)
@@ -168,11 +179,10 @@ class Workers:
                 self.listener(label, done, total, unit)
 
 
-def run_stage(stage: str, label: str, arguments: dict[str, Any], address: str) -> Finished:
-    """Import a stage function and call it with the store opened and progress sent to a Unix datagram socket."""
-    module, _, function = stage.partition(":")
-    call = getattr(importlib.import_module(module), function)
-    arguments = arguments | {"store": ArtifactStore(arguments["store"])}
+def run_stage(
+    stage: Callable[..., R], label: str, store: str, address: str, args: tuple[object, ...], kwargs: dict[str, object]
+) -> Finished[R]:
+    """Call a stage with the store opened and progress sent to a Unix datagram socket."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.setblocking(False)
 
@@ -185,7 +195,7 @@ def run_stage(stage: str, label: str, arguments: dict[str, Any], address: str) -
 
         progress(0, 0, STARTED)
         began = time.monotonic()
-        value = call(**arguments, progress=progress)
+        value = stage(Workspace(ArtifactStore(store), progress), *args, **kwargs)
         return Finished(value, began, time.monotonic())
 
 

@@ -18,7 +18,7 @@ from prefect.states import Completed, Failed
 from flows import steps
 from flows.absences import gone_workloads, missed_nights
 from flows.alarm import describe, raise_alarm
-from flows.fan_out import benchmarked, gather, settle, studied, submit
+from flows.fan_out import benchmark_all, gather, study_layers, submit
 from flows.isolation import Workers
 from flows.night import GOOD, REGRESSED, WORK_FAILED, Night, NightSummary
 from flows.observability import publish_leaderboard
@@ -27,12 +27,14 @@ from flows.settings import Settings, load_settings
 from flows.signals import heard_everywhere, interruption_behind, undisturbed
 from flows.site import Site, at_site, current_reporter
 from flows.task_runners import make_task_runner
-from storage.errors import StoreError
+from storage.errors import NightquantError, StoreError
 from storage.results.catalog import refresh
 from storage.results.regressions import Regression, find_regressions
 from storage.root import StoreRoot
-from tasks.gate import judge, promotion_rows
-from tasks.record import Row, layer_rows
+from tasks.bundle.manifest import Provenance
+from tasks.bundle.package import BundleRef
+from tasks.gate import GateDecision, judge, promotion_rows
+from tasks.record import Failure, Row, WorkloadResult, layer_rows
 
 
 def _run_name() -> str:
@@ -84,10 +86,10 @@ def _measure(night: Night, settings: Settings, store: str) -> None:
     # No candidate is timed before every workload is through: training beside a benchmark would spoil it.
     gathered = [gather(one) for one in submitted]
     if night.info.profile == "full":
-        explained = [studied(result, store) for result in gathered]
+        explained = [study_layers(result, store) for result in gathered]
         gathered = [result for result, _ in explained]
         night.remarks += [remark for _, remarks in explained for remark in remarks]
-    for result in benchmarked(gathered, settings, store, _task_runner()):
+    for result in benchmark_all(gathered, settings, store, _task_runner()):
         night.add(result)
 
 
@@ -114,14 +116,13 @@ def _hand_over(night: Night, store: str) -> None:
         night.decisions[workload.name] = decisions
         for decision in decisions:
             if decision.decision == "promote":
-                future = steps.package.submit(workload, result, decision, rows, night.info, store)
-                bundle, failure = settle(future, "package")
-                if failure is None and bundle.outcome != "withdrawn":
-                    night.bundles[workload.name] = bundle.version
-                elif failure is None:
+                bundle = _package(night, result, decision, store)
+                if isinstance(bundle, Failure):
+                    night.packaging_failed(workload.name, decision, bundle)
+                elif bundle.outcome == "withdrawn":
                     night.withdrawn.append(workload.name)
                 else:
-                    night.packaging_failed(workload.name, decision, failure)
+                    night.bundles[workload.name] = bundle.version
         night.promotions += promotion_rows(
             night.decisions[workload.name],
             workload=workload.name,
@@ -132,6 +133,27 @@ def _hand_over(night: Night, store: str) -> None:
         )
     steps.record(night.info, {"promotions": night.promotions}, store)
     night.handed_over = True
+
+
+def _package(night: Night, result: WorkloadResult, decision: GateDecision, store: str) -> BundleRef | Failure:
+    promoted = next(
+        each for each in result.candidates if (each.recipe, each.runtime) == (decision.recipe, decision.runtime)
+    )
+    if result.job is None or promoted.built is None or promoted.evaluation is None:
+        raise RuntimeError(f"{result.workload.name} {decision.candidate} was promoted but never built")
+    made = Provenance(
+        job=result.job,
+        candidate=promoted.built,
+        evaluation=promoted.evaluation,
+        decision=decision,
+        measurements=night.rows_of(result.workload.name),
+        night=night.info.night,
+        run_id=night.info.run_id,
+    )
+    try:
+        return steps.package(made, store)
+    except (NightquantError, OSError) as error:
+        return Failure(stage="package", error=str(error))
 
 
 def _finish(night: Night, settings: Settings, request: NightlyRequest) -> list[Regression]:

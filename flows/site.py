@@ -15,10 +15,14 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cache
 from multiprocessing.util import Finalize
-from typing import Any, Protocol
+from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
 from flows.isolation import STARTED, Workers
 from flows.settings import load_settings
+from tasks.job import Workspace
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 Watcher = Callable[[float, float, str], None]
 
@@ -90,25 +94,29 @@ class Site:
             self.watchers[label](done, total, unit)
 
     def run(
-        self, stage: str, label: str, watcher: Watcher | None = None, *, limits_itself: bool = False, **arguments: Any
-    ) -> Any:
-        """Run a stage function in a worker, telling the reporter; see `Workers.run` for what it raises.
+        self,
+        stage: Callable[Concatenate[Workspace, P], R],
+        label: str,
+        watcher: Watcher | None,
+        timeout_s: float | None,
+        store: str,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> R:
+        """Run a stage in a worker and keep the reporter informed; see `Workers.run` for what it raises.
 
         Parameters
         ----------
         watcher
             Hears of this stage's progress: work done, all work, and the unit.
-        limits_itself
-            The stage is not ended from here when it takes too long: it gets the time limit as ``limit_s``.
+        timeout_s
+            When to end the stage; None for one that limits itself.
         """
-        timeout_s: float | None = self.timeout_s
-        if limits_itself:
-            arguments["limit_s"], timeout_s = timeout_s, None
         if watcher is not None:
             self.watchers[label] = watcher
         queued = time.monotonic()
         try:
-            finished = self.workers.run(stage, label, timeout_s, arguments)
+            finished = self.workers.run(stage, label, timeout_s, store, *args, **kwargs)
         except BaseException as failure:
             self._ended(label, queued, time.monotonic(), str(failure) or type(failure).__name__)
             raise

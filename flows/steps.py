@@ -1,4 +1,4 @@
-"""The chain's Prefect tasks: each a thin wrapper that runs one stage function of `tasks` in a worker process.
+"""The chain's Prefect tasks: each a thin wrapper that runs one function of `tasks.stages` in a worker process.
 
 Results are small references held in memory: Prefect's own cache and result storage stay off, because the store knows by
 digest what exists and a measurement must never be looked up.
@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from prefect import task
 from prefect.cache_policies import NO_CACHE
@@ -20,44 +21,37 @@ from prefect.logging import get_run_logger
 from flows.observability import ProgressArtifact
 from flows.placement import require_fingerprint
 from flows.site import current_site
+from storage.artifacts import ArtifactStore
 from storage.report import write_report
 from storage.results.writer import ResultsStore
 from storage.root import StoreRoot
-from tasks.benchmark import BenchmarkCandidate
-from tasks.bundle import BundleRef
-from tasks.gate import GateDecision
-from tasks.record import Row, RunInfo, WorkloadResult
-from tasks.refs import (
-    BenchmarkResult,
-    CheckpointRef,
-    Comparison,
-    DatasetRef,
-    Evaluation,
-    LayerSensitivity,
-    QuantizedRef,
-)
-from tasks.workload.recipe import Recipe, Runtime
+from tasks import stages
+from tasks.benchmark.stage import BenchmarkCandidate
+from tasks.bundle.manifest import Provenance
+from tasks.bundle.package import BundleRef
+from tasks.bundle.package import package as package_candidate
+from tasks.job import Job, Workspace
+from tasks.record import Row, RunInfo
+from tasks.refs import CandidateRef, DatasetRef
+from tasks.results import BenchmarkResult, Comparison, Evaluation, LayerSensitivity
+from tasks.workload.recipe import Recipe
 from tasks.workload.workload import Workload
 
+P = ParamSpec("P")
+R = TypeVar("R")
 
-def _network_failed(task: Any, run: Any, state: Any) -> bool:
+
+def _network_failed(task: object, run: object, state: Any) -> bool:  # a State; Prefect leaves its type open
     # A wrong input stays wrong; only what the network or the disk did is worth another try.
     return isinstance(state.result(raise_on_failure=False), OSError)
 
 
-_PLAIN: dict[str, Any] = {"cache_policy": NO_CACHE, "persist_result": False}
-_FROM_OUTSIDE: dict[str, Any] = _PLAIN | {
-    "retries": 2,
-    "retry_delay_seconds": [5, 30],
-    "retry_condition_fn": _network_failed,
-}
-
-
-def _run(stage: str, label: str, **arguments: Any) -> Any:
+def _run(stage: Callable[Concatenate[Workspace, P], R], label: str, store: str, *args: P.args, **kwargs: P.kwargs) -> R:
+    site = current_site()
     logger = get_run_logger()
     logger.info("%s: started on %s, process %d", label, platform.node(), os.getpid())
     progress = ProgressArtifact(label)
-    result = current_site().run(stage, label, progress.progressed, **arguments)
+    result = site.run(stage, label, progress.progressed, site.timeout_s, store, *args, **kwargs)
     progress.finished()
     logger.info("%s: done", label)
     return result
@@ -68,14 +62,15 @@ def _run(stage: str, label: str, **arguments: Any) -> Any:
     task_run_name="{workload.name}: prepare data set",
     description="Tokenize the corpus, or decode and split the images; found again by digest.",
     tags={"data"},
-    **_FROM_OUTSIDE,
+    cache_policy=NO_CACHE,
+    persist_result=False,
+    retries=2,
+    retry_delay_seconds=[5, 30],
+    retry_condition_fn=_network_failed,
 )
 def prepare(workload: Workload, store: str) -> DatasetRef:
-    """Prefect task over `tasks.prepare.prepare`."""
-    result: DatasetRef = _run(
-        "tasks.prepare:prepare", f"{workload.name}: prepare data set", workload=workload, store=store
-    )
-    return result
+    """Prefect task over `tasks.stages.prepare`."""
+    return _run(stages.prepare, f"{workload.name}: prepare data set", store, workload)
 
 
 @task(
@@ -83,59 +78,42 @@ def prepare(workload: Workload, store: str) -> DatasetRef:
     task_run_name="{workload.name}: obtain checkpoint",
     description="Fetch the float weights, or train them on first use; found again by digest.",
     tags={"checkpoint"},
-    **_FROM_OUTSIDE,
+    cache_policy=NO_CACHE,
+    persist_result=False,
+    retries=2,
+    retry_delay_seconds=[5, 30],
+    retry_condition_fn=_network_failed,
 )
-def obtain(workload: Workload, dataset: DatasetRef, store: str) -> CheckpointRef:
-    """Prefect task over `tasks.checkpoint.obtain`."""
-    label = f"{workload.name}: obtain checkpoint"
-    result: CheckpointRef = _run("tasks.checkpoint:obtain", label, workload=workload, dataset=dataset, store=store)
-    return result
+def obtain(workload: Workload, dataset: DatasetRef, store: str) -> Job[Workload]:
+    """Prefect task over `tasks.stages.obtain`."""
+    return _run(stages.obtain, f"{workload.name}: obtain checkpoint", store, workload, dataset)
 
 
 @task(
-    name="quantize",
-    task_run_name="{workload.name} · {recipe.name}: quantize",
-    description="Quantize the float model by one recipe and export TorchScript; found again by digest.",
-    tags={"quantize"},
-    **_PLAIN,
+    name="build",
+    task_run_name="{job.workload.name} · {recipe.name}/{runtime}: build",
+    description="Carry a recipe out for a runtime: quantize and write its files; found again by digest.",
+    tags={"build"},
+    cache_policy=NO_CACHE,
+    persist_result=False,
 )
-def quantize(
-    workload: Workload, recipe: Recipe, dataset: DatasetRef, checkpoint: CheckpointRef, store: str
-) -> QuantizedRef:
-    """Prefect task over `tasks.quantize.quantize`."""
-    result: QuantizedRef = _run(
-        "tasks.quantize:quantize",
-        f"{workload.name} · {recipe.name}: quantize",
-        workload=workload,
-        recipe=recipe,
-        dataset=dataset,
-        checkpoint=checkpoint,
-        store=store,
-    )
-    return result
+def build(job: Job[Workload], recipe: Recipe, runtime: str, store: str) -> CandidateRef:
+    """Prefect task over `tasks.stages.build`."""
+    label = f"{job.workload.name} · {recipe.name}/{runtime}: build"
+    return _run(stages.build, label, store, job, recipe, runtime)
 
 
 @task(
     name="evaluate",
-    task_run_name="{workload.name} · {quantized.recipe}/{runtime}: evaluate",
+    task_run_name="{job.workload.name} · {candidate.name}: evaluate",
     description="Compute the candidate's quality on the test split; always anew.",
     tags={"evaluate"},
-    **_PLAIN,
+    cache_policy=NO_CACHE,
+    persist_result=False,
 )
-def evaluate(
-    workload: Workload, quantized: QuantizedRef, runtime: Runtime, dataset: DatasetRef, store: str
-) -> Evaluation:
-    """Prefect task over `tasks.evaluate.evaluate`."""
-    result: Evaluation = _run(
-        "tasks.evaluate:evaluate",
-        f"{workload.name} · {quantized.recipe}/{runtime}: evaluate",
-        workload=workload,
-        quantized=quantized,
-        runtime=runtime,
-        dataset=dataset,
-        store=store,
-    )
-    return result
+def evaluate(job: Job[Workload], candidate: CandidateRef, store: str) -> Evaluation:
+    """Prefect task over `tasks.stages.evaluate`."""
+    return _run(stages.evaluate, f"{job.workload.name} · {candidate.name}: evaluate", store, job, candidate)
 
 
 @task(
@@ -143,67 +121,47 @@ def evaluate(
     task_run_name="{workload.name}: compare with the baseline",
     description="Paired differences in quality between each candidate and the baseline, on the same samples.",
     tags={"evaluate"},
-    **_PLAIN,
+    cache_policy=NO_CACHE,
+    persist_result=False,
 )
 def compare(workload: Workload, baseline: Evaluation, candidates: list[Evaluation], store: str) -> list[Comparison]:
-    """Prefect task over `tasks.evaluate.compare_all`."""
-    label = f"{workload.name}: compare with the baseline"
-    result: list[Comparison] = _run(
-        "tasks.evaluate:compare_all", label, baseline=baseline, candidates=candidates, store=store
-    )
-    return result
+    """Prefect task over `tasks.stages.compare`."""
+    return _run(stages.compare, f"{workload.name}: compare with the baseline", store, baseline, candidates)
 
 
 @task(
     name="study layers",
-    task_run_name="{workload.name} · {recipe.name}: study layers",
+    task_run_name="{job.workload.name} · {recipe.name}: study layers",
     description="Rank the quantized layers by their own noise, and see what keeping the worst ones float gives back.",
     tags={"evaluate"},
-    **_PLAIN,
+    cache_policy=NO_CACHE,
+    persist_result=False,
 )
-def study(
-    workload: Workload, recipe: Recipe, dataset: DatasetRef, checkpoint: CheckpointRef, store: str
-) -> tuple[LayerSensitivity, ...]:
-    """Prefect task over `tasks.sensitivity.study`."""
-    result: tuple[LayerSensitivity, ...] = _run(
-        "tasks.sensitivity:study",
-        f"{workload.name} · {recipe.name}: study layers",
-        workload=workload,
-        recipe=recipe,
-        dataset=dataset,
-        checkpoint=checkpoint,
-        store=store,
-    )
-    return result
+def study(job: Job[Workload], recipe: Recipe, store: str) -> tuple[LayerSensitivity, ...]:
+    """Prefect task over `tasks.stages.study`."""
+    return _run(stages.study, f"{job.workload.name} · {recipe.name}: study layers", store, job, recipe)
 
 
 @task(
     name="benchmark",
-    task_run_name="{workload.name}: benchmark",
+    task_run_name="{job.workload.name}: benchmark",
     description="Time baseline and candidates interleaved, in fresh processes, alone on the host; never looked up.",
     tags={"benchmark"},
-    **_PLAIN,
+    cache_policy=NO_CACHE,
+    persist_result=False,
 )
 def benchmark(
-    workload: Workload,
-    candidates: list[BenchmarkCandidate],
-    dataset: DatasetRef,
-    profile: str,
-    store: str,
-    fingerprint: str = "",
+    job: Job[Workload], candidates: list[BenchmarkCandidate], profile: str, store: str, fingerprint: str = ""
 ) -> list[BenchmarkResult]:
-    """Prefect task over `tasks.benchmark.benchmark_with_rerun`; refuses hosts of another `fingerprint` ("": any)."""
+    """Prefect task over `tasks.stages.benchmark`; refuses hosts of another `fingerprint` ("": any)."""
     require_fingerprint(fingerprint)
-    result: list[BenchmarkResult] = _run(
-        "tasks.benchmark:benchmark_with_rerun",
-        f"{workload.name}: benchmark",
-        limits_itself=True,  # else its wait for another benchmark on this host would count
-        workload=workload,
-        candidates=candidates,
-        dataset=dataset,
-        profile=profile,
-        store=store,
+    site = current_site()
+    # It limits itself: else its wait for another benchmark on this host would count.
+    label, progress = f"{job.workload.name}: benchmark", ProgressArtifact(f"{job.workload.name}: benchmark")
+    result = site.run(
+        stages.benchmark, label, progress.progressed, None, store, job, candidates, profile, site.timeout_s
     )
+    progress.finished()
     return result
 
 
@@ -212,7 +170,8 @@ def benchmark(
     task_run_name="record {run.run_id}",
     description="Write the night's rows as Parquet, one file per table; a reader never sees half a file.",
     tags={"record"},
-    **_PLAIN,
+    cache_policy=NO_CACHE,
+    persist_result=False,
 )
 def record(run: RunInfo, tables: dict[str, list[Row]], store: str) -> None:
     """Append each table's rows to the results; a table without rows is left alone."""
@@ -227,7 +186,8 @@ def record(run: RunInfo, tables: dict[str, list[Row]], store: str) -> None:
     task_run_name="report {run.night}",
     description="Write the night's report, one HTML file that needs nothing else, into the store.",
     tags={"record"},
-    **_PLAIN,
+    cache_policy=NO_CACHE,
+    persist_result=False,
 )
 def report(run: RunInfo, store: str) -> str:
     """Write ``reports/<night>.html``; give its URL."""
@@ -242,30 +202,12 @@ def report(run: RunInfo, store: str) -> str:
 
 @task(
     name="package",
-    task_run_name="{workload.name} · {decision.recipe}/{decision.runtime}: package",
+    task_run_name="{made.job.workload.name} · {made.candidate.name}: package",
     description="Write the promoted candidate as a verified bundle and make it the current one.",
     tags={"handoff"},
-    **_PLAIN,
+    cache_policy=NO_CACHE,
+    persist_result=False,
 )
-def package(
-    workload: Workload, result: WorkloadResult, decision: GateDecision, rows: list[Row], run: RunInfo, store: str
-) -> BundleRef:
-    """Prefect task over `tasks.bundle.package`."""
-    candidate = next(
-        one for one in result.candidates if (one.recipe, one.runtime) == (decision.recipe, decision.runtime)
-    )
-    bundle: BundleRef = _run(
-        "tasks.bundle:package",
-        f"{workload.name} · {decision.candidate}: package",
-        workload=workload,
-        quantized=candidate.quantized,
-        evaluation=candidate.evaluation,
-        decision=decision,
-        measurements=rows,
-        dataset=result.dataset,
-        checkpoint=result.checkpoint,
-        night=run.night,
-        run_id=run.run_id,
-        store=store,
-    )
-    return bundle
+def package(made: Provenance, store: str) -> BundleRef:
+    """Package in the flow's own process: it needs no torch, and the signing key reaches nobody else."""
+    return package_candidate(made, Workspace(ArtifactStore(store)))

@@ -20,7 +20,7 @@ from typing import IO
 
 from storage.errors import ConfigurationError, InputError, StoreError
 from storage.transfer import fetch, local_path
-from tasks.progress import Progress, silent
+from tasks.job import Progress, silent
 
 MAX_MEMBERS = 5_000_000
 _PIECE = 1 << 20

@@ -12,9 +12,8 @@ from typing import Any, Literal
 
 from storage.digest import canonical_json
 from tasks.refs import Frozen
-from tasks.workload.gate import Gate
-from tasks.workload.recipe import Runtime
-from tasks.workload.workload import Workload
+from tasks.runtimes import RUNTIMES
+from tasks.workload.workload import Gate, Workload
 
 Row = Mapping[str, Any]
 Outcome = Literal["passed", "held", "failed"]
@@ -38,7 +37,7 @@ class GateDecision(Frozen):
     """What the gate decided on one candidate, rule by rule; ``reason`` is the decision in one line."""
 
     recipe: str
-    runtime: Runtime
+    runtime: str
     decision: Decision
     objective: Literal["fastest", "smallest"]
     rules: tuple[RuleOutcome, ...]
@@ -55,7 +54,8 @@ def judge(workload: Workload, rows: Iterable[Row]) -> tuple[GateDecision, ...]:
     """Decide on every candidate but the baseline, in the order of the rows.
 
     A candidate that failed, or fails a rule, is rejected; one with a rule that cannot be decided is held; of those that
-    pass every rule, the best by the gate's objective is promoted and the others merely pass.
+    pass every rule and whose runtime can be handed over, the best by the gate's objective is promoted. The others
+    merely pass.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ def judge(workload: Workload, rows: Iterable[Row]) -> tuple[GateDecision, ...]:
             latest[key] = row
     candidates = [row for key, row in latest.items() if key != workload.baseline()]
     decided = [_decide(workload.gate, row) for row in candidates]
-    passing = [index for index, decision in enumerate(decided) if decision.decision == "pass"]
+    passing = [index for index, each in enumerate(decided) if each.decision == "pass" and _hands_over(each.runtime)]
     if passing:
         order = _ORDERS[workload.gate.objective]
         best = min(passing, key=lambda index: order(candidates[index]))
@@ -123,7 +123,7 @@ def _decide(gate: Gate, row: Row) -> GateDecision:
         decision=decision,
         objective=gate.objective,
         rules=rules,
-        reason=_reason(decision, rules),
+        reason=_reason(decision, rules, row["runtime"]),
         artifact_digest=row.get("artifact_digest"),
     )
 
@@ -190,7 +190,14 @@ def _finite(value: float | None) -> float | None:
     return float(value) if value is not None and math.isfinite(value) else None
 
 
-def _reason(decision: Decision, rules: Sequence[RuleOutcome]) -> str:
+def _hands_over(runtime: str) -> bool:
+    # A row may be older than a runtime's removal: what cannot be opened is not promoted either.
+    return runtime in RUNTIMES and RUNTIMES[runtime].hands_over
+
+
+def _reason(decision: Decision, rules: Sequence[RuleOutcome], runtime: str) -> str:
+    if decision == "pass" and not _hands_over(runtime):
+        return f"passes all {len(rules)} rules; {runtime} is measured but not handed over"
     if decision == "pass":
         return f"passes all {len(rules)} rules; another passing candidate is better"
     wanted = "failed" if decision == "reject" else "held"

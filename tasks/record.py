@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from datetime import date, datetime
 from typing import Any
 
-from tasks.refs import (
-    BenchmarkResult,
-    CheckpointRef,
-    Comparison,
-    DatasetRef,
-    Evaluation,
-    Frozen,
-    LayerSensitivity,
-    QuantizedRef,
-    Timing,
-)
-from tasks.workload.recipe import Recipe, Runtime
+from tasks.job import Job
+from tasks.refs import CandidateRef, DatasetRef, Frozen
+from tasks.results import BenchmarkResult, Comparison, Evaluation, LayerSensitivity, Timing
+from tasks.workload.recipe import Recipe
 from tasks.workload.workload import Workload
 
 Row = dict[str, Any]
@@ -34,8 +27,8 @@ class CandidateResult(Frozen):
     """All that one candidate's stages gave, as far as they came."""
 
     recipe: str
-    runtime: Runtime
-    quantized: QuantizedRef | None = None
+    runtime: str
+    built: CandidateRef | None = None
     evaluation: Evaluation | None = None
     comparison: Comparison | None = None
     failure: Failure | None = None
@@ -46,7 +39,7 @@ class WorkloadResult(Frozen):
 
     workload: Workload
     dataset: DatasetRef | None = None
-    checkpoint: CheckpointRef | None = None
+    job: Job[Workload] | None = None
     candidates: tuple[CandidateResult, ...]
     benchmarks: tuple[BenchmarkResult, ...] = ()
     sensitivities: tuple[LayerSensitivity, ...] = ()
@@ -83,7 +76,7 @@ def layer_rows(run: RunInfo, result: WorkloadResult) -> list[Row]:
     sensitivity = {(one.recipe, one.module): one for one in result.sensitivities}
     rows: dict[tuple[str, str], Row] = {}
     for candidate in result.candidates:
-        for module in candidate.quantized.coverage if candidate.quantized else ():
+        for module in candidate.built.coverage if candidate.built else ():
             found = sensitivity.get((candidate.recipe, module.module))
             # Runtimes of one recipe share its modules: one row for each module, not for each runtime.
             rows[candidate.recipe, module.module] = {
@@ -117,10 +110,10 @@ def _common(run: RunInfo, result: WorkloadResult, candidate: CandidateResult, me
         "status": "failed" if candidate.failure else "ok",
         "stage": candidate.failure.stage if candidate.failure else None,
         "error": candidate.failure.error if candidate.failure else None,
-        "purpose": workload.purpose,
+        "purpose": workload.domain,
         "baseline": workload.benchmark.baseline,
         "is_baseline": f"{candidate.recipe}/{candidate.runtime}" == workload.benchmark.baseline,
-        "checkpoint_digest": result.checkpoint.digest if result.checkpoint else None,
+        "checkpoint_digest": result.job.checkpoint.digest if result.job else None,
         "data_digest": result.dataset.digest if result.dataset else None,
         "calibration_digest": (result.dataset.calibration_digest or None) if result.dataset else None,
         **_recipe_columns(recipe, candidate),
@@ -130,16 +123,16 @@ def _common(run: RunInfo, result: WorkloadResult, candidate: CandidateResult, me
 
 
 def _recipe_columns(recipe: Recipe, candidate: CandidateResult) -> Row:
-    quantized = candidate.quantized
-    columns: Row = {"method": recipe.method, "engine": None if recipe.method == "none" else recipe.engine}
-    if quantized is not None:
-        counted = [module for module in quantized.coverage if module.parameters]
+    built = candidate.built
+    columns: Row = {"method": recipe.method, "engine": recipe.quantized_engine}
+    if built is not None:
+        counted = [module for module in built.coverage if module.parameters]
         columns |= {
-            "flow": quantized.flow or None,
-            "coverage": quantized.covered_share,
+            "flow": built.graph or None,
+            "coverage": built.covered_share,
             "modules_quantized": sum(module.quantized for module in counted),
             "modules_total": len(counted),
-            "artifact_digest": quantized.digest,
+            "artifact_digest": built.digest,
         }
     return columns
 
@@ -155,7 +148,7 @@ def _quality_columns(result: WorkloadResult, candidate: CandidateResult) -> Row:
         "higher_is_better": evaluation.higher_is_better,
         "evaluation_mode": evaluation.mode or None,
         "evaluation_samples": evaluation.samples,
-        "metrics": sorted(evaluation.metrics.items()),
+        "metrics": sorted((name, number) for name, number in evaluation.metrics.items() if math.isfinite(number)),
         "baseline_quality": baseline.evaluation.quality if baseline and baseline.evaluation else None,
         "quality_difference": comparison.quality_difference if comparison else None,
         "quality_difference_low": comparison.quality_difference_low if comparison else None,
@@ -165,11 +158,11 @@ def _quality_columns(result: WorkloadResult, candidate: CandidateResult) -> Row:
 
 
 def _size_columns(result: WorkloadResult, candidate: CandidateResult) -> Row:
-    if candidate.quantized is None:
+    if candidate.built is None:
         return {}
-    size = candidate.quantized.size_bytes[candidate.runtime]
+    size = candidate.built.size_bytes
     baseline = result.baseline()
-    reference = baseline.quantized.size_bytes[baseline.runtime] if baseline and baseline.quantized else None
+    reference = baseline.built.size_bytes if baseline and baseline.built else None
     return {
         "size_bytes": size,
         "baseline_size_bytes": reference,

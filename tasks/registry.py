@@ -1,19 +1,50 @@
-"""Registries of implementations by name that import one only when it is asked for."""
+"""Registries: implementations by name, imported only when one is asked for."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
 from importlib import import_module
-from typing import Any
+from typing import Generic, TypeVar, cast
+
+T = TypeVar("T")
 
 
-def resolve(table: Mapping[str, str], key: str) -> Any:
-    """Import and give what `table` names for `key` as ``"module:attribute"``.
+@dataclass(frozen=True)
+class Registry(Generic[T]):
+    """What a name stands for.
 
-    Raises
-    ------
-    KeyError
-        The table has no such key: a defect, since the workload's schema allows only known ones.
+    Parameters
+    ----------
+    kind
+        What messages call an entry, for instance "runtime".
+    entries
+        ``"module:class"`` by name, the default first. Classes are stateless and made without arguments.
     """
-    module, _, attribute = table[key].partition(":")
-    return getattr(import_module(module), attribute)
+
+    kind: str
+    entries: Mapping[str, str]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.entries)
+
+    def __getitem__(self, name: str) -> T:
+        """Import and make the implementation of that name.
+
+        Raises
+        ------
+        ValueError
+            There is none; the message lists the names there are.
+        """
+        if name not in self.entries:
+            near = get_close_matches(name, self.entries, 1)
+            meant = f' (did you mean "{near[0]}"?)' if near else ""
+            raise ValueError(f'there is no {self.kind} "{name}"{meant}: expected one of {", ".join(self.entries)}')
+        module, _, attribute = self.entries[name].partition(":")
+        return cast(T, getattr(import_module(module), attribute)())
+
+    @property
+    def default(self) -> str:
+        """The first name."""
+        return next(iter(self.entries))

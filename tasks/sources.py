@@ -1,33 +1,149 @@
-"""The code that a model consists of: what, once edited, makes every artifact of that model anew."""
+"""Digests of code: what decides an artifact includes the functions and constants that make it.
+
+Nothing lists these by hand. From a function, a class or a module every import within its own top-level package is
+followed, inside functions as well; imports for type checkers are not, for they decide nothing. What is digested is the
+syntax tree without docstrings, so that correcting a comment trains no model anew.
+"""
 
 from __future__ import annotations
 
+import ast
+import hashlib
 import inspect
+import textwrap
+from collections.abc import Callable, Iterator
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
 from sys import modules
 from types import ModuleType
+from typing import TYPE_CHECKING
 
-from torch import nn
+from storage.digest import digest_of
 
-from tasks.models import BUILDERS
-from tasks.workload.model import FactorySpec, Model
+if TYPE_CHECKING:
+    from torch import nn
+
+    from tasks.workload.base import Kind
+
+Root = Callable[..., object] | type | ModuleType | str
 
 
-def model_sources(model: nn.Module, spec: Model) -> list[ModuleType]:
-    """Modules that build `model` and define the classes of its parts; for the user's own, the factory's as well.
+def code_digest(*roots: Root) -> str:
+    """Digest of the code that `roots` (functions, classes, modules or modules' names) consist of and rely on."""
+    found: dict[str, str] = {}
+    for root in roots:
+        if isinstance(root, str | ModuleType):
+            _follow_module(root if isinstance(root, str) else root.__name__, found)
+        else:
+            tree = ast.parse(textwrap.dedent(inspect.getsource(root)))
+            found[f"{root.__module__}:{root.__qualname__}"] = _normalized(tree)
+            for name in _imported(tree, root.__module__):
+                _follow_module(name, found)
+    return digest_of({"code": found})
 
-    torch's are left out, for its version is part of every digest. Of functions that a model calls from further modules
-    nothing is known here.
+
+def model_digest(model: nn.Module, spec: Kind, *makers: Callable[..., object]) -> str:
+    """Digest of the code that a model consists of.
+
+    Parameters
+    ----------
+    model
+        Whose modules' classes count; torch's own do not, for its version is part of every digest.
+    spec
+        Where it names the user's own factory, the factory's module and what it imports of its package count as well.
+    makers
+        What builds the model and its inputs.
     """
-    names = {type(part).__module__ for part in model.modules()} | {BUILDERS[spec.kind].partition(":")[0]}
-    if isinstance(spec, FactorySpec):
-        names.add(spec.factory.partition(":")[0])
-    own = (modules[name] for name in sorted(names) if name.partition(".")[0] != "torch")
-    return [module for module in own if _has_source(module)]
+    names = {type(part).__module__ for part in model.modules()}
+    if factory := getattr(spec, "factory", ""):
+        names.add(factory.partition(":")[0])
+    own = sorted(name for name in names if name.partition(".")[0] != "torch" and _path_of(name) is not None)
+    return code_digest(*makers, *own)
 
 
-def _has_source(module: ModuleType) -> bool:
-    try:
-        inspect.getsource(module)
-    except (OSError, TypeError):  # compiled
-        return False
-    return True
+def _follow_module(name: str, found: dict[str, str]) -> None:
+    if name in found:
+        return
+    normalized, imported = _read(name)
+    found[name] = normalized
+    for other in imported:
+        _follow_module(other, found)
+
+
+@cache
+def _read(name: str) -> tuple[str, tuple[str, ...]]:
+    path = _path_of(name)
+    if path is None:  # compiled
+        return "", ()
+    tree = ast.parse(path.read_bytes())
+    # Of an installed library the version counts, and the modules that a model's classes are defined in.
+    is_library = "site-packages" in path.parts and name.partition(".")[0] != __package__
+    imported = () if is_library else tuple(sorted(set(_imported(tree, name))))
+    return _normalized(tree), imported
+
+
+@cache
+def _path_of(name: str) -> Path | None:
+    loaded = modules.get(name)
+    origin = loaded.__spec__.origin if loaded is not None and loaded.__spec__ is not None else None
+    if origin is None:
+        try:
+            spec = find_spec(name)
+        except ModuleNotFoundError:
+            return None
+        origin = spec.origin if spec is not None else None
+    return Path(origin) if origin is not None and origin.endswith(".py") else None
+
+
+def _imported(tree: ast.AST, importer: str) -> Iterator[str]:
+    """Modules of the importer's own top-level package that a syntax tree imports."""
+    package = importer.partition(".")[0]
+    for node in _deciding_nodes(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name.partition(".")[0] == package)
+        elif isinstance(node, ast.ImportFrom):
+            base = _absolute(node, importer)
+            if base.partition(".")[0] == package:
+                for alias in node.names:
+                    inner = f"{base}.{alias.name}"
+                    yield inner if _path_of(inner) is not None else base
+
+
+def _absolute(node: ast.ImportFrom, importer: str) -> str:
+    if not node.level:
+        return node.module or ""
+    path = _path_of(importer)
+    inside = importer if path is not None and path.name == "__init__.py" else importer.rpartition(".")[0]
+    parts = inside.split(".")[: len(inside.split(".")) - node.level + 1]
+    return ".".join([*parts, *filter(None, [node.module])])
+
+
+def _deciding_nodes(tree: ast.AST) -> Iterator[ast.AST]:
+    """All nodes but those under ``if TYPE_CHECKING:``."""
+    for node in ast.iter_child_nodes(tree):
+        if not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"):
+            yield node
+            yield from _deciding_nodes(node)
+
+
+def _normalized(tree: ast.AST) -> str:
+    """SHA-256 of a syntax tree without docstrings, registries and what is for type checkers only.
+
+    A registry's entries are no code of what is made by one of them: a new domain makes no other one's artifacts anew.
+    """
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            node.body = [statement for statement in node.body if not _is_idle(statement)]
+    return hashlib.sha256(ast.dump(tree, annotate_fields=False).encode()).hexdigest()
+
+
+def _is_idle(statement: ast.stmt) -> bool:
+    match statement:
+        case ast.Expr(value=ast.Constant(value=str())):
+            return True
+        case ast.If(test=ast.Name(id="TYPE_CHECKING")):
+            return True
+        case ast.AnnAssign(value=ast.Call(func=ast.Name(id="Registry"))):
+            return True
+    return False

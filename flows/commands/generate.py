@@ -99,6 +99,7 @@ def _text(
 
     from flows.console import reporter_for
     from tasks.domains.language_model.generate import generate
+    from tasks.job import Workspace
 
     label = f"{workload.name} · {recipe.name}: preparing"
     with reporter_for(Console(stderr=True)) as reporter:
@@ -106,7 +107,8 @@ def _text(
         def progress(done: float, total: float, unit: str = "") -> None:
             reporter.progressed(label, done, total, unit)
 
-        return generate(workload, recipe, store, words=words, temperature=temperature, seed=seed, progress=progress)
+        workspace = Workspace(store, progress)
+        return generate(workload, recipe, workspace, words=words, temperature=temperature, seed=seed)
 
 
 def _print_stream(pieces: Iterator[str], output: Path | None) -> None:

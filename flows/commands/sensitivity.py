@@ -10,7 +10,7 @@ import click
 from flows.options import format_option, recipe_option, store_option, workload_option
 
 if TYPE_CHECKING:
-    from tasks.refs import LayerSensitivity
+    from tasks.results import LayerSensitivity
     from tasks.sensitivity import KeepEffect
     from tasks.workload import Workload
     from tasks.workload.recipe import Recipe
@@ -42,22 +42,21 @@ def command(workload: tuple[str, ...], recipe: tuple[str, ...], keep: str, forma
 
     from flows.console import reporter_for
     from storage.artifacts import ArtifactStore
-    from tasks.checkpoint import obtain
-    from tasks.prepare import prepare
+    from tasks.job import Workspace
     from tasks.sensitivity import keep_effects, sensitivity
+    from tasks.stages import obtain, prepare
 
     chosen, one = _chosen(workload, recipe)
     counts = _counts(keep)
-    artifacts = ArtifactStore(store)
     with reporter_for(Console(stderr=True)) as reporter:
 
         def progress(done: float, total: float, unit: str = "") -> None:
             reporter.progressed(f"{chosen.name} · {one.name}: sensitivity", done, total, unit)
 
-        dataset = prepare(chosen, artifacts, progress)
-        checkpoint = obtain(chosen, dataset, artifacts, progress)
-        ranking = sensitivity(chosen, one, dataset, checkpoint, artifacts, progress)
-        effects = keep_effects(chosen, one, ranking, counts, dataset, checkpoint, artifacts, progress)
+        workspace = Workspace(ArtifactStore(store), progress)
+        job = obtain(workspace, chosen, prepare(workspace, chosen))
+        ranking = sensitivity(job, one, workspace)
+        effects = keep_effects(job, one, ranking, counts, workspace)
     if format == "json":
         rows = {
             "layers": [layer.model_dump(mode="json") for layer in ranking],

@@ -19,10 +19,11 @@ import torch
 
 from tasks.benchmark.agreement import disagreement
 from tasks.benchmark.blocks import time_block, time_single_calls, warm_up, warm_up_and_plan
-from tasks.benchmark.loading import Loaded, flat
+from tasks.benchmark.loading import Loaded
 from tasks.benchmark.messages import COPY_SUFFIX, LaunchReport, LaunchSpec, Subject, SubjectReport, write_message
 from tasks.benchmark.process import pin
 from tasks.benchmark.schedule import balanced_rounds
+from tasks.outputs import tensors_of
 
 Loader = Callable[[Subject], Loaded]
 
@@ -105,7 +106,7 @@ def _load(loader: Loader, subject: Subject) -> tuple[Ready, str]:
         began = time.perf_counter()
         result = loaded.call()
         first_call_s = time.perf_counter() - began
-    return Ready(loaded, load_s, first_call_s), disagreement(flat(result), loaded.golden)
+    return Ready(loaded, load_s, first_call_s), disagreement(tensors_of(result), loaded.golden)
 
 
 def _warm_up(spec: LaunchSpec, ready: dict[str, Ready]) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 from pydantic import Field
 
 from tasks.refs import Frozen
-from tasks.workload.recipe import Runtime
 
 COPY_SUFFIX = "#copy"
 
@@ -15,19 +14,15 @@ COPY_SUFFIX = "#copy"
 class Subject(Frozen):
     """Something to time.
 
-    ``folder`` holds what the loader opens, ``golden`` is the safetensors file with the inputs, and with the outputs to
-    agree with where there are any.
+    ``folder`` holds what the loader opens, ``shared`` the folders of artifacts that it shares with others, by kind;
+    ``golden`` is the safetensors file with the inputs, and with the outputs to agree with where there are any.
     """
 
     name: str
-    folder: str
-    runtime: Runtime
-    golden: str
-
-    @property
-    def is_copy(self) -> bool:
-        """Whether this is the baseline's second copy, which the A/A check times."""
-        return self.name.endswith(COPY_SUFFIX)
+    folder: str = ""
+    shared: dict[str, str] = Field(default_factory=dict)
+    runtime: str = ""
+    golden: str = ""
 
     def copy_for_check(self) -> Subject:
         """The same again under another name."""

@@ -9,8 +9,7 @@ import numpy as np
 from tasks.benchmark.messages import COPY_SUFFIX, Memory
 from tasks.benchmark.protocol import Measured
 from tasks.benchmark.statistics import Ratio, percentiles, speed_ratio
-from tasks.refs import Timing
-from tasks.workload.recipe import Runtime
+from tasks.results import Timing
 
 Setting = Literal["primary", "throughput", "a/a"]
 
@@ -82,7 +81,7 @@ def _timing(
     )
 
 
-def split_name(name: str) -> tuple[str, Runtime]:
+def split_name(name: str) -> tuple[str, str]:
     """Recipe and runtime of ``recipe/runtime``."""
     recipe, _, runtime = name.removesuffix(COPY_SUFFIX).partition("/")
-    return recipe, "torchscript" if runtime == "torchscript" else "eager"
+    return recipe, runtime

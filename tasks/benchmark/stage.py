@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from storage.artifacts import ArtifactStore
 from storage.errors import InputError, MeasurementError
 from storage.locks import host_lock
 from tasks.benchmark.children import Limit
@@ -16,46 +15,41 @@ from tasks.benchmark.profile import Profile, profile_named
 from tasks.benchmark.protocol import Measured, measure, measure_memory
 from tasks.benchmark.result import aa_ratio, timings_of, verdict_of
 from tasks.benchmark.throughput import further_settings, subjects_at
+from tasks.golden import GOLDEN
+from tasks.job import Job, Workspace
 from tasks.machine import Evidence, fingerprint, observe
-from tasks.progress import Progress, silent
-from tasks.refs import ArtifactRef, BenchmarkResult, DatasetRef, Frozen, Timing
-from tasks.workload.recipe import Runtime
+from tasks.refs import ArtifactRef, CandidateRef, Frozen
+from tasks.results import BenchmarkResult, Timing
+from tasks.runtimes.base import CandidateFiles
 from tasks.workload.workload import Workload
 
 LOCK = "benchmark"
 
 
 class BenchmarkCandidate(Frozen):
-    """A candidate to time: the quantized artifact, and the golden outputs that it must still give."""
+    """A candidate to time, and the golden outputs that it must still give."""
 
-    recipe: str
-    runtime: Runtime
-    artifact: ArtifactRef
+    candidate: CandidateRef
     outputs: ArtifactRef
 
-    @property
-    def name(self) -> str:
-        """``recipe/runtime``."""
-        return f"{self.recipe}/{self.runtime}"
-
-    def subject(self, store: ArtifactStore) -> Subject:
+    def subject(self, workspace: Workspace) -> Subject:
         """Where the child processes find it."""
+        files = CandidateFiles.find(self.candidate, workspace.store)
         return Subject(
-            name=self.name,
-            folder=str(store.path(self.artifact.kind, self.artifact.digest)),
-            runtime=self.runtime,
-            golden=str(store.path(self.outputs.kind, self.outputs.digest) / "golden.safetensors"),
+            name=self.candidate.name,
+            folder=str(files.folder),
+            shared={kind: str(folder) for kind, folder in files.shared.items()},
+            runtime=self.candidate.runtime,
+            golden=str(workspace.store.path(self.outputs.kind, self.outputs.digest) / GOLDEN),
         )
 
 
 def benchmark(
-    workload: Workload,
+    job: Job[Workload],
     candidates: Sequence[BenchmarkCandidate],
     profile: Profile | str,
-    store: ArtifactStore,
+    workspace: Workspace,
     *,
-    dataset: DatasetRef | None = None,
-    progress: Progress = silent,
     limit_s: float | None = None,
     attempt: int = 1,
 ) -> BenchmarkResult:
@@ -65,8 +59,6 @@ def benchmark(
 
     Parameters
     ----------
-    dataset
-        Needed only where the workload asks for further batch sizes.
     limit_s
         Most seconds that it may take from its turn on; waiting for that does not count.
     attempt
@@ -78,13 +70,13 @@ def benchmark(
         The baseline is missing or wrong, a child process died, or `limit_s` was reached, all in the primary setting;
         what goes wrong in a further one is told in ``refused``.
     """
-    settings = workload.benchmark
+    workload, settings = job.workload, job.workload.benchmark
     profile = profile_named(profile) if isinstance(profile, str) else profile
-    subjects = [candidate.subject(store) for candidate in candidates]
-    engines = tuple(sorted({workload.recipe_named(one.recipe).engine for one in candidates}))
-    with host_lock(LOCK, on_wait=lambda: progress(0, profile.launches, "waiting for another benchmark")):
+    subjects = [candidate.subject(workspace) for candidate in candidates]
+    engines = tuple(sorted({workload.recipe_named(each.candidate.recipe).engine for each in candidates}))
+    with host_lock(LOCK, on_wait=lambda: workspace.progress(0, profile.launches, "waiting for another benchmark")):
         limit = Limit(limit_s)
-        session = _Session(workload, profile, attempt, dataset, store, progress, limit)
+        session = _Session(job, profile, attempt, workspace, limit)
         began = time.perf_counter()
         before = observe("before", settings.threads, engines)
         measured = session.primary(subjects)
@@ -114,13 +106,11 @@ def benchmark(
 
 
 def benchmark_with_rerun(
-    workload: Workload,
+    job: Job[Workload],
     candidates: Sequence[BenchmarkCandidate],
     profile: Profile | str,
-    store: ArtifactStore,
+    workspace: Workspace,
     *,
-    dataset: DatasetRef | None = None,
-    progress: Progress = silent,
     limit_s: float | None = None,
 ) -> list[BenchmarkResult]:
     """Benchmark, and once more where the verdict was inconclusive and the profile repeats; both results are kept.
@@ -128,9 +118,7 @@ def benchmark_with_rerun(
     `limit_s` holds for each of the two.
     """
     profile = profile_named(profile) if isinstance(profile, str) else profile
-    again = partial(
-        benchmark, workload, candidates, profile, store, dataset=dataset, progress=progress, limit_s=limit_s
-    )
+    again = partial(benchmark, job, candidates, profile, workspace, limit_s=limit_s)
     first = again(attempt=1)
     if first.verdict == "valid" or not profile.repeats:
         return [first]
@@ -145,26 +133,24 @@ class _Session:
     ``every candidate (setting)``.
     """
 
-    workload: Workload
+    job: Job[Workload]
     profile: Profile
     attempt: int
-    dataset: DatasetRef | None
-    store: ArtifactStore
-    progress: Progress
+    workspace: Workspace
     limit: Limit
     refused: dict[str, str] = field(default_factory=dict)
 
     def primary(self, subjects: Sequence[Subject]) -> Measured:
         """The setting that candidates are compared in, with the A/A check."""
-        return self._measure(subjects, self.workload.benchmark.threads, with_copy=True)
+        return self._measure(subjects, self.job.workload.benchmark.threads, with_copy=True)
 
     def throughput(self, subjects: Sequence[Subject]) -> tuple[float, list[Timing]]:
         """Seconds in timed blocks, and the rows, of every further batch size and thread count."""
-        baseline = self.workload.benchmark.baseline
+        settings = self.job.workload.benchmark
         timed_s, rows = 0.0, []
-        for setting in further_settings(self.workload.benchmark):
+        for setting in further_settings(settings):
             try:
-                with subjects_at(setting.batch_size, subjects, self.workload, self.dataset, self.store) as there:
+                with subjects_at(setting.batch_size, subjects, self.job, self.workspace.store) as there:
                     measured = self._measure(there, setting.threads, with_copy=False)
             except (MeasurementError, InputError) as error:
                 # What was timed so far is right without it, and the primary setting is what decides.
@@ -172,19 +158,19 @@ class _Session:
                 continue
             timed_s += measured.timed_s
             self.refused |= {f"{name} ({setting})": reason for name, reason in measured.refused.items()}
-            rows += timings_of(measured, baseline, setting.threads, setting.batch_size, {}, "throughput")
+            rows += timings_of(measured, settings.baseline, setting.threads, setting.batch_size, {}, "throughput")
         return timed_s, rows
 
     def _measure(self, subjects: Sequence[Subject], threads: int, *, with_copy: bool) -> Measured:
         return measure(
             subjects,
-            self.workload.benchmark.baseline,
+            self.job.workload.benchmark.baseline,
             self.profile,
             threads,
             with_copy=with_copy,
             attempt=self.attempt,
             limit=self.limit,
-            on_launch=lambda done: self.progress(done, self.profile.launches, "launches"),
+            on_launch=lambda done: self.workspace.progress(done, self.profile.launches, "launches"),
         )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -10,9 +9,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from storage.artifacts import ArtifactStore
-from storage.errors import ConfigurationError
 from tasks.benchmark.messages import Subject
-from tasks.refs import DatasetRef
+from tasks.domains import DOMAINS
+from tasks.golden import GOLDEN, Golden
+from tasks.job import Job
 from tasks.workload.workload import Benchmark, Workload
 
 
@@ -38,35 +38,17 @@ def further_settings(benchmark: Benchmark) -> list[Setting]:
 
 @contextmanager
 def subjects_at(
-    batch_size: int,
-    subjects: Sequence[Subject],
-    workload: Workload,
-    dataset: DatasetRef | None,
-    store: ArtifactStore,
+    batch_size: int, subjects: Sequence[Subject], job: Job[Workload], store: ArtifactStore
 ) -> Iterator[list[Subject]]:
     """The subjects with inputs of another batch size, in a file that lasts as long as the block.
 
-    Nothing was evaluated at this size: outputs are only checked for values that are no numbers.
-
-    Raises
-    ------
-    ConfigurationError
-        There is no data set to take the inputs from.
+    Nothing was evaluated at this size: outputs are only checked for NaN and infinities.
     """
-    if batch_size == workload.benchmark.batch_size:
+    if batch_size == job.workload.benchmark.batch_size:
         yield list(subjects)
         return
-    if dataset is None:
-        raise ConfigurationError(
-            f"{workload.name}: benchmark.batch_sizes needs the data set.", hint="Pass dataset=… to benchmark()."
-        )
-    from safetensors.torch import save_file
-
-    from tasks.models import example_inputs
-
-    inputs = example_inputs(workload, dataset, store, batch_size=batch_size)
+    inputs = DOMAINS[job.workload.domain].example_inputs(job.workload, job.dataset, store, batch_size)
     with TemporaryDirectory(prefix="nightquant-") as folder:
-        path = Path(folder) / "inputs.safetensors"
-        tensors = {f"input.{name}": tensor.contiguous() for name, tensor in inputs.items()}
-        save_file(tensors, path, {"inputs": json.dumps(list(inputs))})
+        path = Path(folder) / GOLDEN
+        path.write_bytes(Golden(inputs).to_bytes())
         yield [subject.model_copy(update={"golden": str(path)}) for subject in subjects]

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tasks.runtimes.base import Runtime
 
 TEMPLATE = Path(__file__).with_name("card.md.j2")
 
 
-def model_card(manifest: Mapping[str, Any], *, signed: bool) -> str:
+def model_card(manifest: Mapping[str, object], runtime: Runtime, *, signed: bool) -> str:
     """Render the card; it says nothing that the manifest does not hold."""
     from jinja2 import ChainableUndefined, Environment
 
@@ -18,9 +21,9 @@ def model_card(manifest: Mapping[str, Any], *, signed: bool) -> str:
         autoescape=False, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=ChainableUndefined
     )
     environment.filters.update(bytes=_bytes, number=_number, seconds=_seconds)
-    metric = next((row["quality_metric"] for row in manifest["measurements"] if "quality_metric" in row), "quality")
     template = environment.from_string(TEMPLATE.read_text(encoding="utf-8"))
-    return template.render(m=manifest, metric=metric, signed=signed)
+    usage = environment.from_string(runtime.usage).render(m=manifest)
+    return template.render(m=manifest, runtime=runtime, usage=usage, signed=signed)
 
 
 def _number(value: object) -> str:

@@ -4,150 +4,189 @@ from __future__ import annotations
 
 import math
 import platform
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
+import numpy as np
+from safetensors import safe_open
+
+from storage.errors import BundleError
 from storage.transfer import shown
-from tasks.bundle.golden import GOLDEN, Golden
+from tasks.domains import DOMAINS
 from tasks.gate import GateDecision
-from tasks.refs import CheckpointRef, DatasetRef, Evaluation, QuantizedRef
-from tasks.workload.recipe import Engine
+from tasks.golden import GOLDEN, INPUT, OUTPUT, input_names
+from tasks.job import Job
+from tasks.machine import installed_version, this_machine
+from tasks.quantize.methods import METHODS
+from tasks.record import Row
+from tasks.refs import CandidateRef
+from tasks.results import Evaluation
+from tasks.runtimes import RUNTIMES
 from tasks.workload.workload import Workload
 
-MODEL, WEIGHTS, STRUCTURE = "model.ts", "weights.safetensors", "structure.json"
-
-# What the engine's kernels need to run at all. Faster ones (AVX-512, VNNI) are chosen at run time where they exist.
-_INSTRUCTIONS: dict[Engine, tuple[str, ...]] = {
-    "x86": ("avx2",),
-    "fbgemm": ("avx2",),
-    "onednn": ("avx2",),
-    "qnnpack": (),
-}
 _LIBRARIES = ("torch", "torchvision", "numpy", "safetensors", "nightquant")
 _RAW = ("block_launch", "block_round", "block_s")
-_NOT_REPRODUCIBLE = [
-    {
-        "file": MODEL,
-        "why": "TorchScript numbers its types by what the process traced before and keeps source locations; "
-        "the file is the very one that was measured, but quantizing anew gives other bytes",
-    }
-]
+
+Json = dict[str, object]
 
 
 @dataclass(frozen=True)
 class Provenance:
-    """Everything that a bundle is made from."""
+    """Everything that a bundle is made from; ``measurements`` are the workload's rows of that table."""
 
-    workload: Workload
-    quantized: QuantizedRef
+    job: Job[Workload]
+    candidate: CandidateRef
     evaluation: Evaluation
     decision: GateDecision
-    measurements: Sequence[Mapping[str, Any]]
-    dataset: DatasetRef
-    checkpoint: CheckpointRef
+    measurements: Sequence[Row]
     night: date
     run_id: str
 
 
-def manifest_of(made: Provenance, bundle_version: str, golden: Golden, resources: Mapping[str, str]) -> dict[str, Any]:
-    """The manifest as a JSON document."""
-    workload = made.workload
-    recipe = workload.recipe_named(made.quantized.recipe)
+@dataclass(frozen=True)
+class GoldenDescription:
+    """The golden tensors as the manifest describes them, in calling order; ``share`` is the tolerance's."""
+
+    inputs: list[Json]
+    outputs: list[Json]
+    share: float
+
+
+def manifest_of(
+    made: Provenance, version: str, files: Sequence[str], golden: GoldenDescription, resources: Mapping[str, str]
+) -> Json:
+    """The manifest as a JSON document.
+
+    Parameters
+    ----------
+    files
+        The runtime's own, the main one first.
+    """
+    workload, runtime = made.job.workload, RUNTIMES[made.candidate.runtime]
+    recipe = workload.recipe_named(made.candidate.recipe)
     return {
         "format": 1,
         "workload": _described(workload),
-        "version": bundle_version,
+        "version": version,
         "night": made.night.isoformat(),
         "run_id": made.run_id,
         "recipe": recipe.model_dump(mode="json"),
-        "engine": None if recipe.method == "none" else recipe.engine,
+        "engine": recipe.quantized_engine,
         "required_isa": {
             "architecture": platform.machine(),
-            "instructions": [] if recipe.method == "none" else list(_INSTRUCTIONS[recipe.engine]),
-            "packaged_on": processor(),
+            "instructions": runtime.required_instructions(recipe),
+            "packaged_on": this_machine().cpu,
         },
         "sources": {
-            "checkpoint": made.checkpoint.digest,
-            "data": made.dataset.digest,
-            "quantized": made.quantized.digest,
+            "checkpoint": made.job.checkpoint.digest,
+            "data": made.job.dataset.digest,
+            "quantized": made.candidate.digest,
             "outputs": made.evaluation.outputs.digest,
-            "calibration": made.dataset.calibration_digest or None,
+            "calibration": made.job.dataset.calibration_digest or None,
         },
         "model": {
-            "file": MODEL,
-            "runtime": "torchscript",
-            "parameters": made.checkpoint.parameters,
-            "inputs": [_bounded(entry, made.dataset) for entry in golden.inputs],
+            "file": files[0],
+            "files": list(files),
+            "runtime": made.candidate.runtime,
+            "parameters": made.job.checkpoint.parameters,
+            "inputs": golden.inputs,
             "outputs": golden.outputs,
         },
-        "weights": {"file": WEIGHTS, "structure": STRUCTURE},
         "golden": {"file": GOLDEN, "tolerance_share": golden.share},
         "resources": dict(resources),
-        "measured_runtime": made.decision.runtime,
+        "measured_runtime": made.candidate.runtime,
         "measurements": list(_measurements(made)),
         "gate": made.decision.model_dump(mode="json", include={"decision", "objective", "reason", "rules"}),
         "versions": versions(),
         "licence": workload.licence,
-        "not_reproducible": _NOT_REPRODUCIBLE,
+        "not_reproducible": [{"file": name, "why": why} for name, why in runtime.not_reproducible.items()],
     }
-
-
-def _described(workload: Workload) -> dict[str, Any]:
-    # A bundle goes to others, and a URI may carry a password or a signed query.
-    described = workload.model_dump(
-        mode="json", include={"name", "description", "purpose", "model", "data", "checkpoint"}
-    )
-    for section in (described["data"], described["checkpoint"]):
-        if "uri" in section:
-            # fsspec chains addresses: zip://inner.pth::https://host/outer.zip
-            section["uri"] = "::".join(shown(part) for part in section["uri"].split("::"))
-    return described
 
 
 def versions() -> dict[str, str]:
     """Versions of Python and of the libraries that decide what a model computes."""
-    found = {"python": platform.python_version()}
-    for library in _LIBRARIES:
-        try:
-            found[library] = version(library)
-        except PackageNotFoundError:
-            # A checkout can run without being installed; it is still recorded that it was nightquant.
-            found[library] = "not installed"
-    return found
+    # A checkout can run without being installed; it is still recorded that it was nightquant.
+    found = {library: installed_version(library) or "not installed" for library in _LIBRARIES}
+    return {"python": platform.python_version(), **found}
 
 
-def processor() -> str:
-    """The processor's model as Linux names it, or the machine type elsewhere."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return platform.machine()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+def describe_golden(path: Path, made: Provenance) -> GoldenDescription:
+    """Describe ``golden.safetensors`` of an evaluation.
+
+    Raises
+    ------
+    BundleError
+        A tensor is missing, empty or not finite.
+    """
+    workload = made.job.workload
+    domain, recipe = DOMAINS[workload.domain], workload.recipe_named(made.candidate.recipe)
+    with safe_open(path, framework="numpy") as file:
+        tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - it is no dict
+        names = input_names(file.metadata() or {})
+    count = sum(key.startswith(OUTPUT) for key in tensors)
+    wanted = [f"{INPUT}{name}" for name in names] + [f"{OUTPUT}{index}" for index in range(count)]
+    if sorted(wanted) != sorted(tensors) or not names or not count:
+        raise BundleError(f"{path}: expected the tensors {sorted(wanted)}, found {sorted(tensors)}.")
+    ranges = domain.input_ranges(made.job.dataset)
+    inputs = [_tensor(name, f"{INPUT}{name}", tensors) for name in names]
+    for entry, name in zip(inputs, names, strict=True):
+        if name in ranges:
+            entry["allowed"] = list(ranges[name])
+    known = domain.outputs
+    outputs = []
+    share = METHODS[recipe.method].tolerance_share(recipe)
+    for index in range(count):
+        key = f"{OUTPUT}{index}"
+        entry = _tensor(known[index] if index < len(known) else f"output-{index}", key, tensors)
+        low, high = float(tensors[key].min()), float(tensors[key].max())
+        # A constant output has no range; then its size, or 1, is the measure.
+        outputs.append({**entry, "tolerance": share * (high - low or abs(high) or 1.0)})
+    return GoldenDescription(inputs, outputs, share)
 
 
-def _bounded(entry: dict[str, Any], dataset: DatasetRef) -> dict[str, Any]:
-    """Word ids beyond the vocabulary would read beyond the embedding's rows."""
-    if dataset.vocabulary and entry["name"] == "tokens":
-        return {**entry, "allowed": [0, dataset.vocabulary - 1]}
-    return entry
+def _tensor(name: str, key: str, tensors: Mapping[str, np.ndarray[tuple[int, ...], np.dtype[np.generic]]]) -> Json:
+    tensor = tensors[key]
+    if not tensor.size or not np.isfinite(tensor).all():
+        raise BundleError(f"The golden tensor {key} is empty or holds NaN or infinities.")
+    return {
+        "name": name,
+        "golden": key,
+        "dtype": str(tensor.dtype),
+        "shape": list(tensor.shape),
+        "minimum": tensor.min().item(),
+        "maximum": tensor.max().item(),
+    }
 
 
-def _measurements(made: Provenance) -> Iterable[dict[str, Any]]:
-    baseline, _ = made.workload.baseline()
+def _described(workload: Workload) -> Json:
+    # A bundle goes to others, and a URI may carry a password or a signed query.
+    described: dict[str, Json] = workload.model_dump(mode="json", include={"model", "data", "checkpoint"})
+    for section in (described["data"], described["checkpoint"]):
+        if isinstance(uri := section.get("uri"), str):
+            # fsspec chains addresses: zip://inner.pth::https://host/outer.zip
+            section["uri"] = "::".join(shown(part) for part in uri.split("::"))
+    return {
+        "name": workload.name,
+        "description": workload.description,
+        "purpose": workload.domain,
+        **described,
+    }
+
+
+def _measurements(made: Provenance) -> Iterator[Json]:
+    baseline, _ = made.job.workload.baseline()
     for row in made.measurements:
-        if row["workload"] == made.workload.name and row["recipe"] in (made.quantized.recipe, baseline):
+        if row["workload"] == made.job.workload.name and row["recipe"] in (made.candidate.recipe, baseline):
             yield {name: _as_json(value) for name, value in row.items() if name not in _RAW and _is_known(value)}
 
 
-def _is_known(value: Any) -> bool:
+def _is_known(value: object) -> bool:
     return value is not None and not (isinstance(value, float) and not math.isfinite(value))
 
 
-def _as_json(value: Any) -> Any:
+def _as_json(value: object) -> object:
     if isinstance(value, date | datetime):
         return value.isoformat()
     if isinstance(value, Mapping):

@@ -1,12 +1,13 @@
 """Verify a bundle wherever it lies: its files, its signature, its manifest, then what its model computes.
 
-TorchScript is code, so the order matters: nothing in the bundle is interpreted before its checksums hold (and its
+A model may be code, so the order matters: nothing in the bundle is interpreted before its checksums hold (and its
 signature, where a key is given), and the model is loaded only in a process of its own, without this project, its
 environment variables or its secrets.
 """
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import shutil
@@ -22,8 +23,9 @@ from storage.digest import file_digest
 from storage.errors import BundleError
 from storage.manifest import read_manifest
 from storage.signing import check_signature
+from tasks.runtimes import RUNTIMES
 
-CHECKER = Path(__file__).with_name("package") / "standalone.py"
+_CHECKER = Path(__file__).with_name("checker.py")
 
 _KEPT_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "HOME", "TMPDIR", "LANG", "OMP_NUM_THREADS", "ATEN_CPU_CAPABILITY")
 
@@ -77,10 +79,29 @@ def verify(path: Path, public_key: Path | None = None, *, timeout_s: float = 600
         known["stage"] = "manifest"
         manifest = read_manifest(path)
         known |= {"workload": manifest["workload"]["name"], "version": manifest["version"], "stage": "model"}
-        known["differences"] = _run(path, timeout_s, known["sha256sums"])
+        known["differences"] = _run(path, timeout_s, known["sha256sums"], manifest["model"]["runtime"])
     except BundleError as error:
         known["problem"] = str(error)
     return VerificationReport(**known)
+
+
+def checker_source(runtime: str) -> str:
+    """The program that checks a runtime's bundles with nothing of this project: a bundle's ``verify.py``.
+
+    Raises
+    ------
+    BundleError
+        There is no such runtime here, or it cannot be handed over.
+    """
+    load_model = RUNTIMES[runtime].checker() if runtime in RUNTIMES else None
+    if load_model is None:
+        raise BundleError(
+            f'The bundle is for the runtime "{runtime}", which this version cannot check.',
+            hint="Verify it with the nightquant that made it, or run its own verify.py.",
+        )
+    source = "# What the loader's annotations name.\nRawCall = RawTensor = object\n\n\n" + inspect.getsource(load_model)
+    ending = f'if __name__ == "__main__":\n    sys.exit(main(sys.argv[1:], {load_model.__name__}))\n'
+    return "\n\n".join([_CHECKER.read_text(encoding="utf-8").rstrip("\n") + "\n", source, ending])
 
 
 def _signature(path: Path, public_key: Path | None, sha256sums: str) -> str:
@@ -100,10 +121,10 @@ def _signature(path: Path, public_key: Path | None, sha256sums: str) -> str:
     return "valid"
 
 
-def _run(path: Path, timeout_s: float, sha256sums: str) -> dict[str, float]:
+def _run(path: Path, timeout_s: float, sha256sums: str, runtime: str) -> dict[str, float]:
     """Load and run the model in a clean process; give each output's difference."""
     # The bundle's own verify.py is never run: this is the copy that came with nightquant.
-    command = [sys.executable, "-I", "-W", "ignore", str(CHECKER), str(path.absolute()), "--json"]
+    command = [sys.executable, "-I", "-W", "ignore", "-c", checker_source(runtime), str(path.absolute()), "--json"]
     command.append(f"--sums={sha256sums}")  # the folder may be another one by now
     environment = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
     try:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib import import_module
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from tasks.progress import Progress, silent
-from tasks.registry import resolve
+from tasks.domains import DOMAINS
+from tasks.job import Progress, Workspace, silent
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,7 +22,6 @@ OBTAINERS = MappingProxyType(
         "train": "tasks.checkpoint.trained:obtain_trained",
         "uri": "tasks.checkpoint.fetched:obtain_fetched",
         "seeded": "tasks.checkpoint.seeded:obtain_seeded",
-        "torchvision-weights": "tasks.domains.image_classification.published:obtain_published",
     }
 )
 
@@ -38,8 +38,11 @@ def obtain(workload: Workload, dataset: DatasetRef, store: ArtifactStore, progre
     StoreError
         The store cannot be written.
     """
+    if workload.checkpoint.kind not in OBTAINERS:
+        return DOMAINS[workload.domain].obtain_checkpoint(workload, dataset, Workspace(store, progress))
+    module, _, function = OBTAINERS[workload.checkpoint.kind].partition(":")
     obtainer: Callable[[Workload, DatasetRef, ArtifactStore, Progress], CheckpointRef]
-    obtainer = resolve(OBTAINERS, workload.checkpoint.kind)
+    obtainer = getattr(import_module(module), function)
     return obtainer(workload, dataset, store, progress)
 
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from storage.artifacts import ArtifactStore
-from storage.digest import source_digest
 from storage.transfer import fetch
 from tasks.checkpoint import state_file
 from tasks.checkpoint.artifact import find_or_make
-from tasks.progress import Progress
+from tasks.job import Progress
 from tasks.refs import CheckpointRef, DatasetRef
+from tasks.sources import code_digest
 from tasks.workload import Workload
-from tasks.workload.model import FetchedCheckpoint
+from tasks.workload.checkpoint import FetchedCheckpoint
 
 
 def obtain_fetched(workload: Workload, dataset: DatasetRef, store: ArtifactStore, progress: Progress) -> CheckpointRef:
@@ -39,7 +39,7 @@ def obtain_fetched(workload: Workload, dataset: DatasetRef, store: ArtifactStore
             "model": workload.model.model_dump(mode="json"),
             "vocabulary": dataset.vocabulary,
             "classes": dataset.classes,
-            "made_by": source_digest(state_file),
+            "code": code_digest("tasks.checkpoint.state_file"),
         }
         return find_or_make(
             workload, dataset, store, made_from, lambda: state_file.read_state(source.path(), settings.uri)

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-
 import torch
 
 from storage.artifacts import ArtifactStore
-from storage.digest import source_digest
 from storage.errors import ConfigurationError
 from tasks.checkpoint.artifact import find_or_make
 from tasks.checkpoint.blank import build_blank
 from tasks.device import training_device
-from tasks.models import build
-from tasks.progress import Progress
+from tasks.domains import DOMAINS
+from tasks.domains.base import Trains
+from tasks.job import Progress, Workspace
 from tasks.refs import CheckpointRef, DatasetRef
-from tasks.sources import model_sources
-from tasks.train import TRAINERS, train
+from tasks.sources import model_digest
 from tasks.workload import Workload
 
 
@@ -26,26 +23,24 @@ def obtain_trained(workload: Workload, dataset: DatasetRef, store: ArtifactStore
     Raises
     ------
     ConfigurationError
-        Models of this purpose cannot be trained.
+        The domain trains no models.
     """
-    if workload.purpose not in TRAINERS:
+    domain = DOMAINS[workload.domain]
+    if not isinstance(domain, Trains):
         raise ConfigurationError(
-            f'Workload "{workload.name}": checkpoint.kind "train" does not fit purpose "{workload.purpose}".',
-            hint=f"It fits {', '.join(sorted(TRAINERS))}; use another checkpoint.kind.",
+            f'Workload "{workload.name}": checkpoint.kind "train" does not fit domain "{workload.domain}", '
+            f"which {Trains.lack}.",
+            hint="Use another checkpoint.kind.",
         )
-    trainer = import_module(TRAINERS[workload.purpose].partition(":")[0])
+    trainer: Trains[Workload] = domain
+    blank = build_blank(lambda: DOMAINS[workload.domain].build(workload.model, dataset))
     made_from = {
         "model": workload.model.model_dump(mode="json"),
         "checkpoint": workload.checkpoint.model_dump(mode="json"),
         "dataset": dataset.digest,
         "torch": torch.__version__,
         "device": training_device().type,
-        "made_by": source_digest(
-            trainer, *getattr(trainer, "PARTS", ()), *model_sources(_blank(workload, dataset), workload.model)
-        ),
+        "code": model_digest(blank, workload.model, DOMAINS[workload.domain].build, trainer.train),
     }
-    return find_or_make(workload, dataset, store, made_from, lambda: train(workload, dataset, store, progress))
-
-
-def _blank(workload: Workload, dataset: DatasetRef) -> torch.nn.Module:
-    return build_blank(lambda: build(workload.model, dataset))
+    workspace = Workspace(store, progress)
+    return find_or_make(workload, dataset, store, made_from, lambda: trainer.train(workload, dataset, workspace))

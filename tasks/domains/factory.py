@@ -12,7 +12,7 @@ from typing import Any
 from torch import nn
 
 from storage.errors import ConfigurationError
-from tasks.workload.model import FactorySpec
+from tasks.domains.image_classification.sections import FactorySpec
 
 
 def call_factory(spec: FactorySpec) -> nn.Module:

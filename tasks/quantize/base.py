@@ -1,79 +1,83 @@
-"""What a quantization method is: it converts a float model and can rebuild the result's structure without data."""
+"""What a quantization method is: it converts a float model and can rebuild the result's structure without data.
+
+A method's module imports no torch by itself, because workload files are validated against its recipe.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
-import torch
-
-from storage.artifacts import ArtifactStore
-from tasks.progress import Progress, silent
-from tasks.refs import DatasetRef, ModuleCoverage
-from tasks.registry import resolve
 from tasks.workload.recipe import Recipe
-from tasks.workload.workload import Workload
 
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
-@dataclass(frozen=True)
-class Context:
-    """What a method may look at besides the model: data for calibration, inputs of the right shape, where to tell."""
+    from tasks.domains.base import FineTunes, GivesCalibration
+    from tasks.quantize.source import ModelSource
+    from tasks.refs import ModuleCoverage
+    from tasks.workload.workload import Workload
 
-    workload: Workload
-    dataset: DatasetRef
-    store: ArtifactStore
-    example_inputs: Mapping[str, torch.Tensor]
-    progress: Progress = silent
+    Need = type[GivesCalibration[Workload]] | type[FineTunes[Workload]]
+
+R = TypeVar("R", bound=Recipe)
 
 
 @dataclass(frozen=True)
 class Converted:
-    """A converted model in evaluation mode, the flow that was taken ("" where there is no choice), and its coverage."""
+    """A converted model in evaluation mode, with the graph mode that was taken ("" where there is no choice)."""
 
-    model: torch.nn.Module
-    flow: str
+    model: nn.Module
+    graph: str
     coverage: tuple[ModuleCoverage, ...]
 
 
-class Method(Protocol):
-    """One way to quantize.
+class Method(ABC, Generic[R]):
+    """One way to quantize a torch module.
 
-    `convert` takes a float model in evaluation mode, which it may change, and gives the quantized one. `skeleton` gives
-    a module of the same structure with arbitrary parameters, without data: the saved tensors are then put into it. So
-    no pickle is ever needed to store an eager quantized model.
-
-    The method's module names in ``PARTS`` the modules, besides itself, whose source decides the result and so goes into
-    the artifact's digest.
+    Attributes
+    ----------
+    recipe
+        The class that its recipes are validated with.
     """
 
-    def convert(self, model: torch.nn.Module, recipe: Recipe, context: Context) -> Converted:
-        """Quantize `model` as `recipe` says."""
-        ...
+    recipe: ClassVar[type[Recipe]]
 
-    def skeleton(
-        self, model: torch.nn.Module, recipe: Recipe, flow: str, example_inputs: Mapping[str, torch.Tensor]
-    ) -> torch.nn.Module:
-        """Give `model` the structure that `convert` gave it, in the flow that it took."""
-        ...
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """What a domain must be able to do for this method, besides giving a float model."""
+        return ()
 
+    @abstractmethod
+    def convert(self, model: nn.Module, recipe: R, source: ModelSource) -> Converted:
+        """Quantize a float model in evaluation mode, which may be changed.
 
-# Imported only when a recipe asks for it: a benchmark child that loads a float model needs no quantizer.
-METHODS: dict[str, str] = {
-    "none": "tasks.quantize.methods.float:Plain",
-    "dynamic": "tasks.quantize.methods.dynamic:Dynamic",
-    "static": "tasks.quantize.methods.static:Static",
-    "qat": "tasks.quantize.methods.qat:Qat",
-}
+        Raises
+        ------
+        QuantizationError
+            The recipe cannot be carried out on this model.
+        """
 
+    @abstractmethod
+    def skeleton(self, model: nn.Module, recipe: R, graph: str, example_inputs: Mapping[str, Tensor]) -> nn.Module:
+        """Give a model the structure that `convert` gave it, with arbitrary parameters and without data.
 
-def method_named(name: str) -> Method:
-    """The method that recipes call `name`; methods are stateless and made without arguments.
+        The saved tensors are then put into it, so that no pickle is needed to store a quantized model.
+        """
 
-    Raises
-    ------
-    KeyError
-        No such method; a validated recipe cannot cause this.
-    """
-    method: Method = resolve(METHODS, name)()
-    return method
+    def tolerance_share(self, recipe: R) -> float:
+        """How far an output may be off on another processor, as a share of its range.
+
+        In int8 a last digit can move an activation to the next of its 256 (with VNNI, or 128 without) steps, and such
+        steps add up from layer to layer.
+        """
+        return 5e-2
+
+    def running(self, recipe: R) -> AbstractContextManager[None]:
+        """Set what converting, loading and calling the model need of the process: the quantized engine."""
+        from tasks.quantize.engine import quantized_engine
+
+        return quantized_engine(recipe.engine)

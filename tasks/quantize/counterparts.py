@@ -12,7 +12,9 @@ from tasks.quantize.graph import eager_mode as eager
 from tasks.quantize.graph import fx
 from tasks.quantize.graph.attribution import has_quantized_kernel, modules_by_float_path
 from tasks.quantize.graph.plan import make_plan
-from tasks.workload.recipe import QatRecipe, Recipe, StaticRecipe
+from tasks.quantize.methods.qat import QatRecipe
+from tasks.quantize.methods.static import StaticRecipe
+from tasks.workload.recipe import Recipe
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,8 @@ from torch.nn.functional import cross_entropy
 from storage.errors import QuantizationError
 from tasks.domains.image_classification.images import load_images, training_batches
 from tasks.quantize.base import Context
+from tasks.quantize.methods.qat import QatRecipe
 from tasks.quantize.training_state import TrainingState, snapshot
-from tasks.workload.recipe import QatRecipe
 
 _FIRST_RANGES_BATCHES = 8
 

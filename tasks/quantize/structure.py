@@ -1,17 +1,19 @@
-"""``structure.json``: all that is needed to rebuild a quantized model besides its tensors, and to refer to it."""
+"""``structure.json``: all that is needed to rebuild a converted module besides its tensors."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import torch
+from pydantic import JsonValue, SerializeAsAny
 
+from storage.errors import QuantizationError
+from tasks.quantize.state import Node
 from tasks.refs import DatasetRef, Frozen, ModuleCoverage
-from tasks.workload.model import Model
-from tasks.workload.recipe import Recipe, Runtime
+from tasks.workload.recipe import Recipe
 
-STRUCTURE, WEIGHTS, SCRIPT = "structure.json", "weights.safetensors", "model.ts"
+STRUCTURE, WEIGHTS = "structure.json", "weights.safetensors"
 
 
 class TensorSpec(Frozen):
@@ -22,7 +24,7 @@ class TensorSpec(Frozen):
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> Self:
-        """Describe `tensor`."""
+        """Describe a tensor."""
         return cls(shape=tuple(tensor.shape), dtype=str(tensor.dtype).removeprefix("torch."))
 
     def zeros(self) -> torch.Tensor:
@@ -31,21 +33,23 @@ class TensorSpec(Frozen):
 
 
 class Structure(Frozen):
-    """A quantized model without its tensors.
+    """A converted module without its tensors.
 
-    ``entries`` describes each entry of the state dict in the terms of `tasks.quantize.state`; ``versions`` are those of
-    the modules' layouts in it.
+    ``model`` is the section that describes the float model, in its domain's terms; ``entries`` describes each entry of
+    the state dict in those of `tasks.quantize.state`; ``versions`` are the modules' layouts' in it; ``size_bytes`` is
+    the state dict as ``torch.save`` writes it.
     """
 
-    schema_version: int = 1
-    recipe: Recipe
-    model: Model
+    schema_version: int = 2
+    recipe: SerializeAsAny[Recipe]
+    domain: str
+    model: dict[str, JsonValue]
     dataset: DatasetRef
-    flow: str
+    graph: str
     example_inputs: dict[str, TensorSpec]
-    entries: dict[str, dict[str, Any]]
+    entries: dict[str, Node]
     versions: dict[str, int]
-    size_bytes: dict[Runtime, int]
+    size_bytes: int
     coverage: tuple[ModuleCoverage, ...]
 
     def write(self, folder: Path) -> None:
@@ -54,5 +58,16 @@ class Structure(Frozen):
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """Read the structure of an artifact."""
-        return cls.model_validate_json((folder / STRUCTURE).read_text(encoding="utf-8"))
+        """Read the structure of an artifact.
+
+        Raises
+        ------
+        QuantizationError
+            The folder holds none that this version can read.
+        """
+        try:
+            return cls.model_validate_json((folder / STRUCTURE).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise QuantizationError(
+                f"{folder} holds no converted module that this version can read: {error}", hint="Run the night again."
+            ) from error

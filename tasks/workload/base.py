@@ -13,5 +13,11 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
+class Kind(Section):
+    """A section that comes in several kinds; ``kind`` tells them apart."""
+
+    kind: str
+
+
 Slug = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.-]{0,62}$")]
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]

@@ -1,83 +1,65 @@
-"""``[[recipe]]``: how to quantize."""
+"""``[[recipe]]``: how to quantize, and for which runtimes."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt, field_validator, model_validator
+from pydantic import Field, ModelWrapValidatorHandler, field_validator, model_validator
 
+from tasks.quantize.methods import METHODS
+from tasks.runtimes import RUNTIMES
 from tasks.workload.base import Section, Slug
 
-Runtime = Literal["eager", "torchscript"]
 Engine = Literal["x86", "fbgemm", "onednn", "qnnpack"]
 
 
-class _Recipe(Section):
+class Recipe(Section):
+    """What recipes of every method have in common; each method adds its own keys.
+
+    Validating a mapping gives the class of the method that it names.
+
+    Parameters
+    ----------
+    engine
+        torch's quantized engine; float recipes have no use for it.
+    exclude
+        Paths of modules that stay float, with everything in them.
+    """
+
     name: Slug
-    runtimes: tuple[Runtime, ...] = Field(default=("eager",), min_length=1)
+    method: str
+    runtimes: tuple[str, ...] = Field(default=(RUNTIMES.default,), min_length=1)
     engine: Engine = "x86"
     exclude: tuple[str, ...] = ()
 
+    @model_validator(mode="wrap")
+    @classmethod
+    def _of_its_method(cls, value: object, handler: ModelWrapValidatorHandler[Self]) -> Recipe:
+        if cls is Recipe and isinstance(value, dict) and "method" in value:
+            return METHODS[str(value["method"])].recipe.model_validate(value)
+        return handler(value)
+
     @field_validator("runtimes")
     @classmethod
-    def _each_runtime_once(cls, runtimes: tuple[Runtime, ...]) -> tuple[Runtime, ...]:
+    def _known_and_once(cls, runtimes: tuple[str, ...]) -> tuple[str, ...]:
         if len(set(runtimes)) < len(runtimes):
             raise ValueError("runtimes names one twice; each candidate is measured once")
+        for name in runtimes:
+            RUNTIMES[name]
         return runtimes
 
-
-class FloatRecipe(_Recipe):
-    """The model as it is; the candidates that a speed-up must beat.
-
-    ``onednn = false`` runs it without oneDNN's kernels, which for a recurrent layer's single steps are slower than
-    torch's own. It is a switch of the calling process, which a TorchScript file cannot carry: eager only.
-    """
-
-    method: Literal["none"]
-    memory_format: Literal["contiguous", "channels-last"] = "contiguous"
-    onednn: bool = True
-
     @model_validator(mode="after")
-    def _switch_is_for_eager_only(self) -> Self:
-        if not self.onednn and self.runtimes != ("eager",):
-            raise ValueError(f'recipe "{self.name}": onednn = false needs runtimes = ["eager"]')
+    def _runtimes_can_carry_it_out(self) -> Self:
+        for name in self.runtimes:
+            if obstacle := RUNTIMES[name].obstacle(self):
+                raise ValueError(f'recipe "{self.name}" does not fit runtime "{name}": {obstacle}')
         return self
 
+    @property
+    def quantized_engine(self) -> Engine | None:
+        """The engine whose kernels run, None for a float model."""
+        return self.engine
 
-class DynamicRecipe(_Recipe):
-    """Weights quantized ahead, activations on the fly (``quantize_dynamic``)."""
-
-    method: Literal["dynamic"]
-    modules: tuple[Literal["LSTM", "GRU", "Linear"], ...] = ("LSTM", "Linear")
-    dtype: Literal["qint8", "float16"] = "qint8"
-    per_channel: bool = False
-    embedding_bits: Literal[4, 8] | None = None
-
-
-class StaticRecipe(_Recipe):
-    """Weights and activations quantized ahead, from ranges seen in calibration."""
-
-    method: Literal["static"]
-    flow: Literal["auto", "eager", "fx"] = "auto"
-    activation_observer: Literal["min-max", "moving-average", "histogram"] = "histogram"
-    weights: Literal["per-channel", "per-tensor"] = "per-channel"
-    calibration_batches: PositiveInt = 8
-    calibration_batch_size: PositiveInt = 32
-
-
-class QatRecipe(_Recipe):
-    """Static quantization after fine-tuning with simulated quantization."""
-
-    method: Literal["qat"]
-    flow: Literal["auto", "eager", "fx"] = "auto"
-    weights: Literal["per-channel", "per-tensor"] = "per-channel"
-    epochs: PositiveInt = 2
-    # Batch normalization cannot train on a single image.
-    batch_size: int = Field(default=32, ge=2)
-    learning_rate: PositiveFloat = 1e-4
-    freeze_observers_after: NonNegativeInt = 1
-    freeze_batch_norm_after: NonNegativeInt = 1
-    seed: int = 0
-
-
-Recipe = Annotated[FloatRecipe | DynamicRecipe | StaticRecipe | QatRecipe, Field(discriminator="method")]
+    def content(self) -> dict[str, object]:
+        """What decides the result: a recipe's name and runtimes only say how it is used."""
+        return self.model_dump(mode="json", exclude={"name", "runtimes"})

@@ -4,43 +4,29 @@ from __future__ import annotations
 
 from typing import Literal, Self
 
-from pydantic import Field, PositiveInt, model_validator
+from pydantic import (
+    AliasChoices,
+    Field,
+    ModelWrapValidatorHandler,
+    PositiveFloat,
+    PositiveInt,
+    SerializeAsAny,
+    model_validator,
+)
 
-from tasks.workload.base import Section, Slug
-from tasks.workload.data import Data
-from tasks.workload.gate import Gate
-from tasks.workload.model import Checkpoint, Model
-from tasks.workload.recipe import Recipe, Runtime
-
-Purpose = Literal["language-model", "sequence", "image-classification"]
-Verdict = Literal["valid", "inconclusive", "not-measured"]
-
-_ALLOWED: dict[str, tuple[frozenset[str], frozenset[str], frozenset[str]]] = {
-    # purpose: kinds of data, of model, methods of recipes
-    "language-model": (frozenset({"pydoc-topics", "text"}), frozenset({"word-lm"}), frozenset({"none", "dynamic"})),
-    "sequence": (frozenset({"random-sequence"}), frozenset({"lstm"}), frozenset({"none", "dynamic"})),
-    "image-classification": (
-        frozenset({"rendered-characters", "image-folder", "torchvision"}),
-        frozenset({"torchvision", "factory"}),
-        frozenset({"none", "static", "qat", "dynamic"}),
-    ),
-}
-
-
-class Evaluate(Section):
-    """``[evaluate]``: how quality is computed."""
-
-    mode: Literal["segments", "exact"] = "segments"
-    segments: PositiveInt = 16
-    warm_up: PositiveInt = 32
-    sequence_length: PositiveInt = 25
-    batch_size: PositiveInt = 32
+from tasks.domains import DOMAINS
+from tasks.quantize.methods import METHODS
+from tasks.runtimes import RUNTIMES
+from tasks.workload.base import Kind, Section, Slug
+from tasks.workload.recipe import Recipe
 
 
 class Benchmark(Section):
     """``[benchmark]``: what is timed. ``baseline`` names a candidate as ``recipe/runtime``."""
 
-    baseline: str = Field(default="float/eager", pattern=r"^[a-z0-9][a-z0-9.-]*/[a-z]+$")
+    baseline: str = Field(
+        default=f"float/{RUNTIMES.default}", pattern=r"^[a-z0-9][a-z0-9.-]{0,62}/[a-z0-9][a-z0-9.-]{0,62}$"
+    )
     threads: PositiveInt = 1
     batch_size: PositiveInt = 1
     sequence_length: PositiveInt = 25
@@ -48,42 +34,64 @@ class Benchmark(Section):
     thread_counts: tuple[PositiveInt, ...] = ()
 
 
+class Gate(Section):
+    """``[gate]``: the rules that a candidate must pass to be promoted; one that is left out does not apply.
+
+    ``max_quality_drop`` is in the metric's own unit (``quality_drop = "absolute"``) or a share of the baseline's
+    quality (``"relative"``); a drop is a change for the worse in the metric's stated direction. ``min_speedup`` is held
+    against the lower end of the interval.
+    """
+
+    objective: Literal["fastest", "smallest"] = "fastest"
+    quality_drop: Literal["absolute", "relative"] = "absolute"
+    max_quality_drop: float | None = Field(default=None, ge=0)
+    min_size_ratio: PositiveFloat | None = None
+    min_speedup: PositiveFloat | None = None
+    max_peak_rss_bytes: PositiveInt | None = None
+    min_coverage: float | None = Field(default=None, ge=0, le=1)
+    allowed_verdicts: tuple[Literal["valid", "inconclusive"], ...] = ("valid",)
+
+
 class Workload(Section):
     """A model, its checkpoint, data set, metric, benchmark settings, recipes and gate.
 
-    ``name`` is unique in a night; ``schema_version`` is the version of this file format.
+    Validating a mapping gives the class of the domain that it names, whose sections have types of their own. ``name``
+    is unique in a night; ``schema_version`` is the version of this file format.
     """
 
     schema_version: Literal[1]
     name: Slug
     description: str
-    purpose: Purpose
+    domain: str = Field(validation_alias=AliasChoices("domain", "purpose"))
     licence: str = ""
-    data: Data
-    model: Model
-    checkpoint: Checkpoint
-    recipe: tuple[Recipe, ...] = Field(min_length=1)
-    evaluate: Evaluate = Evaluate()
+    data: SerializeAsAny[Kind]
+    model: SerializeAsAny[Kind]
+    checkpoint: SerializeAsAny[Kind]
+    recipe: tuple[SerializeAsAny[Recipe], ...] = Field(min_length=1)
+    evaluate: SerializeAsAny[Section] = Section()
     benchmark: Benchmark = Benchmark()
     gate: Gate = Gate()
 
+    @model_validator(mode="wrap")
+    @classmethod
+    def _of_its_domain(cls, value: object, handler: ModelWrapValidatorHandler[Self]) -> Workload:
+        if cls is Workload and isinstance(value, dict) and (named := value.get("domain", value.get("purpose"))):
+            return DOMAINS[str(named)].workload.model_validate(value)
+        return handler(value)
+
     @model_validator(mode="after")
     def _parts_fit_together(self) -> Self:
-        data, models, methods = _ALLOWED[self.purpose]
-        for key, kind, allowed in (("data", self.data.kind, data), ("model", self.model.kind, models)):
-            if kind not in allowed:
-                raise ValueError(
-                    f'{key}.kind "{kind}" does not fit purpose "{self.purpose}": expected one of {sorted(allowed)}'
-                )
         names = [recipe.name for recipe in self.recipe]
         if len(set(names)) != len(names):
             raise ValueError(f"recipe names must differ: {names}")
+        domain = DOMAINS[self.domain]
         for recipe in self.recipe:
-            if recipe.method not in methods:
-                raise ValueError(
-                    f'recipe "{recipe.name}": method "{recipe.method}" does not fit purpose "{self.purpose}": '
-                    f"expected one of {sorted(methods)}"
-                )
+            for need in METHODS[recipe.method].needs:
+                if not isinstance(domain, need):
+                    raise ValueError(
+                        f'recipe "{recipe.name}": method "{recipe.method}" does not fit domain "{self.domain}", '
+                        f"which {need.lack}"
+                    )
         if self.benchmark.baseline not in self.candidates():
             raise ValueError(
                 f'benchmark.baseline "{self.benchmark.baseline}" is no candidate: expected one of {self.candidates()}'
@@ -101,7 +109,7 @@ class Workload(Section):
                 return recipe
         raise KeyError(name)
 
-    def baseline(self) -> tuple[str, Runtime]:
+    def baseline(self) -> tuple[str, str]:
         """Recipe name and runtime of the baseline."""
         recipe, _, runtime = self.benchmark.baseline.partition("/")
-        return recipe, "torchscript" if runtime == "torchscript" else "eager"
+        return recipe, runtime

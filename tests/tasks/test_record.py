@@ -6,18 +6,8 @@ from flows.request import BUILT_IN
 from storage.results.tables import LAYERS, MEASUREMENTS
 from storage.results.validate import validated
 from tasks.record import CandidateResult, Failure, RunInfo, WorkloadResult, layer_rows, measurement_rows
-from tasks.refs import (
-    ArtifactRef,
-    BenchmarkResult,
-    CheckpointRef,
-    Comparison,
-    DatasetRef,
-    Evaluation,
-    LayerSensitivity,
-    ModuleCoverage,
-    QuantizedRef,
-    Timing,
-)
+from tasks.refs import ArtifactRef, CandidateRef, CheckpointRef, DatasetRef, ModuleCoverage
+from tasks.results import BenchmarkResult, Comparison, Evaluation, LayerSensitivity, Timing
 from tasks.workload import read_workload
 
 NOW = datetime(2026, 11, 21, 2, 0, tzinfo=UTC)
@@ -29,7 +19,7 @@ def _candidate(recipe="float", runtime="eager", size=1000, quality=0.0, **other)
     return CandidateResult(
         recipe=recipe,
         runtime=runtime,
-        quantized=QuantizedRef(
+        quantized=CandidateRef(
             kind="quantized",
             digest="d" * 64,
             recipe=recipe,

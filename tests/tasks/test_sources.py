@@ -7,8 +7,8 @@ from torch import nn
 
 from storage.digest import source_digest
 from tasks.domains.factory import call_factory
+from tasks.domains.image_classification.sections import FactorySpec
 from tasks.sources import model_sources
-from tasks.workload.model import FactorySpec
 
 NETWORK = """
     import torch

@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from storage.errors import MeasurementError
 from tasks.domains.image_classification.images import ImageSplit, load_images
 from tasks.evaluate.outputs import flat_outputs, logits_of, write_outputs
-from tasks.progress import Progress, silent
-from tasks.refs import DatasetRef, Evaluation, QuantizedRef
+from tasks.job import Progress, silent
+from tasks.refs import CandidateRef, DatasetRef
+from tasks.results import Evaluation
 
 if TYPE_CHECKING:
     from storage.artifacts import ArtifactStore
-    from tasks.workload.recipe import Runtime
     from tasks.workload.workload import Workload
 
 _TOP = 5
@@ -23,7 +23,7 @@ _TOP = 5
 
 def evaluate_classification(
     workload: Workload,
-    quantized: QuantizedRef,
+    quantized: CandidateRef,
     runtime: Runtime,
     dataset: DatasetRef,
     store: ArtifactStore,

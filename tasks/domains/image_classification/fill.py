@@ -9,7 +9,7 @@ from storage.errors import InputError
 from tasks.domains.image_classification.splits import Split, stratified_order
 from tasks.domains.image_classification.transforms import UnreadableError
 from tasks.domains.image_classification.writer import ImageWriter, Pixels
-from tasks.progress import Progress, silent
+from tasks.job import Progress, silent
 
 _TELL_EVERY = 64
 _NAMED = 5

@@ -17,12 +17,12 @@ from storage.errors import InputError
 from tasks.archive import open_source
 from tasks.domains.image_classification import fill as filling
 from tasks.domains.image_classification.images import Description
+from tasks.domains.image_classification.sections import ImageFolder
 from tasks.domains.image_classification.splits import Split, stratified_order
 from tasks.domains.image_classification.transforms import Preprocessing, open_image, preprocessing
 from tasks.domains.image_classification.writer import KIND, ImageWriter, Pixels, find_published, publish
-from tasks.progress import Progress, silent
+from tasks.job import Progress, silent
 from tasks.refs import DatasetRef
-from tasks.workload.data import ImageFolder
 from tasks.workload.workload import Workload
 
 SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})

@@ -11,7 +11,7 @@ from torchvision.models import quantization
 from storage.errors import ConfigurationError
 from tasks.domains.factory import call_factory
 from tasks.domains.image_classification.images import load_images
-from tasks.workload.model import FactorySpec, Model, TorchvisionSpec
+from tasks.domains.image_classification.sections import FactorySpec, TorchvisionSpec
 
 if TYPE_CHECKING:
     from storage.artifacts import ArtifactStore

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from storage.artifacts import ArtifactStore
 from tasks.checkpoint.artifact import find_or_make
+from tasks.domains.image_classification.sections import TorchvisionWeights
 from tasks.domains.image_classification.weights import published, weights_state
-from tasks.progress import Progress
+from tasks.job import Progress
 from tasks.refs import CheckpointRef, DatasetRef
 from tasks.workload import Workload
-from tasks.workload.model import TorchvisionWeights
 
 
 def obtain_published(

@@ -17,12 +17,12 @@ from storage.artifacts import ArtifactStore, artifact_digest
 from storage.digest import source_digest
 from storage.errors import ConfigurationError
 from tasks.domains.image_classification.images import Description
+from tasks.domains.image_classification.sections import RenderedCharacters
 from tasks.domains.image_classification.splits import FILL_ORDER, Split
 from tasks.domains.image_classification.writer import KIND, ImageWriter, Pixels, find_published, publish
-from tasks.progress import Progress, silent
+from tasks.job import Progress, silent
 from tasks.refs import DatasetRef
 from tasks.threads import intra_op_threads
-from tasks.workload.data import RenderedCharacters
 from tasks.workload.workload import Workload
 
 # Characters are drawn on a larger canvas and made smaller, so that edges stay smooth under the affine map.

@@ -22,12 +22,12 @@ from storage.digest import file_digest, source_digest
 from storage.errors import ConfigurationError, InputError
 from tasks.domains.image_classification import fill as filling
 from tasks.domains.image_classification.images import Description
+from tasks.domains.image_classification.sections import TorchvisionDataset
 from tasks.domains.image_classification.splits import stratified_order
 from tasks.domains.image_classification.transforms import Preprocessing, UnreadableError, preprocessing
 from tasks.domains.image_classification.writer import KIND, ImageWriter, Pixels, find_published, publish
-from tasks.progress import Progress, silent
+from tasks.job import Progress, silent
 from tasks.refs import DatasetRef
-from tasks.workload.data import TorchvisionDataset
 from tasks.workload.workload import Workload
 
 # Where torchvision's classes keep the labels of all samples, so that no picture is decoded to learn them.

@@ -13,10 +13,10 @@ from storage.errors import InputError, MeasurementError
 from tasks.device import training_device
 from tasks.domains.image_classification import images as prepared_images
 from tasks.domains.image_classification.images import training_batches
+from tasks.job import Progress, silent
 from tasks.models import build
-from tasks.progress import Progress, silent
 from tasks.threads import intra_op_threads
-from tasks.workload.model import TrainedCheckpoint
+from tasks.workload.checkpoint import TrainedCheckpoint
 
 if TYPE_CHECKING:
     from storage.artifacts import ArtifactStore

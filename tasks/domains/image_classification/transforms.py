@@ -13,9 +13,8 @@ from torchvision.models import get_weight
 from torchvision.transforms import v2
 
 from storage.errors import ConfigurationError
+from tasks.domains.image_classification.sections import ImageFolder, TorchvisionDataset, TorchvisionWeights
 from tasks.domains.image_classification.writer import Pixels
-from tasks.workload.data import ImageFolder, TorchvisionDataset
-from tasks.workload.model import TorchvisionWeights
 from tasks.workload.workload import Workload
 
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")

@@ -1,1 +1,79 @@
-"""Word language models."""
+"""Word language models: text, an LSTM, cross-entropy loss."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tasks.domains.base import Domain, Quality, Trains
+from tasks.domains.language_model.sections import LanguageModelWorkload, TextCorpus, WordLanguageModelSpec
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from storage.artifacts import ArtifactStore
+    from tasks.job import Job, Workspace
+    from tasks.outputs import Call
+    from tasks.refs import DatasetRef
+
+
+class LanguageModel(Domain[LanguageModelWorkload, WordLanguageModelSpec], Trains[LanguageModelWorkload]):
+    """The domain ``language-model``."""
+
+    workload = LanguageModelWorkload
+    outputs = ("logits", "h", "c")
+
+    def prepare(self, workload: LanguageModelWorkload, workspace: Workspace) -> DatasetRef:
+        """Tokenize the corpus."""
+        if isinstance(workload.data, TextCorpus):
+            from tasks.domains.language_model.corpus import prepare_text
+
+            return prepare_text(workload, workspace.store, workspace.progress)
+        from tasks.domains.language_model.pydoc import prepare_pydoc
+
+        return prepare_pydoc(workload, workspace.store, workspace.progress)
+
+    def build(self, model: WordLanguageModelSpec, dataset: DatasetRef) -> nn.Module:
+        """Build the network for the corpus's vocabulary."""
+        from tasks.domains.language_model.model import build_word_lm
+
+        return build_word_lm(model, dataset)
+
+    def example_inputs(
+        self, workload: LanguageModelWorkload, dataset: DatasetRef, store: ArtifactStore, batch_size: int
+    ) -> dict[str, Tensor]:
+        """The first words of the test split from a zero state."""
+        from tasks.domains.language_model.model import example_tokens
+
+        return example_tokens(workload, dataset, store, batch_size)
+
+    def evaluate(self, job: Job[LanguageModelWorkload], call: Call, workspace: Workspace) -> Quality:
+        """Loss and perplexity on the test split."""
+        from tasks.domains.language_model.evaluation import evaluate_language_model
+
+        return evaluate_language_model(job, call, workspace)
+
+    def train(self, workload: LanguageModelWorkload, dataset: DatasetRef, workspace: Workspace) -> dict[str, Tensor]:
+        """Train by truncated backpropagation through time."""
+        from tasks.domains.language_model.training import train_language_model
+
+        return train_language_model(workload, dataset, workspace)
+
+    def fit_hint(
+        self, shapes: Mapping[str, tuple[int, ...]], workload: LanguageModelWorkload, dataset: DatasetRef
+    ) -> str:
+        """Read the model's dimensions from the checkpoint's shapes."""
+        from tasks.domains.language_model.model import fit_hint
+
+        return fit_hint(shapes, workload.model, dataset) or super().fit_hint(shapes, workload, dataset)
+
+    def input_ranges(self, dataset: DatasetRef) -> dict[str, tuple[int, int]]:
+        """Word ids beyond the vocabulary would read beyond the embedding's rows."""
+        return {"tokens": (0, dataset.vocabulary - 1)}
+
+    def write_resources(self, job: Job[LanguageModelWorkload], store: ArtifactStore, folder: Path) -> dict[str, str]:
+        """Words by id."""
+        from tasks.domains.language_model.resources import write_vocabulary
+
+        return {"vocabulary": write_vocabulary(job.dataset, store, folder)}

@@ -14,10 +14,10 @@ from storage.digest import file_digest, source_digest
 from storage.errors import InputError
 from tasks.archive import open_source
 from tasks.domains.language_model import blocks, key_table, spans, tokenize
-from tasks.progress import Progress, silent
+from tasks.domains.language_model.sections import TextCorpus
+from tasks.job import Progress, silent
 from tasks.refs import DatasetRef
 from tasks.workload import Workload
-from tasks.workload.data import TextCorpus
 
 if TYPE_CHECKING:
     import torch

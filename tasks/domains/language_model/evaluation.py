@@ -3,75 +3,59 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from storage.errors import InputError, MeasurementError
+from tasks.domains.base import Quality
+from tasks.domains.language_model.corpus import load_ids
 from tasks.domains.language_model.stream import exact_losses, segment_losses
-from tasks.evaluate.outputs import flat_outputs, write_outputs
-from tasks.progress import Progress, silent
-from tasks.refs import DatasetRef, Evaluation, QuantizedRef
-from tasks.workload.model import WordLanguageModelSpec
+from tasks.job import Progress, silent
 
 if TYPE_CHECKING:
-    from storage.artifacts import ArtifactStore
-    from tasks.workload.recipe import Runtime
-    from tasks.workload.workload import Evaluate, Workload
+    from tasks.domains.language_model.sections import Evaluate, LanguageModelWorkload, WordLanguageModelSpec
+    from tasks.job import Job, Workspace
+    from tasks.outputs import Call
 
 _BLOCK_TOKENS = 100
 
 
-def evaluate_language_model(
-    workload: Workload,
-    quantized: QuantizedRef,
-    runtime: Runtime,
-    dataset: DatasetRef,
-    store: ArtifactStore,
-    progress: Progress = silent,
-) -> Evaluation:
-    """Loss and perplexity of a candidate on the whole test split.
+def evaluate_language_model(job: Job[LanguageModelWorkload], call: Call, workspace: Workspace) -> Quality:
+    """Loss and perplexity on the whole test split.
 
-    ``samples.safetensors`` holds ``quality``: contributions of consecutive blocks of words, whose mean is the loss.
-    Neighbouring words share their context, so blocks, not words, are what a bootstrap may draw.
+    The samples are contributions of consecutive blocks of words, whose mean is the loss. Neighbouring words share their
+    context, so blocks, not words, are what a bootstrap may draw.
 
     Raises
     ------
     MeasurementError
         The loss is NaN or infinite.
     """
-    from tasks.domains.language_model.corpus import load_ids
-    from tasks.models import example_inputs
-    from tasks.quantize import load
-
-    model = load(store.path(quantized.kind, quantized.digest), runtime)
-    ids = load_ids(dataset, "test", store)
-    spec = cast(WordLanguageModelSpec, workload.model)
-    losses = word_losses(model, ids, spec, workload.evaluate, progress)
+    ids = load_ids(job.dataset, "test", workspace.store)
+    losses = word_losses(call, ids, job.workload.model, job.workload.evaluate, workspace.progress)
     loss = losses.mean(dtype=torch.float64).item()
     if not math.isfinite(loss):
         raise MeasurementError(
-            f'Recipe "{quantized.recipe}" ({runtime}) of workload "{workload.name}" gives a loss of {loss}.',
+            f"the model gives a loss of {loss}.",
             hint="Exclude the module that overflows (`exclude`) or use another dtype.",
         )
-    inputs = example_inputs(workload, dataset, store)
-    outputs = flat_outputs(model, inputs)
-    return Evaluation(
-        recipe=quantized.recipe,
-        runtime=runtime,
-        quality_metric="loss",
-        quality=loss,
+    # Beyond the largest float the exponential says nothing that the loss does not.
+    perplexity = {"perplexity": math.exp(loss)} if loss < math.log(torch.finfo(torch.float64).max) else {}
+    return Quality(
+        metric="loss",
+        value=loss,
         higher_is_better=False,
-        metrics={"loss": loss, "perplexity": perplexity(loss)},
-        mode=workload.evaluate.mode,
-        samples=len(losses),
-        outputs=write_outputs(quantized, runtime, inputs, outputs, {"quality": block_contributions(losses)}, store),
+        metrics={"loss": loss, **perplexity},
+        samples={"quality": block_contributions(losses)},
+        count=len(losses),
+        mode=job.workload.evaluate.mode,
     )
 
 
 def word_losses(
-    model: nn.Module, ids: Tensor, spec: WordLanguageModelSpec, settings: Evaluate, progress: Progress = silent
+    call: Call, ids: Tensor, spec: WordLanguageModelSpec, settings: Evaluate, progress: Progress = silent
 ) -> Tensor:
     """Loss of every word of a stream but the first, in the mode that `settings` ask for.
 
@@ -89,16 +73,10 @@ def word_losses(
     """
     if len(ids) < 2:
         raise InputError("The test split has fewer than two words.", hint="Give a longer test.txt.")
-    state_shape = (spec.layers, spec.hidden_size)
     with torch.inference_mode():
         if settings.mode == "exact":
-            return exact_losses(model, ids, state_shape, settings.sequence_length, progress)
-        return segment_losses(model, ids, state_shape, settings.segments, settings.warm_up, progress)
-
-
-def perplexity(loss: float) -> float:
-    """``exp(loss)``, or infinity where that is beyond a float."""
-    return math.exp(loss) if loss < math.log(torch.finfo(torch.float64).max) else math.inf
+            return exact_losses(call, ids, spec, settings.sequence_length, progress)
+        return segment_losses(call, ids, spec, settings.segments, settings.warm_up, progress)
 
 
 def block_contributions(losses: Tensor) -> Tensor:

@@ -6,22 +6,27 @@ import math
 from collections.abc import Iterator, Sequence
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from storage.artifacts import ArtifactStore
 from storage.errors import ConfigurationError, MeasurementError
-from tasks.progress import Progress, silent
+from tasks.build import build_candidate, open_candidate
+from tasks.domains.language_model.corpus import load_vocabulary
+from tasks.domains.language_model.model import zero_state
+from tasks.domains.language_model.sections import LanguageModelWorkload, WordLanguageModelSpec
+from tasks.job import Workspace
+from tasks.outputs import Call, tensors_of
+from tasks.runtimes.base import Opened
+from tasks.stages import obtain, prepare
 from tasks.workload import Workload
-from tasks.workload.model import WordLanguageModelSpec
 from tasks.workload.recipe import Recipe
 
 END_OF_LINE = "<eos>"
 
 
 def sample_words(
-    model: nn.Module,
+    model: Call,
     vocabulary: Sequence[str],
-    state_shape: tuple[int, int],
+    spec: WordLanguageModelSpec,
     *,
     words: int = 1000,
     temperature: float = 1.0,
@@ -36,8 +41,6 @@ def sample_words(
     ----------
     vocabulary
         The words by id.
-    state_shape
-        Layers and hidden size of the LSTM.
     temperature
         Above 0; below 1 likely words become likelier, above 1 less so.
 
@@ -51,10 +54,10 @@ def sample_words(
     ConfigurationError
         The temperature is not above 0, or the number of words is negative.
     MeasurementError
-        The model gives logits that are no numbers.
+        The model's logits hold NaN or infinities.
     """
     check_request(words, temperature)
-    return _sample(model, vocabulary, state_shape, words, temperature, seed)
+    return _sample(model, vocabulary, spec, words, temperature, seed)
 
 
 def check_request(words: int, temperature: float) -> None:
@@ -74,21 +77,20 @@ def check_request(words: int, temperature: float) -> None:
 
 
 def _sample(
-    model: nn.Module,
+    model: Call,
     vocabulary: Sequence[str],
-    state_shape: tuple[int, int],
+    spec: WordLanguageModelSpec,
     words: int,
     temperature: float,
     seed: int,
 ) -> Iterator[str]:
     generator = torch.Generator().manual_seed(seed)
-    layers, hidden_size = state_shape
-    h, c = torch.zeros(layers, 1, hidden_size), torch.zeros(layers, 1, hidden_size)
+    h, c = zero_state(spec, 1)
     token = torch.randint(len(vocabulary), (1, 1), generator=generator)
     for _ in range(words):
         # Entered anew for each word: a generator must not leave its caller in inference mode between two words.
         with torch.inference_mode():
-            logits, h, c = model(token, h, c)
+            logits, h, c = tensors_of(model(token, h, c))
             token = torch.multinomial(word_weights(logits.flatten(), temperature), 1, generator=generator).view(1, 1)
         yield vocabulary[int(token)]
 
@@ -102,7 +104,7 @@ def word_weights(logits: Tensor, temperature: float) -> Tensor:
         A logit is NaN or infinite.
     """
     if not bool(torch.isfinite(logits).all()):
-        raise MeasurementError("The model gives logits that are no numbers.", hint="Try another recipe.")
+        raise MeasurementError("The model's logits hold NaN or infinities.", hint="Try another recipe.")
     return (logits.double() - logits.max()).div(temperature).exp()
 
 
@@ -118,48 +120,32 @@ def as_text(words: Iterator[str]) -> Iterator[str]:
             line_started = True
 
 
-def open_model(
-    workload: Workload, recipe: Recipe, store: ArtifactStore, progress: Progress = silent
-) -> tuple[nn.Module, list[str]]:
+def open_model(workload: LanguageModelWorkload, recipe: Recipe, workspace: Workspace) -> tuple[Opened, list[str]]:
     """The workload's model by a recipe, and its vocabulary; whatever is missing in the store is made first.
 
-    Of the recipe's runtimes, torchscript is preferred: its calls cost least, and a word is a call.
+    Of the recipe's runtimes the last is taken: workload files name them from the plainest to the fastest.
+    """
+    dataset = prepare(workspace, workload)
+    job = obtain(workspace, workload, dataset)
+    candidate = build_candidate(job, recipe, recipe.runtimes[-1], workspace)
+    return open_candidate(candidate, workspace, torch.get_num_threads()), load_vocabulary(dataset, workspace.store)
+
+
+def generate(
+    workload: Workload, recipe: Recipe, workspace: Workspace, *, words: int, temperature: float, seed: int
+) -> Iterator[str]:
+    """Pieces of text sampled from the workload's model by a recipe; see `sample_words` and `open_model`.
 
     Raises
     ------
     ConfigurationError
-        The workload's model predicts no words.
+        The workload's model predicts no words, or the request is wrong.
     """
-    from tasks.checkpoint import obtain
-    from tasks.domains.language_model.corpus import load_vocabulary
-    from tasks.prepare import prepare
-    from tasks.quantize import load, quantize
-
-    if not isinstance(workload.model, WordLanguageModelSpec):
-        raise ConfigurationError(
-            f'Workload "{workload.name}" ({workload.purpose}) generates no text.',
-            hint='Choose one whose model.kind is "word-lm".',
-        )
-    dataset = prepare(workload, store, progress)
-    checkpoint = obtain(workload, dataset, store, progress)
-    quantized = quantize(workload, recipe, dataset, checkpoint, store, progress)
-    runtime = "torchscript" if "torchscript" in recipe.runtimes else recipe.runtimes[0]
-    return load(store.path(quantized.kind, quantized.digest), runtime), load_vocabulary(dataset, store)
-
-
-def generate(
-    workload: Workload,
-    recipe: Recipe,
-    store: ArtifactStore,
-    *,
-    words: int,
-    temperature: float,
-    seed: int,
-    progress: Progress = silent,
-) -> Iterator[str]:
-    """Pieces of text sampled from the workload's model by a recipe; see `sample_words` and `open_model`."""
     check_request(words, temperature)
-    model, vocabulary = open_model(workload, recipe, store, progress)
-    assert isinstance(workload.model, WordLanguageModelSpec)
-    state_shape = (workload.model.layers, workload.model.hidden_size)
-    return as_text(sample_words(model, vocabulary, state_shape, words=words, temperature=temperature, seed=seed))
+    if not isinstance(workload, LanguageModelWorkload):
+        raise ConfigurationError(
+            f'Workload "{workload.name}" ({workload.domain}) generates no text.',
+            hint='Choose one whose domain is "language-model".',
+        )
+    model, vocabulary = open_model(workload, recipe, workspace)
+    return as_text(sample_words(model, vocabulary, workload.model, words=words, temperature=temperature, seed=seed))

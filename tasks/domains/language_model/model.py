@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-from tasks.workload.model import WordLanguageModelSpec
+from tasks.domains.language_model.corpus import load_ids
+from tasks.domains.language_model.sections import WordLanguageModelSpec
 
 if TYPE_CHECKING:
     from storage.artifacts import ArtifactStore
+    from tasks.domains.language_model.sections import LanguageModelWorkload
     from tasks.refs import DatasetRef
-    from tasks.workload.model import Model
-    from tasks.workload.workload import Workload
 
 _INITIAL_RANGE = 0.1
 
@@ -63,27 +64,43 @@ class WordLanguageModel(nn.Module):
         return self.decoder(self.drop(output)), h, c
 
 
-def build_word_lm(spec: Model, dataset: DatasetRef) -> WordLanguageModel:
+def build_word_lm(spec: WordLanguageModelSpec, dataset: DatasetRef) -> WordLanguageModel:
     """Build the network of `spec` for the data set's vocabulary."""
-    spec = cast(WordLanguageModelSpec, spec)
     return WordLanguageModel(dataset.vocabulary, spec.embedding_size, spec.hidden_size, spec.layers, spec.dropout)
 
 
-def zero_state(spec: WordLanguageModelSpec, batch_size: int) -> tuple[Tensor, Tensor]:
+def zero_state(spec: WordLanguageModelSpec, columns: int) -> tuple[Tensor, Tensor]:
     """The state before any word: two float32 zeros [L, B, H]."""
-    shape = (spec.layers, batch_size, spec.hidden_size)
+    shape = (spec.layers, columns, spec.hidden_size)
     return torch.zeros(shape), torch.zeros(shape)
 
 
-def example_tokens(workload: Workload, dataset: DatasetRef, store: ArtifactStore, batch_size: int) -> dict[str, Tensor]:
+def example_tokens(
+    workload: LanguageModelWorkload, dataset: DatasetRef, store: ArtifactStore, batch_size: int
+) -> dict[str, Tensor]:
     """The first words of the test split, ``benchmark.sequence_length`` in each of `batch_size` columns, from zero.
 
     A split that is too short is read again from its beginning.
     """
-    from tasks.domains.language_model.corpus import load_ids
-
     ids = load_ids(dataset, "test", store)
     length = workload.benchmark.sequence_length
     positions = torch.arange(length * batch_size) % len(ids)
-    h, c = zero_state(cast(WordLanguageModelSpec, workload.model), batch_size)
+    h, c = zero_state(workload.model, batch_size)
     return {"tokens": ids[positions].long().view(batch_size, length).t().contiguous(), "h": h, "c": c}
+
+
+def fit_hint(shapes: Mapping[str, tuple[int, ...]], spec: WordLanguageModelSpec, dataset: DatasetRef) -> str:
+    """How to use a checkpoint with these shapes; "" where they are not those of a word language model."""
+    encoder, decoder = shapes.get("encoder.weight", ()), shapes.get("decoder.weight", ())
+    layers = sum(key.startswith("rnn.weight_hh_l") for key in shapes)
+    if len(encoder) != 2 or len(decoder) != 2 or not layers:
+        return ""
+    found = {"embedding_size": encoder[1], "hidden_size": decoder[1], "layers": layers}
+    hints = [
+        f"set model.{key} = {value} (it is {getattr(spec, key)})"
+        for key, value in found.items()
+        if value != getattr(spec, key)
+    ]
+    if encoder[0] != dataset.vocabulary:
+        hints.append(f"use the corpus that it was trained on ({encoder[0]} words; this one has {dataset.vocabulary})")
+    return "To use this checkpoint, " + " and ".join(hints or ["give it the keys of the model"]) + "."

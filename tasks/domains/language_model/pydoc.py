@@ -12,10 +12,10 @@ from storage.artifacts import ArtifactStore
 from storage.digest import digest_of, source_digest
 from storage.errors import ConfigurationError
 from tasks.domains.language_model.corpus import corpus
-from tasks.progress import Progress, silent
+from tasks.domains.language_model.sections import PydocTopics
+from tasks.job import Progress, silent
 from tasks.refs import DatasetRef
 from tasks.workload import Workload
-from tasks.workload.data import PydocTopics
 
 _HELD_OUT_SHARE = 0.1
 

@@ -12,13 +12,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
-from tasks.progress import Progress, silent
+from tasks.domains.language_model.model import zero_state
+from tasks.job import Progress, silent
+from tasks.outputs import Call, tensors_of
 from tasks.threads import intra_op_threads
+
+if TYPE_CHECKING:
+    from tasks.domains.language_model.sections import WordLanguageModelSpec
 
 # Fewer rows read the decoder's weights more often; the logits of more no longer stay in cache until the loss is taken.
 _ROWS = 128
@@ -27,7 +33,7 @@ _COLUMNS = 8
 
 
 def exact_losses(
-    model: nn.Module, ids: Tensor, state_shape: tuple[int, int], sequence_length: int, progress: Progress = silent
+    call: Call, ids: Tensor, spec: WordLanguageModelSpec, sequence_length: int, progress: Progress = silent
 ) -> Tensor:
     """Losses in nats of every word but the first, in order, by the tutorial's own procedure.
 
@@ -35,8 +41,6 @@ def exact_losses(
     ----------
     ids
         int32 or int64 [N].
-    state_shape
-        Layers and hidden size of the LSTM.
     sequence_length
         Words in a call (bptt).
 
@@ -46,20 +50,20 @@ def exact_losses(
         float32 [N - 1].
     """
     words = len(ids) - 1
-    h, c = _zeros(state_shape, 1), _zeros(state_shape, 1)
+    h, c = zero_state(spec, 1)
     losses = torch.empty(words)
     for start in range(0, words, sequence_length):
         stop = min(start + sequence_length, words)
-        logits, h, c = model(ids[start:stop].long().unsqueeze(1), h, c)
+        logits, h, c = tensors_of(call(ids[start:stop].long().unsqueeze(1), h, c))
         losses[start:stop] = F.cross_entropy(logits.squeeze(1), ids[start + 1 : stop + 1].long(), reduction="none")
         progress(stop, words, "words")
     return losses
 
 
 def segment_losses(
-    model: nn.Module,
+    call: Call,
     ids: Tensor,
-    state_shape: tuple[int, int],
+    spec: WordLanguageModelSpec,
     segments: int,
     warm_up: int,
     progress: Progress = silent,
@@ -73,8 +77,6 @@ def segment_losses(
     ----------
     ids
         int32 or int64 [N].
-    state_shape
-        Layers and hidden size of the LSTM.
     segments
         Columns in all lanes together.
     warm_up
@@ -93,7 +95,7 @@ def segment_losses(
     padded = torch.zeros(count * length + 1, dtype=ids.dtype)
     padded[: words + 1] = ids
     lanes = [
-        _Lane(model, padded, state_shape, warm_up, length, first, min(first + _COLUMNS, count))
+        _Lane(call, padded, spec, warm_up, length, first, min(first + _COLUMNS, count))
         for first in range(0, count, _COLUMNS)
     ]
     return torch.cat(_run_lanes(lanes, words, progress))[:words]
@@ -103,9 +105,9 @@ def segment_losses(
 class _Lane:
     """Neighbouring segments, `first` to `last` (excluded), of a stream that is padded to whole segments of `length`."""
 
-    model: nn.Module
+    call: Call
     padded: Tensor
-    state_shape: tuple[int, int]
+    spec: WordLanguageModelSpec
     warm_up: int
     length: int
     first: int
@@ -120,7 +122,7 @@ class _Lane:
         for start in range(0, self.length, steps):
             stop = min(start + steps, self.length)
             # Quantized embeddings take contiguous indices only.
-            logits, h, c = self.model(inputs[start:stop].long().contiguous(), h, c)
+            logits, h, c = tensors_of(self.call(inputs[start:stop].long().contiguous(), h, c))
             target = targets[start:stop].long().flatten()
             losses[start:stop] = F.cross_entropy(logits.flatten(0, 1), target, reduction="none").view(-1, count)
             progress(stop / self.length)
@@ -134,13 +136,13 @@ class _Lane:
     def _warm_state(self, steps: int) -> tuple[Tensor, Tensor]:
         """States [L, segments, H] at the start of each segment; the stream itself starts from zero."""
         starts = torch.arange(max(self.first, 1), self.last) * self.length
-        h, c = _zeros(self.state_shape, len(starts)), _zeros(self.state_shape, len(starts))
+        h, c = zero_state(self.spec, len(starts))
         before = self.padded[starts + torch.arange(-self.warm_up, 0).unsqueeze(1)]
         for start in range(0, self.warm_up if len(starts) else 0, steps):
-            _, h, c = self.model(before[start : start + steps].long(), h, c)
+            _, h, c = tensors_of(self.call(before[start : start + steps].long(), h, c))
         if self.first == 0:
-            zero = _zeros(self.state_shape, 1)
-            h, c = torch.cat([zero, h], dim=1), torch.cat([zero, c], dim=1)
+            zero_h, zero_c = zero_state(self.spec, 1)
+            h, c = torch.cat([zero_h, h], dim=1), torch.cat([zero_c, c], dim=1)
         return h, c
 
 
@@ -155,7 +157,7 @@ def _run_lanes(lanes: Sequence[_Lane], words: int, progress: Progress) -> list[T
     def run(worker: int) -> list[Tensor]:
         # Inference mode is a setting of the thread.
         with torch.inference_mode():
-            return [lane.losses(tell if lane.first == 0 else _tell_nobody) for lane in lanes[worker::workers]]
+            return [lane.losses(tell if lane.first == 0 else _ignore) for lane in lanes[worker::workers]]
 
     with intra_op_threads(max(1, cores // workers)), ThreadPoolExecutor(workers) as pool:
         others = [pool.submit(run, worker) for worker in range(1, workers)]
@@ -163,10 +165,5 @@ def _run_lanes(lanes: Sequence[_Lane], words: int, progress: Progress) -> list[T
     return [by_worker[index % workers][index // workers] for index in range(len(lanes))]
 
 
-def _tell_nobody(share: float) -> None:
-    pass
-
-
-def _zeros(state_shape: tuple[int, int], columns: int) -> Tensor:
-    layers, hidden_size = state_shape
-    return torch.zeros(layers, columns, hidden_size)
+def _ignore(share: float) -> None:
+    """Progress of a lane that does not speak for all."""

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from tasks.domains.language_model.blocks import ASCII_SPACE, BLOCK_BYTES, read_blocks
 from tasks.domains.language_model.key_table import KeyTable
 from tasks.domains.language_model.spans import WIDTHS, Spans, find_spans
-from tasks.progress import Progress, silent
+from tasks.job import Progress, silent
 
 END_OF_SENTENCE = "<eos>"
 VOCABULARY_FILE = "vocabulary.parquet"

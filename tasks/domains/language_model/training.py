@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -11,15 +11,15 @@ from torch.nn import functional as F
 
 from storage.errors import InputError, MeasurementError
 from tasks.device import training_device
+from tasks.domains.language_model.corpus import load_ids
 from tasks.domains.language_model.model import WordLanguageModel, build_word_lm
-from tasks.progress import Progress, silent
+from tasks.domains.language_model.sections import TrainedCheckpoint
 from tasks.threads import intra_op_threads
-from tasks.workload.model import TrainedCheckpoint, WordLanguageModelSpec
 
 if TYPE_CHECKING:
-    from storage.artifacts import ArtifactStore
+    from tasks.domains.language_model.sections import LanguageModelWorkload, WordLanguageModelSpec
+    from tasks.job import Progress, Workspace
     from tasks.refs import DatasetRef
-    from tasks.workload.workload import Workload
 
 # How a product is cut among threads decides its last bits: one thread gives the same weights on any number of cores,
 # and leaves the others to the training of the next workload.
@@ -30,7 +30,7 @@ State = tuple[Tensor, Tensor]
 
 
 def train_language_model(
-    workload: Workload, dataset: DatasetRef, store: ArtifactStore, progress: Progress = silent
+    workload: LanguageModelWorkload, dataset: DatasetRef, workspace: Workspace
 ) -> dict[str, Tensor]:
     """Train on the train split and keep the weights of the epoch with the lowest loss on the valid split.
 
@@ -48,17 +48,16 @@ def train_language_model(
     MeasurementError
         The loss became NaN or far worse than that of guessing evenly.
     """
-    from tasks.domains.language_model.corpus import load_ids
-
-    settings = cast(TrainedCheckpoint, workload.checkpoint)
-    spec = cast(WordLanguageModelSpec, workload.model)
+    settings, spec, store = workload.checkpoint, workload.model, workspace.store
+    if not isinstance(settings, TrainedCheckpoint):
+        raise TypeError(f"not a checkpoint to train: {settings.kind}")
     device = training_device()
     with torch.random.fork_rng(), intra_op_threads(_THREADS):
         torch.manual_seed(settings.seed)
         model = build_word_lm(spec, dataset).to(device)
         train_data = batchify(load_ids(dataset, "train", store), settings.batch_size).to(device)
         valid_data = batchify(load_ids(dataset, "valid", store), _VALID_COLUMNS).to(device)
-        return _fit(model, train_data, valid_data, spec, settings, workload.name, progress)
+        return _fit(model, train_data, valid_data, spec, settings, workload.name, workspace.progress)
 
 
 def batchify(ids: Tensor, columns: int) -> Tensor:

@@ -10,7 +10,7 @@ from torch import nn
 from storage.errors import QuantizationError
 from tasks.domains.image_classification.images import load_images
 from tasks.quantize.base import Context
-from tasks.workload.recipe import StaticRecipe
+from tasks.quantize.methods.static import StaticRecipe
 
 
 def calibrate(model: nn.Module, recipe: StaticRecipe, context: Context) -> int:

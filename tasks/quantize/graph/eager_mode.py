@@ -15,7 +15,8 @@ from tasks.quantize.graph.borders import FloatInside, QuantizedInside, remove_st
 from tasks.quantize.graph.fuse import fuse_chains
 from tasks.quantize.graph.observers import qconfig_for
 from tasks.quantize.graph.plan import Plan
-from tasks.workload.recipe import QatRecipe, StaticRecipe
+from tasks.quantize.methods.qat import QatRecipe
+from tasks.quantize.methods.static import StaticRecipe
 
 
 def fused(model: nn.Module, plan: Plan, *, is_qat: bool) -> nn.Module:

@@ -11,7 +11,8 @@ from torch.ao.quantization.quantize_fx import fuse_fx, prepare_fx, prepare_qat_f
 from tasks.quantize.graph.borders import remove_stubs
 from tasks.quantize.graph.observers import mapping_for
 from tasks.quantize.graph.plan import Plan
-from tasks.workload.recipe import QatRecipe, StaticRecipe
+from tasks.quantize.methods.qat import QatRecipe
+from tasks.quantize.methods.static import StaticRecipe
 
 
 class _FloatPReLU(nn.PReLU):

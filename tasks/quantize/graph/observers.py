@@ -27,7 +27,8 @@ from torch.ao.quantization import (
 )
 
 from tasks.quantize.graph import unsupported as unsound
-from tasks.workload.recipe import QatRecipe, StaticRecipe
+from tasks.quantize.methods.qat import QatRecipe
+from tasks.quantize.methods.static import StaticRecipe
 
 ACTIVATION_OBSERVERS: dict[str, Any] = {
     "min-max": MinMaxObserver,

@@ -18,7 +18,8 @@ from storage.errors import QuantizationError
 from tasks.quantize.graph import unsupported as unsound
 from tasks.quantize.graph.fuse import Chain, find_chains, functional_relu_after_chain
 from tasks.quantize.graph.trace import Traced, trace
-from tasks.workload.recipe import QatRecipe, StaticRecipe
+from tasks.quantize.methods.qat import QatRecipe
+from tasks.quantize.methods.static import StaticRecipe
 
 # Modules without parameters whose kernels take quantized tensors as they are.
 _PASSING_MODULES: tuple[type[nn.Module], ...] = (

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from storage.errors import NightquantError, QuantizationError
-from tasks.outputs import returned_tensors
+from tasks.outputs import tensors_of
 from tasks.quantize.graph.calibrate import refuse_non_finite
 
 # What torch raises where it cannot prepare, observe or convert a layer.
@@ -63,7 +63,7 @@ def try_out(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> Non
                 f"The converted model cannot run: {_what(error)} in {_innermost(stack)}.",
                 hint='Name that module in exclude, or use flow = "fx", which keeps such operations float.',
             ) from error
-    refuse_non_finite(returned_tensors(output), "its output after conversion")
+    refuse_non_finite(tensors_of(output), "its output after conversion")
 
 
 @contextmanager

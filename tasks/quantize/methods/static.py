@@ -1,179 +1,63 @@
-"""Post-training static quantization: observe, calibrate, convert."""
+"""Method ``static``: weights and activations to int8 by ranges seen in calibration."""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Mapping, Sequence
-from copy import deepcopy
-from functools import partial
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal
 
-import torch
-from torch import nn
-from torch.ao.nn.quantized import ELU
-from torch.ao.quantization import convert
-from torch.ao.quantization.quantize_fx import convert_fx
-from torch.fx import GraphModule
-from torch.nn.modules.conv import _ConvNd
+from pydantic import AliasChoices, Field, PositiveInt
 
-from storage.errors import QuantizationError
-from tasks.domains.image_classification import images
-from tasks.quantize.base import Context, Converted
-from tasks.quantize.coverage import Leaf, leaves_of
-from tasks.quantize.graph import attribution, calibrate, fuse, fx, observers, trace
-from tasks.quantize.graph import borders as wrap
-from tasks.quantize.graph import eager_mode as eager
-from tasks.quantize.graph import plan as planning
-from tasks.quantize.graph import smoke_test as trial
-from tasks.quantize.graph import unsupported as unsound
-from tasks.quantize.graph.attribution import attribute
-from tasks.quantize.graph.plan import Plan, make_plan
-from tasks.quantize.graph.smoke_test import try_out
-from tasks.workload.recipe import QatRecipe, Recipe, StaticRecipe
+from tasks.domains.base import GivesCalibration
+from tasks.quantize.base import Converted, Method
+from tasks.workload.recipe import Recipe
 
-# What besides this module decides the result.
-PARTS = (attribution, calibrate, eager, planning, fuse, fx, images, observers, trace, trial, unsound, wrap)
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from tasks.quantize.source import ModelSource
+    from tasks.workload.workload import Workload
 
 
-class Static:
-    """Weights and activations to int8 by ranges seen in calibration, in eager or FX graph mode."""
+class GraphRecipe(Recipe):
+    """What recipes that quantize a model's whole graph have in common.
 
-    def convert(self, model: nn.Module, recipe: Recipe, context: Context) -> Converted:
-        """Quantize a float model.
+    ``graph`` is how torch does it: in eager mode where that can express the model and FX graph mode elsewhere
+    (``auto``), or in the named one.
+    """
 
-        Raises
-        ------
-        QuantizationError
-            The recipe's flow cannot express the model, there is nothing to calibrate with, an operation has no
-            quantized kernel, or numbers are not finite.
-        """
-        if not isinstance(recipe, StaticRecipe):
-            raise TypeError(f"expected a static recipe, got {recipe.method}")
-        calibrate.refuse_non_finite_state(model)
-        leaves = leaves_of(model)
-        plan = make_plan(model, recipe, context.example_inputs)
-        if recipe.flow == "auto" and plan.flow == "eager":
-            return _in_either_flow(model, plan, recipe, context, leaves)
-        return _converted(model, plan, recipe, context, leaves)
+    graph: Literal["auto", "eager", "fx"] = Field(default="auto", validation_alias=AliasChoices("graph", "flow"))
+    weights: Literal["per-channel", "per-tensor"] = "per-channel"
+
+
+class StaticRecipe(GraphRecipe):
+    """Weights and activations quantized ahead, from ranges seen in calibration."""
+
+    method: Literal["static"]
+    activation_observer: Literal["min-max", "moving-average", "histogram"] = "histogram"
+    calibration_batches: PositiveInt = 8
+    calibration_batch_size: PositiveInt = 32
+
+
+class Static(Method[StaticRecipe]):
+    """Observe, calibrate, convert."""
+
+    recipe = StaticRecipe
+
+    @property
+    def needs(self) -> tuple[type[GivesCalibration[Workload]], ...]:
+        """Calibration inputs."""
+        return (GivesCalibration,)
+
+    def convert(self, model: nn.Module, recipe: StaticRecipe, source: ModelSource) -> Converted:
+        """Quantize a float model; see `tasks.quantize.graph.convert`."""
+        from tasks.quantize.graph.convert import quantize_statically
+
+        return quantize_statically(model, recipe, source)
 
     def skeleton(
-        self, model: nn.Module, recipe: Recipe, flow: str, example_inputs: Mapping[str, torch.Tensor]
+        self, model: nn.Module, recipe: StaticRecipe, graph: str, example_inputs: Mapping[str, Tensor]
     ) -> nn.Module:
-        """The same structure with default scales; `flow` is the one that `convert` took."""
-        if not isinstance(recipe, StaticRecipe | QatRecipe):
-            raise TypeError(f"expected a static or qat recipe, got {recipe.method}")
-        taken = recipe.model_copy(update={"flow": flow})
-        plan = make_plan(model, taken, example_inputs)
-        with warnings.catch_warnings():
-            # True here, and meant: the saved scales take the place of the default ones.
-            warnings.filterwarnings("ignore", message=r"(?s)must run observer before calling calculate_qparams.*")
-            return finished(observed(model, plan, taken, example_inputs))
+        """The same structure with default scales; `graph` is the mode that `convert` took."""
+        from tasks.quantize.graph.convert import skeleton
 
-
-def _in_either_flow(
-    model: nn.Module, plan: Plan, recipe: StaticRecipe, context: Context, leaves: Sequence[Leaf]
-) -> Converted:
-    """Eager mode as planned; where torch then cannot do it, FX graph mode."""
-    # Eager mode changes the model in place.
-    untouched = _copy(model)
-    try:
-        return _converted(model, plan, recipe, context, leaves)
-    except QuantizationError as error:
-        if untouched is None:
-            raise
-        refused = error
-    graphed = recipe.model_copy(update={"flow": "fx"})
-    try:
-        again = make_plan(untouched, graphed, context.example_inputs)
-        return _converted(untouched, again, graphed, context, leaves)
-    except QuantizationError as error:
-        if error.message == refused.message:
-            # What is wrong has nothing to do with the flow.
-            raise refused from None
-        raise QuantizationError(
-            f"{refused.message} FX graph mode fails as well: {error.message}", hint=error.hint
-        ) from refused
-
-
-def _copy(model: nn.Module) -> nn.Module | None:
-    """A copy of a model, None where torch cannot make one."""
-    memo: dict[int, object] = {}
-    for module in model.modules():
-        for value in vars(module).values():
-            # A weight that is computed from others (`weight_norm`): torch copies only tensors that are not.
-            if isinstance(value, torch.Tensor) and not value.is_leaf:
-                memo[id(value)] = value.detach().clone()
-    try:
-        return deepcopy(model, memo)
-    except (RuntimeError, TypeError):
-        return None
-
-
-def _converted(
-    model: nn.Module, plan: Plan, recipe: StaticRecipe, context: Context, leaves: Sequence[Leaf]
-) -> Converted:
-    name = type(model).__name__
-    prepared = observed(model, plan, recipe, context.example_inputs)
-    with trial.refusing("calibrated", name, plan.flow):
-        calibrate.calibrate(prepared, recipe, context)
-    converted = finished(prepared, name)
-    try_out(converted, context.example_inputs)
-    return Converted(converted, plan.flow, attribute(leaves, converted, plan))
-
-
-def observed(
-    model: nn.Module, plan: Plan, recipe: StaticRecipe | QatRecipe, example_inputs: Mapping[str, torch.Tensor]
-) -> nn.Module:
-    """A float model with observers or fake quantization, by the flow of the plan; the model may be changed.
-
-    Raises
-    ------
-    QuantizationError
-        torch cannot prepare the model.
-    """
-    with trial.refusing("prepared", type(model).__name__, plan.flow):
-        _pad_by_numbers(model)
-        if plan.flow == "fx":
-            return fx.observed(model, plan, recipe, example_inputs)
-        return eager.observed(model, plan, recipe, example_inputs)
-
-
-def finished(prepared: nn.Module, name: str = "The model") -> nn.Module:
-    """The quantized model, from one that has seen its data; packed for the quantized engine that is set.
-
-    Parameters
-    ----------
-    name
-        What an error calls the model.
-
-    Raises
-    ------
-    QuantizationError
-        torch cannot convert the model.
-    """
-    prepared.eval()
-    graphed = isinstance(prepared, GraphModule)
-    with trial.refusing("converted", name, "fx" if graphed else "eager"):
-        convert_it: Callable[..., nn.Module] = convert_fx if graphed else partial(convert, inplace=True)
-        return _storable(convert_it(prepared))
-
-
-def _pad_by_numbers(model: nn.Module) -> None:
-    """Put numbers in the place of "same" and "valid", which torch's quantized convolutions do not know."""
-    for module in model.modules():
-        if isinstance(module, _ConvNd) and isinstance(module.padding, str):
-            reaches = [reach * (size - 1) for size, reach in zip(module.kernel_size, module.dilation, strict=True)]
-            if module.padding == "valid":
-                module.padding = (0,) * len(reaches)
-            elif not any(reach % 2 for reach in reaches):
-                module.padding = tuple(reach // 2 for reach in reaches)
-
-
-def _storable(converted: nn.Module) -> nn.Module:
-    for module in converted.modules():
-        if isinstance(module, ELU):
-            # torch's quantized ELU alone keeps its output's range in plain attributes, outside the state dict.
-            scale, zero_point = float(module.scale), int(module.zero_point)
-            del module.scale, module.zero_point
-            module.register_buffer("scale", torch.tensor(scale))
-            module.register_buffer("zero_point", torch.tensor(zero_point))
-    return converted
+        return skeleton(model, recipe, graph, example_inputs)

@@ -20,7 +20,7 @@ def as_json(sql: str) -> list[dict[str, Any]]:
     return rows
 
 
-def test_what_is_no_finite_number_is_null_at_any_depth() -> None:
+def test_nan_and_infinities_are_null_at_any_depth() -> None:
     sql = """
         select 'nan'::double a, 'inf'::double b, ['-inf'::double, 1] c,
             {'x': ['nan'::float]} d, map{'k': 'inf'::float} e
@@ -28,7 +28,7 @@ def test_what_is_no_finite_number_is_null_at_any_depth() -> None:
     assert as_json(sql) == [{"a": None, "b": None, "c": [None, 1.0], "d": {"x": [None]}, "e": {"k": None}}]
 
 
-def test_times_that_python_has_not_are_written_as_duckdb_does() -> None:
+def test_times_that_python_lacks_are_written_as_duckdb_does() -> None:
     sql = """
         select timestamp 'infinity' a, date '-infinity' b, [date 'infinity', date '2026-03-01'] c,
             {'x': timestamp '290000-01-01'} d, timestamp_ns '2026-03-01 00:00:00.123456789' e
@@ -47,7 +47,13 @@ def test_times_that_python_has_not_are_written_as_duckdb_does() -> None:
 
 
 def test_columns_of_one_name_are_told_apart() -> None:
-    assert as_json("select 1 a, 2 a, 3 a_1, 4 a") == [{"a": 1, "a_2": 2, "a_1": 3, "a_3": 4}]
+    assert as_json("select 1 a, 2 a, 3 a_1, 4 a") == [{"a": 1, "a_1": 2, "a_1_1": 3, "a_2": 4}]
+
+
+def test_decimals_stay_exact() -> None:
+    assert as_json("select 12345678901234567890.12::decimal(38, 2) a, sum(1) b") == [
+        {"a": "12345678901234567890.12", "b": "1"}
+    ]
 
 
 def test_maps_are_objects_whatever_their_keys() -> None:

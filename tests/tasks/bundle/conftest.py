@@ -15,7 +15,8 @@ from storage.artifacts import ArtifactStore
 from storage.bundles import BundleStore
 from tasks.bundle import BundleRef, package
 from tasks.gate import judge
-from tasks.refs import CheckpointRef, DatasetRef, Evaluation, QuantizedRef
+from tasks.refs import CandidateRef, CheckpointRef, DatasetRef
+from tasks.results import Evaluation
 from tasks.workload.workload import Workload
 
 NIGHT = date(2026, 11, 21)
@@ -28,7 +29,7 @@ class Made:
     workload: Workload
     dataset: DatasetRef
     checkpoint: CheckpointRef
-    quantized: QuantizedRef
+    quantized: CandidateRef
     evaluation: Evaluation
     store: ArtifactStore
 

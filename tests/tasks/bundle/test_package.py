@@ -13,9 +13,9 @@ from storage.bundles import BundleStore
 from storage.errors import BundleError
 from storage.manifest import check_manifest
 from tasks.bundle.verify import verify
+from tasks.domains.language_model.sections import TextCorpus
 from tasks.gate import judge
-from tasks.workload.data import TextCorpus
-from tasks.workload.model import FetchedCheckpoint
+from tasks.workload.checkpoint import FetchedCheckpoint
 from tests.tasks.bundle.conftest import NIGHT, Made
 
 # Each verification starts a process that imports torch.

@@ -9,10 +9,11 @@ from storage.artifacts import ArtifactStore
 from storage.errors import BundleError
 from tasks.bundle.golden import describe_golden, tolerance_share
 from tasks.bundle.resources import write_resources
+from tasks.domains.image_classification.sections import ImageFolder, TorchvisionWeights, Transforms
+from tasks.quantize.methods.dynamic import DynamicRecipe
+from tasks.quantize.methods.float import FloatRecipe
+from tasks.quantize.methods.static import StaticRecipe
 from tasks.refs import DatasetRef
-from tasks.workload.data import ImageFolder, Transforms
-from tasks.workload.model import TorchvisionWeights
-from tasks.workload.recipe import DynamicRecipe, FloatRecipe, StaticRecipe
 from tests.tasks.test_gate import workload
 
 

@@ -6,7 +6,7 @@ from torch import nn
 
 from storage.errors import ConfigurationError
 from tasks.domains.factory import call_factory
-from tasks.workload.model import FactorySpec
+from tasks.domains.image_classification.sections import FactorySpec
 
 
 def spec(factory: str, **arguments) -> FactorySpec:

@@ -11,11 +11,12 @@ from storage.artifacts import ArtifactStore
 from storage.errors import MeasurementError
 from tasks.evaluate import compare
 from tasks.evaluate.outputs import write_outputs
-from tasks.refs import Evaluation, QuantizedRef
+from tasks.refs import CandidateRef
+from tasks.results import Evaluation
 
 
 def evaluation(store: ArtifactStore, recipe: str, quality: list[float], prediction: list[int]) -> Evaluation:
-    quantized = QuantizedRef(
+    quantized = CandidateRef(
         kind="quantized", digest=recipe, recipe=recipe, method="none", engine="x86", size_bytes={"eager": 1}
     )
     samples = {"quality": torch.tensor(quality), "prediction": torch.tensor(prediction)}

@@ -13,7 +13,7 @@ from tasks.models import example_inputs
 from tasks.prepare import prepare
 from tasks.quantize.base import Context
 from tasks.quantize.engine import quantized_engine
-from tasks.quantize.warnings import quiet
+from tasks.quantize.warnings import without_deprecations
 from tasks.refs import DatasetRef
 from tasks.workload import Workload
 
@@ -63,6 +63,6 @@ def images_context(
 @pytest.fixture
 def engine() -> Iterator[str]:
     """The quantized engine that the core sets around every method."""
-    with quantized_engine("x86"), quiet(), torch.random.fork_rng(devices=[]):
+    with quantized_engine("x86"), without_deprecations(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         yield "x86"

@@ -18,9 +18,8 @@ from storage.errors import QuantizationError, StoreError
 from tasks.checkpoint import load_state
 from tasks.models import build, example_inputs
 from tasks.quantize import engine_of, load, quantize
-from tasks.refs import CheckpointRef, DatasetRef, QuantizedRef
+from tasks.refs import CandidateRef, CheckpointRef, DatasetRef
 from tasks.workload import Workload
-from tasks.workload.recipe import Runtime
 from tests.tasks.quantize.words import RECIPES, call, prepared, same, words_workload
 
 
@@ -31,7 +30,7 @@ class Site:
     dataset: DatasetRef
     checkpoint: CheckpointRef
 
-    def quantize(self, recipe: str) -> QuantizedRef:
+    def quantize(self, recipe: str) -> CandidateRef:
         return quantize(self.workload, self.workload.recipe_named(recipe), self.dataset, self.checkpoint, self.store)
 
     def folder(self, recipe: str) -> Path:

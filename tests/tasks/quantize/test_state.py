@@ -18,7 +18,7 @@ from torch.ao.nn.quantized import EmbeddingBag
 from storage.errors import QuantizationError
 from tasks.quantize.engine import quantized_engine
 from tasks.quantize.state import flatten_state, restore_state, versions_of
-from tasks.quantize.warnings import quiet
+from tasks.quantize.warnings import without_deprecations
 
 sizes = st.integers(1, 5)
 shapes = st.lists(sizes, min_size=1, max_size=4)
@@ -26,7 +26,7 @@ shapes = st.lists(sizes, min_size=1, max_size=4)
 
 @pytest.fixture(autouse=True)
 def _x86() -> Iterator[None]:
-    with quantized_engine("x86"), quiet():
+    with quantized_engine("x86"), without_deprecations():
         yield
 
 

@@ -13,9 +13,10 @@ from storage.artifacts import ArtifactStore
 from tasks.checkpoint import obtain
 from tasks.models import example_inputs
 from tasks.quantize import load, quantize
+from tasks.quantize.methods.qat import QatRecipe
+from tasks.quantize.methods.static import StaticRecipe
 from tasks.refs import DatasetRef
 from tasks.workload import Workload
-from tasks.workload.recipe import QatRecipe, StaticRecipe
 
 STATIC = StaticRecipe(name="static", method="static", calibration_batches=1, calibration_batch_size=8)
 

@@ -12,9 +12,8 @@ from torch.nn import functional
 from tasks.quantize.graph.eager_mode import observed
 from tasks.quantize.graph.plan import make_plan
 from tasks.quantize.graph.smoke_test import try_out
-from tasks.quantize.methods.static import Static, finished
+from tasks.quantize.methods.static import Static, StaticRecipe, finished
 from tasks.quantize.state import flatten_state, restore_state, versions_of
-from tasks.workload.recipe import StaticRecipe
 from tests.tasks.quantize import networks
 
 RECIPE = StaticRecipe(name="static", method="static", flow="eager")

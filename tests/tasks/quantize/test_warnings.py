@@ -8,13 +8,13 @@ import warnings
 import pytest
 import torch
 
-from tasks.quantize.warnings import quiet
+from tasks.quantize.warnings import without_deprecations
 
 NOISE = "torch.ao.quantization is deprecated and will be removed in 2.10."
 
 
 def test_torch_is_silent_within_and_others_are_heard() -> None:
-    with warnings.catch_warnings(record=True) as heard, quiet():
+    with warnings.catch_warnings(record=True) as heard, without_deprecations():
         warnings.simplefilter("always", UserWarning)
         warnings.warn(NOISE, DeprecationWarning, stacklevel=1)
         torch.jit.trace(torch.nn.Linear(2, 2), torch.zeros(1, 2))
@@ -23,7 +23,7 @@ def test_torch_is_silent_within_and_others_are_heard() -> None:
 
 
 def test_the_noise_is_heard_again_afterwards() -> None:
-    with quiet():
+    with without_deprecations():
         pass
     with pytest.warns(DeprecationWarning, match="deprecated"):
         warnings.warn(NOISE, DeprecationWarning, stacklevel=1)
@@ -34,12 +34,12 @@ def test_overlapping_threads_leave_the_filters_as_they_were() -> None:
     inside, leave = threading.Barrier(2, timeout=60), threading.Event()
 
     def longer() -> None:
-        with quiet():
+        with without_deprecations():
             inside.wait()
             leave.wait(60)
 
     thread = threading.Thread(target=longer)
-    with quiet():
+    with without_deprecations():
         thread.start()
         inside.wait()
     with warnings.catch_warnings(record=True) as heard:

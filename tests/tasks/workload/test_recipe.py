@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from tasks.workload.recipe import StaticRecipe
+from tasks.quantize.methods.static import StaticRecipe
 
 
 def test_a_runtime_that_is_named_twice_is_refused() -> None:

@@ -114,7 +114,11 @@ def evaluated(tmp_path_factory):
     """Float and statically quantized small network, evaluated eagerly."""
     workload = image_workload(
         data={**RENDERED, "test": 40},
-        model={"kind": "factory", "factory": "tests.tasks.domains.image_classification.networks:small", "arguments": {"classes": 3}},
+        model={
+            "kind": "factory",
+            "factory": "tests.tasks.domains.image_classification.networks:small",
+            "arguments": {"classes": 3},
+        },
         checkpoint={"kind": "seeded", "seed": 0},
         recipe=[{"name": "float", "method": "none"}, {"name": "static-int8", "method": "static"}],
     )

@@ -4,9 +4,10 @@ from torch import nn
 
 from storage.errors import ConfigurationError
 from tasks.domains.image_classification.model import build_vision, model_names
+from tasks.domains.image_classification.sections import TorchvisionSpec
+from tasks.domains.sequence import LstmSpec
 from tasks.models import build, example_inputs
 from tasks.refs import DatasetRef
-from tasks.workload.model import LstmSpec, TorchvisionSpec
 from tests.tasks.vision_workloads import image_workload, rendered
 
 

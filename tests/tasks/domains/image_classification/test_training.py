@@ -16,7 +16,11 @@ DATA = {**RENDERED, "train": 240, "test": 60}
 
 
 def workload(**checkpoint):
-    model = {"kind": "factory", "factory": "tests.tasks.domains.image_classification.networks:small", "arguments": {"classes": 3}}
+    model = {
+        "kind": "factory",
+        "factory": "tests.tasks.domains.image_classification.networks:small",
+        "arguments": {"classes": 3},
+    }
     settings = {"kind": "train", "epochs": 6, "batch_size": 16, "learning_rate": 0.01, **checkpoint}
     return image_workload(data=DATA, model=model, checkpoint=settings)
 

@@ -6,8 +6,8 @@ from torchvision.models import GoogLeNet_Weights, ResNet18_Weights, googlenet, r
 
 from storage.errors import ConfigurationError, InputError
 from tasks.domains.image_classification.model import build_vision
+from tasks.domains.image_classification.sections import TorchvisionSpec
 from tasks.domains.image_classification.weights import published, weights_state
-from tasks.workload.model import TorchvisionSpec
 from tests.tasks.models.test_vision import dataset_of
 
 RESNET = "ResNet18_Weights.IMAGENET1K_V1"

@@ -17,18 +17,17 @@ from tasks.checkpoint import load_state, obtain
 from tasks.domains.language_model.corpus import load_ids
 from tasks.domains.language_model.evaluation import block_contributions, perplexity, word_losses
 from tasks.domains.language_model.model import WordLanguageModel
+from tasks.domains.language_model.sections import Evaluate, WordLanguageModelSpec
 from tasks.evaluate import compare, evaluate
 from tasks.models import build, example_inputs
 from tasks.prepare import prepare
 from tasks.quantize import quantize
-from tasks.refs import DatasetRef, Evaluation, QuantizedRef
+from tasks.refs import CandidateRef, DatasetRef
+from tasks.results import Evaluation
 from tasks.workload import Workload
-from tasks.workload.model import WordLanguageModelSpec
-from tasks.workload.recipe import Runtime
-from tasks.workload.workload import Evaluate
 from tests.tasks.text_workloads import text_workload, write_corpus
 
-Prepared = tuple[Workload, ArtifactStore, DatasetRef, dict[str, QuantizedRef]]
+Prepared = tuple[Workload, ArtifactStore, DatasetRef, dict[str, CandidateRef]]
 
 
 @pytest.fixture(scope="module")

@@ -9,10 +9,10 @@ import torch
 from storage.artifacts import ArtifactStore
 from tasks.domains.language_model.corpus import load_ids
 from tasks.domains.language_model.model import WordLanguageModel
+from tasks.domains.language_model.sections import WordLanguageModelSpec
 from tasks.models import build, example_inputs
 from tasks.prepare import prepare
 from tasks.refs import DatasetRef
-from tasks.workload.model import WordLanguageModelSpec
 from tests.tasks.text_workloads import text_workload, write_corpus
 
 

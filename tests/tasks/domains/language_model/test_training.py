@@ -14,13 +14,13 @@ from storage.artifacts import ArtifactStore
 from storage.errors import InputError, MeasurementError
 from tasks.domains.language_model.corpus import load_ids
 from tasks.domains.language_model.evaluation import word_losses
+from tasks.domains.language_model.sections import WordLanguageModelSpec
 from tasks.domains.language_model.training import batchify
 from tasks.models import build
 from tasks.prepare import prepare
 from tasks.refs import DatasetRef
 from tasks.train import train
 from tasks.workload import Workload
-from tasks.workload.model import WordLanguageModelSpec
 from tests.tasks.text_workloads import text_workload, write_corpus
 
 TRAINED: dict[str, Any] = {

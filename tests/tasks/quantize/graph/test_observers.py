@@ -11,7 +11,8 @@ from torch.ao.quantization import (
 )
 
 from tasks.quantize.graph.observers import mapping_for, qconfig_for
-from tasks.workload.recipe import QatRecipe, StaticRecipe
+from tasks.quantize.methods.qat import QatRecipe
+from tasks.quantize.methods.static import StaticRecipe
 
 
 def static(**changes: object) -> StaticRecipe:

@@ -6,7 +6,7 @@ from torch import nn
 
 from storage.errors import QuantizationError
 from tasks.quantize.graph.plan import Plan, make_plan
-from tasks.workload.recipe import StaticRecipe
+from tasks.quantize.methods.static import StaticRecipe
 from tests.tasks.quantize import networks
 
 IMAGES = {"images": torch.zeros(2, 3, 8, 8)}

@@ -11,8 +11,7 @@ from torch.nn import functional
 
 from tasks.quantize.base import Context
 from tasks.quantize.graph.unsupported import reason
-from tasks.quantize.methods.static import Static
-from tasks.workload.recipe import StaticRecipe
+from tasks.quantize.methods.static import Static, StaticRecipe
 from tests.tasks.quantize import networks
 
 Contexts = Callable[..., Context]

@@ -12,9 +12,9 @@ from torch.ao.quantization import DeQuantStub, QuantStub, fuse_modules
 from storage.errors import QuantizationError
 from tasks.quantize.base import Context, Converted
 from tasks.quantize.graph.plan import make_plan
-from tasks.quantize.methods.static import Static, finished, observed
+from tasks.quantize.methods.qat import QatRecipe
+from tasks.quantize.methods.static import Static, StaticRecipe, finished, observed
 from tasks.quantize.state import flatten_state, restore_state, versions_of
-from tasks.workload.recipe import QatRecipe, StaticRecipe
 from tests.tasks.quantize import networks
 
 Contexts = Callable[..., Context]

@@ -12,14 +12,13 @@ from torch import nn
 from storage.errors import QuantizationError
 from tasks.quantize.base import Context, Converted
 from tasks.quantize.engine import quantized_engine
-from tasks.quantize.methods.dynamic import Dynamic
-from tasks.quantize.warnings import quiet
-from tasks.workload.recipe import DynamicRecipe
+from tasks.quantize.methods.dynamic import Dynamic, DynamicRecipe
+from tasks.quantize.warnings import without_deprecations
 
 
 @pytest.fixture(autouse=True)
 def _x86() -> Iterator[None]:
-    with quantized_engine("x86"), quiet():
+    with quantized_engine("x86"), without_deprecations():
         yield
 
 

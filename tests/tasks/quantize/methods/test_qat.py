@@ -19,17 +19,16 @@ from torch import nn
 from storage.artifacts import ArtifactStore
 from storage.errors import QuantizationError
 from tasks.domains.image_classification import images
+from tasks.domains.image_classification.sections import FactorySpec
 from tasks.quantize import fine_tune
 from tasks.quantize.base import Context
 from tasks.quantize.graph.plan import make_plan
 from tasks.quantize.methods import qat
-from tasks.quantize.methods.qat import Qat
+from tasks.quantize.methods.qat import Qat, QatRecipe
 from tasks.quantize.methods.static import PARTS as STATIC_PARTS
 from tasks.quantize.methods.static import observed
 from tasks.quantize.state import flatten_state, restore_state, versions_of
 from tasks.quantize.training_state import alone
-from tasks.workload.model import FactorySpec
-from tasks.workload.recipe import QatRecipe
 from tests.tasks.quantize import networks
 
 Contexts = Callable[..., Context]

@@ -8,9 +8,8 @@ from torch import nn
 
 from storage.errors import QuantizationError
 from tasks.quantize.base import Context
-from tasks.quantize.methods.static import Static
+from tasks.quantize.methods.static import Static, StaticRecipe
 from tasks.quantize.state import flatten_state, restore_state, versions_of
-from tasks.workload.recipe import StaticRecipe
 from tests.tasks.quantize import networks
 
 Contexts = Callable[..., Context]
@@ -144,12 +143,12 @@ def test_an_operation_without_a_quantized_kernel_is_named_with_its_module(
     ],
 )  # fmt: skip
 def test_every_torchvision_family_converts(name: str, side: int, images_context: Contexts, engine: str) -> None:
+    from tasks.domains.image_classification.sections import TorchvisionSpec
     from tasks.models import build
     from tasks.quantize.graph.eager_mode import observed
     from tasks.quantize.graph.plan import make_plan
     from tasks.quantize.graph.smoke_test import try_out
     from tasks.quantize.methods.static import finished
-    from tasks.workload.model import TorchvisionSpec
 
     examples = {"images": torch.randn(1, 3, side, side)}
     model = build(TorchvisionSpec(kind="torchvision", name=name), images_context().dataset)

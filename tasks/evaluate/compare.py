@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+from safetensors.numpy import load_file
+
+from storage.artifacts import ArtifactStore
 from storage.errors import MeasurementError
-from tasks.progress import Progress, silent
-from tasks.refs import Comparison, Evaluation
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from numpy.typing import NDArray
-
-    from storage.artifacts import ArtifactStore
+from tasks.evaluate.paired import paired_difference
+from tasks.golden import SAMPLES
+from tasks.job import Workspace
+from tasks.results import Comparison, Evaluation
 
 
 def compare(baseline: Evaluation, candidate: Evaluation, store: ArtifactStore) -> Comparison:
@@ -28,8 +28,6 @@ def compare(baseline: Evaluation, candidate: Evaluation, store: ArtifactStore) -
     MeasurementError
         The two were evaluated on different samples, or by different metrics.
     """
-    from tasks.evaluate.paired import paired_difference
-
     if baseline.quality_metric != candidate.quality_metric or baseline.samples != candidate.samples:
         raise MeasurementError(
             f"{_named(candidate)} cannot be compared to {_named(baseline)}.",
@@ -49,23 +47,17 @@ def compare(baseline: Evaluation, candidate: Evaluation, store: ArtifactStore) -
     )
 
 
-def compare_all(
-    baseline: Evaluation, candidates: Sequence[Evaluation], store: ArtifactStore, progress: Progress = silent
-) -> list[Comparison]:
+def compare_all(baseline: Evaluation, candidates: Sequence[Evaluation], workspace: Workspace) -> list[Comparison]:
     """Compare each candidate with the baseline, in their order; see `compare`."""
     compared = []
     for number, candidate in enumerate(candidates, start=1):
-        compared.append(compare(baseline, candidate, store))
-        progress(number, len(candidates), "candidates")
+        compared.append(compare(baseline, candidate, workspace.store))
+        workspace.progress(number, len(candidates), "candidates")
     return compared
 
 
-def _samples(evaluation: Evaluation, store: ArtifactStore) -> Mapping[str, NDArray[Any]]:
-    from safetensors.numpy import load_file
-
-    folder = store.path(evaluation.outputs.kind, evaluation.outputs.digest)
-    tensors: Mapping[str, NDArray[Any]] = load_file(folder / "samples.safetensors")
-    return tensors
+def _samples(evaluation: Evaluation, store: ArtifactStore) -> dict[str, NDArray[np.generic]]:
+    return load_file(store.path(evaluation.outputs.kind, evaluation.outputs.digest) / SAMPLES)
 
 
 def _named(evaluation: Evaluation) -> str:

@@ -1,40 +1,14 @@
-"""``[data]``: where a workload's samples come from."""
+"""The TOML sections of image classifiers."""
 
 from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, JsonValue, PositiveInt
 
-from tasks.workload.base import Section, Sha256
-
-
-class PydocTopics(Section):
-    """Python's own language reference, which every CPython carries, split into train, valid and test by topic."""
-
-    kind: Literal["pydoc-topics"]
-    seed: int = 0
-
-
-class TextCorpus(Section):
-    """Text in WikiText's layout: ``train/valid/test.txt`` or ``wiki.{train,valid,test}.tokens``.
-
-    ``uri`` is a directory or a .zip/.tar.gz archive, a local path or a URL.
-    """
-
-    kind: Literal["text"]
-    uri: str
-    sha256: Sha256 | None = None
-    max_bytes: PositiveInt = 4 * 1024**3
-
-
-class RandomSequence(Section):
-    """One random input sequence and one random hidden state, as in PyTorch's dynamic quantization recipe."""
-
-    kind: Literal["random-sequence"]
-    seed: int = 29592
-    length: PositiveInt = 20
-    batch_size: PositiveInt = 1
+from tasks.workload.base import Kind, Section, Sha256
+from tasks.workload.checkpoint import FetchedCheckpoint, SeededCheckpoint, TrainedCheckpoint
+from tasks.workload.workload import Workload
 
 
 class Transforms(Section):
@@ -47,7 +21,7 @@ class Transforms(Section):
     std: tuple[float, ...] = (0.229, 0.224, 0.225)
 
 
-class RenderedCharacters(Section):
+class RenderedCharacters(Kind):
     """Characters drawn with Pillow's own font under random affine transforms, contrast and noise; deterministic."""
 
     kind: Literal["rendered-characters"]
@@ -60,7 +34,7 @@ class RenderedCharacters(Section):
     seed: int = 0
 
 
-class ImageFolder(Section):
+class ImageFolder(Kind):
     """A directory or archive with one folder of images per class, or ``train/`` and ``test/`` folders of such."""
 
     kind: Literal["image-folder"]
@@ -76,7 +50,7 @@ class ImageFolder(Section):
     seed: int = 0
 
 
-class TorchvisionDataset(Section):
+class TorchvisionDataset(Kind):
     """A torchvision data set by class name (``FashionMNIST``, ``CIFAR10``); downloaded only where asked for."""
 
     kind: Literal["torchvision"]
@@ -91,7 +65,44 @@ class TorchvisionDataset(Section):
     seed: int = 0
 
 
-Data = Annotated[
-    PydocTopics | TextCorpus | RandomSequence | RenderedCharacters | ImageFolder | TorchvisionDataset,
-    Field(discriminator="kind"),
-]
+class TorchvisionSpec(Kind):
+    """One of ``torchvision.models.quantization`` by name."""
+
+    kind: Literal["torchvision"]
+    name: str = "resnet18"
+    num_classes: PositiveInt | None = None
+
+
+class FactorySpec(Kind):
+    """The user's own ``torch.nn.Module``, made by calling ``package.module:callable`` with ``arguments``."""
+
+    kind: Literal["factory"]
+    factory: str = Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
+    arguments: dict[str, JsonValue] = Field(default_factory=dict)
+
+
+class TorchvisionWeights(Kind):
+    """torchvision's published weights by enum name, for instance ``ResNet18_Weights.IMAGENET1K_V1``."""
+
+    kind: Literal["torchvision-weights"]
+    weights: str
+
+
+class Evaluate(Section):
+    """``[evaluate]``: how many images are in memory at a time."""
+
+    batch_size: PositiveInt = 32
+
+
+ClassifierSpec = TorchvisionSpec | FactorySpec
+
+
+class ImageWorkload(Workload):
+    """An image classifier."""
+
+    data: Annotated[RenderedCharacters | ImageFolder | TorchvisionDataset, Field(discriminator="kind")]
+    model: Annotated[ClassifierSpec, Field(discriminator="kind")]
+    checkpoint: Annotated[
+        TrainedCheckpoint | FetchedCheckpoint | SeededCheckpoint | TorchvisionWeights, Field(discriminator="kind")
+    ]
+    evaluate: Evaluate = Evaluate()

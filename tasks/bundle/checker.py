@@ -1,20 +1,33 @@
-"""Check this bundle: every byte first, then what the model computes. Needs Python 3.10 or later and torch alone.
+"""Check this bundle: every byte first, then what the model computes.
 
 Usage: python verify.py [FOLDER] [--json]. Exit code 0: all is as published; 1: not so, do not deploy it.
-It does not check SHA256SUMS.sig; MODEL_CARD.md says how OpenSSL does.
+It needs Python 3.10 or later and what executes the model. It does not check SHA256SUMS.sig; MODEL_CARD.md says how
+OpenSSL does.
 """
 
 import hashlib
-import io
 import json
 import os
 import re
 import stat
+import struct
 import sys
+from collections.abc import Callable
+from math import prod
 from pathlib import Path
 from typing import Any
 
-KINDS = {"F64": "float64", "F32": "float32", "F16": "float16", "I64": "int64", "I32": "int32", "U8": "uint8"}
+# Names and format characters of the tensors' types.
+KINDS = {
+    "F64": ("float64", "d"),
+    "F32": ("float32", "f"),
+    "F16": ("float16", "e"),
+    "I64": ("int64", "q"),
+    "I32": ("int32", "i"),
+    "U8": ("uint8", "B"),
+}
+Tensor = tuple[str, list[int], bytes]
+Loader = Callable[[dict[str, bytes], dict[str, Any]], Callable[[list[Tensor]], list[Tensor]]]
 PLAIN = re.compile("[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -40,60 +53,59 @@ def read_whole(folder: Path, expected: str = "") -> dict[str, bytes]:
     return files
 
 
-def read_tensors(content: bytes) -> dict[str, Any]:
-    """Read safetensors: eight bytes of length, a JSON header, then the tensors' bytes."""
-    import torch
-
+def read_tensors(content: bytes) -> dict[str, Tensor]:
+    """Read safetensors (eight bytes of length, a JSON header, then the tensors' bytes) as (dtype, shape, bytes)."""
     start = 8 + int.from_bytes(content[:8], "little")
     tensors = {}
     for name, entry in json.loads(content[8:start]).items():
         if name != "__metadata__":
             begin, end = entry["data_offsets"]
-            raw, dtype = bytearray(content[start + begin : start + end]), getattr(torch, KINDS[entry["dtype"]])
-            if len(raw) != torch.Size(entry["shape"]).numel() * dtype.itemsize or not raw:
+            dtype, code = KINDS[entry["dtype"]]
+            raw = content[start + begin : start + end]
+            if len(raw) != prod(entry["shape"]) * struct.calcsize(code) or not raw:
                 raise Refused(f"the golden tensor {name} has the wrong length")
-            tensors[name] = torch.frombuffer(raw, dtype=dtype).reshape(entry["shape"])
+            tensors[name] = (dtype, list(entry["shape"]), raw)
     return tensors
 
 
-def compare(files: dict[str, bytes]) -> dict[str, float]:
-    """Run the model on the golden inputs; give each output's largest difference from the golden one."""
-    import torch
+def largest_difference(dtype: str, left: bytes, right: bytes) -> float:
+    """Largest absolute difference of two tensors' values; NaN is never close to anything."""
+    code = next(code for name, code in KINDS.values() if name == dtype)
+    layout = f"<{len(left) // struct.calcsize(code)}{code}"
+    differences = [abs(a - b) for a, b in zip(struct.unpack(layout, left), struct.unpack(layout, right), strict=True)]
+    return float("nan") if any(value != value for value in differences) else max(differences)
 
+
+def compare(files: dict[str, bytes], load_model: Loader) -> dict[str, float]:
+    """Run the model on the golden inputs; give each output's largest difference from the golden one."""
     manifest, golden = json.loads(files["manifest.json"]), read_tensors(files["golden.safetensors"])
-    if manifest["engine"] is not None:  # weights are packed for it on loading
-        torch.backends.quantized.engine = manifest["engine"]
-    model = torch.jit.load(io.BytesIO(files[manifest["model"]["file"]]), "cpu")  # type: ignore[no-untyped-call]
-    with torch.inference_mode():
-        result = model(*(golden[entry["golden"]] for entry in manifest["model"]["inputs"]))
-    outputs, expected = [result] if torch.is_tensor(result) else list(result), manifest["model"]["outputs"]
+    call = load_model(files, manifest)
+    outputs = call([golden[entry["golden"]] for entry in manifest["model"]["inputs"]])
+    expected = manifest["model"]["outputs"]
     if len(outputs) != len(expected):
         raise Refused(f"the model gives {len(outputs)} outputs, not {len(expected)}")
     found = {}
-    for output, entry in zip(outputs, expected, strict=True):
+    for (dtype, shape, values), entry in zip(outputs, expected, strict=True):
         name, right = entry["name"], golden[entry["golden"]]
-        if output.dtype != right.dtype or output.shape != right.shape:
-            raise Refused(f"output {name} is {output.dtype} {tuple(output.shape)}")
-        found[name] = float((output.double() - right.double()).abs().max())
+        if (dtype, list(shape)) != right[:2]:
+            raise Refused(f"output {name} is {dtype} {tuple(shape)}")
+        found[name] = largest_difference(dtype, values, right[2])
         if not found[name] <= entry["tolerance"]:
             raise Refused(f"output {name} differs by {found[name]:.6g}; allowed are {entry['tolerance']:.6g}")
     return found
 
 
-def main(given: list[str]) -> int:
+def main(given: list[str], load_model: Loader) -> int:
     """Check, say what was found, and give the exit code."""
-    folder = Path(next((one for one in given if one[:7] not in ("--json", "--sums=")), Path(__file__).resolve().parent))
-    expected = next((one[7:] for one in given if one.startswith("--sums=")), "")  # what a signature was made of
+    here = str(Path(sys.argv[0]).resolve().parent)
+    folder = Path(next((word for word in given if word[:7] not in ("--json", "--sums=")), here))
+    expected = next((word[7:] for word in given if word.startswith("--sums=")), "")  # what a signature was made of
     report: dict[str, Any] = {"ok": False, "problem": "", "differences": {}}
     try:
-        report.update(differences=compare(read_whole(folder, expected)), ok=True)
-    except (Refused, OSError, ValueError, KeyError, TypeError, RuntimeError) as error:
+        report.update(differences=compare(read_whole(folder, expected), load_model), ok=True)
+    except (Refused, OSError, ValueError, KeyError, TypeError, RuntimeError, ImportError, struct.error) as error:
         report["problem"] = str(error) if isinstance(error, Refused) else f"{type(error).__name__}: {error}"
     found = ", ".join(f"{name} differs by at most {value:.3g}" for name, value in report["differences"].items())
     text = f"good: {found}" if report["ok"] else f"REFUSED: {report['problem']}"
     sys.stdout.write((json.dumps(report) if "--json" in given else text) + "\n")
     return 0 if report["ok"] else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

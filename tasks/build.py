@@ -1,0 +1,65 @@
+"""Building candidates: found by digest, or made by their runtime and written."""
+
+from __future__ import annotations
+
+from storage.artifacts import artifact_digest
+from tasks.job import Job, Workspace
+from tasks.quantize.methods import METHODS
+from tasks.quantize.source import ModelSource
+from tasks.refs import CandidateRef
+from tasks.runtimes import RUNTIMES
+from tasks.runtimes.base import DOCUMENT, CandidateFiles, Opened
+from tasks.sources import code_digest
+from tasks.workload.recipe import Recipe
+from tasks.workload.workload import Workload
+
+KIND = "candidate"
+
+
+def build_candidate(job: Job[Workload], recipe: Recipe, runtime: str, workspace: Workspace) -> CandidateRef:
+    """Carry a recipe out for a runtime, or find what was made before.
+
+    Raises
+    ------
+    ConfigurationError
+        What the runtime needs is not installed.
+    QuantizationError
+        The recipe cannot be carried out on this model or processor, or its result computes NaN or infinities.
+    """
+    implementation = RUNTIMES[runtime]
+    implementation.require_installed(runtime)
+    source = ModelSource(job, workspace)
+    shared = implementation.shared(source, recipe)
+    made_from = {
+        **source.made_from,
+        "recipe": recipe.content(),
+        "runtime": runtime,
+        "environment": implementation.environment(),
+        "shared": shared,
+        "building": code_digest(type(implementation).__module__, type(METHODS[recipe.method]).__module__, __name__),
+    }
+    digest = artifact_digest(KIND, made_from)
+    store = workspace.store
+    folder = store.find(KIND, digest)
+    if folder is None:
+        with store.create(KIND, digest, made_from) as folder:
+            made = implementation.make(source, recipe, folder)
+            made = made.model_copy(update={"recipe": recipe.model_dump(mode="json")})
+            (folder / DOCUMENT).write_text(made.model_dump_json(indent=1), encoding="utf-8")
+    else:
+        made = CandidateFiles(folder, {}).made()
+    return CandidateRef(
+        kind=KIND,
+        digest=digest,
+        recipe=recipe.name,
+        runtime=runtime,
+        graph=made.graph,
+        size_bytes=made.size_bytes,
+        coverage=made.coverage,
+        shared=shared,
+    )
+
+
+def open_candidate(candidate: CandidateRef, workspace: Workspace, threads: int) -> Opened:
+    """Open a candidate for calls on `threads` threads."""
+    return RUNTIMES[candidate.runtime].open(CandidateFiles.find(candidate, workspace.store), threads)

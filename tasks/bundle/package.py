@@ -1,0 +1,134 @@
+"""Packaging: the promoted candidate becomes an immutable bundle that a deploy team can verify alone.
+
+Nothing here imports torch: the runtime's files are only copied, and loaded by the verification in a process of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Literal
+
+from storage.bundles import BundleStore
+from storage.checksums import write_sums
+from storage.digest import digest_of
+from storage.errors import BundleError
+from storage.manifest import MANIFEST, check_manifest
+from storage.signing import sign, signing_key
+from tasks.bundle.card import model_card
+from tasks.bundle.manifest import Provenance, describe_golden, manifest_of
+from tasks.bundle.verify import checker_source, verify
+from tasks.domains import DOMAINS
+from tasks.golden import GOLDEN
+from tasks.job import Workspace
+from tasks.refs import Frozen
+from tasks.runtimes import RUNTIMES
+from tasks.runtimes.base import DOCUMENT
+
+CARD, VERIFY = "MODEL_CARD.md", "verify.py"
+
+Outcome = Literal["published", "kept", "restored", "withdrawn"]
+
+
+class BundleRef(Frozen):
+    """A bundle: ``location`` is its folder relative to the store's root, ``sha256sums`` the digest of its list.
+
+    ``outcome``: published (new and current now), kept (it was current already), restored (an earlier bundle of the same
+    content is current again), withdrawn (people rolled back from this content; what they chose stays current).
+    """
+
+    workload: str
+    version: str
+    location: str
+    sha256sums: str
+    outcome: Outcome
+
+
+def package(
+    made: Provenance, workspace: Workspace, *, key: str | None = None, bundles: BundleStore | None = None
+) -> BundleRef:
+    """Hand over the promoted candidate.
+
+    A version is the night and twelve digits of a digest of what decides the content; content that was handed over
+    before is not packaged again, whatever the night.
+
+    Parameters
+    ----------
+    key
+        Ed25519 key that signs the bundle, as PEM text or path.
+    bundles
+        Where to; by default the store that the artifacts lie in.
+
+    Returns
+    -------
+    BundleRef
+        The bundle that is current afterwards.
+
+    Raises
+    ------
+    BundleError
+        The candidate was not promoted, its runtime cannot be handed over, or its files do not reproduce the golden
+        outputs; nothing is published.
+    """
+    workload, decision = made.job.workload, made.decision
+    if decision.decision != "promote":
+        raise BundleError(f"{workload.name} {decision.candidate} was not promoted: {decision.reason}.")
+    if decision.candidate != made.candidate.name or not RUNTIMES[made.candidate.runtime].hands_over:
+        raise BundleError(f"{workload.name} {made.candidate.name} cannot be handed over.")
+    bundles = bundles or BundleStore(workspace.store.place)
+    content = _content(made)[:12]
+    existing = next((version for version in bundles.versions(workload.name) if version.endswith(content)), None)
+    version = existing or f"{made.night.isoformat()}-{content}"
+    before = bundles.current(workload.name)
+    if existing is None:
+        with bundles.draft() as folder:
+            _fill(folder, version, made, workspace, key)
+            workspace.progress(1, 2, "steps")
+            bundles.publish(folder, workload.name, version)
+    current = bundles.promote(workload.name, version, by=f"run {made.run_id}", reason=decision.reason)
+    workspace.progress(2, 2, "steps")
+    outcome: Outcome = "published" if existing is None else "restored"
+    if before is not None and before.version == current.version:
+        outcome = "kept" if current.version == version else "withdrawn"
+    return BundleRef(
+        workload=workload.name,
+        version=current.version,
+        location=f"handoff/{workload.name}/{current.version}",
+        sha256sums=current.sha256sums,
+        outcome=outcome,
+    )
+
+
+def _content(made: Provenance) -> str:
+    # Not the measurements: the same files measured again are no reason to deploy anew.
+    workload = made.job.workload
+    decides = {"format": 1, "workload": workload.name, "licence": workload.licence}
+    return digest_of({**decides, "candidate": made.candidate.digest, "data": made.job.dataset.digest})
+
+
+def _fill(folder: Path, version: str, made: Provenance, workspace: Workspace, key: str | None) -> None:
+    """Write every file of the bundle, seal it, and verify it as a deploy team would."""
+    store, runtime = workspace.store, made.candidate.runtime
+    model = store.path(made.candidate.kind, made.candidate.digest)
+    files = sorted(path.name for path in model.iterdir() if path.name not in (DOCUMENT, "artifact.json"))
+    outputs = store.path(made.evaluation.outputs.kind, made.evaluation.outputs.digest)
+    for source in (*(model / name for name in files), outputs / GOLDEN):
+        shutil.copyfile(source, folder / source.name)
+    (folder / VERIFY).write_text(checker_source(runtime), encoding="utf-8")
+    resources = DOMAINS[made.job.workload.domain].write_resources(made.job, store, folder)
+    manifest = manifest_of(made, version, files, describe_golden(folder / GOLDEN, made), resources)
+    check_manifest(manifest)
+    signer = signing_key(key)
+    text = json.dumps(manifest, indent=1, sort_keys=True, allow_nan=False)
+    (folder / MANIFEST).write_text(text + "\n", encoding="ascii")
+    (folder / CARD).write_text(model_card(manifest, RUNTIMES[runtime], signed=signer is not None), encoding="utf-8")
+    write_sums(folder)
+    if signer is not None:
+        sign(folder, signer)
+    report = verify(folder)
+    if not report.ok:
+        raise BundleError(
+            f"{made.job.workload.name} {made.candidate.name} is not handed over: {report.problem}",
+            hint="The runtime's files do not compute what was evaluated; the candidate needs a look.",
+        )

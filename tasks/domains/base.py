@@ -1,0 +1,162 @@
+"""What a domain is: a kind of work with its data, its models, its training and its metrics.
+
+A domain's package imports no torch by itself: its class lives in ``__init__`` beside the TOML sections and imports what
+does the work when it is asked for. What a stage of it depends on is found by following these imports.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
+
+from pydantic import TypeAdapter
+
+from tasks.workload.base import Kind
+from tasks.workload.workload import Workload
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from storage.artifacts import ArtifactStore
+    from tasks.job import Job, Workspace
+    from tasks.outputs import Call
+    from tasks.quantize.fine_tune import FineTuning
+    from tasks.refs import CheckpointRef, DatasetRef
+
+W = TypeVar("W", bound=Workload)
+M = TypeVar("M", bound=Kind)
+
+
+@dataclass(frozen=True)
+class Quality:
+    """What an evaluation found.
+
+    Attributes
+    ----------
+    metric, value, higher_is_better
+        What the gate looks at.
+    metrics
+        Every number that was computed, by name.
+    samples
+        Per-sample results for paired comparison: ``quality``, float32 [N], each sample's contribution (its mean is the
+        value), and ``prediction``, int64 [N]; either may be missing.
+    count
+        Samples evaluated.
+    mode
+        How it was computed, where there are several ways.
+    """
+
+    metric: str
+    value: float
+    higher_is_better: bool
+    metrics: dict[str, float]
+    samples: dict[str, Tensor]
+    count: int
+    mode: str = "plain"
+
+
+class Domain(ABC, Generic[W, M]):
+    """One kind of work; `W` is its class of workloads and `M` the sections that describe its models.
+
+    Attributes
+    ----------
+    workload
+        The class that its workload files are validated with.
+    outputs
+        Names of what its models return, in order; further outputs go by their number.
+    """
+
+    workload: ClassVar[type[Workload]]
+    outputs: ClassVar[tuple[str, ...]] = ()
+
+    @abstractmethod
+    def prepare(self, workload: W, workspace: Workspace) -> DatasetRef:
+        """Make the workload's data set, or find it in the store."""
+
+    @abstractmethod
+    def build(self, model: M, dataset: DatasetRef) -> nn.Module:
+        """Build a model for a data set, its weights drawn from torch's global generator."""
+
+    @abstractmethod
+    def example_inputs(
+        self, workload: W, dataset: DatasetRef, store: ArtifactStore, batch_size: int
+    ) -> dict[str, Tensor]:
+        """Real inputs by name, in calling order: what is timed, traced and kept as golden input."""
+
+    @abstractmethod
+    def evaluate(self, job: Job[W], call: Call, workspace: Workspace) -> Quality:
+        """Compute the quality of a model that can be called.
+
+        Raises
+        ------
+        MeasurementError
+            The model computes NaN or infinities, or its outputs do not fit the data.
+        """
+
+    def draw_weights(self, workload: W, dataset: DatasetRef, seed: int) -> dict[str, Tensor]:
+        """The initial state dict for a seed; torch's global generator is left as it was."""
+        import torch
+
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return self.build(self.model_of(workload), dataset).state_dict()
+
+    def model_of(self, workload: W) -> M:
+        """The section that describes the workload's model."""
+        model: M = workload.model  # type: ignore[assignment]  # W narrows the section to M
+        return model
+
+    def parse_model(self, document: Mapping[str, object]) -> M:
+        """The section that describes a model, from JSON."""
+        field = self.workload.model_fields["model"]
+        model: M = TypeAdapter(field.rebuild_annotation()).validate_python(document)
+        return model
+
+    def obtain_checkpoint(self, workload: W, dataset: DatasetRef, workspace: Workspace) -> CheckpointRef:
+        """Get float weights of a kind that this domain alone has."""
+        raise TypeError(f"{workload.domain} has no checkpoints of kind {workload.checkpoint.kind}")
+
+    def fit_hint(self, shapes: Mapping[str, tuple[int, ...]], workload: W, dataset: DatasetRef) -> str:
+        """What to do about a checkpoint with these shapes that does not fit the workload."""
+        return "Change [model] to what the checkpoint was made for, or name another checkpoint."
+
+    def input_ranges(self, dataset: DatasetRef) -> dict[str, tuple[int, int]]:
+        """Smallest and largest allowed value of the inputs that index something, by name."""
+        return {}
+
+    def write_resources(self, job: Job[W], store: ArtifactStore, folder: Path) -> dict[str, str]:
+        """Write what turns raw data into inputs and outputs into words into a bundle; file names by what they are."""
+        return {}
+
+
+class GivesCalibration(ABC, Generic[W]):
+    """A domain with representative inputs: its models can be quantized statically."""
+
+    lack: ClassVar[str] = "gives no calibration inputs"
+
+    @abstractmethod
+    def calibration(self, job: Job[W], store: ArtifactStore, batch_size: int) -> Iterator[tuple[Tensor, ...]]:
+        """Batches of a model's positional inputs, always in the same order."""
+
+
+class Trains(ABC, Generic[W]):
+    """A domain whose models can be trained on first use (``checkpoint.kind = "train"``)."""
+
+    lack: ClassVar[str] = "trains no models"
+
+    @abstractmethod
+    def train(self, workload: W, dataset: DatasetRef, workspace: Workspace) -> dict[str, Tensor]:
+        """Train as ``[checkpoint]`` says, deterministic for its seed; the state dict on the CPU, float32."""
+
+
+class FineTunes(ABC, Generic[W]):
+    """A domain that can go on training a model: quantization-aware training."""
+
+    lack: ClassVar[str] = "does not fine-tune models"
+
+    @abstractmethod
+    def fine_tuning(self, job: Job[W], store: ArtifactStore, batch_size: int) -> FineTuning:
+        """What fine-tuning needs: batches, a loss and a score."""

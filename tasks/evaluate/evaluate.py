@@ -1,0 +1,76 @@
+"""A candidate's quality, always computed anew, with what it gave kept in the store."""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+from safetensors.torch import save
+
+from storage.artifacts import artifact_digest
+from storage.errors import MeasurementError
+from tasks.build import open_candidate
+from tasks.domains import DOMAINS
+from tasks.domains.base import Quality
+from tasks.golden import GOLDEN, SAMPLES, Golden
+from tasks.job import Job, Workspace
+from tasks.outputs import tensors_of
+from tasks.refs import ArtifactRef, CandidateRef
+from tasks.results import Evaluation
+from tasks.workload.workload import Workload
+
+KIND = "outputs"
+
+
+def evaluate(job: Job[Workload], candidate: CandidateRef, workspace: Workspace) -> Evaluation:
+    """Compute one candidate's quality and keep its golden outputs and per-sample results.
+
+    Raises
+    ------
+    MeasurementError
+        The model computes NaN or infinities, or its outputs do not fit the data.
+    """
+    workload, domain = job.workload, DOMAINS[job.workload.domain]
+    model = open_candidate(candidate, workspace, torch.get_num_threads())
+    inputs = domain.example_inputs(workload, job.dataset, workspace.store, workload.benchmark.batch_size)
+    with model.scope(), torch.inference_mode():
+        try:
+            quality = domain.evaluate(job, model.call, workspace)
+        except MeasurementError as error:
+            raise MeasurementError(
+                f'Recipe "{candidate.recipe}" ({candidate.runtime}) of workload "{workload.name}": {error.message}',
+                hint=error.hint,
+            ) from error
+        golden = Golden(inputs, tensors_of(model.call(*inputs.values())))
+    return Evaluation(
+        recipe=candidate.recipe,
+        runtime=candidate.runtime,
+        quality_metric=quality.metric,
+        quality=quality.value,
+        higher_is_better=quality.higher_is_better,
+        metrics=quality.metrics,
+        mode=quality.mode,
+        samples=quality.count,
+        outputs=_keep(candidate, golden, quality, workspace),
+    )
+
+
+def _keep(candidate: CandidateRef, golden: Golden, quality: Quality, workspace: Workspace) -> ArtifactRef:
+    """Write golden tensors and per-sample results.
+
+    The digest covers the bytes that were computed: evaluations are never looked up by what they were made from.
+    """
+    files = {
+        GOLDEN: golden.to_bytes(),
+        SAMPLES: save({name: tensor.contiguous() for name, tensor in quality.samples.items()}),
+    }
+    made_from = {
+        "candidate": candidate.digest,
+        "files": {name: hashlib.sha256(content).hexdigest() for name, content in files.items()},
+    }
+    digest = artifact_digest(KIND, made_from)
+    if workspace.store.find(KIND, digest) is None:
+        with workspace.store.create(KIND, digest, made_from) as folder:
+            for name, content in files.items():
+                (folder / name).write_bytes(content)
+    return ArtifactRef(kind=KIND, digest=digest)

@@ -1,0 +1,64 @@
+"""``golden.safetensors``: inputs of a model, and the outputs that it gave for them when it was evaluated.
+
+The tensors are named ``input.<name>`` and ``output.<index>``. safetensors sorts names, so the order in which a model
+takes its inputs is in the file's metadata.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from storage.errors import MeasurementError
+
+GOLDEN, SAMPLES = "golden.safetensors", "samples.safetensors"
+INPUT, OUTPUT = "input.", "output."
+_ORDER = "inputs"
+
+
+@dataclass(frozen=True)
+class Golden:
+    """Inputs by name in calling order, and outputs (none where there is nothing to agree with)."""
+
+    inputs: dict[str, Tensor]
+    outputs: tuple[Tensor, ...] = ()
+
+    def to_bytes(self) -> bytes:
+        """The file's content."""
+        tensors = {f"{INPUT}{name}": tensor.contiguous() for name, tensor in self.inputs.items()}
+        tensors |= {f"{OUTPUT}{index}": tensor.contiguous() for index, tensor in enumerate(self.outputs)}
+        return save(tensors, {_ORDER: json.dumps(list(self.inputs))})
+
+    @classmethod
+    def read(cls, path: Path) -> Golden:
+        """Read a file.
+
+        Raises
+        ------
+        MeasurementError
+            It is missing, or no such file.
+        """
+        try:
+            with safe_open(path, framework="pt") as file:
+                names = input_names(file.metadata() or {})
+                outputs = sum(key.startswith(OUTPUT) for key in file.keys())  # noqa: SIM118 - it is no dict
+                return cls(
+                    {name: file.get_tensor(INPUT + name) for name in names},
+                    tuple(file.get_tensor(f"{OUTPUT}{index}") for index in range(outputs)),
+                )
+        except (OSError, ValueError, KeyError, SafetensorError) as error:
+            raise MeasurementError(
+                f"{path}: the golden inputs cannot be read: {error}", hint="Run the night again."
+            ) from error
+
+
+def input_names(metadata: Mapping[str, str]) -> Sequence[str]:
+    """Names of the inputs in calling order, from a file's metadata."""
+    names: list[str] = json.loads(metadata[_ORDER])
+    return names

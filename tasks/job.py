@@ -1,0 +1,71 @@
+"""What a stage works on, and where: the two values that every stage function takes."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar
+
+from storage.artifacts import ArtifactStore
+from storage.errors import NightquantError, unwritable
+from storage.locks import passing_lock
+from tasks.refs import CheckpointRef, DatasetRef, Frozen
+from tasks.workload.workload import Workload
+
+W = TypeVar("W", bound=Workload)
+
+
+class Progress(Protocol):
+    """Called with work done, all work, and what the unit is; from the stage's own thread, as often as it likes."""
+
+    def __call__(self, done: float, total: float, unit: str = "") -> None:
+        """Take note of how far the stage is."""
+
+
+def silent(done: float, total: float, unit: str = "") -> None:
+    """Ignore progress."""
+
+
+class Job(Frozen, Generic[W]):
+    """A workload with its prepared data set and its float weights."""
+
+    workload: W
+    dataset: DatasetRef
+    checkpoint: CheckpointRef
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """Where a stage finds and keeps artifacts, and whom it tells how far it is."""
+
+    store: ArtifactStore
+    progress: Progress = silent
+
+    @contextmanager
+    def alone(self, digest: str) -> Iterator[Path]:
+        """Make an artifact while no other process makes the same one; wait where one does.
+
+        Yields a work folder for what unfinished work goes on from after a kill. It is removed at the end, unless the
+        block was interrupted: after an error that would come again there is nothing to go on from. The lock is the
+        kernel's and ends with its holder.
+
+        Raises
+        ------
+        StoreError
+            The store cannot be written.
+        """
+        with ExitStack() as stack:
+            try:
+                stack.enter_context(passing_lock(self.store.work_folder(digest).with_suffix(".lock")))
+            except OSError as error:
+                raise unwritable(self.store.root, error) from error
+            work = self.store.work_folder(digest)  # again, for its last holder has removed it
+            try:
+                yield work
+            except NightquantError:
+                shutil.rmtree(work, ignore_errors=True)
+                raise
+            shutil.rmtree(work, ignore_errors=True)

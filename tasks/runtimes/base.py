@@ -1,0 +1,217 @@
+"""What a runtime is: it makes a candidate's files, opens them as a callable, and gives bundles their checker.
+
+A runtime's module imports nothing heavy by itself, because workload files are validated against it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pydantic import Field, JsonValue
+
+from storage.errors import ConfigurationError, QuantizationError
+from tasks.machine import installed_version
+from tasks.refs import CandidateRef, Frozen, ModuleCoverage
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from storage.artifacts import ArtifactStore
+    from tasks.outputs import Call
+    from tasks.quantize.source import ModelSource
+    from tasks.quantize.structure import Structure
+    from tasks.workload.recipe import Recipe
+
+DOCUMENT = "candidate.json"
+
+# A tensor without a library: its dtype's name, its shape, and its values as bytes in C order.
+RawTensor = tuple[str, list[int], bytes]
+RawCall = Callable[[list[RawTensor]], list[RawTensor]]
+# From a bundle's files by name and its manifest. A manifest is JSON of many shapes: Any.
+Checker = Callable[[dict[str, bytes], dict[str, Any]], RawCall]
+
+
+@dataclass(frozen=True)
+class CandidateFiles:
+    """A candidate on disk: its own folder, and those of the artifacts that it shares, by kind."""
+
+    folder: Path
+    shared: Mapping[str, Path]
+
+    @classmethod
+    def find(cls, candidate: CandidateRef, store: ArtifactStore) -> CandidateFiles:
+        """Look a candidate up in the store.
+
+        Raises
+        ------
+        StoreError
+            It, or an artifact that it shares, is not there.
+        """
+        shared = {kind: store.path(kind, digest) for kind, digest in candidate.shared.items()}
+        return cls(store.path(candidate.kind, candidate.digest), shared)
+
+    def recipe(self) -> Recipe:
+        """The recipe that the candidate was made by."""
+        from tasks.workload.recipe import Recipe
+
+        return Recipe.model_validate(self.made().recipe)
+
+    def made(self) -> Made:
+        """Read ``candidate.json``.
+
+        Raises
+        ------
+        QuantizationError
+            The folder holds no candidate that this version can read.
+        """
+        try:
+            return Made.model_validate_json((self.folder / DOCUMENT).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise QuantizationError(
+                f"{self.folder} holds no candidate that this version can read: {error}", hint="Run the night again."
+            ) from error
+
+
+class Made(Frozen):
+    """What making a candidate gave besides the runtime's own files; kept as ``candidate.json``.
+
+    ``size_bytes`` is the serialized size as the runtime counts it, ``coverage`` what became of each module, ``graph``
+    the graph mode that was taken, ``recipe`` the recipe as JSON.
+    """
+
+    size_bytes: int
+    coverage: tuple[ModuleCoverage, ...] = ()
+    graph: str = ""
+    recipe: dict[str, JsonValue] = Field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A candidate ready to be called.
+
+    ``scope`` sets what the calls need of the process (the quantized engine, say). It is entered around many calls,
+    outside of what is timed; calling the object itself enters it for one call.
+    """
+
+    call: Call
+    scope: Callable[[], AbstractContextManager[None]] = nullcontext
+
+    def __call__(self, *inputs: Tensor) -> object:
+        """Call the model once."""
+        with self.scope():
+            return self.call(*inputs)
+
+
+class Runtime(ABC):
+    """One way to execute models.
+
+    Attributes
+    ----------
+    extra
+        The extra of this project that installs what the runtime needs; "" where it is always there.
+    distributions
+        What must be installed, and whose versions decide what is made.
+    hands_over
+        Whether its files can be deployed. What cannot be is measured and judged, but never promoted.
+    usage
+        How a program opens the files of a bundle: Python with the manifest's values, a Jinja template over ``m``.
+    caution
+        What to know before the files are opened.
+    not_reproducible
+        Why making a file anew gives other bytes, by file name.
+    """
+
+    extra: ClassVar[str] = ""
+    distributions: ClassVar[tuple[str, ...]] = ()
+    hands_over: ClassVar[bool] = True
+    usage: ClassVar[str] = ""
+    caution: ClassVar[str] = ""
+    not_reproducible: ClassVar[dict[str, str]] = {}
+
+    def checker(self) -> Checker | None:
+        """What opens the runtime's files of a bundle; None where there are none to hand over.
+
+        The function's source is copied into the bundle's ``verify.py``, so it imports all that it uses and calls
+        nothing of this project.
+        """
+        return None
+
+    def obstacle(self, recipe: Recipe) -> str:
+        """Why the runtime cannot carry a recipe out, "" where it can."""
+        return ""
+
+    def required_instructions(self, recipe: Recipe) -> list[str]:
+        """Instruction sets without which the files do not run at all."""
+        return []
+
+    def require_installed(self, name: str) -> None:
+        """Refuse a runtime whose libraries are missing.
+
+        Raises
+        ------
+        ConfigurationError
+            One is not installed; the message says what installs it.
+        """
+        missing = [distribution for distribution in self.distributions if installed_version(distribution) is None]
+        if missing:
+            raise ConfigurationError(
+                f'The runtime "{name}" needs {" and ".join(missing)}, which is not installed.',
+                hint=f"Install it: pip install 'nightquant[{self.extra or name}]'.",
+            )
+
+    def environment(self) -> dict[str, object]:
+        """What of this machine and its libraries decides the files: goes into the candidate's digest."""
+        return {distribution: installed_version(distribution) for distribution in self.distributions}
+
+    def shared(self, source: ModelSource, recipe: Recipe) -> dict[str, str]:
+        """Find or make the artifacts that this runtime shares with others; their digests by kind."""
+        return {}
+
+    @abstractmethod
+    def make(self, source: ModelSource, recipe: Recipe, folder: Path) -> Made:
+        """Write the runtime's files into a folder.
+
+        Raises
+        ------
+        QuantizationError
+            The recipe cannot be carried out on this model, or the result computes something else or nothing finite.
+        """
+
+    @abstractmethod
+    def open(self, files: CandidateFiles, threads: int) -> Opened:
+        """Open what `make` wrote, for calls with torch tensors on `threads` threads."""
+
+
+class TorchRuntime(Runtime):
+    """A runtime that executes the converted torch module in one form or another."""
+
+    distributions = ("torch",)
+
+    def required_instructions(self, recipe: Recipe) -> list[str]:
+        """What the engine's kernels need; faster ones (AVX-512, VNNI) are chosen at run time where they exist."""
+        return ["avx2"] if recipe.quantized_engine in ("x86", "fbgemm", "onednn") else []
+
+    def shared(self, source: ModelSource, recipe: Recipe) -> dict[str, str]:
+        """The converted module."""
+        from tasks.quantize.converted import KIND, find_or_convert
+
+        return {KIND: find_or_convert(source, recipe)}
+
+    def structure(self, source: ModelSource, recipe: Recipe) -> Structure:
+        """What became of the model when it was converted."""
+        from tasks.quantize.converted import KIND
+        from tasks.quantize.structure import Structure
+
+        return Structure.read(source.workspace.store.path(KIND, self.shared(source, recipe)[KIND]))
+
+    def use_threads(self, threads: int) -> None:
+        """Set torch's intra-op threads, which belong to the process."""
+        import torch
+
+        if torch.get_num_threads() != threads:
+            torch.set_num_threads(threads)

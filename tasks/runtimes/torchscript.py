@@ -1,0 +1,136 @@
+"""Runtime ``torchscript``: traced with the example inputs, frozen, and loadable where this project is not installed."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from storage.errors import QuantizationError
+from tasks.runtimes.base import CandidateFiles, Checker, Made, Opened, RawCall, RawTensor, TorchRuntime
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from tasks.quantize.source import ModelSource
+    from tasks.workload.recipe import Recipe
+
+MODEL = "model.ts"
+
+
+def load_torchscript(files: dict[str, bytes], manifest: dict[str, Any]) -> RawCall:
+    """Open ``model.ts`` with torch alone."""
+    import ctypes
+    import io
+
+    import torch
+
+    if manifest["engine"] is not None:  # weights are packed for it on loading
+        torch.backends.quantized.engine = manifest["engine"]
+    model = torch.jit.load(io.BytesIO(files[manifest["model"]["file"]]), "cpu")  # type: ignore[no-untyped-call]
+
+    def call(inputs: list[RawTensor]) -> list[RawTensor]:
+        tensors = [
+            torch.frombuffer(bytearray(values), dtype=getattr(torch, dtype)).reshape(shape)
+            for dtype, shape, values in inputs
+        ]
+        with torch.inference_mode():
+            result = model(*tensors)
+        outputs = [output.contiguous() for output in ([result] if torch.is_tensor(result) else result)]
+        return [
+            (str(output.dtype)[6:], list(output.shape), ctypes.string_at(output.data_ptr(), output.nbytes))
+            for output in outputs
+        ]
+
+    return call
+
+
+class TorchScript(TorchRuntime):
+    """Traces the converted module, which it shares."""
+
+    caution = "A TorchScript file is a program."
+    usage = """\
+import torch
+{% if m.engine %}
+torch.backends.quantized.engine = "{{ m.engine }}"
+{% endif %}
+model = torch.jit.load("{{ m.model.file }}", map_location="cpu")
+with torch.inference_mode():
+    outputs = model({{ m.model.inputs | map(attribute="name") | join(", ") }})
+"""
+    not_reproducible: ClassVar[dict[str, str]] = {
+        MODEL: "TorchScript numbers its types by what the process traced before and keeps source locations; the file "
+        "is the very one that was measured, but making it anew gives other bytes"
+    }
+
+    def checker(self) -> Checker:
+        """Open ``model.ts`` with torch alone."""
+        return load_torchscript
+
+    def obstacle(self, recipe: Recipe) -> str:
+        """A switch of the calling process cannot be carried by a file."""
+        return "a TorchScript file cannot switch oneDNN off" if getattr(recipe, "onednn", True) is False else ""
+
+    def make(self, source: ModelSource, recipe: Recipe, folder: Path) -> Made:
+        """Trace, freeze and save the module; the size is the file's."""
+        from tasks.quantize.converted import KIND, open_converted, outputs_of, refuse_changed
+        from tasks.quantize.methods import METHODS
+
+        structure = self.structure(source, recipe)
+        with METHODS[recipe.method].running(recipe):
+            model = open_converted(source.workspace.store.path(KIND, self.shared(source, recipe)[KIND]))
+            _write(model, source, folder / MODEL, exact=recipe.quantized_engine is not None)
+            before, after = (outputs_of(each, source.example_inputs) for each in (model, _read(folder / MODEL)))
+        refuse_changed(before, after, recipe, "TorchScript")
+        size = (folder / MODEL).stat().st_size
+        return Made(size_bytes=size, coverage=structure.coverage, graph=structure.graph)
+
+    def open(self, files: CandidateFiles, threads: int) -> Opened:
+        """Load the file; packed weights are packed for the recipe's engine."""
+        from tasks.quantize.methods import METHODS
+
+        recipe = files.recipe()
+        scope = partial(METHODS[recipe.method].running, recipe)
+        self.use_threads(threads)
+        with scope():
+            return Opened(_read(files.folder / MODEL), scope)
+
+
+def _write(model: nn.Module, source: ModelSource, path: Path, *, exact: bool) -> None:
+    """Trace, freeze and save a model.
+
+    Parameters
+    ----------
+    exact
+        Keep every operation as it is, for outputs equal to the model's bit for bit; otherwise freezing may fold float
+        operations into each other (a batch norm into its convolution), which is faster and rounds differently.
+    """
+    import warnings
+
+    import torch
+    from torch.jit._trace import TracerWarning
+
+    from tasks.quantize.warnings import without_deprecations
+
+    with without_deprecations(), torch.no_grad():
+        # Tracing passes by torch's own checks of shapes; a warning about the user's own code stays.
+        warnings.filterwarnings("ignore", category=TracerWarning, module=r"torch\.")
+        try:
+            traced = torch.jit.trace(  # type: ignore[no-untyped-call]
+                model, tuple(source.example_inputs.values()), check_trace=False
+            )
+        except (RuntimeError, TypeError) as error:
+            raise QuantizationError(f"The model cannot be traced to TorchScript: {error}") from error
+        frozen: torch.jit.ScriptModule = torch.jit.freeze(traced.eval(), optimize_numerics=not exact)
+        # Not frozen.save(path): on a full disk torch's writer aborts the whole process.
+        path.write_bytes(frozen.save_to_buffer())
+
+
+def _read(path: Path) -> nn.Module:
+    import torch
+
+    from tasks.quantize.warnings import without_deprecations
+
+    with without_deprecations():
+        script: nn.Module = torch.jit.load(str(path), map_location="cpu")  # type: ignore[no-untyped-call]
+    return script

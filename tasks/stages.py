@@ -1,0 +1,83 @@
+"""The stages of a night as plain functions, each over a job in a workspace; what they do is imported when they run.
+
+This is all that `flows` needs of `tasks` to run a night: references in, references out, no torch in the caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tasks.domains import DOMAINS
+from tasks.job import Job, Workspace
+from tasks.refs import CandidateRef, DatasetRef
+from tasks.results import BenchmarkResult, Comparison, Evaluation, LayerSensitivity
+from tasks.workload.recipe import Recipe
+from tasks.workload.workload import Workload
+
+if TYPE_CHECKING:
+    from tasks.benchmark.stage import BenchmarkCandidate
+
+
+def prepare(workspace: Workspace, workload: Workload) -> DatasetRef:
+    """Make the workload's data set, or find it in the store.
+
+    Raises
+    ------
+    InputError
+        The data is missing, broken or refused.
+    ConfigurationError
+        The ``[data]`` section asks for something that cannot be.
+    StoreError
+        The store cannot be written.
+    """
+    return DOMAINS[workload.domain].prepare(workload, workspace)
+
+
+def obtain(workspace: Workspace, workload: Workload, dataset: DatasetRef) -> Job[Workload]:
+    """Train, fetch, draw or look up the workload's float weights, and so complete the job; see `tasks.checkpoint`."""
+    from tasks.checkpoint import obtain as obtain_checkpoint
+
+    checkpoint = obtain_checkpoint(workload, dataset, workspace.store, workspace.progress)
+    return Job(workload=workload, dataset=dataset, checkpoint=checkpoint)
+
+
+def build(workspace: Workspace, job: Job[Workload], recipe: Recipe, runtime: str) -> CandidateRef:
+    """Carry a recipe out for a runtime; see `tasks.build`."""
+    from tasks.build import build_candidate
+
+    return build_candidate(job, recipe, runtime, workspace)
+
+
+def evaluate(workspace: Workspace, job: Job[Workload], candidate: CandidateRef) -> Evaluation:
+    """Compute a candidate's quality; see `tasks.evaluate.evaluate`."""
+    from tasks.evaluate.evaluate import evaluate as evaluate_candidate
+
+    return evaluate_candidate(job, candidate, workspace)
+
+
+def compare(workspace: Workspace, baseline: Evaluation, candidates: Sequence[Evaluation]) -> list[Comparison]:
+    """Compare candidates with the baseline; see `tasks.evaluate.compare`."""
+    from tasks.evaluate.compare import compare_all
+
+    return compare_all(baseline, candidates, workspace)
+
+
+def study(workspace: Workspace, job: Job[Workload], recipe: Recipe) -> tuple[LayerSensitivity, ...]:
+    """Rank a recipe's layers; see `tasks.sensitivity`."""
+    from tasks.sensitivity import study as study_layers
+
+    return study_layers(job, recipe, workspace)
+
+
+def benchmark(
+    workspace: Workspace,
+    job: Job[Workload],
+    candidates: Sequence[BenchmarkCandidate],
+    profile: str,
+    limit_s: float | None = None,
+) -> list[BenchmarkResult]:
+    """Time candidates against the baseline, alone on this host; see `tasks.benchmark.stage`."""
+    from tasks.benchmark.stage import benchmark_with_rerun
+
+    return benchmark_with_rerun(job, candidates, profile, workspace, limit_s=limit_s)
