@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from datetime import date, timedelta
+from typing import TYPE_CHECKING, cast
 
 from flows.settings import Settings
+from storage.results.query import run_query
 from storage.results.regressions import Regression
+from storage.root import StoreRoot
 
 if TYPE_CHECKING:
     from prefect.blocks.core import Block
+    from prefect.blocks.webhook import Webhook
 
 EVENT = "nightquant.regression"
 ARTIFACT = "regressions"
@@ -20,18 +24,18 @@ ARTIFACT = "regressions"
 def raise_alarm(
     findings: Sequence[Regression], settings: Settings, *, absences: Sequence[str] = (), run_id: str = ""
 ) -> str:
-    """Tell of what was found; called at the end of the flow, so that artifacts belong to its run.
+    """Report what was found; called at the end of the flow, so that artifacts belong to its run.
 
     Each regression becomes a Prefect event, on which automations can act. All findings, improvements and absences
-    included, become a markdown and a table artifact. Where there is a regression or an absence, the notification block
-    and the webhook of the settings are called; one that fails is told of in the message and stops nothing.
+    included, become a markdown and a table artifact. On a regression or an absence, the notification block and the
+    webhook of the settings are called; one that fails is named in the message and stops nothing.
 
     Parameters
     ----------
     findings
-        What `storage.results.regressions.find_regressions` gave.
+        What `storage.results.regressions.find_regressions` found.
     absences
-        What `flows.absences` found.
+        What `missed_nights` and `gone_workloads` found.
 
     Returns
     -------
@@ -50,8 +54,47 @@ def raise_alarm(
     return "; ".join([message, *failures])
 
 
+def missed_nights(store: StoreRoot | str, night: date) -> list[str]:
+    """Return one line if nights are missing between a night and the run before it.
+
+    A night counts as missed if the two runs before the gap were on consecutive nights: a store that is used now and
+    then has no rhythm to break.
+    """
+    before = _nights_before(store, night)
+    if len(before) < 2 or before[0] - before[1] != timedelta(days=1):
+        return []
+    missed = (night - before[0]).days - 1
+    first, last = before[0] + timedelta(days=1), night - timedelta(days=1)
+    if missed < 1:
+        return []
+    return [f"no run on {first}" if missed == 1 else f"no run on {missed} nights, {first} to {last}"]
+
+
+def gone_workloads(store: StoreRoot | str, night: date) -> list[str]:
+    """Return one line for each workload that was measured on the night before, but not on this one."""
+    before = _nights_before(store, night)
+    if not before:
+        return []
+    rows = run_query(
+        store,
+        f"select distinct workload from measurements where night = date '{before[0].isoformat()}' except "
+        f"select workload from measurements where night = date '{night.isoformat()}' order by workload",
+    ).to_pylist()
+    return [f"{row['workload']} was measured on {before[0]}, but not tonight" for row in rows]
+
+
+def _nights_before(store: StoreRoot | str, night: date) -> list[date]:
+    """Return the last two nights before one, the later one first."""
+    rows = run_query(
+        store,
+        "select distinct night from runs where status <> 'cancelled' "
+        f"and night < date '{night.isoformat()}' order by night desc limit 2",
+    ).to_pylist()
+    return [row["night"] for row in rows]
+
+
 def summary_line(findings: Sequence[Regression], absences: Sequence[str] = ()) -> str:
-    """All findings in one line: the regressions themselves, the number of the rest."""
+    """Describe all findings in one line: the regressions themselves, the number of the rest."""
     bad = [describe(finding) for finding in findings if finding.is_bad]
     parts = [f"{len(bad)} regression{'s' if len(bad) > 1 else ''}: {', '.join(bad)}"] if bad else ["no regression"]
     for kind in ("improved", "appeared"):
@@ -61,7 +104,7 @@ def summary_line(findings: Sequence[Regression], absences: Sequence[str] = ()) -
 
 
 def describe(finding: Regression) -> str:
-    """One finding in a few words, with its numbers."""
+    """Describe one finding in a few words, with its numbers."""
     text = f"{finding.workload} {finding.recipe}/{finding.runtime} {finding.kind}"
     if finding.tonight is None or finding.reference is None:
         return text
@@ -89,8 +132,8 @@ def _emit(finding: Regression, run_id: str) -> None:
 
 
 def _flush_events() -> None:
-    # Events are sent by a thread. The nightly command stops its own server before this process ends, and Prefect's
-    # flush at exit would then find nobody to send them to.
+    # A thread sends the events. The nightly command stops its own server before this process ends, when Prefect's
+    # flush at exit would find no server.
     from prefect.events.worker import EventsWorker
 
     EventsWorker.instance().drain()
@@ -100,17 +143,17 @@ def _write_artifacts(findings: Sequence[Regression], absences: Sequence[str], me
     from prefect.artifacts import create_markdown_artifact, create_table_artifact
 
     create_markdown_artifact(_markdown(findings, absences), key=ARTIFACT, description=message[:1000])
-    rows: list[dict[str, Any]] = [asdict(finding) for finding in findings]
-    if rows:
+    if findings:
+        rows = [asdict(finding) for finding in findings]
         create_table_artifact(rows, key=f"{ARTIFACT}-table", description="Tonight against the nights before")
 
 
 def _markdown(findings: Sequence[Regression], absences: Sequence[str]) -> str:
     sections = {
-        "Regressions": [describe(one) for one in findings if one.is_bad],
+        "Regressions": [describe(finding) for finding in findings if finding.is_bad],
         "Missing": list(absences),
-        "Improvements without an explanation": [describe(one) for one in findings if one.kind == "improved"],
-        "New candidates": [describe(one) for one in findings if one.kind == "appeared"],
+        "Improvements without an explanation": [describe(found) for found in findings if found.kind == "improved"],
+        "New candidates": [describe(finding) for finding in findings if finding.kind == "appeared"],
     }
     parts = ["# Tonight against the nights before"]
     for title, lines in sections.items():
@@ -120,21 +163,22 @@ def _markdown(findings: Sequence[Regression], absences: Sequence[str]) -> str:
 
 
 def _notify(settings: Settings, message: str, findings: Sequence[Regression], absences: Sequence[str]) -> list[str]:
-    """Call what the settings name; give what failed. A night is not lost because a chat server is."""
-    url = settings.webhook_url.get_secret_value()
+    """Call what the settings name; return what failed. A night is not lost because a chat server is."""
     payload = {
         "event": EVENT,
         "message": message,
-        "regressions": [asdict(one) for one in findings if one.is_bad],
+        "regressions": [asdict(finding) for finding in findings if finding.is_bad],
         "absences": list(absences),
     }
+    slug, url = settings.notification_block, settings.webhook_url
     calls: dict[str, Callable[[], None]] = {}
-    if settings.notification_block:
-        calls[f"notification block {settings.notification_block}"] = lambda: _call_block(
-            settings.notification_block, _markdown(findings, absences), message, payload
-        )
-    if url:
-        calls["webhook"] = lambda: _post(url, payload)
+    if slug:
+        body = _markdown(findings, absences)
+        calls[f"notification block {slug}"] = lambda: _call_block(slug, body, message, payload)
+    if url.get_secret_value():
+        from prefect.blocks.webhook import Webhook
+
+        calls["webhook"] = lambda: _post(Webhook(url=url), payload)
     return [f"{name} failed: {reason}" for name, call in calls.items() if (reason := _attempt(call))]
 
 
@@ -152,27 +196,20 @@ def _attempt(call: Callable[[], None]) -> str:
     return ""
 
 
-def _call_block(slug: str, body: str, subject: str, payload: dict[str, Any]) -> None:
+def _call_block(slug: str, body: str, subject: str, payload: Mapping[str, object]) -> None:
     from prefect.blocks.abstract import NotificationBlock
     from prefect.blocks.core import Block
     from prefect.blocks.webhook import Webhook
 
-    block: Block = Block.load(slug)  # type: ignore[assignment]
+    block = cast("Block", Block.load(slug))  # no coroutine: no event loop runs here
     if isinstance(block, NotificationBlock):
         block.notify(body, subject)  # type: ignore[unused-coroutine]
     elif isinstance(block, Webhook):
-        asyncio.run(_call(block, payload))
+        _post(block, payload)
     else:
         raise ValueError(f"{slug} is neither a notification block nor a webhook")
 
 
-def _post(url: str, payload: dict[str, Any]) -> None:
-    from prefect.blocks.webhook import Webhook
-    from pydantic import SecretStr
-
-    asyncio.run(_call(Webhook(url=SecretStr(url)), payload))
-
-
-async def _call(webhook: Any, payload: dict[str, Any]) -> None:
-    response = await webhook.call(payload)
+def _post(webhook: Webhook, payload: Mapping[str, object]) -> None:
+    response = asyncio.run(webhook.call(dict(payload)))
     response.raise_for_status()

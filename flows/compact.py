@@ -8,6 +8,7 @@ from prefect.logging import get_run_logger
 
 from flows.settings import load_settings
 from storage.results.compact import compact
+from storage.root import set_cache_folder
 
 
 @task(
@@ -25,6 +26,8 @@ def compact_months(store: str) -> str:
 @flow(name="compact-results", description="Merge the small result files of finished months into one a table.")
 def compact_results(store: str | None = None) -> str:
     """Compact the results of a store (default: the settings')."""
-    done = compact_months(load_settings(store=store).store)
+    settings = load_settings(store=store)
+    set_cache_folder(settings.cache)
+    done = compact_months(settings.store)
     get_run_logger().info("compacted: %s", done)
     return done

@@ -13,10 +13,10 @@ from prefect.futures import PrefectFuture
 from prefect.logging import get_run_logger
 
 from flows import steps
-from flows.placement import place_benchmarks
+from flows.execution.context import current_execution
+from flows.execution.signals import interruption_behind
+from flows.execution.task_runners import AnyTaskRunner, place_benchmarks
 from flows.settings import Settings
-from flows.signals import interruption_behind
-from flows.site import current_reporter
 from storage.errors import MeasurementError
 from tasks.benchmark.stage import BenchmarkCandidate
 from tasks.job import Job
@@ -148,7 +148,7 @@ def study_layers(result: WorkloadResult, store: str) -> tuple[WorkloadResult, li
 
 
 def benchmark_all(
-    results: list[WorkloadResult], settings: Settings, store: str, task_runner: object
+    results: list[WorkloadResult], settings: Settings, store: str, task_runner: AnyTaskRunner
 ) -> Iterator[WorkloadResult]:
     """Time every workload's candidates, on hosts of the wanted fingerprint only; give each workload that is through.
 
@@ -208,7 +208,7 @@ def _tell_further(result: WorkloadResult, refused: dict[str, str]) -> None:
     for key in sorted(refused.keys() - candidates):
         remark = f"{result.workload.name} · {key}: not timed: {refused[key]}"
         get_run_logger().warning("%s", remark)
-        current_reporter().noted(remark)
+        current_execution().reporter.noted(remark)
 
 
 def settle(future: PrefectFuture[R], stage: str) -> R | Failure:

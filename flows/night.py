@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import subprocess
+import tomllib
 import uuid
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
@@ -14,6 +15,7 @@ from pathlib import Path
 from flows.request import NightlyRequest
 from flows.settings import Settings
 from tasks.gate import GateDecision
+from tasks.machine import Evidence
 from tasks.record import Failure, Row, RunInfo, WorkloadResult, measurement_rows
 from tasks.refs import Frozen
 from tasks.workload import Workload
@@ -127,6 +129,8 @@ class Night:
     def run_row(self, status: str, message: str) -> Row:
         """The run's own row of ``runs``."""
         benchmarks = [one for result in self.results for one in result.benchmarks]
+        # Of the host that benchmarked: on a cluster it is another one than this.
+        timed_on = Evidence.model_validate_json(benchmarks[0].evidence_before) if benchmarks else None
         evidence = [
             {
                 "workload": one.workload,
@@ -148,8 +152,8 @@ class Night:
             "candidates_ok": len(good),
             "candidates_failed": len(failed),
             "fingerprint": benchmarks[0].fingerprint if benchmarks else None,
-            "host": platform.node(),
-            "cpu": _cpu_model(),
+            "host": timed_on.host if timed_on else None,
+            "cpu": timed_on.machine.cpu if timed_on else None,
             "evidence": json.dumps(evidence),
             "versions": json.dumps(
                 {"python": platform.python_version()} | {name: version(name) for name in _LIBRARIES}
@@ -161,19 +165,15 @@ class Night:
 
 
 def _git_commit() -> str | None:
+    """Return the commit of the checkout that this package runs from; None if it is installed elsewhere.
+
+    A virtual environment may lie in somebody else's repository, whose commit says nothing about this code.
+    """
+    root = Path(__file__).resolve().parents[1]
     try:
-        found = subprocess.run(
-            ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"], capture_output=True, text=True, check=False
-        )
-    except FileNotFoundError:  # no git here: an installed package has no checkout either
+        project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]["name"]
+        asked = ["git", "-C", str(root), "rev-parse", "--show-toplevel", "HEAD"]
+        folder, commit = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.splitlines()
+    except (OSError, ValueError, KeyError, subprocess.CalledProcessError):  # no such file, no git, no repository
         return None
-    return found.stdout.strip() or None
-
-
-def _cpu_model() -> str:
-    info = Path("/proc/cpuinfo")
-    if info.is_file():
-        for line in info.read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor()
+    return commit if project == "nightquant" and Path(folder) == root else None

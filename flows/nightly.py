@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import time
-from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,17 +14,15 @@ from prefect.runtime import flow_run as this_flow_run
 from prefect.states import Completed, Failed
 
 from flows import steps
-from flows.absences import gone_workloads, missed_nights
-from flows.alarm import describe, raise_alarm
+from flows.alarm import describe, gone_workloads, missed_nights, raise_alarm
+from flows.execution.context import Execution, current_invocation, executing
+from flows.execution.signals import heard_everywhere, interruption_behind, undisturbed
+from flows.execution.task_runners import CONFIGURED, AnyTaskRunner
 from flows.fan_out import benchmark_all, gather, study_layers, submit
-from flows.isolation import Workers
+from flows.leaderboard import publish_leaderboard
 from flows.night import GOOD, REGRESSED, WORK_FAILED, Night, NightSummary
-from flows.observability import publish_leaderboard
 from flows.request import NightlyRequest
-from flows.settings import Settings, load_settings
-from flows.signals import heard_everywhere, interruption_behind, undisturbed
-from flows.site import Site, at_site, current_reporter
-from flows.task_runners import make_task_runner
+from flows.settings import Settings
 from storage.errors import NightquantError, StoreError
 from storage.results.catalog import refresh
 from storage.results.regressions import Regression, find_regressions
@@ -48,7 +44,7 @@ def _run_name() -> str:
     name="nightly-quantization",
     flow_run_name=_run_name,
     description="Quantize, evaluate, benchmark, record and hand over every workload.",
-    task_runner=make_task_runner(load_settings()),
+    task_runner=CONFIGURED,
     persist_result=False,
     validate_parameters=True,
 )
@@ -59,11 +55,12 @@ def nightly_quantization(request: NightlyRequest = NightlyRequest()) -> State[An
     everything else has finished. Where the run is cancelled, the rows of the workloads that were through are kept.
     """
     began = time.perf_counter()
-    settings = load_settings(store=request.store, profile=request.profile)
+    invocation = current_invocation()
+    asked = request.model_dump(include={"store", "profile"}, exclude_none=True)
+    settings = invocation.settings.model_copy(update=asked)
     store = StoreRoot.of(settings.store).url  # absolute: another process may have another working folder
     night = Night.begin(request, settings, str(this_flow_run.id or ""), this_flow_run.run_count)
-    with ExitStack() as stack:
-        site = _open_site(stack, settings)
+    with executing(settings, invocation.reporter) as execution:
         try:
             with heard_everywhere():
                 _measure(night, settings, store)
@@ -72,11 +69,11 @@ def nightly_quantization(request: NightlyRequest = NightlyRequest()) -> State[An
                 findings = _finish(night, settings, request)
         except BaseException as error:
             stop = interruption_behind(error) or error
-            _keep_what_is_finished(night, store, stop, site)
+            _keep_what_is_finished(night, store, stop, execution)
             if stop is error:
                 raise
             raise stop from None
-    summary = _summary(night, settings, findings, site, time.perf_counter() - began)
+    summary = _summary(night, settings, findings, execution, time.perf_counter() - began)
     state = Completed if summary.exit_code == GOOD else Failed
     return state(message=summary.message, data=summary)
 
@@ -93,9 +90,11 @@ def _measure(night: Night, settings: Settings, store: str) -> None:
         night.add(result)
 
 
-def _task_runner() -> object:
+def _task_runner() -> AnyTaskRunner:
     run = FlowRunContext.get()
-    return run.task_runner if run else None
+    if run is None:
+        raise RuntimeError("this is no flow run")
+    return run.task_runner
 
 
 def _record(night: Night, store: str) -> None:
@@ -176,7 +175,7 @@ def _concerns(finding: Regression, night: Night, request: NightlyRequest) -> boo
     return asked and (finding.kind != "vanished" or not request.recipes)
 
 
-def _keep_what_is_finished(night: Night, store: str, stop: BaseException, site: Site) -> None:
+def _keep_what_is_finished(night: Night, store: str, stop: BaseException, execution: Execution) -> None:
     missing = [one.name for one in night.workloads if one.name not in {done.workload.name for done in night.results}]
     failed = isinstance(stop, Exception)
     reason = (str(stop) if failed else "") or type(stop).__name__
@@ -186,9 +185,9 @@ def _keep_what_is_finished(night: Night, store: str, stop: BaseException, site: 
     tables |= {} if night.handed_over else {"promotions": night.promotions}
     with undisturbed():
         if not failed:  # an error is shown when the run ends
-            site.reporter.noted(message)
+            execution.reporter.noted(message)
         # The stages go first: what they still do would take the time that is left for the rows.
-        site.workers.stop()
+        execution.workers.stop()
         try:
             runs = [night.run_row("failed" if failed else "cancelled", message)]
             steps.record.fn(night.info, tables | {"runs": runs}, store)
@@ -196,10 +195,12 @@ def _keep_what_is_finished(night: Night, store: str, stop: BaseException, site: 
         except StoreError as error:
             # Where the store is what stopped the run, its own error says so already, and the run ends with it.
             if not isinstance(stop, StoreError):
-                site.reporter.noted(f"nothing could be recorded: {error}")
+                execution.reporter.noted(f"nothing could be recorded: {error}")
 
 
-def _summary(night: Night, settings: Settings, findings: list[Regression], site: Site, wall_s: float) -> NightSummary:
+def _summary(
+    night: Night, settings: Settings, findings: list[Regression], execution: Execution, wall_s: float
+) -> NightSummary:
     bad = [one for one in findings if one.is_bad]
     good, failed = night.candidates()
     benchmarks = [one for result in night.results for one in result.benchmarks]
@@ -214,18 +215,7 @@ def _summary(night: Night, settings: Settings, findings: list[Regression], site:
         bundles=tuple(f"{workload}/{version}" for workload, version in night.bundles.items()),
         findings=tuple(describe(one) for one in findings),
         wall_s=wall_s,
-        busy_s=site.stopwatch.busy_s(),
+        busy_s=execution.busy_s(),
         benchmark_wall_s=sum(one.wall_s for one in benchmarks),
         benchmark_timed_s=sum(one.timed_s for one in benchmarks),
     )
-
-
-def _open_site(stack: ExitStack, settings: Settings) -> Site:
-    reporter = current_reporter()
-    if key := settings.signing_key.get_secret_value():
-        # Workers read it from their environment; as an argument it would travel, and might be logged.
-        os.environ["NIGHTQUANT_SIGNING_KEY"] = key
-    workers = stack.enter_context(Workers(settings.workers, settings.threads_per_worker))
-    site = Site(workers, reporter, settings.stage_timeout_s)
-    workers.listener = site.heard
-    return stack.enter_context(at_site(site))

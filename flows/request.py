@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from datetime import date
 from pathlib import Path
-from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from flows.options import ProfileName
 from storage.errors import ConfigurationError
 from tasks.workload import Workload, find_workloads
 
@@ -25,7 +25,7 @@ class NightlyRequest(BaseModel):
     recipes: tuple[str, ...] = Field(
         default=(), title="Recipes", description="Only these recipes (the baseline's is always run); none: all"
     )
-    profile: Literal["quick", "standard", "full"] | None = Field(
+    profile: ProfileName | None = Field(
         default=None, title="Profile", description="How long to measure; none: as the settings say"
     )
     night: date | None = Field(default=None, title="Night", description="The date the run counts for; none: today")

@@ -1,10 +1,14 @@
-"""Settings: the command-line flag beats the environment (``NIGHTQUANT_…``) beats ``nightquant.toml``."""
+"""Settings: the command-line flag beats the environment (``NIGHTQUANT_…``) beats ``nightquant.toml``.
+
+Loading them changes nothing but what is returned.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, SecretStr, ValidationError
 from pydantic_settings import (
@@ -14,10 +18,8 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
+from flows.options import ProfileName, TaskRunnerName
 from storage.errors import ConfigurationError
-
-TaskRunnerName = Literal["threads", "processes", "dask", "ray"]
-ProfileName = Literal["quick", "standard", "full"]
 
 
 def _default_workers() -> int:
@@ -49,8 +51,9 @@ class Settings(BaseSettings):
 
     @property
     def threads_per_worker(self) -> int:
-        """Intra-op threads for each of the workers, so that together they fill the processors this process may use."""
-        return max(1, len(os.sched_getaffinity(0)) // self.workers)
+        """Intra-op threads for each worker, so that together they fill the processors that this process may use."""
+        processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        return max(1, processors // self.workers)
 
     @classmethod
     def settings_customise_sources(
@@ -66,7 +69,7 @@ class Settings(BaseSettings):
 
 
 def load_settings(**flags: object) -> Settings:
-    """Read the settings; flags that are None count as not given.
+    """Read the settings; a flag that is None was not given.
 
     Raises
     ------
@@ -75,7 +78,7 @@ def load_settings(**flags: object) -> Settings:
     """
     given = {name: value for name, value in flags.items() if value is not None}
     try:
-        settings = Settings(**given)  # type: ignore[arg-type]
+        return Settings(**given)  # type: ignore[arg-type]
     except ValidationError as error:
         lines = [
             f"  {'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors(include_url=False)
@@ -85,16 +88,32 @@ def load_settings(**flags: object) -> Settings:
         ) from error
     except ValueError as error:
         raise ConfigurationError(f"{Path('nightquant.toml')}: not valid TOML: {error}.") from error
-    if settings.cache:
-        # The layers below know no settings, and neither do worker processes: they read the environment.
-        os.environ["NIGHTQUANT_CACHE"] = settings.cache
-    return settings
+
+
+@contextmanager
+def children_inherit(**variables: str | None) -> Iterator[None]:
+    """Set environment variables for the processes that are started in the block; None takes one away from them."""
+    before = {name: os.environ.get(name) for name in variables}
+    _set_environment(variables)
+    try:
+        yield
+    finally:
+        _set_environment(before)
+
+
+def _set_environment(variables: dict[str, str | None]) -> None:
+    for name, value in variables.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
 
 
 def source_of(name: str) -> str:
-    """Where a setting's value comes from: ``environment``, ``nightquant.toml`` or ``default``."""
-    if os.environ.get(f"NIGHTQUANT_{name.upper()}"):
-        return f"environment, NIGHTQUANT_{name.upper()}"
+    """Return where a setting's value comes from: ``environment``, ``nightquant.toml`` or ``default``."""
+    variable = f"NIGHTQUANT_{name.upper()}"
+    if os.environ.get(variable):
+        return f"environment, {variable}"
     if name in TomlConfigSettingsSource(Settings)():
         return "nightquant.toml"
     return "default"

@@ -58,6 +58,7 @@ class Evidence(Frozen):
 
     when: Literal["before", "after"]
     at_s: float
+    host: str = ""
     machine: Machine
     affinity: tuple[int, ...]
     threads: int
@@ -107,6 +108,7 @@ def observe(when: Literal["before", "after"], threads: int, engines: tuple[str, 
     return Evidence(
         when=when,
         at_s=time.time(),
+        host=platform.node(),
         machine=this_machine(),
         affinity=tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else (),
         threads=threads,

@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import signal
 from datetime import date
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, get_args
 
 import click
 
-from flows.options import night_option, profile_option, recipe_option, store_option, workload_option
+from flows.options import (
+    TaskRunnerName,
+    night_option,
+    profile_option,
+    recipe_option,
+    store_option,
+    workload_option,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from flows.night import NightSummary
     from flows.request import NightlyRequest
+    from flows.settings import Settings
 
 
 @click.command()
@@ -22,14 +30,13 @@ if TYPE_CHECKING:
 @recipe_option
 @store_option
 @profile_option
-@night_option
+@night_option("The date that counts (default: today).")
 @click.option(
     "--task-runner",
-    type=click.Choice(["threads", "processes", "dask", "ray"]),
-    default=None,
+    type=click.Choice(get_args(TaskRunnerName)),
     help="What fans the stages out (default: threads).",
 )
-@click.option("--workers", type=click.IntRange(min=1), default=None, help="Stages at work at once.")
+@click.option("--workers", type=click.IntRange(min=1), help="How many stages run at once.")
 @click.option("--timings", is_flag=True, help="Show where the wall time went.")
 @click.pass_obj
 def command(
@@ -55,33 +62,23 @@ def command(
     """
     import os
 
-    from flows.console import make_console
+    from flows.execution.signals import Terminated, unwinding_on_sigterm
     from flows.request import NightlyRequest
-    from flows.settings import load_settings
-    from storage.probe import check_writable
+    from flows.settings import children_inherit, load_settings
+    from storage.root import check_writable
 
-    # The flow reads its settings itself, here as on a worker; what was given as a flag reaches it this way.
-    for name, value in {"TASK_RUNNER": task_runner, "WORKERS": workers}.items():
-        if value is not None:
-            os.environ[f"NIGHTQUANT_{name}"] = str(value)
     if debug:
         os.environ |= {"PREFECT_LOGGING_LEVEL": "DEBUG", "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "DEBUG"}
-    settings = load_settings(store=store, profile=profile)
+    settings = load_settings(store=store, profile=profile, task_runner=task_runner, workers=workers)
     request = NightlyRequest.model_validate(
         {"workloads": workload, "recipes": recipe, "profile": settings.profile, "night": night, "store": store}
     )
     request.load_workloads()
     check_writable(store)
-    return _run(request, settings.server_startup_timeout_s, make_console(), timings)
-
-
-def _run(request: NightlyRequest, startup_timeout_s: float, console: Console, timings: bool) -> int:
-    from flows.signals import Terminated, unwinding_on_sigterm
-
     try:
-        with unwinding_on_sigterm():
-            console.print("Starting Prefect …", style="dim")
-            return _run_flow(request, startup_timeout_s, console, timings)
+        # The settings hold the signing key; Prefect's server and the workers have no use for it.
+        with unwinding_on_sigterm(), children_inherit(NIGHTQUANT_SIGNING_KEY=None):
+            return _run(request, settings, timings)
     except (Terminated, KeyboardInterrupt) as stop:
         number = signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT
         click.echo(
@@ -90,21 +87,25 @@ def _run(request: NightlyRequest, startup_timeout_s: float, console: Console, ti
         return 128 + number
 
 
-def _run_flow(request: NightlyRequest, startup_timeout_s: float, console: Console, timings: bool) -> int:
-    from flows.console import reporter_for
-    from flows.server import prefect_api, server_gone
+def _run(request: NightlyRequest, settings: Settings, timings: bool) -> int:
+    from flows.console import make_console, reporter_for
+    from flows.execution.server import prefect_api, server_gone
 
-    with prefect_api(startup_timeout_s) as server_s:
+    console = make_console()
+    console.print("Starting Prefect …", style="dim")
+    with prefect_api(settings.server_startup_timeout_s) as server_s:
         import httpx
 
+        from flows.execution.context import Invocation, invoked
+        from flows.execution.task_runners import make_task_runner
         from flows.night import NightSummary
         from flows.nightly import nightly_quantization
-        from flows.site import reporting_to
 
+        flow = nightly_quantization.with_options(task_runner=make_task_runner(settings))
         try:
-            with reporter_for(console) as reporter, reporting_to(reporter):
-                state: Any = nightly_quantization(request, return_state=True)
-                outcome: Any = state.result(raise_on_failure=False)
+            with reporter_for(console) as reporter, invoked(Invocation(settings, reporter)):
+                state = flow(request, return_state=True)
+                outcome: object = state.result(raise_on_failure=False)
         except httpx.TransportError as error:
             raise server_gone(error) from error
     if isinstance(outcome, httpx.TransportError):
@@ -148,16 +149,9 @@ def _show_timings(console: Console, summary: NightSummary, server_s: float) -> N
     rest = summary.wall_s - summary.busy_s
     # Stages that ran in other processes or on other hosts kept their own clocks.
     split = f", of which {rest:.1f} s ({100 * rest / summary.wall_s:.1f}%) outside the stages"
-    console.print(
-        f"[bold]Timings[/bold]   Prefect's server {server_s:.1f} s; flow {summary.wall_s:.1f} s"
-        f"{split if summary.busy_s else ''}",
-        highlight=False,
-        soft_wrap=True,
-    )
+    lines = [f"Prefect's server {server_s:.1f} s; flow {summary.wall_s:.1f} s{split if summary.busy_s else ''}"]
     if summary.benchmark_wall_s:
         outside = 100 * (1 - summary.benchmark_timed_s / summary.benchmark_wall_s)
-        console.print(
-            f"          benchmarks {summary.benchmark_wall_s:.1f} s, of which {outside:.0f}% outside timed blocks",
-            highlight=False,
-            soft_wrap=True,
-        )
+        lines.append(f"benchmarks {summary.benchmark_wall_s:.1f} s, of which {outside:.0f}% outside timed blocks")
+    for heading, line in zip(("Timings", ""), lines, strict=False):
+        console.print(f"[bold]{heading:10}[/bold]{line}", highlight=False, soft_wrap=True)

@@ -2,26 +2,16 @@
 
 from __future__ import annotations
 
-import datetime as dt
+from datetime import date
 from pathlib import Path
 
 import click
 
-from flows.options import store_option
-
-
-def _night(context: click.Context, parameter: click.Parameter, value: dt.datetime | None) -> dt.date | None:
-    return None if value is None else value.date()
+from flows.options import night_option, store_option
 
 
 @click.command()
-@click.option(
-    "--night",
-    type=click.DateTime(formats=["%Y-%m-%d"]),
-    callback=_night,
-    metavar="YYYY-MM-DD",
-    help="The night to report (default: the newest one).",
-)
+@night_option("The night to report (default: the newest one).")
 @click.option(
     "-o",
     "--output",
@@ -31,7 +21,7 @@ def _night(context: click.Context, parameter: click.Parameter, value: dt.datetim
     help="The file to write.",
 )
 @store_option
-def command(night: dt.date | None, output: Path, store: str) -> None:
+def command(night: date | None, output: Path, store: str) -> None:
     """Write a night's report: leaderboard, plots, regressions, failures, machine; one HTML file, no network.
 
     \b

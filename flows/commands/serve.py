@@ -23,10 +23,10 @@ def command(store: str, profile: str | None, cron: str, timezone: str) -> None:
       prefect server start &
       PREFECT_API_URL=http://127.0.0.1:4200/api nightquant serve --cron "30 1 * * *" --timezone Europe/Berlin
     """
-    from flows.server import check_reachable, configured_api
+    from flows.execution.server import check_reachable, configured_api
     from flows.settings import load_settings
     from storage.errors import ConfigurationError
-    from storage.probe import check_writable
+    from storage.root import check_writable
 
     if not configured_api():
         raise ConfigurationError(

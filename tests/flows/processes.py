@@ -10,17 +10,19 @@ import uuid
 from pathlib import Path
 from typing import ClassVar
 
+NIGHTQUANT = (sys.executable, "-m", "flows")
+
 
 class Command:
-    """``nightquant`` (or another module) in its own process; its descendants can be found even when it is gone."""
+    """``nightquant`` (or another program) in its own process; its descendants can be found even when it is gone."""
 
     begun: ClassVar[list["Command"]] = []
 
-    def __init__(self, *arguments, home, cwd, module="flows"):
+    def __init__(self, *arguments, home, cwd, program=NIGHTQUANT):
         # Not NIGHTQUANT_…: settings refuse what they do not know.
         self.mark = uuid.uuid4().hex
         self.process = subprocess.Popen(
-            [sys.executable, "-m", module, *arguments],
+            [*program, *arguments],
             cwd=cwd,
             env=os.environ | {"PREFECT_HOME": str(home), "MARK_OF_THIS_TEST": self.mark},
             stdout=subprocess.PIPE,

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from flows.absences import gone_workloads, missed_nights
-from flows.alarm import describe, raise_alarm, summary_line
+from flows.alarm import describe, gone_workloads, missed_nights, raise_alarm, summary_line
 from flows.settings import Settings
 from storage.results.catalog import refresh
 from storage.results.regressions import Kind, Regression

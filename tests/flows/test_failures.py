@@ -149,7 +149,7 @@ def own_server(home, monkeypatch):
 
     def start():
         server = subprocess.Popen(
-            [sys.executable, "-m", "flows.server_process"],
+            [sys.executable, "-m", "flows.execution.server_process"],
             env=os.environ | {"PREFECT_HOME": str(home)},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

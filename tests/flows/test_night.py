@@ -6,11 +6,11 @@ from uuid import UUID
 
 import pytest
 
+from flows.execution.signals import Terminated
 from flows.night import Night
 from flows.nightly import _concerns, _keep_what_is_finished
 from flows.request import NightlyRequest
 from flows.settings import load_settings
-from flows.signals import Terminated
 from storage.results.query import run_query
 from storage.results.regressions import Regression
 from tasks.gate import GateDecision, promotion_rows
@@ -58,9 +58,9 @@ def test_a_run_that_is_stopped_keeps_what_was_handed_over(begin, tmp_path):
         bundle_version="v",
     )
     said = []
-    site = SimpleNamespace(reporter=SimpleNamespace(noted=said.append), workers=SimpleNamespace(stop=lambda: None))
+    execution = SimpleNamespace(reporter=SimpleNamespace(noted=said.append), workers=SimpleNamespace(stop=lambda: None))
     store = str(tmp_path / "store")
-    _keep_what_is_finished(night, store, Terminated(), site)
+    _keep_what_is_finished(night, store, Terminated(), execution)
     assert run_query(store, "select bundle_version from promotions").to_pylist() == [{"bundle_version": "v"}]
     assert run_query(store, "select status from runs").to_pylist() == [{"status": "cancelled"}]
     assert run_query(store, "from measurements").num_rows == 2

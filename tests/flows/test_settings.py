@@ -1,15 +1,24 @@
-import pytest
+import os
+import subprocess
+import sys
 
-from flows.settings import load_settings, source_of
+import click
+import pytest
+from click.testing import CliRunner
+
+from flows.options import store_option
+from flows.settings import children_inherit, load_settings, source_of
 from storage.errors import ConfigurationError
-from storage.root import cache_folder
+from storage.root import cache_folder, set_cache_folder
 
 
 @pytest.fixture(autouse=True)
 def _empty_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for name in ("STORE", "PROFILE", "SIGNING_KEY", "WORKERS"):
+    for name in ("STORE", "PROFILE", "SIGNING_KEY", "WORKERS", "TASK_RUNNER"):
         monkeypatch.delenv(f"NIGHTQUANT_{name}", raising=False)
+    yield
+    set_cache_folder("")
 
 
 def test_flag_beats_variable_beats_file(tmp_path, monkeypatch):
@@ -27,11 +36,44 @@ def test_without_anything_the_store_lies_in_the_current_folder():
     assert source_of("store") == "default"
 
 
-def test_the_files_cache_is_where_remote_stores_are_cached(tmp_path, monkeypatch):
+def test_loading_settings_changes_nothing_and_a_commands_store_is_cached_where_they_say(tmp_path, monkeypatch):
     monkeypatch.setenv("NIGHTQUANT_CACHE", "")
-    (tmp_path / "nightquant.toml").write_text(f'cache = "{tmp_path}/cached"\n')
-    load_settings()
-    assert cache_folder() == tmp_path / "cached"
+    (tmp_path / "nightquant.toml").write_text(f'cache = "{tmp_path}/cached"\nstore = "s3://bucket"\n')
+    before = dict(os.environ)
+    settings = load_settings()
+    assert cache_folder("s3://bucket").parent != tmp_path / "cached"
+    assert CliRunner().invoke(shown_store, standalone_mode=False).return_value == settings.store
+    assert cache_folder("s3://bucket").parent == tmp_path / "cached"
+    assert dict(os.environ) == before
+
+
+@click.command()
+@store_option
+def shown_store(store):
+    return store
+
+
+def test_nothing_is_read_when_the_flows_are_imported(tmp_path):
+    (tmp_path / "nightquant.toml").write_text("store = \n")
+    done = subprocess.run([sys.executable, "-c", "import flows.nightly, flows.compact"], check=False)
+    assert done.returncode == 0
+
+
+def test_a_deployments_task_runner_is_the_settings_at_the_start_of_its_run(monkeypatch):
+    from flows.execution.task_runners import CONFIGURED
+
+    for name, kind in {"threads": "ThreadPoolTaskRunner", "processes": "_EndedProcesses"}.items():
+        monkeypatch.setenv("NIGHTQUANT_TASK_RUNNER", name)
+        assert type(CONFIGURED.duplicate()).__name__ == kind
+
+
+def test_what_children_inherit_is_as_before_afterwards(monkeypatch):
+    monkeypatch.setenv("NIGHTQUANT_SIGNING_KEY", "secret")
+    before = dict(os.environ)
+    with children_inherit(NIGHTQUANT_SIGNING_KEY=None, NIGHTQUANT_WORKERS="3"):
+        assert "NIGHTQUANT_SIGNING_KEY" not in os.environ
+        assert os.environ["NIGHTQUANT_WORKERS"] == "3"
+    assert dict(os.environ) == before
 
 
 def test_a_wrong_value_names_the_setting(monkeypatch):

@@ -4,14 +4,14 @@ import subprocess
 import sys
 import textwrap
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from flows.isolation import Workers
+from flows.execution.workers import Workers
 from storage.errors import InputError, MeasurementError
-
-HERE = "tests.flows.isolation_stages"
+from tests.flows.execution import worker_stages
 
 
 @pytest.fixture(scope="module")
@@ -21,41 +21,45 @@ def heard():
 
 @pytest.fixture(scope="module")
 def workers(heard):
-    with Workers(count=1, threads=1, listener=lambda *message: heard.append(message)) as pool:
+    with closing(Workers(count=1, threads=1, cache="kept", listener=lambda *message: heard.append(message))) as pool:
         yield pool
 
 
-def _run(workers, stage, tmp_path, timeout_s=60.0, **arguments):
-    return workers.run(f"{HERE}:{stage}", f"label {stage}", timeout_s, {"store": str(tmp_path), **arguments}).value
+def _run(workers, stage, tmp_path, *arguments, timeout_s=60.0):
+    return workers.run(stage, f"label {stage.__name__}", timeout_s, str(tmp_path), *arguments).value
 
 
 def test_a_stage_gets_its_arguments_and_the_opened_store(workers, tmp_path):
-    assert _run(workers, "echo", tmp_path, value=7) == (7, str(tmp_path))
+    assert _run(workers, worker_stages.echo, tmp_path, 7) == (7, str(tmp_path))
 
 
 def test_a_worker_computes_with_the_threads_it_was_given(workers, tmp_path):
-    assert _run(workers, "threads", tmp_path) == "1"
+    assert _run(workers, worker_stages.threads, tmp_path) == "1"
+
+
+def test_a_worker_keeps_copies_of_a_remote_store_where_it_is_told(workers, tmp_path):
+    assert _run(workers, worker_stages.cache, tmp_path) == str(Path("kept").absolute())
 
 
 def test_a_users_error_arrives_with_its_type_and_hint(workers, tmp_path):
     with pytest.raises(InputError, match=r"broken\. Mend it\."):
-        _run(workers, "refuse", tmp_path)
+        _run(workers, worker_stages.refuse, tmp_path)
 
 
 def test_a_stage_that_hangs_is_ended_by_its_timeout_and_the_next_one_runs(workers, tmp_path):
     with pytest.raises(MeasurementError, match="NIGHTQUANT_STAGE_TIMEOUT_S"):
-        _run(workers, "hang", tmp_path, timeout_s=1.0)
-    assert _run(workers, "echo", tmp_path, value=1)[0] == 1
+        _run(workers, worker_stages.hang, tmp_path, timeout_s=1.0)
+    assert _run(workers, worker_stages.echo, tmp_path, 1)[0] == 1
 
 
 def test_a_killed_worker_fails_only_its_own_stage(workers, tmp_path):
     with pytest.raises(MeasurementError, match="memory"):
-        _run(workers, "be_killed", tmp_path)
-    assert _run(workers, "echo", tmp_path, value=2)[0] == 2
+        _run(workers, worker_stages.be_killed, tmp_path)
+    assert _run(workers, worker_stages.echo, tmp_path, 2)[0] == 2
 
 
 def test_progress_reaches_the_listener(workers, heard, tmp_path):
-    _run(workers, "tell", tmp_path)
+    _run(workers, worker_stages.tell, tmp_path)
     expected = ("label tell", 1, 2, "steps")
     deadline = time.monotonic() + 20
     while expected not in heard and time.monotonic() < deadline:
@@ -68,12 +72,13 @@ def test_workers_end_when_their_parent_is_killed(tmp_path):
         [
             sys.executable,
             "-c",
-            textwrap.dedent(f"""
-                from flows.isolation import Workers
+            textwrap.dedent("""
+                from flows.execution.workers import Workers
+                from tests.flows.execution import worker_stages
                 if __name__ == "__main__":
-                    with Workers(count=1, threads=1) as workers:
-                        print(workers.run("{HERE}:pid", "pid", 60.0, {{"store": "."}}).value, flush=True)
-                        workers.run("{HERE}:hang", "hang", 60.0, {{"store": "."}})
+                    workers = Workers(count=1, threads=1)
+                    print(workers.run(worker_stages.pid, "pid", 60.0, ".").value, flush=True)
+                    workers.run(worker_stages.hang, "hang", 60.0, ".")
             """),
         ],
         stdout=subprocess.PIPE,

@@ -4,8 +4,8 @@ import prefect.states
 import pytest
 from prefect.exceptions import TerminationSignal
 
+from flows.execution.signals import Terminated, heard_everywhere, interruption_behind
 from flows.fan_out import settle
-from flows.signals import Terminated, heard_everywhere, interruption_behind
 
 
 class Lost:

@@ -1,4 +1,4 @@
-"""Where a command finds its Prefect API: the configured server, or one of its own for as long as it runs."""
+"""The Prefect API that a command uses: the configured server, or one of its own for as long as it runs."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import flows
 from storage.errors import ConfigurationError, NightquantError
 from storage.locks import host_lock
 
@@ -21,23 +22,30 @@ _QUIET = {
     "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
     "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
 }
-
-
 _DRAIN_S = 5.0
 _ANSWER_S = 10.0
 
 
 class ServerGoneError(NightquantError):
-    """Prefect's server stopped answering in mid-run."""
+    """Prefect's server stopped answering while the flow ran."""
 
     exit_code = 1
+
+
+def server_gone(error: Exception) -> ServerGoneError:
+    """Return the error to raise when the server stopped answering while the flow ran."""
+    return ServerGoneError(
+        f"Prefect's server {os.environ.get('PREFECT_API_URL', '')} is gone: {str(error) or type(error).__name__}.",
+        hint="Start it again and repeat the command: what was measured is in the store, and what was prepared is found "
+        "by its digest.",
+    )
 
 
 @contextmanager
 def prefect_api(startup_timeout_s: float) -> Iterator[float]:
     """Make a Prefect API available to this process; yield the seconds that took.
 
-    Must be entered before Prefect is imported, since Prefect reads its settings from the environment then. Where
+    Must be entered before Prefect is imported, since Prefect reads its settings from the environment then. If
     ``PREFECT_API_URL`` is set, in the environment or in the active profile, that server is used; otherwise one is
     started for this command alone and stopped with it, however the command ends.
 
@@ -49,25 +57,21 @@ def prefect_api(startup_timeout_s: float) -> Iterator[float]:
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
     began = time.perf_counter()
+    process = None
     if configured_api():
         check_reachable()
-        try:
-            yield time.perf_counter() - began
-        finally:
-            _send_what_is_queued()
-        return
-    process = _start(startup_timeout_s)
+    else:
+        process = _start(startup_timeout_s)
     try:
         yield time.perf_counter() - began
     finally:
-        _send_what_is_queued()
-        if process.stdin is not None:
-            process.stdin.close()
-        process.wait()
-        os.environ.pop("PREFECT_API_URL", None)
+        _send_queued_messages()
+        if process is not None:
+            process.communicate()  # closes the server's standard input, which ends it
+            os.environ.pop("PREFECT_API_URL", None)
 
 
-def _send_what_is_queued() -> None:
+def _send_queued_messages() -> None:
     """Let Prefect's background threads finish: with their server gone they would retry for a minute and a half."""
     if "prefect" not in sys.modules:
         return
@@ -82,9 +86,8 @@ def configured_api() -> bool:
     """Whether the environment or Prefect's active profile names a server."""
     if os.environ.get("PREFECT_API_URL"):
         return True
-    # Reading a profile needs Prefect's settings, which take a second to import: only where there is a profiles file.
-    home = Path(os.environ.get("PREFECT_HOME", "~/.prefect")).expanduser()
-    profiles = Path(os.environ.get("PREFECT_PROFILES_PATH", home / "profiles.toml"))
+    # Reading a profile needs Prefect's settings, which take a second to import: only if there is a profiles file.
+    profiles = Path(os.environ.get("PREFECT_PROFILES_PATH", _home() / "profiles.toml"))
     if not profiles.is_file() or "PREFECT_API_URL" not in profiles.read_text(encoding="utf-8"):
         return False
     from prefect.settings import get_current_settings
@@ -93,7 +96,7 @@ def configured_api() -> bool:
 
 
 def check_reachable() -> None:
-    """Refuse to go on where the configured server does not answer.
+    """Refuse to go on if the configured server does not answer.
 
     Raises
     ------
@@ -103,51 +106,50 @@ def check_reachable() -> None:
     import httpx
     from prefect.settings import get_current_settings
 
-    url = str(get_current_settings().api.url)
+    api = get_current_settings().api
     try:
-        httpx.get(f"{url}/health", timeout=_ANSWER_S, verify=not get_current_settings().api.tls_insecure_skip_verify)
+        httpx.get(f"{api.url}/health", timeout=_ANSWER_S, verify=not api.tls_insecure_skip_verify)
     except httpx.TransportError as error:
         raise ConfigurationError(
-            f"Prefect's server {url} does not answer: {error}.",
-            hint="Start it (prefect server start), or unset PREFECT_API_URL: then the command brings its own.",
+            f"Prefect's server {api.url} does not answer: {error}.",
+            hint="Start it (prefect server start), or unset PREFECT_API_URL: the command then starts its own.",
         ) from error
 
 
-def server_gone(error: Exception) -> ServerGoneError:
-    """What to tell where the server stopped answering while the flow ran."""
-    return ServerGoneError(
-        f"Prefect's server {os.environ.get('PREFECT_API_URL', '')} is gone: {str(error) or type(error).__name__}.",
-        hint="Start it again and repeat the command: what was measured is in the store, and what was prepared is found "
-        "by its digest.",
-    )
+def _home() -> Path:
+    return Path(os.environ.get("PREFECT_HOME", "~/.prefect")).expanduser()
 
 
 def _start(timeout_s: float) -> subprocess.Popen[str]:
-    home = Path(os.environ.get("PREFECT_HOME", "~/.prefect")).expanduser()
     try:
-        home.mkdir(parents=True, exist_ok=True)
+        _home().mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigurationError(
-            f"Prefect's home {home} cannot be written: {error.strerror}.", hint="Set PREFECT_HOME to a folder that can."
+            f"Prefect's home {_home()} cannot be written: {error.strerror}.",
+            hint="Set PREFECT_HOME to a folder that can.",
         ) from error
+    package = str(Path(flows.__path__[0]).parent)
+    path = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH", ""))))
     # One at a time: two servers that migrate a fresh database at once break each other.
     with host_lock("prefect-server-start"):
         process = subprocess.Popen(
-            [sys.executable, "-m", "flows.server_process"],
+            # -P: a module of the working folder must not be taken for one of ours.
+            [sys.executable, "-P", "-m", "flows.execution.server_process"],
+            env=os.environ | {"PYTHONPATH": path},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            # Control-C at the terminal goes to the whole process group; the server must outlive the flow's last words.
+            # Control-C at the terminal goes to the whole process group; the flow still reports its end to the server.
             start_new_session=True,
         )
         try:
             watchdog = threading.Timer(timeout_s, process.kill)
-            # A stop may come at any moment: what is left running then must not keep this process waiting.
+            # A stop may come at any moment: a watchdog that is still running must not keep this process waiting.
             watchdog.daemon = True
             watchdog.start()
             port = process.stdout.readline().strip() if process.stdout else ""
             watchdog.cancel()
-        except BaseException:  # a server that is still being set up needs no soft end
+        except BaseException:  # a server that is still starting needs no soft end
             process.kill()
             process.wait()
             raise

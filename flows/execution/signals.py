@@ -14,11 +14,11 @@ class Terminated(BaseException):
 
 
 def interruption_behind(error: BaseException) -> BaseException | None:
-    """The interruption that `error` was made of, or None.
+    """Return the interruption that caused `error`, or None.
 
     A signal's handler runs between any two steps of the interpreter, also in a Python function that C code has called.
-    Where that code expects no exception, CPython raises SystemError in its place: an ordinary error, which would
-    be taken for a failure of the stage that was waited for, and the night would go on.
+    If that code expects no exception, CPython raises SystemError in its place: an ordinary error, which would be taken
+    for a failure of the stage that was awaited, and the night would go on.
     """
     from prefect.exceptions import ExternalSignal  # late: the command line knows these signals without Prefect
 
@@ -30,18 +30,18 @@ def interruption_behind(error: BaseException) -> BaseException | None:
     return None
 
 
-def _terminate(number: int, frame: FrameType | None) -> None:
-    raise Terminated
-
-
 @contextmanager
 def unwinding_on_sigterm() -> Iterator[None]:
     """Raise `Terminated` in the main thread when SIGTERM arrives.
 
     Prefect replaces the handler while a flow runs, reports the run as crashed, and then sends the signal on to the
-    handler that it found: without one of ours the process would die there, before it has said anything.
+    handler that it found: without this one the process would die there, with nothing printed.
     """
-    before = signal.signal(signal.SIGTERM, _terminate)
+
+    def terminate(number: int, frame: FrameType | None) -> None:
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, terminate)
     try:
         yield
     finally:
@@ -52,8 +52,8 @@ def unwinding_on_sigterm() -> Iterator[None]:
 def heard_everywhere() -> Iterator[None]:
     """Let SIGTERM arrive as `KeyboardInterrupt` in the block, and leave it as the exception that Prefect expects.
 
-    Native code that asks for signals while it waits, Ray's above all, lets that one through and drops any other: a
-    night on a cluster would be deaf for as long as a benchmark takes.
+    Native code that checks for signals while it waits, Ray's above all, lets that one through and drops any other: a
+    night on a cluster would not hear SIGTERM for as long as a benchmark takes.
     """
     from prefect.exceptions import TerminationSignal
 
@@ -79,7 +79,7 @@ def heard_everywhere() -> Iterator[None]:
 
 @contextmanager
 def undisturbed() -> Iterator[None]:
-    """Let no second SIGTERM or Control-C interrupt the few things that must still be done."""
+    """Ignore SIGTERM and Control-C in the block: the few things that must still be done after the first one."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from flows.locked_database import AskAgain
+from flows.execution.server_process import RetryLocked
 
 
 class Application:
@@ -39,7 +39,7 @@ def ask(application, method="POST", parts=(b"a", b"bc")):
 
     async def run():
         try:
-            await AskAgain(application)(scope, receive, send)
+            await RetryLocked(application)(scope, receive, send)
         except RuntimeError as error:
             return error
         return None

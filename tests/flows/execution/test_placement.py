@@ -1,30 +1,39 @@
 """Which hosts benchmarks go to."""
 
 import os
+from contextlib import contextmanager
+from functools import partial
 
 import pytest
 
-from flows.placement import Host, Placement, choose, place_benchmarks, require_fingerprint, this_host
+from flows.execution.task_runners import (
+    Host,
+    Placement,
+    choose,
+    make_task_runner,
+    place_benchmarks,
+    require_fingerprint,
+    this_host,
+)
 from flows.settings import Settings
 from storage.errors import MeasurementError
 
 FAST, SLOW = "a" * 64, "b" * 64
-HOSTS = {
-    "worker-1": Host("left", "boot-left", FAST),
-    "worker-2": Host("left", "boot-left", FAST),
-    "worker-3": Host("right", "boot-right", FAST),
-    "worker-4": Host("old", "boot-old", SLOW),
-}
+HOSTS = [
+    (Host("left", "boot-left", FAST), "left 1"),
+    (Host("left", "boot-left", FAST), "left 2"),
+    (Host("right", "boot-right", FAST), "right 1"),
+    (Host("old", "boot-old", SLOW), "old 1"),
+]
 
 
 def test_one_worker_of_every_host_that_fits_is_chosen():
-    chosen = choose(HOSTS, FAST)
-    assert sorted(HOSTS[spot].name for spot in chosen) == ["left", "right"]
-    assert choose(HOSTS, SLOW) == ("worker-4",)
+    assert sorted(spot.split()[0] for spot in choose(HOSTS, FAST)) == ["left", "right"]
+    assert choose(HOSTS, SLOW) == ("old 1",)
 
 
 def test_without_a_wanted_fingerprint_every_host_is_as_good():
-    assert sorted(HOSTS[spot].name for spot in choose(HOSTS, "")) == ["left", "old", "right"]
+    assert sorted(spot.split()[0] for spot in choose(HOSTS, "")) == ["left", "old", "right"]
 
 
 def test_where_no_host_fits_the_message_says_what_was_wanted_and_what_there_is():
@@ -48,17 +57,12 @@ def test_threads_and_processes_have_their_own_host_and_time_one_workload_after_t
 def test_submissions_take_the_hosts_in_turns():
     entered = []
 
-    class Spot:
-        def __init__(self, name):
-            entered.append(name)
+    @contextmanager
+    def pin(name):
+        entered.append(name)
+        yield
 
-        def __enter__(self):
-            return None
-
-        def __exit__(self, *_):
-            return None
-
-    placement = Placement(("left", "right"), Spot, ahead=True)
+    placement = Placement((partial(pin, "left"), partial(pin, "right")), ahead=True)
     for index in range(3):
         with placement.at(index):
             pass
@@ -74,7 +78,6 @@ def test_benchmarks_of_a_dask_cluster_go_to_one_worker_of_each_host_and_a_lost_w
     from prefect.context import FlowRunContext
 
     from flows.fan_out import settle
-    from flows.task_runners import make_task_runner
 
     settings = Settings(task_runner="dask", workers=2, fingerprint=this_host().fingerprint)
 
@@ -95,7 +98,7 @@ def test_benchmarks_of_a_dask_cluster_go_to_one_worker_of_each_host_and_a_lost_w
                 pinned.append(process.submit())
         with pytest.raises(MeasurementError, match="wanted on hosts of fingerprint bbbb"):
             place_benchmarks(settings.model_copy(update={"fingerprint": SLOW}), FlowRunContext.get().task_runner)
-        return len(placement.spots), {settle(one, "benchmark")[0] for one in pinned}, settle(die.submit(), "evaluate")
+        return len(placement.pins), {settle(one, "benchmark")[0] for one in pinned}, settle(die.submit(), "evaluate")
 
     with config.set({"distributed.scheduler.allowed-failures": 0}):
         hosts, processes, (nothing, failure) = cluster()

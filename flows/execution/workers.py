@@ -1,7 +1,7 @@
-"""Stages run in worker processes that can be ended: by a timeout, by Control-C, or by the kernel when memory runs out.
+"""Worker processes that can be ended: by a timeout, by Control-C, or by the kernel when memory runs out.
 
 Native code holds a thread until it returns, so a thread cannot be timed out; a process can. A worker keeps torch loaded
-from stage to stage, and its death fails only the stage that it was at.
+from stage to stage, and its death fails only the stage that it was running.
 """
 
 from __future__ import annotations
@@ -18,22 +18,21 @@ from collections.abc import Callable
 from concurrent.futures import CancelledError
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from concurrent.futures.process import BrokenProcessPool
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from pebble import ProcessExpired, ProcessFuture, ProcessPool
 
 from storage.artifacts import ArtifactStore
 from storage.errors import MeasurementError
+from storage.root import set_cache_folder
 from tasks.job import Workspace
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
 ProgressListener = Callable[[str, float, float, str], None]
-STARTED = "started"  # the unit of the first message of every stage, which may have waited for a worker
+STARTED = "started"  # the unit of every stage's first message: it may have waited for a worker until then
 _DATAGRAM = 4096
 
 
@@ -46,65 +45,51 @@ class Finished(Generic[R]):
     ended: float
 
 
-@dataclass
 class Workers:
-    """A pool of worker processes, one stage each at a time.
+    """A pool of worker processes, each running one stage at a time.
 
     Parameters
     ----------
     count
-        Worker processes.
+        Number of worker processes.
     threads
         Intra-op threads that torch may use in each.
+    cache
+        Where workers keep copies of a remote store; "" for the default.
     listener
         Called with stage label, work done, all work and unit, from a thread of this process.
     """
 
-    count: int
-    threads: int
-    listener: ProgressListener | None = None
-    _folder: tempfile.TemporaryDirectory[str] = field(init=False, repr=False)
-    _socket: socket.socket = field(init=False, repr=False)
-    _pool: ProcessPool = field(init=False, repr=False)
-    _waited_for: set[ProcessFuture[Any]] = field(default_factory=set, init=False, repr=False)
-    _stopped: bool = field(default=False, init=False, repr=False)
-    _lock: threading.Lock = field(default_factory=threading.Lock, init=False, repr=False)
-
-    def __enter__(self) -> Self:
+    def __init__(self, count: int, threads: int, cache: str = "", listener: ProgressListener | None = None) -> None:
+        self._count, self._initargs, self._listener = count, (threads, cache), listener
         self._folder = tempfile.TemporaryDirectory(prefix="nightquant-")
-        address = str(Path(self._folder.name) / "progress")
-        # Datagrams, not a multiprocessing queue: a worker killed in mid-send then holds no lock that others wait for.
+        self._address = str(Path(self._folder.name) / "progress")
+        # Datagrams, not a multiprocessing queue: a worker killed while it sends then holds no lock that others need.
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-        self._socket.bind(address)
+        self._socket.bind(self._address)
         threading.Thread(target=self._listen, daemon=True).start()
-        self._pool = self._make_pool()
-        return self
+        self._awaited: set[ProcessFuture[Finished[Any]]] = set()
+        self._stopped = False
+        self._lock = threading.Lock()
+        self._pool = self._start_pool()
 
-    def _make_pool(self) -> ProcessPool:
-        return ProcessPool(
-            max_workers=self.count,
-            context=multiprocessing.get_context("spawn"),
-            initializer=_begin_worker,
-            initargs=(self.threads,),
-        )
+    def _start_pool(self) -> ProcessPool:
+        spawn = multiprocessing.get_context("spawn")
+        return ProcessPool(max_workers=self._count, context=spawn, initializer=_begin_worker, initargs=self._initargs)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if kind is not None:
-            self.stop()
-            return
+    def close(self) -> None:
+        """Let the workers finish what they are running, then end them."""
         self._pool.close()  # type: ignore[no-untyped-call]  # pebble's own annotations stop here
         self._clean_up()
 
     def stop(self) -> None:
-        """End the workers now, whatever they are at; stages that are waited for or come later are refused."""
+        """End the workers now, whatever they are running; refuse stages that wait or come later."""
         with self._lock:
             self._stopped = True
         self._pool.stop()  # type: ignore[no-untyped-call]
         self._clean_up()
-        for future in tuple(self._waited_for):
-            # A stage that no worker had acknowledged yet is forgotten by the pool: whoever waits would wait for ever.
+        for future in tuple(self._awaited):
+            # The pool forgets a stage that no worker had acknowledged yet: waiting for it would never end.
             future.cancel()  # type: ignore[no-untyped-call]
 
     def _clean_up(self) -> None:
@@ -123,7 +108,14 @@ class Workers:
     ) -> Finished[R]:
         """Run a function of `tasks.stages` in a worker; return its result and when it ran.
 
-        The worker opens the store and gives the stage a workspace on it.
+        Parameters
+        ----------
+        label
+            What messages and progress call it.
+        timeout_s
+            When to end it; None for a stage that limits itself.
+        store
+            The store's URL: the worker opens it and gives the stage a workspace on it.
 
         Raises
         ------
@@ -132,13 +124,13 @@ class Workers:
         Exception
             Whatever the stage raised.
         """
-        call = (stage, label, store, str(Path(self._folder.name) / "progress"), args, kwargs)
+        call = (stage, label, store, self._address, args, kwargs)
         try:
             try:
                 return self._result(call, timeout_s)
             except BrokenProcessPool:
-                # A worker that died with nothing to do takes the pool with it. What it gave up may simply be run again:
-                # artifacts are found by their digest.
+                # A worker that dies idle takes the pool with it. Running the stage again does no harm: artifacts are
+                # found by their digest.
                 return self._result(call, timeout_s)
         except FutureTimeoutError as error:
             raise MeasurementError(
@@ -159,24 +151,23 @@ class Workers:
             if not self._pool.active:
                 self._pool.stop()  # type: ignore[no-untyped-call]
                 self._pool.join()
-                self._pool = self._make_pool()
+                self._pool = self._start_pool()
             future = self._pool.schedule(run_stage, args=call, timeout=timeout_s)
-            self._waited_for.add(future)
+            self._awaited.add(future)
         try:
             finished: Finished[Any] = future.result()
             return finished
         finally:
-            self._waited_for.discard(future)
+            self._awaited.discard(future)
 
     def _listen(self) -> None:
         while True:
             try:
                 message = self._socket.recv(_DATAGRAM)
-            except OSError:  # closed with the pool: nothing more will come
+            except OSError:  # closed with the pool
                 return
-            if self.listener is not None and message:
-                label, done, total, unit = json.loads(message)
-                self.listener(label, done, total, unit)
+            if self._listener is not None and message:
+                self._listener(*json.loads(message))
 
 
 def run_stage(
@@ -190,7 +181,7 @@ def run_stage(
             try:
                 sender.sendto(json.dumps([label, done, total, unit]).encode(), address)
             except OSError:
-                # Nobody listens, or the reader is behind: progress is for the eye and may be lost.
+                # The listener is gone or behind: progress is only for display and may be lost.
                 return
 
         progress(0, 0, STARTED)
@@ -199,16 +190,17 @@ def run_stage(
         return Finished(value, began, time.monotonic())
 
 
-def _begin_worker(threads: int) -> None:
+def _begin_worker(threads: int, cache: str) -> None:
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = str(threads)
+    set_cache_folder(cache)
     # Control-C reaches the whole process group; the parent decides what becomes of its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_parent()
 
 
 def end_with_parent() -> None:
-    """End this process when the one that started it is gone: SIGKILL leaves nobody to tell it."""
+    """End this process when its parent is gone: a parent killed by SIGKILL cannot end it."""
     threading.Thread(target=_wait_for_parent, daemon=True).start()
 
 

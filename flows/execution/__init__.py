@@ -1,0 +1,1 @@
+"""How a run is executed: worker processes, task runners and clusters, signals, and Prefect's short-lived server."""

@@ -1,0 +1,224 @@
+"""The execution of a run's stages: its workers, the reporter, and how long the stages took.
+
+Prefect hands a task only its parameters, so a task finds its execution through a context variable. Threads of the run
+inherit it. A Dask or Ray worker has none, and makes one for its process, with one worker process.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import logging
+import math
+import multiprocessing
+import os
+import platform
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from functools import cache
+from multiprocessing.util import Finalize
+from typing import Concatenate, ParamSpec, TypeVar, cast
+from uuid import UUID
+
+import httpx
+from prefect.artifacts import create_progress_artifact, update_progress_artifact
+from prefect.exceptions import PrefectException
+from prefect.logging import get_run_logger
+
+from flows.console import Reporter
+from flows.execution.workers import STARTED, Workers
+from flows.settings import Settings, children_inherit, load_settings
+from storage.root import set_cache_folder
+from tasks.job import Progress, Workspace
+
+P = ParamSpec("P")
+R = TypeVar("R")
+_FIRST_AFTER_S, _EVERY_S = 5.0, 5.0
+
+
+@dataclass(frozen=True)
+class Invocation:
+    """What a command hands to the flow besides its parameters, which Prefect stores and shows as a form."""
+
+    settings: Settings
+    reporter: Reporter = field(default_factory=Reporter)
+
+
+_INVOCATION: ContextVar[Invocation] = ContextVar("nightquant_invocation")
+
+
+@contextmanager
+def invoked(invocation: Invocation) -> Iterator[None]:
+    """Hand `invocation` to the flow runs in this context."""
+    token = _INVOCATION.set(invocation)
+    try:
+        yield
+    finally:
+        _INVOCATION.reset(token)
+
+
+def current_invocation() -> Invocation:
+    """Return what the command handed over; without one, as in a deployment, the settings of this process."""
+    return _INVOCATION.get(None) or Invocation(load_settings())
+
+
+class Execution:
+    """Runs stages in worker processes, or here, and reports them.
+
+    Attributes
+    ----------
+    busy
+        When stages ran: (began, ended) in seconds of the host's monotonic clock.
+    """
+
+    def __init__(self, settings: Settings, reporter: Reporter, workers: int | None = None) -> None:
+        set_cache_folder(settings.cache)
+        self.settings, self.reporter = settings, reporter
+        self.workers = Workers(
+            workers or settings.workers, settings.threads_per_worker, settings.cache, listener=self._heard
+        )
+        self.busy: list[tuple[float, float]] = []
+        self._artifacts: dict[str, _ProgressArtifact] = {}
+
+    def run(
+        self,
+        stage: Callable[Concatenate[Workspace, P], R],
+        label: str,
+        timeout_s: float | None,
+        store: str,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> R:
+        """Run a stage in a worker and report it; see `Workers.run` for the parameters and for what it raises."""
+        self._artifacts[label] = _ProgressArtifact(label)
+        queued = time.monotonic()
+        with self._logged(label, queued):
+            finished = self.workers.run(stage, label, timeout_s, store, *args, **kwargs)
+        self._ended(label, finished.began, finished.ended)
+        self._artifacts[label].finished()
+        return finished.value
+
+    @contextmanager
+    def here(self, label: str) -> Iterator[Progress]:
+        """Report a stage that this process runs itself, in the block; yield what to report its progress with."""
+        self.reporter.started(label)
+        began = time.monotonic()
+        with self._logged(label, began):
+            yield lambda done, total, unit="": self.reporter.progressed(label, done, total, unit)
+        self._ended(label, began, time.monotonic())
+
+    @contextmanager
+    def _logged(self, label: str, began: float) -> Iterator[None]:
+        logger = get_run_logger()
+        logger.info("%s: started on %s, process %d", label, platform.node(), os.getpid())
+        try:
+            yield
+        except BaseException as failure:
+            self._ended(label, began, time.monotonic(), str(failure) or type(failure).__name__)
+            raise
+        logger.info("%s: done", label)
+
+    def busy_s(self) -> float:
+        """Return the seconds in which at least one stage ran; the rest of the wall time is overhead."""
+        total, end = 0.0, float("-inf")
+        for start, stop in sorted(self.busy):
+            total += max(0.0, stop - max(start, end))
+            end = max(end, stop)
+        return total
+
+    def _heard(self, label: str, done: float, total: float, unit: str) -> None:
+        if unit == STARTED:
+            self.reporter.started(label)
+            return
+        self.reporter.progressed(label, done, total, unit)
+        self._artifacts[label].progressed(done, total, unit)
+
+    def _ended(self, label: str, began: float, ended: float, error: str = "") -> None:
+        self.busy.append((began, ended))
+        self.reporter.finished(label, ended - began, error)
+
+
+_EXECUTION: ContextVar[Execution] = ContextVar("nightquant_execution")
+
+
+@contextmanager
+def executing(settings: Settings, reporter: Reporter) -> Iterator[Execution]:
+    """Execute stages in this context, and in threads that copy it, in workers that end with the block."""
+    # The settings hold the key; no process that is started from here on needs it.
+    with children_inherit(NIGHTQUANT_SIGNING_KEY=None):
+        execution = Execution(settings, reporter)
+        token = _EXECUTION.set(execution)
+        try:
+            yield execution
+        except BaseException:
+            execution.workers.stop()
+            raise
+        else:
+            execution.workers.close()
+        finally:
+            _EXECUTION.reset(token)
+
+
+def current_execution() -> Execution:
+    """Return the execution of this context; on a remote worker, one that belongs to its process."""
+    return _EXECUTION.get(None) or _remote_execution()
+
+
+def _remote_execution() -> Execution:
+    with _FIRST:  # tasks on two threads of a Dask worker share its one process
+        return _make_remote_execution()
+
+
+_FIRST = threading.Lock()
+
+
+@cache
+def _make_remote_execution() -> Execution:
+    # Python denies children to the daemonic processes that Dask's workers are, because they might be left behind; ours
+    # end with their parent (see `flows.execution.workers`).
+    multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
+    execution = Execution(load_settings(), Reporter(), workers=1)
+    # Not atexit: multiprocessing waits for a process's children before that.
+    Finalize(None, execution.workers.stop, exitpriority=100)
+    return execution
+
+
+@dataclass
+class _ProgressArtifact:
+    """A stage's progress as an artifact of its task run; made only for a stage that takes a while.
+
+    Updates come from the thread that listens to the workers, which has no run context, so this keeps the one in which
+    it was made.
+    """
+
+    label: str
+    _context: contextvars.Context = field(default_factory=contextvars.copy_context)
+    _next: float = field(default_factory=lambda: time.monotonic() + _FIRST_AFTER_S)
+    _artifact: UUID | None = None
+
+    def progressed(self, done: float, total: float, unit: str) -> None:
+        """Make or move the bar, every few seconds at most."""
+        if total > 0 and time.monotonic() >= self._next:
+            self._next = time.monotonic() + _EVERY_S
+            self._show(min(100.0, 100.0 * done / total), f"{self.label}: {unit}")
+
+    def finished(self) -> None:
+        """Fill the bar, if there is one."""
+        if self._artifact is not None:
+            self._show(100.0, self.label)
+
+    def _show(self, percent: float, description: str) -> None:
+        context = self._context.copy()  # of its own: the stage may end while the listener's thread is in here
+        try:
+            if self._artifact is None:
+                made = context.run(create_progress_artifact, percent, description=description)
+                self._artifact = cast(UUID, made)  # no coroutine: no event loop runs here
+            else:
+                context.run(update_progress_artifact, self._artifact, percent, description=description)
+        except (httpx.HTTPError, PrefectException) as error:
+            # Only for display: a server that is gone must not end the thread that also feeds the terminal.
+            self._next = math.inf
+            logging.getLogger(__name__).warning("%s: no more progress in Prefect's UI: %s", self.label, error)

@@ -1,0 +1,137 @@
+"""The short-lived Prefect server of one command, as a process that never outlives its parent.
+
+Prefect's own ephemeral server is left behind when the flow's process is killed. This one holds the read end of a pipe
+whose write end only the parent has: whatever ends the parent closes the pipe, and the server stops.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http import HTTPStatus
+
+import uvicorn
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+_GRACE_S = 5.0
+_PAUSES_S = (0.02, 0.04, 0.08, 0.16, 0.32)
+
+
+class RetryLocked:
+    """ASGI middleware that repeats a writing request which was answered with 503, up to five times in a second.
+
+    SQLite refuses a transaction at once when another one has written since it began to read. Prefect's server answers
+    503 then, and its client sends the request again two seconds later: as long as all that Prefect adds to a night of
+    tens of tasks. The refused transaction was rolled back, so nothing is done twice.
+    """
+
+    def __init__(self, application: ASGIApp) -> None:
+        self._application = application
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one connection."""
+        if scope["type"] != "http" or scope["method"] == "GET":
+            await self._application(scope, receive, send)
+            return
+        request = [await receive()]
+        while request[-1]["type"] == "http.request" and request[-1].get("more_body", False):
+            request.append(await receive())
+        for pause_s in (*_PAUSES_S, None):
+            # A copy: routers write into the scope.
+            answer, failure = await self._answer(dict(scope), _replay(request, receive))
+            is_locked = bool(answer) and answer[0].get("status") == HTTPStatus.SERVICE_UNAVAILABLE
+            if pause_s is None or not is_locked:
+                break
+            await asyncio.sleep(pause_s)
+        for message in answer:
+            await send(message)
+        # The answer 503 makes the client ask again. Raised as well, it would be a traceback on the terminal.
+        if failure is not None and not is_locked:
+            raise failure
+
+    async def _answer(self, scope: Scope, receive: Receive) -> tuple[list[Message], Exception | None]:
+        """Return the application's answer, and the error: it raises what it has answered with 500 or 503."""
+        answer: list[Message] = []
+
+        async def collect(message: Message) -> None:
+            answer.append(message)
+
+        try:
+            await self._application(scope, receive, collect)
+        except Exception as failure:  # noqa: BLE001 - it is raised again once the answer is sent
+            return answer, failure
+        return answer, None
+
+
+def _replay(request: list[Message], receive: Receive) -> Receive:
+    left = iter(request)
+
+    async def replayed() -> Message:
+        message = next(left, None)
+        return message if message is not None else await receive()
+
+    return replayed
+
+
+class _Server(uvicorn.Server):
+    """Prints its port once it answers, and stops when standard input ends."""
+
+    def __init__(self, config: uvicorn.Config, port: int) -> None:
+        super().__init__(config)
+        self._port = port
+        threading.Thread(target=self._stop_with_parent, daemon=True).start()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Ignore signals that reach a whole process group: the flow reports its end here, and then closes the pipe."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            sys.stdout.write(f"{self._port}\n")
+            sys.stdout.flush()
+
+    def _stop_with_parent(self) -> None:
+        sys.stdin.buffer.read()
+        self.should_exit = True
+        # What is still open then is cancelled; uvicorn would log that as an error, with a traceback.
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
+        # Ends also a server that cannot finish in time (a client that holds its connection open, say).
+        threading.Timer(_GRACE_S, os._exit, args=(0,)).start()
+
+
+def _application() -> ASGIApp:
+    from prefect.server.api.server import create_app
+
+    return RetryLocked(create_app())
+
+
+def main() -> None:
+    """Serve Prefect's API on a free loopback port and write that port to standard output once it answers."""
+    os.environ.update(PREFECT__SERVER_EPHEMERAL="1", PREFECT__SERVER_FINAL="1", PREFECT_UI_ENABLED="0")
+    listener = socket.create_server(("127.0.0.1", 0))
+    config = uvicorn.Config(
+        _application,
+        factory=True,
+        log_level="error",
+        lifespan="on",
+        timeout_graceful_shutdown=2,
+        # Longer than the 25 s for which Prefect's client keeps idle connections.
+        timeout_keep_alive=60,
+    )
+    _Server(config, listener.getsockname()[1]).run(sockets=[listener])
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()
