@@ -66,6 +66,7 @@ def _run(module: str, folder: Path, threads: int, limit: Limit) -> int:
         subprocess.Popen(
             [
                 sys.executable,
+                "-P",  # a module of the working folder must not be taken for one of ours
                 "-m",
                 "tasks.benchmark.child",
                 module,
