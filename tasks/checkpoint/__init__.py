@@ -1,53 +1,110 @@
-"""Float weights: a table from ``checkpoint.kind`` to the module that gets them, imported when it is asked for."""
+"""Float weights: trained here, fetched, drawn from a seed, or what else a domain has."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from importlib import import_module
-from types import MappingProxyType
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import cast
 
+import torch
+
+from storage.artifacts import ArtifactStore
+from storage.errors import ConfigurationError
+from storage.transfer import fetch
+from tasks.checkpoint.artifact import build_blank, find_or_make, load_state
+from tasks.checkpoint.state_file import read_state
+from tasks.device import training_device
 from tasks.domains import DOMAINS
+from tasks.domains.base import Trains
 from tasks.job import Progress, Workspace, silent
+from tasks.refs import CheckpointRef, DatasetRef
+from tasks.sources import code_digest, model_digest
+from tasks.workload import Workload
+from tasks.workload.checkpoint import FetchedCheckpoint, SeededCheckpoint
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from storage.artifacts import ArtifactStore
-    from tasks.refs import CheckpointRef, DatasetRef
-    from tasks.workload import Workload
-
-OBTAINERS = MappingProxyType(
-    {
-        "train": "tasks.checkpoint.trained:obtain_trained",
-        "uri": "tasks.checkpoint.fetched:obtain_fetched",
-        "seeded": "tasks.checkpoint.seeded:obtain_seeded",
-    }
-)
+__all__ = ["load_state", "obtain"]
 
 
 def obtain(workload: Workload, dataset: DatasetRef, store: ArtifactStore, progress: Progress = silent) -> CheckpointRef:
-    """Train, fetch, draw or look up the workload's float weights, or find them in the store.
+    """Find the workload's float weights in the store; otherwise get them as ``checkpoint.kind`` says, and store them.
 
     Raises
     ------
     InputError
-        The weights cannot be had, are broken, refused, or do not fit the workload and its data set.
+        The weights are missing, broken, refused, or do not fit the workload and its data set.
     ConfigurationError
-        The ``[checkpoint]`` section asks for something that cannot be.
+        The ``[checkpoint]`` section asks for something impossible.
     StoreError
         The store cannot be written.
     """
-    if workload.checkpoint.kind not in OBTAINERS:
-        return DOMAINS[workload.domain].obtain_checkpoint(workload, dataset, Workspace(store, progress))
-    module, _, function = OBTAINERS[workload.checkpoint.kind].partition(":")
-    obtainer: Callable[[Workload, DatasetRef, ArtifactStore, Progress], CheckpointRef]
-    obtainer = getattr(import_module(module), function)
-    return obtainer(workload, dataset, store, progress)
+    workspace = Workspace(store, progress)
+    get = _KINDS.get(workload.checkpoint.kind, DOMAINS[workload.domain].obtain_checkpoint)
+    return get(workload, dataset, workspace)
 
 
-def load_state(checkpoint: CheckpointRef, store: ArtifactStore) -> dict[str, Tensor]:
-    """The state dict of a checkpoint in the store; floating-point tensors are float32."""
-    from tasks.checkpoint.artifact import read
+def _trained(workload: Workload, dataset: DatasetRef, workspace: Workspace) -> CheckpointRef:
+    domain = DOMAINS[workload.domain]
+    if not isinstance(domain, Trains):
+        raise ConfigurationError(
+            f'Workload "{workload.name}": checkpoint.kind "train" does not fit domain "{workload.domain}", '
+            f"which {Trains.lack}.",
+            hint="Use another checkpoint.kind.",
+        )
+    trainer: Trains[Workload] = domain
+    made_from = {
+        "model": workload.model.model_dump(mode="json"),
+        "checkpoint": workload.checkpoint.model_dump(mode="json"),
+        "dataset": dataset.digest,
+        "torch": torch.__version__,
+        "device": training_device().type,
+        "code": _code(workload, dataset, trainer.train),
+    }
+    return find_or_make(
+        workload, dataset, workspace.store, made_from, lambda: trainer.train(workload, dataset, workspace)
+    )
 
-    return read(checkpoint, store)
+
+def _fetched(workload: Workload, dataset: DatasetRef, workspace: Workspace) -> CheckpointRef:
+    settings = cast(FetchedCheckpoint, workload.checkpoint)
+    with fetch(
+        settings.uri,
+        workspace.store.root / "downloads",
+        sha256=settings.sha256,
+        max_bytes=settings.max_bytes,
+        retries=settings.retries,
+        progress=workspace.progress,
+    ) as source:
+        made_from = {
+            "sha256": source.sha256,
+            "model": workload.model.model_dump(mode="json"),
+            "vocabulary": dataset.vocabulary,
+            "classes": dataset.classes,
+            "code": code_digest(read_state.__module__),
+        }
+        return find_or_make(
+            workload, dataset, workspace.store, made_from, lambda: read_state(source.path(), settings.uri)
+        )
+
+
+def _seeded(workload: Workload, dataset: DatasetRef, workspace: Workspace) -> CheckpointRef:
+    seed, draw = cast(SeededCheckpoint, workload.checkpoint).seed, DOMAINS[workload.domain].draw_weights
+    made_from = {
+        "model": workload.model.model_dump(mode="json"),
+        "seed": seed,
+        "dataset": dataset.digest,
+        "torch": torch.__version__,
+        "code": _code(workload, dataset, draw),
+    }
+    return find_or_make(workload, dataset, workspace.store, made_from, lambda: draw(workload, dataset, seed))
+
+
+def _code(workload: Workload, dataset: DatasetRef, make: Callable[..., object]) -> str:
+    build = DOMAINS[workload.domain].build
+    return model_digest(build_blank(lambda: build(workload.model, dataset)), workload.model, build, make)
+
+
+# Further kinds are a domain's own.
+_KINDS: Mapping[str, Callable[[Workload, DatasetRef, Workspace], CheckpointRef]] = {
+    "train": _trained,
+    "uri": _fetched,
+    "seeded": _seeded,
+}

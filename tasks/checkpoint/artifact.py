@@ -5,16 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from storage.artifacts import ArtifactStore, artifact_digest
 from storage.errors import InputError, StoreError
-from tasks.checkpoint.fit import check_fit
+from tasks.domains import DOMAINS
 from tasks.refs import CheckpointRef, DatasetRef
 from tasks.tensor_files import save_tensors
 from tasks.workload import Workload
@@ -27,7 +26,7 @@ def find_or_make(
     workload: Workload,
     dataset: DatasetRef,
     store: ArtifactStore,
-    made_from: Mapping[str, Any],
+    made_from: Mapping[str, object],
     make: Callable[[], Mapping[str, Tensor]],
 ) -> CheckpointRef:
     """The checkpoint that `made_from` decides: from the store, or made, checked and stored.
@@ -38,27 +37,19 @@ def find_or_make(
         The weights do not fit the workload, or some are NaN or infinite.
     """
     digest = artifact_digest(KIND, made_from)
-    folder = store.find(KIND, digest)
-    if folder is not None:
-        # The code that builds the model may have changed since, and need not be in the digest.
-        check_fit(_shapes(folder / WEIGHTS_FILE), workload, dataset)
-    else:
-        state = plain_tensors(make())
-        check_fit(state, workload, dataset)
+    found = store.find(KIND, digest)
+    state = _as_float(make()) if found is None else _shapes(found / WEIGHTS_FILE)
+    # A found one too: the code that builds the model may have changed, and need not be in the digest.
+    _check_fit(state, workload, dataset)
+    if found is None:
         _check_finite(state, workload.name)
-        with store.create(KIND, digest, made_from) as work:
-            save_tensors(state, work / WEIGHTS_FILE)
-    return describe(digest, store)
+        with store.create(KIND, digest, made_from) as folder:
+            save_tensors(state, folder / WEIGHTS_FILE)
+    return CheckpointRef(kind=KIND, digest=digest, parameters=sum(tensor.numel() for tensor in state.values()))
 
 
-def describe(digest: str, store: ArtifactStore) -> CheckpointRef:
-    """The reference of a checkpoint that is in the store."""
-    shapes = _shapes(store.path(KIND, digest) / WEIGHTS_FILE)
-    return CheckpointRef(kind=KIND, digest=digest, parameters=sum(tensor.numel() for tensor in shapes.values()))
-
-
-def read(checkpoint: CheckpointRef, store: ArtifactStore) -> dict[str, Tensor]:
-    """The state dict of a checkpoint that is in the store.
+def load_state(checkpoint: CheckpointRef, store: ArtifactStore) -> dict[str, Tensor]:
+    """Load the state dict of a checkpoint in the store; floating-point tensors are float32.
 
     Raises
     ------
@@ -66,14 +57,32 @@ def read(checkpoint: CheckpointRef, store: ArtifactStore) -> dict[str, Tensor]:
         It is not there, or its file is damaged.
     """
     path = store.path(checkpoint.kind, checkpoint.digest) / WEIGHTS_FILE
-    with _sound(path):
+    with _naming_damage(path):
         state: dict[str, Tensor] = load_file(path)
     return state
 
 
+def build_blank(make: Callable[[], nn.Module]) -> nn.Module:
+    """Build a model of which only names, shapes and classes matter: without memory for its weights where possible.
+
+    Parameters
+    ----------
+    make
+        Builds the model on torch's default device. The global generator is left as it was.
+    """
+    # On the meta device the model has shapes and no memory.
+    try:
+        with torch.device("meta"):
+            return make()
+    except Exception:  # noqa: BLE001 - whatever it is, a build on the CPU meets it again unless meta was the reason
+        # A constructor may ask for a tensor's values: rates of stochastic depth by torch.linspace(…).tolist().
+        with torch.random.fork_rng(devices=[]):
+            return make()
+
+
 def _shapes(path: Path) -> dict[str, Tensor]:
     """The state dict without its numbers, from the file's header."""
-    with _sound(path), safe_open(path, framework="pt") as weights:
+    with _naming_damage(path), safe_open(path, framework="pt") as weights:
         return {
             key: torch.empty(weights.get_slice(key).get_shape(), device="meta")
             for key in weights.keys()  # noqa: SIM118 - not a mapping
@@ -81,16 +90,16 @@ def _shapes(path: Path) -> dict[str, Tensor]:
 
 
 @contextmanager
-def _sound(path: Path) -> Iterator[None]:
+def _naming_damage(path: Path) -> Iterator[None]:
     try:
         yield
     except (SafetensorError, OSError) as error:
         raise StoreError(
-            f"{path}: damaged: {error}.", hint="Remove its folder and run the night again; it is made anew."
+            f"{path}: damaged: {error}.", hint="Remove its folder and run the night again to have it made anew."
         ) from error
 
 
-def plain_tensors(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _as_float(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Contiguous copies on the CPU that share no memory, floating-point ones as float32."""
     return {
         name: tensor.detach()
@@ -107,3 +116,25 @@ def _check_finite(state: Mapping[str, Tensor], name: str) -> None:
             f'The weights of workload "{name}" hold NaN or infinite values: {", ".join(broken)}.',
             hint="Train them again with a lower learning rate, or fetch another checkpoint.",
         )
+
+
+def _check_fit(state: Mapping[str, Tensor], workload: Workload, dataset: DatasetRef) -> None:
+    """Name, in one message, every key that is missing, not expected, or of another shape than the model's."""
+    domain = DOMAINS[workload.domain]
+    model = build_blank(lambda: domain.build(workload.model, dataset))
+    expected = {key: tuple(tensor.shape) for key, tensor in model.state_dict().items()}
+    given = {key: tuple(tensor.shape) for key, tensor in state.items()}
+    problems = [
+        f"{key}: the checkpoint has {_show(given.get(key))}, the workload {_show(expected.get(key))}"
+        for key in sorted(expected.keys() | given.keys())
+        if given.get(key) != expected.get(key)
+    ]
+    if problems:
+        raise InputError(
+            f'The checkpoint does not fit workload "{workload.name}":\n  ' + "\n  ".join(problems) + "\n",
+            hint=domain.fit_hint(given, workload, dataset),
+        )
+
+
+def _show(shape: tuple[int, ...] | None) -> str:
+    return "no such key" if shape is None else str(list(shape))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import load_file
@@ -29,8 +28,6 @@ def read_state(path: Path, shown: str = "") -> dict[str, Tensor]:
 
     Parameters
     ----------
-    path
-        The file.
     shown
         How messages name the file, where its path is not what the user wrote.
 
@@ -42,7 +39,7 @@ def read_state(path: Path, shown: str = "") -> dict[str, Tensor]:
     Raises
     ------
     InputError
-        The file is broken, is no state dict, or would run code.
+        The file is broken, does not hold a state dict, or would run code.
     """
     shown = shown or str(path)
     try:
@@ -57,8 +54,8 @@ def read_state(path: Path, shown: str = "") -> dict[str, Tensor]:
             f"{shown}: cannot be read as a state dict: {_first_line(error)}.",
             hint="Is it whole? Expected a file of torch.save(model.state_dict()) or of safetensors.",
         ) from error
-    state = _unwrapped(loaded, shown)
-    if unusual := [key for key, tensor in state.items() if not _is_plain(tensor)]:
+    state = _unwrap(loaded, shown)
+    if unusual := [key for key, tensor in state.items() if not _is_dense(tensor)]:
         raise InputError(
             f"{shown}: tensors that are sparse, nested, quantized or without values: {', '.join(unusual[:5])}.",
             hint="Save plain dense float tensors.",
@@ -73,37 +70,30 @@ def _is_safetensors(path: Path) -> bool:
     return len(start) == 9 and start[8:] == b"{" and int.from_bytes(start[:8], "little") < 100_000_000
 
 
-def _restricted_load(path: Path) -> Any:
+def _restricted_load(path: Path) -> object:
     # By stream and not by path: given a path, torch takes a name's ending for the format.
     with path.open("rb") as stream:
         return torch.load(stream, map_location="cpu", weights_only=True)
 
 
-def _unwrapped(loaded: Any, shown: str) -> dict[str, Tensor]:
+def _unwrap(loaded: object, shown: str) -> dict[str, Tensor]:
     for _ in range(_DEEPEST):
-        if not isinstance(loaded, Mapping) or _is_state(loaded):
+        if not isinstance(loaded, Mapping):
             break
-        inner = next((loaded[key] for key in _WRAPPERS if isinstance(loaded.get(key), Mapping)), None)
-        if inner is None:
-            break
-        loaded = inner
-    if not isinstance(loaded, Mapping) or not _is_state(loaded):
-        found = f"keys {list(loaded)[:5]}" if isinstance(loaded, Mapping) else type(loaded).__name__
-        raise InputError(
-            f"{shown}: holds no state dict (found {found}).", hint="Expected names of parameters with their tensors."
-        )
-    state = dict(loaded)
-    for prefix in _PREFIXES:
-        if all(key.startswith(prefix) for key in state):
-            state = {key.removeprefix(prefix): tensor for key, tensor in state.items()}
-    return state
+        if loaded and all(isinstance(key, str) and isinstance(item, Tensor) for key, item in loaded.items()):
+            state = dict(loaded)
+            for prefix in _PREFIXES:
+                if all(key.startswith(prefix) for key in state):
+                    state = {key.removeprefix(prefix): tensor for key, tensor in state.items()}
+            return state
+        loaded = next((loaded[key] for key in _WRAPPERS if isinstance(loaded.get(key), Mapping)), loaded)
+    found = f"keys {list(loaded)[:5]}" if isinstance(loaded, Mapping) else type(loaded).__name__
+    raise InputError(
+        f"{shown}: holds no state dict (found {found}).", hint="Expected names of parameters with their tensors."
+    )
 
 
-def _is_state(value: Mapping[Any, Any]) -> bool:
-    return bool(value) and all(isinstance(key, str) and isinstance(item, Tensor) for key, item in value.items())
-
-
-def _is_plain(tensor: Tensor) -> bool:
+def _is_dense(tensor: Tensor) -> bool:
     strided = tensor.layout == torch.strided and not tensor.is_nested
     return strided and not tensor.is_quantized and not tensor.is_meta
 

@@ -4,13 +4,16 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from storage.artifacts import ArtifactStore
 from storage.errors import InputError, StoreError
 from tasks import tensor_files
-from tasks.checkpoint.artifact import WEIGHTS_FILE, find_or_make
+from tasks.checkpoint.artifact import WEIGHTS_FILE, build_blank, find_or_make, load_state
 from tasks.refs import CheckpointRef, DatasetRef
 from tests.tasks.vision_workloads import image_workload
 
@@ -53,13 +56,19 @@ def test_what_is_found_is_held_against_a_model_whose_code_has_changed(
         found_or_made(store, [])
 
 
-def test_a_damaged_file_that_is_found_is_named(tmp_path: Path) -> None:
+@given(cut=st.floats(0, 1, exclude_max=True))
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_file_that_was_cut_off_anywhere_is_named(cut: float, tmp_path: Path) -> None:
     store = ArtifactStore(tmp_path)
     reference = found_or_made(store, [])
     path = store.path(reference.kind, reference.digest) / WEIGHTS_FILE
-    path.write_bytes(path.read_bytes()[:40])
-    with pytest.raises(StoreError, match="damaged"):
+    whole = path.read_bytes()
+    path.write_bytes(whole[: int(cut * len(whole))])
+    with pytest.raises(StoreError, match=r"weights\.safetensors: damaged: .*Remove its folder"):
         found_or_made(store, [])
+    with pytest.raises(StoreError, match=r"weights\.safetensors: damaged: .*Remove its folder"):
+        load_state(reference, store)
+    path.write_bytes(whole)
 
 
 def test_a_full_disk_is_told_as_the_store_tells_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,3 +79,34 @@ def test_a_full_disk_is_told_as_the_store_tells_it(tmp_path: Path, monkeypatch: 
     with pytest.raises(StoreError, match=r"cannot be written: No space left on device\."):
         found_or_made(ArtifactStore(tmp_path), [])
     assert not list((tmp_path / "artifacts").rglob("*.safetensors"))
+
+
+class StochasticDepth(nn.Module):
+    """Asks for values while it is built, which a tensor on the meta device does not have."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rates = torch.linspace(0, 0.1, 4).tolist()
+        self.fc = nn.Linear(3, 2)
+
+
+def test_a_model_is_built_without_memory_for_its_weights() -> None:
+    assert build_blank(lambda: nn.Linear(3, 2)).weight.is_meta
+
+
+def test_a_constructor_that_asks_for_values_is_built_all_the_same_and_draws_nothing() -> None:
+    before = torch.get_rng_state()
+    model = build_blank(StochasticDepth)
+    assert {key: tuple(tensor.shape) for key, tensor in model.state_dict().items()} == {
+        "fc.weight": (2, 3),
+        "fc.bias": (2,),
+    }
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_constructor_that_fails_anywhere_fails_with_its_own_error() -> None:
+    def broken() -> nn.Module:
+        raise ValueError("no such size")
+
+    with pytest.raises(ValueError, match="no such size"):
+        build_blank(broken)

@@ -7,14 +7,18 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torchvision.models import ShuffleNet_V2_X0_5_Weights, shufflenet_v2_x0_5
 
 from storage.artifacts import ArtifactStore
-from storage.errors import ConfigurationError, InputError, StoreError
+from storage.errors import ConfigurationError, InputError
 from tasks.checkpoint import load_state, obtain
-from tasks.prepare import prepare
+from tasks.job import Workspace
 from tasks.refs import DatasetRef
+from tasks.stages import prepare
 from tasks.workload import Workload
+from tasks.workload.checkpoint import TrainedCheckpoint
 from tests.storage.http_server import Site, serving
+from tests.tasks.vision_workloads import image_workload
 from tests.tasks.workloads import workload_of
 
 WORDS = 5
@@ -126,7 +130,7 @@ def test_trained_weights_are_found_again_without_training(store: ArtifactStore, 
         (tmp_path / f"{split}.txt").write_text("some words of a tiny text \n" * 20)
     settings = {"kind": "train", "epochs": 1, "batch_size": 2, "sequence_length": 20}
     workload = workload_of("language-model", {"kind": "text", "uri": str(tmp_path)}, SMALL, settings)
-    dataset = prepare(workload, store)
+    dataset = prepare(Workspace(store), workload)
     told: list[float] = []
     first = obtain(workload, dataset, store, lambda done, total, unit="": told.append(done))
     steps = len(told)
@@ -137,14 +141,15 @@ def test_trained_weights_are_found_again_without_training(store: ArtifactStore, 
 
 
 def test_what_cannot_be_trained_is_a_wrong_configuration(store: ArtifactStore) -> None:
-    workload = workload_of("sequence", {"kind": "random-sequence"}, {"kind": "lstm"}, {"kind": "train"})
-    with pytest.raises(ConfigurationError, match='"train" does not fit purpose "sequence"'):
-        obtain(workload, prepare(workload, store), store)
+    workload = workload_of("sequence", {"kind": "random-sequence"}, {"kind": "lstm"}, {"kind": "seeded"})
+    trained = workload.model_copy(update={"checkpoint": TrainedCheckpoint(kind="train")})
+    with pytest.raises(ConfigurationError, match='"train" does not fit domain "sequence", which trains no models'):
+        obtain(trained, prepare(Workspace(store), workload), store)
 
 
 def test_seeded_lstm_weights_are_those_of_the_recipe(store: ArtifactStore) -> None:
     workload = workload_of("sequence", {"kind": "random-sequence"}, {"kind": "lstm"}, {"kind": "seeded"})
-    found = load_state(obtain(workload, prepare(workload, store), store), store)
+    found = load_state(obtain(workload, prepare(Workspace(store), workload), store), store)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(29592)
         torch.randn(20, 1, 8)
@@ -157,13 +162,13 @@ def test_seeded_lstm_weights_are_those_of_the_recipe(store: ArtifactStore) -> No
 
 def test_seeded_weights_depend_on_the_seed_alone_and_leave_the_generator(store: ArtifactStore) -> None:
     before = torch.random.get_rng_state()
-    one, two = (obtain(language_model({"kind": "seeded", "seed": seed}), DATASET, store) for seed in (1, 2))
+    first, other = (obtain(language_model({"kind": "seeded", "seed": seed}), DATASET, store) for seed in (1, 2))
     again = obtain(language_model({"kind": "seeded", "seed": 1}), DATASET, ArtifactStore(store.root / "other"))
     assert torch.equal(before, torch.random.get_rng_state())
-    assert one == again
-    assert one.digest != two.digest
-    first = load_state(one, store)["encoder.weight"]
-    assert torch.equal(first, load_state(again, ArtifactStore(store.root / "other"))["encoder.weight"])
+    assert first == again
+    assert first.digest != other.digest
+    weight = load_state(first, store)["encoder.weight"]
+    assert torch.equal(weight, load_state(again, ArtifactStore(store.root / "other"))["encoder.weight"])
 
 
 def test_unknown_torchvision_weights_are_a_wrong_configuration(store: ArtifactStore) -> None:
@@ -179,9 +184,19 @@ def test_unknown_torchvision_weights_are_a_wrong_configuration(store: ArtifactSt
             obtain(workload, dataset, store)
 
 
-def test_a_damaged_artifact_is_named(store: ArtifactStore) -> None:
-    checkpoint = obtain(language_model({"kind": "seeded"}), DATASET, store)
-    path = store.path(checkpoint.kind, checkpoint.digest) / "weights.safetensors"
-    path.write_bytes(path.read_bytes()[:50])
-    with pytest.raises(StoreError, match="damaged"):
-        load_state(checkpoint, store)
+def test_published_weights_are_stored_with_the_models_own_keys(
+    store: ArtifactStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    state = shufflenet_v2_x0_5(weights=None).state_dict()
+    folder = tmp_path / "hub" / "checkpoints"
+    folder.mkdir(parents=True)
+    torch.save(state, folder / ShuffleNet_V2_X0_5_Weights.IMAGENET1K_V1.url.rpartition("/")[2])
+    dataset = DatasetRef(kind="images", digest="0" * 64, splits={"test": 1}, classes=1000)
+    workload = image_workload(
+        model={"kind": "torchvision", "name": "shufflenet_v2_x0_5"},
+        checkpoint={"kind": "torchvision-weights", "weights": "ShuffleNet_V2_X0_5_Weights.IMAGENET1K_V1"},
+    )
+    found = load_state(obtain(workload, dataset, store), store)
+    assert found.keys() == state.keys()
+    assert all(torch.equal(found[key], tensor) for key, tensor in state.items())
