@@ -4,8 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from storage.artifacts import ArtifactStore
-from tasks.prepare import prepare
+from tasks.job import Workspace
 from tasks.refs import DatasetRef
+from tasks.stages import prepare
 from tasks.workload import Workload
 
 RENDERED = {
@@ -25,7 +26,7 @@ def image_workload(**sections: Any) -> Workload:
         "schema_version": 1,
         "name": "tiny-images",
         "description": "a few tiny pictures",
-        "purpose": "image-classification",
+        "domain": "image-classification",
         "data": RENDERED,
         "model": {"kind": "factory", "factory": "torch.nn:Identity"},
         "checkpoint": {"kind": "train", "batch_size": 8},
@@ -38,4 +39,4 @@ def image_workload(**sections: Any) -> Workload:
 def rendered(root: Path, **data: Any) -> tuple[DatasetRef, ArtifactStore]:
     """A prepared set of rendered characters."""
     store = ArtifactStore(root)
-    return prepare(image_workload(data={**RENDERED, **data}), store), store
+    return prepare(Workspace(store), image_workload(data={**RENDERED, **data})), store

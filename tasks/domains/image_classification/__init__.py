@@ -42,15 +42,15 @@ class ImageClassification(
             case RenderedCharacters():
                 from tasks.domains.image_classification.rendered import prepare_rendered
 
-                return prepare_rendered(workload, workspace.store, workspace.progress)
+                return prepare_rendered(workload, workspace)
             case ImageFolder():
                 from tasks.domains.image_classification.image_folder import prepare_image_folder
 
-                return prepare_image_folder(workload, workspace.store, workspace.progress)
+                return prepare_image_folder(workload, workspace)
             case TorchvisionDataset():
                 from tasks.domains.image_classification.torchvision_data import prepare_torchvision
 
-                return prepare_torchvision(workload, workspace.store, workspace.progress)
+                return prepare_torchvision(workload, workspace)
 
     def build(self, model: ClassifierSpec, dataset: DatasetRef) -> nn.Module:
         """Build one of torchvision's models, or call the user's factory."""
@@ -62,9 +62,9 @@ class ImageClassification(
         self, workload: ImageWorkload, dataset: DatasetRef, store: ArtifactStore, batch_size: int
     ) -> dict[str, Tensor]:
         """The first images of the test split."""
-        from tasks.domains.image_classification.model import example_images
+        from tasks.domains.image_classification.images import example_images
 
-        return example_images(workload, dataset, store, batch_size)
+        return example_images(dataset, store, batch_size)
 
     def evaluate(self, job: Job[ImageWorkload], call: Call, workspace: Workspace) -> Quality:
         """Top-1 and top-5 accuracy on the test split."""
@@ -84,7 +84,7 @@ class ImageClassification(
         """Train with AdamW under a one-cycle learning rate."""
         from tasks.domains.image_classification.training import train_classifier
 
-        return train_classifier(workload, dataset, workspace.store, workspace.progress)
+        return train_classifier(workload, dataset, workspace)
 
     def fine_tuning(self, job: Job[ImageWorkload], store: ArtifactStore, batch_size: int) -> FineTuning:
         """Cross-entropy on the train split, top-1 on the valid split."""
@@ -93,10 +93,12 @@ class ImageClassification(
         return ImageFineTuning(job, store, batch_size)
 
     def obtain_checkpoint(self, workload: ImageWorkload, dataset: DatasetRef, workspace: Workspace) -> CheckpointRef:
-        """torchvision's published weights."""
-        from tasks.domains.image_classification.published import obtain_published
+        """Load torchvision's published weights."""
+        from tasks.checkpoint.artifact import find_or_make
+        from tasks.domains.image_classification.model import published_weights
 
-        return obtain_published(workload, dataset, workspace.store, workspace.progress)
+        made_from, load = published_weights(workload, dataset)
+        return find_or_make(workload, dataset, workspace.store, made_from, load)
 
     def write_resources(self, job: Job[ImageWorkload], store: ArtifactStore, folder: Path) -> dict[str, str]:
         """Size, channels, normalization and class names."""

@@ -5,103 +5,81 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from storage.errors import MeasurementError
+from tasks.domains.base import Quality
 from tasks.domains.image_classification.images import ImageSplit, load_images
-from tasks.evaluate.outputs import flat_outputs, logits_of, write_outputs
-from tasks.job import Progress, silent
-from tasks.refs import CandidateRef, DatasetRef
-from tasks.results import Evaluation
+from tasks.outputs import Call, tensors_of
 
 if TYPE_CHECKING:
-    from storage.artifacts import ArtifactStore
-    from tasks.workload.workload import Workload
+    from tasks.domains.image_classification.sections import ImageWorkload
+    from tasks.job import Job, Progress, Workspace
 
 _TOP = 5
 
 
-def evaluate_classification(
-    workload: Workload,
-    quantized: CandidateRef,
-    runtime: Runtime,
-    dataset: DatasetRef,
-    store: ArtifactStore,
-    progress: Progress = silent,
-) -> Evaluation:
-    """Accuracy on the test split: ``top1`` and ``top5`` in percent, higher is better.
-
-    Per sample it keeps ``quality`` (100 where the top-1 prediction is right, 0 where it is not) and ``prediction``.
-
-    Raises
-    ------
-    MeasurementError
-        The model gives NaN or infinite logits, fewer logits than there are classes, or logits that are no matrix.
-    """
-    from tasks.models import example_inputs
-    from tasks.quantize import load
-
-    model = load(store.path(quantized.kind, quantized.digest), runtime)
-    split = load_images(dataset, "test", store)
-    try:
-        top = predictions(model, split, workload.evaluate.batch_size, progress)
-    except MeasurementError as error:
-        raise MeasurementError(
-            f'Recipe "{quantized.recipe}" ({runtime}) of workload "{workload.name}": {error.message}', hint=error.hint
-        ) from error
-    right = top == split.labels.unsqueeze(1)
-    samples = {"quality": right[:, 0].float() * 100, "prediction": top[:, 0].contiguous()}
-    metrics = {"top1": samples["quality"].mean().item(), "top5": right.any(dim=1).float().mean().item() * 100}
-    inputs = example_inputs(workload, dataset, store)
-    return Evaluation(
-        recipe=quantized.recipe,
-        runtime=runtime,
-        quality_metric="top1",
-        quality=metrics["top1"],
-        higher_is_better=True,
-        metrics=metrics,
-        mode="plain",
-        samples=len(split),
-        outputs=write_outputs(quantized, runtime, inputs, flat_outputs(model, inputs), samples, store),
-    )
+def evaluate_classifier(job: Job[ImageWorkload], call: Call, workspace: Workspace) -> Quality:
+    """Accuracy on the test split, see :func:`classify`; top-1 is what counts."""
+    split = load_images(job.dataset, "test", workspace.store)
+    metrics, samples = classify(call, split, job.workload.evaluate.batch_size, workspace.progress)
+    return Quality("top1", metrics["top1"], higher_is_better=True, metrics=metrics, samples=samples, count=len(split))
 
 
-def predictions(model: nn.Module, split: ImageSplit, batch_size: int, progress: Progress = silent) -> Tensor:
-    """The most likely classes of every sample, best first.
+def classify(
+    call: Call, split: ImageSplit, batch_size: int, progress: Progress
+) -> tuple[dict[str, float], dict[str, Tensor]]:
+    """Classify a split.
 
     Parameters
     ----------
+    call
+        From float32 [B, 3, H, W] to logits [B, K], or to several tensors with these first.
     batch_size
         Images in memory at a time.
 
     Returns
     -------
-    Tensor
-        int64 [N, min(5, K)].
+    metrics
+        ``top1`` and ``top5`` in percent, higher is better.
+    samples
+        ``quality``: float32 [N], 100 where the top-1 prediction is right, 0 where it is not. ``prediction``: int64 [N].
 
     Raises
     ------
     MeasurementError
-        A logit is NaN or infinite, there are fewer than the highest label needs, or they are no matrix.
+        Logits are NaN or infinite, fewer than there are classes, or not a matrix.
     """
-    model.eval()
-    needed = int(split.labels.max()) + 1
-    chosen: list[Tensor] = []
+    classes = int(split.labels.max()) + 1
+    best: list[Tensor] = []
     done = 0
     with torch.inference_mode():
         for images, _ in split.batches(batch_size):
-            logits = logits_of(model(images))
-            if logits.shape[1] < needed:
-                raise MeasurementError(
-                    f"the model gives {logits.shape[1]} logits for {needed} classes.",
-                    hint="Correct model.num_classes or the factory's arguments.",
-                )
-            if not logits.isfinite().all():
-                raise MeasurementError(
-                    "the model gives logits that are no numbers.",
-                    hint="Exclude the module that overflows (`exclude`) or calibrate on more batches.",
-                )
-            chosen.append(logits.topk(min(_TOP, logits.shape[1]), dim=1).indices)
+            logits = tensors_of(call(images))[0]
+            _check(logits, classes)
+            best.append(logits.topk(min(_TOP, logits.shape[1]), dim=1).indices)
             done += len(images)
             progress(done, len(split), "images")
-    return torch.cat(chosen)
+    predicted = torch.cat(best)
+    right = predicted == split.labels.unsqueeze(1)
+    samples = {"quality": right[:, 0].float() * 100, "prediction": predicted[:, 0].contiguous()}
+    return {"top1": samples["quality"].mean().item(), "top5": right.any(dim=1).float().mean().item() * 100}, samples
+
+
+def _check(logits: Tensor, classes: int) -> None:
+    if logits.dim() != 2:
+        # Labels would broadcast over further axes.
+        raise MeasurementError(
+            f"the model returns logits of shape {list(logits.shape)}, not [images, classes].",
+            hint="Add a Flatten behind the model's last layer.",
+        )
+    if logits.shape[1] < classes:
+        raise MeasurementError(
+            f"the model returns {logits.shape[1]} logits for {classes} classes.",
+            hint="Correct model.num_classes or the factory's arguments.",
+        )
+    if not logits.isfinite().all():
+        raise MeasurementError(
+            "the model returns logits that are NaN or infinite.",
+            hint="Exclude the module that overflows (`exclude`) or calibrate on more batches.",
+        )

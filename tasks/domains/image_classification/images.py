@@ -1,87 +1,67 @@
 """Prepared images: how they lie in the store, and how they are read as normalized batches.
 
 An artifact of kind ``images`` holds, for each split, ``<split>.images.npy`` (uint8 [N, 3, H, W]) and
-``<split>.labels.npy`` (int64 [N]), and once ``images.json`` with class names, normalization and what was left out.
-Images are decoded once, when the artifact is made; normalization to float32 happens batch by batch, so that a data set
-costs its bytes on disk and one batch in memory.
+``<split>.labels.npy`` (int64 [N]), and ``images.json``. Images are decoded once, when the artifact is written;
+normalization to float32 happens batch by batch, so that a data set costs its bytes on disk and one batch in memory.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
+import numpy.typing as npt
 import torch
+from torch import Tensor
 
-from storage.artifacts import ArtifactStore
 from storage.errors import InputError
-from tasks.domains.image_classification.splits import Split
-from tasks.refs import DatasetRef
+from tasks.refs import DatasetRef, Frozen
 
+if TYPE_CHECKING:
+    from storage.artifacts import ArtifactStore
+
+KIND = "images"
 DESCRIPTION = "images.json"
+Split = Literal["train", "calibration", "valid", "test"]
+Pixels = npt.NDArray[np.uint8]
 
 
-@dataclass(frozen=True)
-class Description:
-    """What ``images.json`` says: class names by label, per-channel mean and standard deviation of values in 0…1."""
+class Description(Frozen):
+    """The content of ``images.json``.
+
+    ``classes`` are names by label, ``mean`` and ``std`` normalize each channel's values in 0…1, ``skipped`` names the
+    images that could not be read, and ``duplicates`` counts those that were already there.
+    """
 
     classes: tuple[str, ...]
     mean: tuple[float, ...]
     std: tuple[float, ...]
-
-    def write(self, folder: Path, **further: object) -> None:
-        """Write the file; `further` is kept for people."""
-        content = {"classes": self.classes, "mean": self.mean, "std": self.std, **further}
-        (folder / DESCRIPTION).write_text(json.dumps(content, indent=1), encoding="utf-8")
-
-    @classmethod
-    def read(cls, folder: Path) -> Description:
-        """Read the file of a published artifact."""
-        content = json.loads((folder / DESCRIPTION).read_text(encoding="utf-8"))
-        return cls(tuple(content["classes"]), tuple(content["mean"]), tuple(content["std"]))
+    skipped: tuple[str, ...] = ()
+    duplicates: int = 0
 
 
 @dataclass(frozen=True)
 class ImageSplit:
-    """One split, memory-mapped.
+    """One split, memory-mapped: `images` uint8 [N, 3, H, W], `labels` int64 [N], and how to normalize."""
 
-    Attributes
-    ----------
-    images
-        uint8 [N, 3, H, W].
-    labels
-        int64 [N].
-    mean, std
-        Per-channel normalization of values in 0…1.
-    """
-
-    images: torch.Tensor
-    labels: torch.Tensor
+    images: Tensor
+    labels: Tensor
     mean: tuple[float, ...]
     std: tuple[float, ...]
 
     def __len__(self) -> int:
         return len(self.labels)
 
-    def batches(
-        self, batch_size: int, indices: torch.Tensor | None = None
-    ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Normalized batches in order.
+    def batches(self, batch_size: int, indices: Tensor | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield normalized images, float32 [B, 3, H, W], and labels, int64 [B]; the last batch may be smaller.
 
         Parameters
         ----------
-        batch_size
-            Samples per batch; the last one may be smaller.
         indices
-            int64 [M]: which samples, in which order; every one where left out.
-
-        Yields
-        ------
-        images, labels
-            float32 [B, 3, H, W] and int64 [B].
+            int64 [M]: which samples, in which order; all of them by default.
         """
         order = torch.arange(len(self)) if indices is None else indices
         for start in range(0, len(order), batch_size):
@@ -89,11 +69,17 @@ class ImageSplit:
             yield normalize(self.images[chosen], self.mean, self.std), self.labels[chosen]
 
 
-def normalize(images: torch.Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> torch.Tensor:
+def normalize(images: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
     """Turn uint8 [B, 3, H, W] into float32 of the same shape, ``(value / 255 - mean) / std`` per channel."""
     centre = torch.tensor(mean, dtype=torch.float32).view(1, -1, 1, 1)
     spread = torch.tensor(std, dtype=torch.float32).view(1, -1, 1, 1)
     return images.float().div_(255).sub_(centre).div_(spread)
+
+
+def read_description(dataset: DatasetRef, store: ArtifactStore) -> Description:
+    """Read a data set's ``images.json``."""
+    path = store.path(dataset.kind, dataset.digest) / DESCRIPTION
+    return Description.model_validate_json(path.read_text(encoding="utf-8"))
 
 
 def load_images(dataset: DatasetRef, split: Split, store: ArtifactStore) -> ImageSplit:
@@ -105,37 +91,35 @@ def load_images(dataset: DatasetRef, split: Split, store: ArtifactStore) -> Imag
         The artifact is not in the store.
     """
     folder = store.path(dataset.kind, dataset.digest)
-    description = Description.read(folder)
-    return ImageSplit(
-        images=_mapped(folder / f"{split}.images.npy"),
-        labels=_mapped(folder / f"{split}.labels.npy"),
-        mean=description.mean,
-        std=description.std,
-    )
+    description = read_description(dataset, store)
+    images, labels = (_map(folder / f"{split}.{name}.npy") for name in ("images", "labels"))
+    return ImageSplit(images, labels, description.mean, description.std)
 
 
-def class_names(dataset: DatasetRef, store: ArtifactStore) -> tuple[str, ...]:
-    """Name of each label."""
-    return Description.read(store.path(dataset.kind, dataset.digest)).classes
+def _map(path: Path) -> Tensor:
+    # Copy-on-write: torch has no read-only tensors and warns about read-only arrays; nothing reaches the file.
+    return torch.from_numpy(np.load(path, mmap_mode="c", allow_pickle=False))
+
+
+def example_images(dataset: DatasetRef, store: ArtifactStore, batch_size: int) -> dict[str, Tensor]:
+    """The first images of the test split, repeated where it is smaller: ``images``, float32 [B, 3, H, W]."""
+    split = load_images(dataset, "test", store)
+    images, _ = next(split.batches(batch_size, torch.arange(batch_size) % len(split)))
+    return {"images": images}
 
 
 def training_batches(
     dataset: DatasetRef, store: ArtifactStore, batch_size: int, generator: torch.Generator
-) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """One epoch of the train split: shuffled, each image shifted at random by up to 1/16 of its side.
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield one epoch of the train split as `ImageSplit.batches` does: shuffled, each image shifted at random.
 
-    A shift keeps the label of any picture, a character's too, which a flip does not. A last batch of a single sample
-    is left out: batch normalization cannot train on it.
+    A shift, here by up to 1/16 of the side, keeps the label of any picture, even of a character, which a flip does not.
+    A last batch of a single sample is left out: batch normalization cannot train on it.
 
     Parameters
     ----------
     generator
-        CPU generator of order and shifts; its state moves on, so that every epoch differs.
-
-    Yields
-    ------
-    images, labels
-        float32 [B, 3, H, W] and int64 [B].
+        On the CPU; its state moves on, so that every epoch differs.
 
     Raises
     ------
@@ -146,28 +130,23 @@ def training_batches(
     if min(len(split), batch_size) < 2:
         raise InputError(
             f"{len(split)} training images in batches of {batch_size}: there is no batch of two to train on.",
-            hint="Set batch_size to 2 or more, or give more training images.",
+            hint="Set batch_size to 2 or more, or provide more training images.",
         )
     order = torch.randperm(len(split), generator=generator)
     for images, labels in split.batches(batch_size, order):
         if len(labels) > 1:
-            yield _shifted(images, generator), labels
+            yield _shift(images, generator), labels
 
 
-def _shifted(images: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+def _shift(images: Tensor, generator: torch.Generator) -> Tensor:
     count, _, height, width = images.shape
     rows = _shifted_positions(count, height, generator).view(count, 1, height, 1)
     columns = _shifted_positions(count, width, generator).view(count, 1, 1, width)
     return images.gather(2, rows.expand(images.shape)).gather(3, columns.expand(images.shape))
 
 
-def _shifted_positions(count: int, side: int, generator: torch.Generator) -> torch.Tensor:
+def _shifted_positions(count: int, side: int, generator: torch.Generator) -> Tensor:
     """int64 [count, side]: where each pixel of a shifted line comes from; what enters repeats the edge."""
     reach = side // 16
     shift = torch.randint(-reach, reach + 1, (count, 1), generator=generator)
     return (torch.arange(side) + shift).clamp_(0, side - 1)
-
-
-def _mapped(path: Path) -> torch.Tensor:
-    # Copy-on-write: torch has no read-only tensors and warns about read-only arrays; nothing reaches the file.
-    return torch.from_numpy(np.load(path, mmap_mode="c", allow_pickle=False))

@@ -1,30 +1,30 @@
-"""Image classifiers: torchvision's quantizable models by name, and the user's own by factory."""
+"""Image classifiers: torchvision's quantizable models and published weights by name, and the user's own by factory."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, cast
 
 import torchvision
 from torch import Tensor, nn
-from torchvision.models import quantization
+from torchvision.models import WeightsEnum, get_weight, quantization
 
-from storage.errors import ConfigurationError
+from storage.errors import ConfigurationError, InputError
 from tasks.domains.factory import call_factory
-from tasks.domains.image_classification.images import load_images
-from tasks.domains.image_classification.sections import FactorySpec, TorchvisionSpec
+from tasks.domains.image_classification.sections import ClassifierSpec, FactorySpec, ImageWorkload, TorchvisionWeights
 
 if TYPE_CHECKING:
-    from storage.artifacts import ArtifactStore
     from tasks.refs import DatasetRef
-    from tasks.workload.workload import Workload
+
+State = dict[str, Tensor]
 
 _REGISTERED = "quantized_"
-# GoogLeNet and Inception v3: their auxiliary heads matter only in training and are not quantized, and their published
+# GoogLeNet's and Inception v3's auxiliary heads matter only in training and are not quantized, and their published
 # weights expect images normalized anew, which changes nothing for weights that are trained here.
-_SPECIAL = {
-    "googlenet": {"aux_logits": False, "transform_input": True, "init_weights": True},
-    "inception_v3": {"aux_logits": False, "transform_input": True, "init_weights": True},
-}
+_WITH_HEADS = {"aux_logits": False, "transform_input": True, "init_weights": True}
+_SPECIAL = {"googlenet": _WITH_HEADS, "inception_v3": _WITH_HEADS}
+# Heads that GoogLeNet and Inception v3 use in training only; the models built here do not have them.
+_AUXILIARY = ("aux1.", "aux2.", "AuxLogits.")
 
 
 def model_names() -> list[str]:
@@ -32,7 +32,7 @@ def model_names() -> list[str]:
     return [name.removeprefix(_REGISTERED) for name in torchvision.models.list_models(module=quantization)]
 
 
-def build_vision(spec: Model, dataset: DatasetRef) -> nn.Module:
+def build_vision(spec: ClassifierSpec, dataset: DatasetRef) -> nn.Module:
     """Build the float model in evaluation mode with random weights.
 
     Raises
@@ -41,17 +41,8 @@ def build_vision(spec: Model, dataset: DatasetRef) -> nn.Module:
         torchvision has no quantizable model of that name, the model has fewer outputs than the data set has classes,
         or the factory is wrong.
     """
-    match spec:
-        case TorchvisionSpec():
-            model = _torchvision_model(spec, dataset)
-        case FactorySpec():
-            model = call_factory(spec)
-        case _:
-            raise TypeError(f"{spec.kind} is no kind of image classifier")
-    return model.eval()
-
-
-def _torchvision_model(spec: TorchvisionSpec, dataset: DatasetRef) -> nn.Module:
+    if isinstance(spec, FactorySpec):
+        return call_factory(spec).eval()
     if spec.name not in model_names():
         raise ConfigurationError(
             f'torchvision has no quantizable model "{spec.name}".', hint=f"Expected one of: {', '.join(model_names())}."
@@ -65,18 +56,52 @@ def _torchvision_model(spec: TorchvisionSpec, dataset: DatasetRef) -> nn.Module:
     model: nn.Module = torchvision.models.get_model(
         _REGISTERED + spec.name, weights=None, quantize=False, num_classes=classes, **_SPECIAL.get(spec.name, {})
     )
-    return model
+    return model.eval()
 
 
-def example_images(workload: Workload, dataset: DatasetRef, store: ArtifactStore, batch_size: int) -> dict[str, Tensor]:
-    """The first images of the test split, repeated where it is smaller than the batch.
+def published(name: str) -> WeightsEnum:
+    """Look up an entry of torchvision's by name, ``ResNet18_Weights.IMAGENET1K_V1`` for instance.
 
-    Returns
-    -------
-    dict
-        ``images``: float32 [B, 3, H, W], normalized.
+    Raises
+    ------
+    ConfigurationError
+        There is none, or it is for a model that is already quantized.
     """
-    split = load_images(dataset, "test", store)
-    images, _ = next(split.batches(batch_size))
-    repeats = -(-batch_size // len(images))
-    return {"images": images.repeat(repeats, 1, 1, 1)[:batch_size].contiguous()}
+    try:
+        weights = get_weight(name)
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise ConfigurationError(
+            f'torchvision has no weights "{name}".', hint="Expected a name such as ResNet18_Weights.IMAGENET1K_V1."
+        ) from error
+    if "unquantized" in weights.meta:
+        raise ConfigurationError(
+            f"{name} is already quantized.", hint=f"Use the weights it was made from: {weights.meta['unquantized']}."
+        )
+    return weights
+
+
+def published_weights(workload: ImageWorkload, dataset: DatasetRef) -> tuple[dict[str, object], Callable[[], State]]:
+    """What decides the weights that torchvision publishes as ``checkpoint.weights``, and a function that loads them."""
+    weights = published(cast(TorchvisionWeights, workload.checkpoint).weights)
+    model = workload.model.model_dump(mode="json")
+    return {"model": model, "weights": weights.url, "classes": dataset.classes}, lambda: load_weights(weights)
+
+
+def load_weights(weights: WeightsEnum) -> State:
+    """Load published weights, without auxiliary heads, from torch.hub's folder; they are downloaded on first use.
+
+    Raises
+    ------
+    InputError
+        They cannot be downloaded, or the file is broken.
+    """
+    try:
+        # The file's name carries the first digits of its SHA-256, which torch.hub compares after a download.
+        state = weights.get_state_dict(progress=False, check_hash=True, weights_only=True, map_location="cpu")
+    except Exception as error:  # a file that was cut short makes torch's unpickler fail in any way
+        raise InputError(
+            f"{weights} could not be loaded from {weights.url}: {error}.",
+            hint="Try again with a network; or put the file into the folder checkpoints/ under $TORCH_HOME/hub, or "
+            'fetch it yourself and use checkpoint.kind = "uri".',
+        ) from error
+    return {key: tensor for key, tensor in state.items() if not key.startswith(_AUXILIARY)}

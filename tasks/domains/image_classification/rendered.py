@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from functools import partial
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import PIL
@@ -13,24 +11,23 @@ import torchvision
 from PIL import Image, ImageDraw, ImageFont
 from torchvision.transforms import v2
 
-from storage.artifacts import ArtifactStore, artifact_digest
-from storage.digest import source_digest
 from storage.errors import ConfigurationError
-from tasks.domains.image_classification.images import Description
-from tasks.domains.image_classification.sections import RenderedCharacters
-from tasks.domains.image_classification.splits import FILL_ORDER, Split
-from tasks.domains.image_classification.writer import KIND, ImageWriter, Pixels, find_published, publish
-from tasks.job import Progress, silent
-from tasks.refs import DatasetRef
+from tasks.domains.image_classification.images import Description, Pixels
+from tasks.domains.image_classification.sections import ImageWorkload, RenderedCharacters
+from tasks.domains.image_classification.writer import FILL_ORDER, ImageWriter, find_or_write
+from tasks.sources import code_digest
 from tasks.threads import intra_op_threads
-from tasks.workload.workload import Workload
+
+if TYPE_CHECKING:
+    from tasks.job import Progress, Workspace
+    from tasks.refs import DatasetRef
 
 # Characters are drawn on a larger canvas and made smaller, so that edges stay smooth under the affine map.
 _OVERSAMPLING = 2
-_TELL_EVERY = 64
+_PROGRESS_EVERY = 64
 
 
-def prepare_rendered(workload: Workload, store: ArtifactStore, progress: Progress = silent) -> DatasetRef:
+def prepare_rendered(workload: ImageWorkload, workspace: Workspace) -> DatasetRef:
     """Draw the data set that ``[data]`` describes; the same bytes for the same settings and libraries.
 
     Raises
@@ -47,29 +44,21 @@ def prepare_rendered(workload: Workload, store: ArtifactStore, progress: Progres
     made_from = {
         "data": data.model_dump(mode="json"),
         "libraries": {module.__name__: module.__version__ for module in (PIL, torch, torchvision, np)},
-        "source": source_digest(draw, glyph, _fill, ImageWriter),
+        "code": code_digest(__name__),
     }
-    digest = artifact_digest(KIND, made_from)
-    side = data.image_size
-    # Pictures this small only lose time to a second thread.
-    with intra_op_threads(1):
-        return find_published(store, digest) or publish(
-            store,
-            digest,
-            made_from,
-            Description(classes=tuple(data.characters), mean=(0.5,) * 3, std=(0.25,) * 3),
-            (3, side, side),
-            partial(_fill, data=data, progress=progress),
-        )
+
+    def fill(writer: ImageWriter) -> Description:
+        # Pictures this small only lose time to a second thread.
+        with intra_op_threads(1):
+            draw_splits(writer, data, workspace.progress)
+        return Description(classes=tuple(data.characters), mean=(0.5,) * 3, std=(0.25,) * 3)
+
+    return find_or_write(workspace.store, made_from, (3, data.image_size, data.image_size), fill)
 
 
-def _fill(writer: ImageWriter, data: RenderedCharacters, progress: Progress) -> Sequence[str]:
-    sizes: dict[Split, int] = {
-        "train": data.train,
-        "calibration": data.calibration,
-        "valid": data.valid,
-        "test": data.test,
-    }
+def draw_splits(writer: ImageWriter, data: RenderedCharacters, progress: Progress) -> None:
+    """Draw as many different pictures for each split as `data` asks for, the classes in turn."""
+    sizes = data.model_dump(include={"train", "calibration", "valid", "test"})
     glyphs = [glyph(character, data.image_size) for character in data.characters]
     total = sum(sizes.values())
     done = 0
@@ -80,10 +69,9 @@ def _fill(writer: ImageWriter, data: RenderedCharacters, progress: Progress) -> 
             label = added % len(glyphs)
             added += writer.add(split, draw(glyphs[label], data.image_size, rng), label)
             done += 1
-            if done % _TELL_EVERY == 0:
+            if done % _PROGRESS_EVERY == 0:
                 progress(done, total, "images")
     progress(total, total, "images")
-    return []
 
 
 def glyph(character: str, side: int) -> torch.Tensor:
@@ -105,10 +93,8 @@ def draw(shape: torch.Tensor, side: int, rng: np.random.Generator) -> Pixels:
     ----------
     shape
         float32 [1, S, S] from :func:`glyph`.
-    side
-        Width and height of the result.
     rng
-        Where all chance comes from; torch's global generator is not touched.
+        The only source of randomness; torch's global generator is not touched.
 
     Returns
     -------

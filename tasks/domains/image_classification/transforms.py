@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import struct
 import zlib
-from dataclasses import dataclass
-from typing import IO, Any
+from dataclasses import dataclass, replace
+from typing import IO, cast
 
 import numpy as np
 from PIL import Image
-from torchvision.models import get_weight
 from torchvision.transforms import v2
 
 from storage.errors import ConfigurationError
-from tasks.domains.image_classification.sections import ImageFolder, TorchvisionDataset, TorchvisionWeights
-from tasks.domains.image_classification.writer import Pixels
-from tasks.workload.workload import Workload
+from tasks.domains.image_classification.images import Pixels
+from tasks.domains.image_classification.model import published
+from tasks.domains.image_classification.sections import (
+    ImageFolder,
+    ImageWorkload,
+    TorchvisionDataset,
+    TorchvisionWeights,
+)
 
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 # A few kilobytes may unfold into gigabytes; a 64-megapixel picture is a quarter of a gigabyte while it is resized.
@@ -26,7 +30,7 @@ _DAMAGED = (OSError, SyntaxError, ValueError, EOFError, OverflowError, struct.er
 
 
 class UnreadableError(Exception):
-    """One picture cannot be used; the data set goes on without it."""
+    """A picture cannot be used; the data set goes on without it."""
 
 
 @dataclass(frozen=True)
@@ -38,11 +42,6 @@ class Preprocessing:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     interpolation: str = "bilinear"
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """Of each sample: (3, H, W)."""
-        return 3, self.crop, self.crop
 
     def pixels(self, image: Image.Image) -> Pixels:
         """Bring a picture of any mode and size to RGB, uint8 [3, crop, crop]; a grey one gets three equal channels.
@@ -69,42 +68,39 @@ class Preprocessing:
         return np.asarray(cropped, dtype=np.uint8)
 
 
-def preprocessing(workload: Workload) -> Preprocessing:
+def preprocessing(workload: ImageWorkload) -> Preprocessing:
     """What ``[data.transforms]`` asks for.
 
-    Without a preset, ``crop`` is ``image_size`` and ``resize`` is ``crop`` where they are left out. The preset
-    "weights" takes everything from the published weights of ``[checkpoint]``, except what the file sets itself.
+    ``crop`` defaults to ``image_size`` and ``resize`` to ``crop``. The preset "weights" takes everything from the
+    published weights of ``[checkpoint]``, except for sizes that the file sets itself.
 
     Raises
     ------
     ConfigurationError
-        The preset is asked for and the checkpoint is none of torchvision's, has no such preset, or the crop is larger
-        than what is left after resizing.
+        The preset is asked for and the checkpoint is not one of torchvision's or has no such preset, or the crop is
+        larger than what is left after resizing.
     """
-    data = workload.data
-    if not isinstance(data, ImageFolder | TorchvisionDataset):
-        raise TypeError(f"{data.kind} has no transforms")
+    data = cast(ImageFolder | TorchvisionDataset, workload.data)
     settings = data.transforms
     if settings.preset == "weights":
-        preset = _weights_preset(workload)
-        resize, crop = settings.resize or preset.resize_size[0], settings.crop or preset.crop_size[0]
-        mean, std, interpolation = tuple(preset.mean), tuple(preset.std), preset.interpolation.value
+        chosen = _preset(workload)
     else:
-        crop = settings.crop or data.image_size
-        resize, mean, std, interpolation = settings.resize or crop, settings.mean, settings.std, "bilinear"
-    if crop > resize:
+        side = settings.crop or data.image_size
+        chosen = Preprocessing(side, side, settings.mean, settings.std)
+    chosen = replace(chosen, resize=settings.resize or chosen.resize, crop=settings.crop or chosen.crop)
+    if chosen.crop > chosen.resize:
         raise ConfigurationError(
-            f'Workload "{workload.name}": data.transforms crops {crop} pixels out of {resize}.',
+            f'Workload "{workload.name}": data.transforms crops {chosen.crop} pixels out of {chosen.resize}.',
             hint="Make resize at least as large as crop.",
         )
-    if len(mean) != 3 or len(std) != 3 or min(std) <= 0:
+    if len(chosen.mean) != 3 or len(chosen.std) != 3 or min(chosen.std) <= 0:
         raise ConfigurationError(
             f'Workload "{workload.name}": data.transforms needs three means and three standard deviations above 0.'
         )
-    return Preprocessing(resize, crop, mean, std, interpolation)
+    return chosen
 
 
-def _weights_preset(workload: Workload) -> Any:
+def _preset(workload: ImageWorkload) -> Preprocessing:
     checkpoint = workload.checkpoint
     if not isinstance(checkpoint, TorchvisionWeights):
         raise ConfigurationError(
@@ -112,19 +108,15 @@ def _weights_preset(workload: Workload) -> Any:
             f'"torchvision-weights", and it is "{checkpoint.kind}".',
             hint="Set resize, crop, mean and std in [data.transforms] instead.",
         )
-    try:
-        preset = get_weight(checkpoint.weights).transforms()
-    except (KeyError, ValueError) as error:
-        raise ConfigurationError(
-            f'Workload "{workload.name}": torchvision has no weights "{checkpoint.weights}".',
-            hint="Name them as in ResNet18_Weights.IMAGENET1K_V1.",
-        ) from error
+    preset = published(checkpoint.weights).transforms()
     if not hasattr(preset, "crop_size"):
         raise ConfigurationError(
-            f'Workload "{workload.name}": {checkpoint.weights} is no image classifier.',
+            f'Workload "{workload.name}": {checkpoint.weights} is not an image classifier.',
             hint="Choose weights of a classification model.",
         )
-    return preset
+    return Preprocessing(
+        preset.resize_size[0], preset.crop_size[0], tuple(preset.mean), tuple(preset.std), preset.interpolation.value
+    )
 
 
 def open_image(file: IO[bytes]) -> Image.Image:
@@ -140,8 +132,6 @@ def open_image(file: IO[bytes]) -> Image.Image:
         if image.width * image.height > MAX_PIXELS:
             raise UnreadableError(f"{image.width} x {image.height} is more than {MAX_PIXELS} pixels")
         image.load()
-    except Image.DecompressionBombError as error:
-        raise UnreadableError(str(error)) from error
-    except _DAMAGED as error:
+    except (Image.DecompressionBombError, *_DAMAGED) as error:
         raise UnreadableError(f"{type(error).__name__}: {error}") from error
     return image

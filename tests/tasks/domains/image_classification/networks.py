@@ -14,3 +14,7 @@ def small(classes: int) -> nn.Module:
         nn.Flatten(),
         nn.Linear(24 * 16, classes),
     )
+
+
+#: `small` for three classes, as a workload's ``[model]``.
+SMALL = {"kind": "factory", "factory": f"{__name__}:small", "arguments": {"classes": 3}}

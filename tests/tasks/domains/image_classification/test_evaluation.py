@@ -2,28 +2,24 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch import nn
 
 from storage.errors import MeasurementError, QuantizationError
-from tasks.checkpoint import obtain
-from tasks.domains.image_classification.evaluation import predictions
-from tasks.domains.image_classification.images import ImageSplit
-from tasks.evaluate import compare, evaluate
-from tasks.evaluate.outputs import flat_outputs
-from tasks.models import example_inputs
-from tasks.quantize import quantize
+from tasks.domains.image_classification.evaluation import classify
+from tasks.domains.image_classification.images import ImageSplit, example_images
+from tasks.job import Workspace, silent
+from tasks.stages import build, compare, evaluate, obtain
+from tests.tasks.domains.image_classification.networks import SMALL
 from tests.tasks.vision_workloads import RENDERED, image_workload, rendered
 
 
-class Knowing(nn.Module):
+class Knowing:
     """Reads the class from the first pixel, as far as `classes` goes; `broken` images give NaN."""
 
     def __init__(self, classes: int, broken: int = -1) -> None:
-        super().__init__()
         self.classes, self.broken = classes, broken
         self.largest_batch = 0
 
-    def forward(self, images: torch.Tensor) -> torch.Tensor:
+    def __call__(self, images: torch.Tensor) -> torch.Tensor:
         self.largest_batch = max(self.largest_batch, len(images))
         values = (images[:, 0, 0, 0] * 255).round().long()
         logits = -(values[:, None] - torch.arange(self.classes)).abs().float()
@@ -36,52 +32,53 @@ def split_of(values, labels) -> ImageSplit:
     return ImageSplit(images, torch.tensor(labels), (0.0,) * 3, (1.0,) * 3)
 
 
-def test_predictions_are_the_five_most_likely_classes_best_first():
-    found = predictions(Knowing(9), split_of([0, 4, 8], [0, 4, 8]), 2)
+def test_a_prediction_is_the_most_likely_class_and_top5_counts_the_five_most_likely():
+    metrics, samples = classify(Knowing(9), split_of([0, 4, 4, 4], [0, 4, 6, 7]), 2, silent)
 
-    assert found.shape == (3, 5)
-    assert found[:, 0].tolist() == [0, 4, 8]
-    assert set(found[1].tolist()) == {2, 3, 4, 5, 6}
+    assert samples["prediction"].tolist() == [0, 4, 4, 4]
+    assert samples["quality"].tolist() == [100, 100, 0, 0]
+    assert metrics == {"top1": 50, "top5": 75}
 
 
 def test_few_classes_have_fewer_than_five():
-    assert predictions(Knowing(3), split_of([0, 1], [0, 1]), 8).shape == (2, 3)
+    metrics, _ = classify(Knowing(3), split_of([0, 1], [2, 2]), 8, silent)
+
+    assert metrics == {"top1": 0, "top5": 100}
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 64])
 def test_the_batch_bounds_what_is_in_memory_and_changes_nothing(batch_size):
     model = Knowing(9)
 
-    found = predictions(model, split_of(range(7), range(7)), batch_size)
+    _, samples = classify(model, split_of(range(7), range(7)), batch_size, silent)
 
-    assert found[:, 0].tolist() == list(range(7))
+    assert samples["prediction"].tolist() == list(range(7))
     assert model.largest_batch <= batch_size
 
 
-def test_logits_that_are_no_numbers_fail_the_candidate():
-    with pytest.raises(MeasurementError, match="no numbers"):
-        predictions(Knowing(9, broken=4), split_of(range(7), range(7)), 2)
+def test_progress_counts_the_images():
+    told = []
+
+    classify(Knowing(9), split_of(range(7), range(7)), 3, lambda done, total, unit="": told.append((done, total, unit)))
+
+    assert told == [(3, 7, "images"), (6, 7, "images"), (7, 7, "images")]
 
 
-def test_too_few_logits_are_told():
+def test_logits_that_are_not_finite_fail_the_candidate():
+    with pytest.raises(MeasurementError, match="NaN or infinite"):
+        classify(Knowing(9, broken=4), split_of(range(7), range(7)), 2, silent)
+
+
+def test_too_few_logits_are_reported():
     with pytest.raises(MeasurementError, match="3 logits for 9 classes"):
-        predictions(Knowing(3), split_of([0, 8], [0, 8]), 2)
-
-
-class Returning(nn.Module):
-    """A perfect classifier of two classes whose logits come in some form."""
-
-    def __init__(self, form) -> None:
-        super().__init__()
-        self.inner, self.form = Knowing(2), form
-
-    def forward(self, images: torch.Tensor):
-        return self.form(self.inner(images))
+        classify(Knowing(3), split_of([0, 8], [0, 8]), 2, silent)
 
 
 @pytest.mark.parametrize("form", [lambda logits: (logits, logits.sum()), lambda logits: [logits]])
 def test_the_logits_are_the_first_of_several_outputs(form):
-    assert predictions(Returning(form), split_of([0, 1], [0, 1]), 2)[:, 0].tolist() == [0, 1]
+    _, samples = classify(lambda images: form(Knowing(2)(images)), split_of([0, 1], [0, 1]), 2, silent)
+
+    assert samples["prediction"].tolist() == [0, 1]
 
 
 @pytest.mark.parametrize(
@@ -90,7 +87,7 @@ def test_the_logits_are_the_first_of_several_outputs(form):
 )
 def test_logits_over_which_labels_would_broadcast_are_refused(form, shape):
     with pytest.raises(MeasurementError, match=rf"logits of shape {shape}.*Flatten"):
-        predictions(Returning(form), split_of([0, 1], [0, 1]), 2)
+        classify(lambda images: form(Knowing(2)(images)), split_of([0, 1], [0, 1]), 2, silent)
 
 
 @pytest.mark.parametrize(
@@ -102,11 +99,9 @@ def test_logits_over_which_labels_would_broadcast_are_refused(form, shape):
         (lambda logits: None, "a NoneType"),
     ],
 )
-def test_what_is_no_tensor_is_refused(form, what):
+def test_what_is_not_a_tensor_is_refused(form, what):
     with pytest.raises(QuantizationError, match=rf"returns {what};.*forward return the logits"):
-        predictions(Returning(form), split_of([0, 1], [0, 1]), 2)
-    with pytest.raises(QuantizationError, match=rf"returns {what};"):
-        flat_outputs(Returning(form), {"images": torch.zeros(1, 3, 2, 2)})
+        classify(lambda images: form(Knowing(2)(images)), split_of([0, 1], [0, 1]), 2, silent)
 
 
 @pytest.fixture(scope="module")
@@ -114,25 +109,19 @@ def evaluated(tmp_path_factory):
     """Float and statically quantized small network, evaluated eagerly."""
     workload = image_workload(
         data={**RENDERED, "test": 40},
-        model={
-            "kind": "factory",
-            "factory": "tests.tasks.domains.image_classification.networks:small",
-            "arguments": {"classes": 3},
-        },
+        model=SMALL,
         checkpoint={"kind": "seeded", "seed": 0},
         recipe=[{"name": "float", "method": "none"}, {"name": "static-int8", "method": "static"}],
     )
     dataset, store = rendered(tmp_path_factory.mktemp("store"), test=40)
-    checkpoint = obtain(workload, dataset, store)
-    results = [
-        evaluate(workload, quantize(workload, recipe, dataset, checkpoint, store), "eager", dataset, store)
-        for recipe in workload.recipe
-    ]
-    return workload, dataset, store, results
+    workspace = Workspace(store)
+    job = obtain(workspace, workload, dataset)
+    results = [evaluate(workspace, job, build(workspace, job, recipe, "eager")) for recipe in workload.recipe]
+    return dataset, store, results
 
 
 def test_top1_is_the_mean_of_the_samples_and_top5_of_three_classes_is_all(evaluated):
-    _, _, store, results = evaluated
+    _, store, results = evaluated
 
     for result in results:
         samples = load_file(store.path("outputs", result.outputs.digest) / "samples.safetensors")
@@ -144,18 +133,18 @@ def test_top1_is_the_mean_of_the_samples_and_top5_of_three_classes_is_all(evalua
 
 
 def test_the_golden_input_is_what_is_timed(evaluated):
-    workload, dataset, store, results = evaluated
+    dataset, store, results = evaluated
 
     golden = load_file(store.path("outputs", results[0].outputs.digest) / "golden.safetensors")
 
-    assert torch.equal(golden["input.images"], example_inputs(workload, dataset, store)["images"])
+    assert torch.equal(golden["input.images"], example_images(dataset, store, 1)["images"])
     assert golden["output.0"].shape == (1, 3)
 
 
 def test_float_and_int8_are_compared_on_the_same_images(evaluated):
-    _, _, store, (before, after) = evaluated
+    _, store, (before, after) = evaluated
 
-    comparison = compare(before, after, store)
+    [comparison] = compare(Workspace(store), before, [after])
 
     assert comparison.quality_difference == pytest.approx(after.quality - before.quality)
     assert comparison.quality_difference_low <= comparison.quality_difference <= comparison.quality_difference_high
@@ -163,9 +152,9 @@ def test_float_and_int8_are_compared_on_the_same_images(evaluated):
 
 
 def test_a_candidate_differs_from_itself_by_nothing(evaluated):
-    _, _, store, (before, _) = evaluated
+    _, store, (before, _) = evaluated
 
-    comparison = compare(before, before, store)
+    [comparison] = compare(Workspace(store), before, [before])
 
     assert (comparison.quality_difference_low, comparison.quality_difference_high) == (0, 0)
     assert comparison.agreement == 1

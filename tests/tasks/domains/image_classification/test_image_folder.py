@@ -9,11 +9,12 @@ import torch
 from PIL import Image
 
 from storage.artifacts import ArtifactStore
-from storage.errors import ConfigurationError, InputError
+from storage.errors import InputError
 from tasks.domains.image_classification import transforms
 from tasks.domains.image_classification.image_folder import find_layout
-from tasks.domains.image_classification.images import class_names, load_images
-from tasks.prepare import prepare
+from tasks.domains.image_classification.images import load_images, read_description
+from tasks.job import Workspace
+from tasks.stages import prepare
 from tests.tasks.vision_workloads import image_workload
 
 SPLITS = ("train", "calibration", "valid", "test")
@@ -32,7 +33,7 @@ def pictures(folder: Path, classes=("cat", "dog"), each=20, seed=0) -> Path:
 
 def prepared(uri, store, **data):
     settings = {"kind": "image-folder", "uri": str(uri), "image_size": 8, "calibration": 6, **data}
-    return prepare(image_workload(data=settings), store)
+    return prepare(Workspace(store), image_workload(data=settings))
 
 
 def digests(dataset, store):
@@ -51,7 +52,7 @@ def test_one_folder_per_class_is_split_in_proportion_and_without_overlap(tmp_pat
     dataset = prepared(pictures(tmp_path / "pets"), store)
 
     assert dataset.splits == {"test": 8, "valid": 4, "calibration": 6, "train": 22}
-    assert class_names(dataset, store) == ("cat", "dog")
+    assert read_description(dataset, store).classes == ("cat", "dog")
     every = [digest for split in digests(dataset, store).values() for digest in split]
     assert len(set(every)) == 40
     assert load_images(dataset, "test", store).labels.bincount().tolist() == [4, 4]
@@ -119,8 +120,8 @@ def test_an_archive_gives_the_same_images_as_its_folder(tmp_path, store, kind):
 
     assert from_archive.splits == from_folder.splits
     for split in SPLITS:
-        one, two = load_images(from_archive, split, store), load_images(from_folder, split, store)
-        assert torch.equal(one.images, two.images)
+        archived, plain = (load_images(dataset, split, store) for dataset in (from_archive, from_folder))
+        assert torch.equal(archived.images, plain.images)
 
 
 def test_an_image_that_was_replaced_makes_a_new_data_set(tmp_path, store):
@@ -183,32 +184,6 @@ def test_transforms_resize_the_shorter_side_and_keep_the_middle(tmp_path, store)
     assert 0 <= images.min() <= images.max() <= 1
 
 
-def test_the_weights_own_preset_decides_size_and_normalization(tmp_path, store):
-    data = {"kind": "image-folder", "uri": str(tmp_path), "transforms": {"preset": "weights"}}
-    checkpoint = {"kind": "torchvision-weights", "weights": "EfficientNet_B0_Weights.IMAGENET1K_V1"}
-
-    chosen = transforms.preprocessing(image_workload(data=data, checkpoint=checkpoint))
-
-    assert (chosen.resize, chosen.crop, chosen.interpolation) == (256, 224, "bicubic")
-    assert chosen.mean == (0.485, 0.456, 0.406)
-
-
-@pytest.mark.parametrize(
-    ("settings", "checkpoint", "message"),
-    [
-        ({"preset": "weights"}, {"kind": "train"}, "needs checkpoint.kind"),
-        ({"preset": "weights"}, {"kind": "torchvision-weights", "weights": "Nothing.V1"}, "no weights"),
-        ({"resize": 8, "crop": 9}, {"kind": "train"}, "crops 9 pixels out of 8"),
-        ({"mean": [0.5]}, {"kind": "train"}, "three means"),
-    ],
-)
-def test_transforms_that_cannot_be_are_refused(tmp_path, settings, checkpoint, message):
-    data = {"kind": "image-folder", "uri": str(tmp_path), "transforms": settings}
-
-    with pytest.raises(ConfigurationError, match=message):
-        transforms.preprocessing(image_workload(data=data, checkpoint=checkpoint))
-
-
 def test_a_folder_without_classes_is_refused_with_the_layouts(tmp_path):
     pictures(tmp_path / "pets", classes=("cat",))
 
@@ -233,19 +208,3 @@ def test_a_picture_too_long_and_thin_to_be_resized_is_left_out(tmp_path, store):
     assert sum(dataset.splits.values()) == 40
     with pytest.raises(InputError, match=r"line\.png \(200000 x 1, resized to 32, is more than"):
         prepared(folder, store, image_size=32, max_corrupt_share=0)
-
-
-def test_a_thin_picture_whose_resized_size_is_small_is_kept():
-    geometry = transforms.Preprocessing(8, 8, (0.5,) * 3, (0.5,) * 3)
-
-    assert geometry.pixels(Image.new("L", (1, 3000))).shape == (3, 8, 8)
-
-
-def test_a_picture_that_is_found_damaged_only_once_it_is_converted_is_unreadable(tmp_path):
-    path = tmp_path / "cut.png"
-    Image.effect_noise((64, 64), 50).save(path)
-    path.write_bytes(path.read_bytes()[:500])
-    geometry = transforms.Preprocessing(8, 8, (0.5,) * 3, (0.5,) * 3)
-
-    with pytest.raises(transforms.UnreadableError, match="OSError"):
-        geometry.pixels(Image.open(path))

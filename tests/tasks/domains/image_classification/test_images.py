@@ -1,12 +1,22 @@
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
 
 from storage.artifacts import ArtifactStore
 from storage.errors import InputError, StoreError
-from tasks.domains.image_classification.images import Description, ImageSplit, load_images, normalize, training_batches
-from tasks.domains.image_classification.splits import FILL_ORDER
-from tasks.domains.image_classification.writer import image_writer, publish
+from tasks.domains.image_classification.images import (
+    Description,
+    ImageSplit,
+    example_images,
+    load_images,
+    normalize,
+    read_description,
+    training_batches,
+)
+from tasks.domains.image_classification.writer import FILL_ORDER, find_or_write
+from tasks.refs import DatasetRef
 from tests.tasks.vision_workloads import rendered
 
 SHAPE = (3, 4, 5)
@@ -16,7 +26,7 @@ def picture(value: int) -> np.ndarray:
     return np.full(SHAPE, value, dtype=np.uint8)
 
 
-def planted(root, train=5):
+def planted(root: Path, train=5) -> tuple[DatasetRef, ArtifactStore]:
     """`train` training pictures whose value is their label, and one picture in every other split."""
 
     def fill(writer):
@@ -24,11 +34,10 @@ def planted(root, train=5):
             writer.add("train", picture(label), label)
         for offset, split in enumerate(FILL_ORDER[:3]):
             writer.add(split, picture(200 + offset), 0)
-        return ["broken.png"]
+        return Description(classes=("a", "b"), mean=(0.5,) * 3, std=(0.25,) * 3, skipped=("broken.png",))
 
     store = ArtifactStore(root)
-    description = Description(classes=("a", "b"), mean=(0.5,) * 3, std=(0.25,) * 3)
-    return publish(store, "0" * 64, {}, description, SHAPE, fill), store
+    return find_or_write(store, {}, SHAPE, fill), store
 
 
 def test_what_was_written_is_read_back_mapped_and_in_order(tmp_path):
@@ -40,7 +49,8 @@ def test_what_was_written_is_read_back_mapped_and_in_order(tmp_path):
     assert split.images.shape == (5, *SHAPE)
     assert split.images[:, 0, 0, 0].tolist() == split.labels.tolist() == [0, 1, 2, 3, 4]
     assert dataset.splits == {"test": 1, "valid": 1, "calibration": 1, "train": 5}
-    assert dataset.skipped == 1
+    assert (dataset.classes, dataset.skipped) == (2, 1)
+    assert read_description(dataset, store).skipped == ("broken.png",)
 
 
 def test_writing_into_what_was_read_does_not_reach_the_store(tmp_path):
@@ -77,31 +87,6 @@ def test_indices_choose_and_order_the_samples(tmp_path):
 
     assert labels.tolist() == [3, 1]
     assert torch.allclose(images[:, 0, 0, 0], (torch.tensor([3, 1]) / 255 - 0.5) / 0.25)
-
-
-def test_a_picture_that_occurs_again_is_left_out_whichever_split_it_is_for(tmp_path):
-    with image_writer(tmp_path, SHAPE) as writer:
-        assert writer.add("test", picture(1), 0)
-        assert not writer.add("train", picture(1), 0)
-        assert not writer.add("test", picture(1), 0)
-
-    assert writer.duplicates == 2
-    assert writer.counts() == {"test": 1, "valid": 0, "calibration": 0, "train": 0}
-
-
-def test_pixels_of_another_shape_are_refused(tmp_path):
-    with image_writer(tmp_path, SHAPE) as writer, pytest.raises(ValueError, match="expected uint8"):
-        writer.add("test", np.zeros((3, 9, 9), dtype=np.uint8), 0)
-
-
-def test_an_empty_split_is_refused_and_nothing_is_published(tmp_path):
-    store = ArtifactStore(tmp_path)
-    description = Description(classes=("a", "b"), mean=(0.5,) * 3, std=(0.25,) * 3)
-
-    with pytest.raises(InputError, match="no image for: valid, calibration, train"):
-        publish(store, "1" * 64, {}, description, SHAPE, lambda writer: [str(writer.add("test", picture(1), 0))])
-
-    assert store.find("images", "1" * 64) is None
 
 
 def test_a_data_set_that_is_gone_is_named(tmp_path):
@@ -160,3 +145,16 @@ def test_a_split_knows_its_length():
     split = ImageSplit(images, labels, (0,) * 3, (1,) * 3)
 
     assert len(split) == 2
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, 40])
+def test_example_images_are_the_first_of_the_test_split_repeated_if_need_be(tmp_path, batch_size):
+    dataset, store = rendered(tmp_path)
+
+    examples = example_images(dataset, store, batch_size)
+
+    assert list(examples) == ["images"]
+    assert examples["images"].shape == (batch_size, 3, 16, 16)
+    assert examples["images"].is_contiguous()
+    if batch_size == 40:
+        assert torch.equal(examples["images"][0], examples["images"][18])

@@ -1,14 +1,16 @@
+import io
+
 import pytest
 import torch
 from torch import nn
+from torchvision.models import GoogLeNet_Weights, ResNet18_Weights, googlenet, resnet18
 
-from storage.errors import ConfigurationError
-from tasks.domains.image_classification.model import build_vision, model_names
+from storage.errors import ConfigurationError, InputError
+from tasks.domains.image_classification.model import build_vision, load_weights, model_names, published
 from tasks.domains.image_classification.sections import TorchvisionSpec
-from tasks.domains.sequence import LstmSpec
-from tasks.models import build, example_inputs
 from tasks.refs import DatasetRef
-from tests.tasks.vision_workloads import image_workload, rendered
+
+RESNET = ResNet18_Weights.IMAGENET1K_V1
 
 
 def dataset_of(classes: int) -> DatasetRef:
@@ -56,22 +58,77 @@ def test_more_outputs_than_classes_are_allowed_and_fewer_refused():
 
 def test_an_unknown_model_is_refused_with_the_names_there_are():
     with pytest.raises(ConfigurationError, match=r'no quantizable model "resnet19".*resnet18'):
-        build(spec("resnet19"), dataset_of(7))
+        build_vision(spec("resnet19"), dataset_of(7))
 
 
-def test_another_kind_of_model_is_a_defect():
-    with pytest.raises(TypeError, match="lstm"):
-        build_vision(LstmSpec(kind="lstm"), dataset_of(7))
+@pytest.fixture
+def checkpoints(tmp_path, monkeypatch):
+    """torch.hub's folder of downloaded files, empty."""
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+    folder = tmp_path / "hub" / "checkpoints"
+    folder.mkdir(parents=True)
+    return folder
 
 
-@pytest.mark.parametrize("batch_size", [1, 4, 40])
-def test_example_images_are_the_first_of_the_test_split_repeated_if_need_be(tmp_path, batch_size):
-    dataset, store = rendered(tmp_path)
+def place(folder, weights, state):
+    torch.save(state, folder / weights.url.rpartition("/")[2])
 
-    examples = example_inputs(image_workload(), dataset, store, batch_size=batch_size)
 
-    assert list(examples) == ["images"]
-    assert examples["images"].shape == (batch_size, 3, 16, 16)
-    assert examples["images"].is_contiguous()
-    if batch_size == 40:
-        assert torch.equal(examples["images"][0], examples["images"][18])
+def test_weights_that_lie_in_torch_hubs_folder_are_read_and_fit_the_model(checkpoints):
+    state = resnet18(weights=None).state_dict()
+    place(checkpoints, RESNET, state)
+
+    found = load_weights(RESNET)
+
+    model = build_vision(spec("resnet18"), dataset_of(1000))
+    assert model.load_state_dict(found).missing_keys == []
+    assert torch.equal(found["fc.weight"], state["fc.weight"])
+
+
+def test_auxiliary_heads_are_left_out(checkpoints):
+    place(
+        checkpoints,
+        GoogLeNet_Weights.IMAGENET1K_V1,
+        googlenet(weights=None, aux_logits=True, init_weights=False).state_dict(),
+    )
+
+    found = load_weights(GoogLeNet_Weights.IMAGENET1K_V1)
+
+    model = build_vision(spec("googlenet"), dataset_of(1000))
+    assert found.keys() == model.state_dict().keys()
+
+
+def test_a_broken_file_is_refused_with_its_address(checkpoints):
+    (checkpoints / RESNET.url.rpartition("/")[2]).write_bytes(b"half a file")
+
+    with pytest.raises(InputError, match=r"resnet18-f37072fd\.pth"):
+        load_weights(RESNET)
+
+
+def test_a_file_that_would_run_code_is_not_unpickled(checkpoints):
+    place(checkpoints, RESNET, {"fc.weight": print})
+
+    with pytest.raises(InputError, match="could not be loaded"):
+        load_weights(RESNET)
+
+
+@pytest.mark.parametrize("name", ["ResNet18_Weights.NOTHING", "Nothing_Weights.V1", "resnet18", "a.b.c"])
+def test_unknown_names_are_refused(name):
+    with pytest.raises(ConfigurationError, match="no weights"):
+        published(name)
+
+
+def test_weights_of_a_quantized_model_are_refused():
+    with pytest.raises(ConfigurationError, match="already quantized"):
+        published("ResNet18_QuantizedWeights.IMAGENET1K_FBGEMM_V1")
+
+
+@pytest.mark.parametrize("size", [20, 28, 49, 120, 200])
+def test_a_file_of_the_old_format_that_was_cut_off_is_refused_with_its_address(size, checkpoints):
+    stream = io.BytesIO()
+    torch.save({"w": torch.zeros(100)}, stream, _use_new_zipfile_serialization=False)
+    name = RESNET.url.rpartition("/")[2]
+    (checkpoints / name).write_bytes(stream.getvalue()[:size])
+
+    with pytest.raises(InputError, match=r"resnet18-f37072fd\.pth"):
+        load_weights(RESNET)

@@ -9,8 +9,9 @@ import torchvision
 from storage.artifacts import ArtifactStore
 from storage.errors import ConfigurationError, InputError
 from tasks.domains.image_classification import torchvision_data
-from tasks.domains.image_classification.images import class_names, load_images
-from tasks.prepare import prepare
+from tasks.domains.image_classification.images import load_images, read_description
+from tasks.job import Workspace
+from tasks.stages import prepare
 from tests.tasks.vision_workloads import image_workload
 
 
@@ -30,14 +31,14 @@ def fashion(root: Path, train=40, test=12) -> Path:
 def prepared(tmp_path, **data):
     settings = {"kind": "torchvision", "root": str(tmp_path), "image_size": 28, "calibration": 10, **data}
     store = ArtifactStore(tmp_path / "store")
-    return prepare(image_workload(data=settings), store), store
+    return prepare(Workspace(store), image_workload(data=settings)), store
 
 
 def test_a_grey_data_set_keeps_its_own_test_part_and_becomes_rgb(tmp_path):
     dataset, store = prepared(fashion(tmp_path), name="FashionMNIST")
 
     assert dataset.splits == {"test": 12, "valid": 4, "calibration": 10, "train": 26}
-    assert class_names(dataset, store)[:2] == ("T-shirt/top", "Trouser")
+    assert read_description(dataset, store).classes[:2] == ("T-shirt/top", "Trouser")
     images = load_images(dataset, "test", store).images
     original = torchvision.datasets.FashionMNIST(tmp_path, train=False).data
     assert {image[0].numpy().tobytes() for image in images} == {image.numpy().tobytes() for image in original}

@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.domains.image_classification.splits import stratified_order
+from tasks.domains.image_classification.pictures import stratified_order
 
 labels = st.lists(st.integers(0, 4), min_size=1, max_size=200)
 
