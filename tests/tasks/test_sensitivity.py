@@ -7,18 +7,17 @@ import torch
 
 from storage.artifacts import ArtifactStore
 from storage.errors import ConfigurationError
-from tasks.checkpoint import obtain
-from tasks.prepare import prepare
-from tasks.refs import CheckpointRef, DatasetRef
+from tasks.job import Job, Workspace
 from tasks.sensitivity import keep_effects, sensitivity, study
 from tasks.workload import Workload
+from tests.tasks.pipeline import job_of
 from tests.tasks.quantize.conftest import IMAGES
 
 EVERY = {"m0", "m3", "m5", "m9", "m11"}
 RECIPES = [
     {"name": "float", "method": "none"},
-    {"name": "eager", "method": "static", "flow": "eager", "calibration_batches": 2, "calibration_batch_size": 8},
-    {"name": "fx", "method": "static", "flow": "fx", "calibration_batches": 2, "calibration_batch_size": 8},
+    {"name": "eager", "method": "static", "graph": "eager", "calibration_batches": 2, "calibration_batch_size": 8},
+    {"name": "fx", "method": "static", "graph": "fx", "calibration_batches": 2, "calibration_batch_size": 8},
     {
         "name": "qnnpack",
         "method": "static",
@@ -29,15 +28,14 @@ RECIPES = [
     },
     {"name": "dynamic", "method": "dynamic", "modules": ["Linear"]},
 ]
-Made = tuple[Workload, DatasetRef, CheckpointRef, ArtifactStore]
+Made = tuple[Job[Workload], Workspace]
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     store = ArtifactStore(Path(tmp_path_factory.mktemp("sensitivity")))
     workload = Workload.model_validate({**IMAGES, "recipe": RECIPES})
-    dataset = prepare(workload, store)
-    return workload, dataset, obtain(workload, dataset, store), store
+    return job_of(workload, store), Workspace(store)
 
 
 @pytest.mark.parametrize(
@@ -45,8 +43,8 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     [("eager", EVERY), ("fx", EVERY), ("qnnpack", EVERY), ("dynamic", {"m9", "m11"})],
 )
 def test_every_quantized_layer_is_ranked_the_worst_first(made: Made, recipe: str, modules: set[str]) -> None:
-    workload, dataset, checkpoint, store = made
-    ranking = sensitivity(workload, workload.recipe_named(recipe), dataset, checkpoint, store)
+    job, workspace = made
+    ranking = sensitivity(job, job.workload.recipe_named(recipe), workspace)
     assert {layer.module for layer in ranking} == modules
     assert [layer.rank for layer in ranking] == list(range(1, len(modules) + 1))
     levels = [layer.sqnr_db for layer in ranking]
@@ -55,10 +53,10 @@ def test_every_quantized_layer_is_ranked_the_worst_first(made: Made, recipe: str
 
 
 def test_keeping_layers_float_costs_size_and_all_of_them_gives_the_float_quality(made: Made) -> None:
-    workload, dataset, checkpoint, store = made
-    recipe = workload.recipe_named("eager")
-    ranking = sensitivity(workload, recipe, dataset, checkpoint, store)
-    none, one, every = keep_effects(workload, recipe, ranking, (0, 1, 5, 99), dataset, checkpoint, store)
+    job, workspace = made
+    recipe = job.workload.recipe_named("eager")
+    ranking = sensitivity(job, recipe, workspace)
+    none, one, every = keep_effects(job, recipe, ranking, (0, 1, 5, 99), workspace)
     assert (none.kept, one.kept, every.kept) == (0, 1, 5)
     assert one.modules == (ranking[0].module,)
     assert none.size_bytes < every.size_bytes
@@ -66,9 +64,9 @@ def test_keeping_layers_float_costs_size_and_all_of_them_gives_the_float_quality
 
 
 def test_a_float_recipe_has_no_sensitivity(made: Made) -> None:
-    workload, dataset, checkpoint, store = made
+    job, workspace = made
     with pytest.raises(ConfigurationError, match="does not quantize"):
-        sensitivity(workload, workload.recipe_named("float"), dataset, checkpoint, store)
+        sensitivity(job, job.workload.recipe_named("float"), workspace)
 
 
 def test_a_layer_with_a_coarse_weight_ranks_first(made: Made) -> None:
@@ -99,19 +97,18 @@ def test_recurrent_layers_are_ranked_as_well(tmp_path: Path) -> None:
             "benchmark": {"baseline": "float/eager"},
         }
     )
-    dataset = prepare(workload, store)
-    checkpoint = obtain(workload, dataset, store)
-    (layer,) = sensitivity(workload, workload.recipe_named("int8"), dataset, checkpoint, store)
+    job, workspace = job_of(workload, store), Workspace(store)
+    (layer,) = sensitivity(job, job.workload.recipe_named("int8"), workspace)
     assert layer.type == "LSTM"
     # The only layer there is: keeping it float leaves nothing to quantize.
-    (studied,) = study(workload, workload.recipe_named("int8"), dataset, checkpoint, store)
+    (studied,) = study(job, job.workload.recipe_named("int8"), workspace)
     assert studied.kept_float_quality == 0
     assert 15 < layer.sqnr_db < 80
 
 
 def test_a_study_says_what_keeping_the_worst_layers_gives_back(made: Made) -> None:
-    workload, dataset, checkpoint, store = made
-    layers = study(workload, workload.recipe_named("eager"), dataset, checkpoint, store)
+    job, workspace = made
+    layers = study(job, job.workload.recipe_named("eager"), workspace)
     assert [layer.rank for layer in layers if layer.kept_float_quality is not None] == [1, 2, 4]
     assert len(layers) == 5
 
@@ -136,24 +133,23 @@ def test_an_embedding_is_ranked_and_can_be_kept_float_like_other_layers(tmp_path
             ],
         }
     )
-    dataset = prepare(workload, store)
-    checkpoint = obtain(workload, dataset, store)
-    recipe = workload.recipe_named("embedding")
-    ranking = sensitivity(workload, recipe, dataset, checkpoint, store)
+    job, workspace = job_of(workload, store), Workspace(store)
+    recipe = job.workload.recipe_named("embedding")
+    ranking = sensitivity(job, recipe, workspace)
     assert {layer.type for layer in ranking} == {"Embedding", "LSTM", "Linear"}
     # Whichever layers come first, the others can be quantized without them.
     for order in (ranking, ranking[::-1]):
-        effects = keep_effects(workload, recipe, order, (1, 2, 3), dataset, checkpoint, store)
+        effects = keep_effects(job, recipe, order, (1, 2, 3), workspace)
         assert [effect.kept for effect in effects] == [1, 2, 3]
         assert effects[-1].quality == effects[-1].float_quality
         assert len({effect.size_bytes for effect in effects}) == 3
 
 
 def test_only_what_has_a_rank_kept_float_is_not_all_float(made: Made) -> None:
-    workload, dataset, checkpoint, store = made
-    recipe = workload.recipe_named("dynamic")
-    ranking = sensitivity(workload, recipe, dataset, checkpoint, store)
-    (first,) = keep_effects(workload, recipe, ranking[:1], (1,), dataset, checkpoint, store)
-    every = keep_effects(workload, recipe, ranking, (2,), dataset, checkpoint, store)[0]
+    job, workspace = made
+    recipe = job.workload.recipe_named("dynamic")
+    ranking = sensitivity(job, recipe, workspace)
+    (first,) = keep_effects(job, recipe, ranking[:1], (1,), workspace)
+    every = keep_effects(job, recipe, ranking, (2,), workspace)[0]
     # So small a layer is smaller float.
     assert first.size_bytes != every.size_bytes

@@ -13,11 +13,14 @@ import pytest
 
 from storage.artifacts import ArtifactStore
 from storage.bundles import BundleStore
-from tasks.bundle import BundleRef, package
-from tasks.gate import judge
-from tasks.refs import CandidateRef, CheckpointRef, DatasetRef
+from tasks.bundle.manifest import Provenance
+from tasks.bundle.package import BundleRef, package
+from tasks.gate import GateDecision, judge
+from tasks.job import Job, Workspace
+from tasks.refs import CandidateRef
 from tasks.results import Evaluation
 from tasks.workload.workload import Workload
+from tests.tasks.pipeline import build, evaluate, job_of
 
 NIGHT = date(2026, 11, 21)
 
@@ -26,10 +29,8 @@ NIGHT = date(2026, 11, 21)
 class Made:
     """The results of the stages before packaging."""
 
-    workload: Workload
-    dataset: DatasetRef
-    checkpoint: CheckpointRef
-    quantized: CandidateRef
+    job: Job[Workload]
+    candidate: CandidateRef
     evaluation: Evaluation
     store: ArtifactStore
 
@@ -37,9 +38,9 @@ class Made:
         row = {
             "run_id": "r1",
             "night": NIGHT,
-            "workload": self.workload.name,
-            "recipe": self.quantized.recipe,
-            "runtime": "eager",
+            "workload": self.job.workload.name,
+            "recipe": self.candidate.recipe,
+            "runtime": self.candidate.runtime,
             "setting": "primary",
             "attempt": 1,
             "threads": 1,
@@ -52,60 +53,62 @@ class Made:
             "higher_is_better": False,
             "quality_difference": self.evaluation.quality,
             "metrics": sorted(self.evaluation.metrics.items()),
-            "size_bytes": self.quantized.size_bytes["eager"],
+            "size_bytes": self.candidate.size_bytes,
             "latency_s": 1e-3,
             "speedup": 1.5,
             "speedup_low": 1.4,
             "speedup_high": 1.6,
             "block_s": [1e-3, 1e-3],
-            "artifact_digest": self.quantized.digest,
+            "artifact_digest": self.candidate.digest,
         }
         return [row | changes]
 
-    def package(self, bundles: BundleStore, *, night: date = NIGHT, run_id: str = "r1", **changes: Any) -> BundleRef:
-        rows = self.rows()
+    def decision(self) -> GateDecision:
+        return judge(self.job.workload, self.rows())[0]
+
+    def provenance(self, **changes: Any) -> Provenance:
         given = {
-            "workload": self.workload,
-            "quantized": self.quantized,
+            "job": self.job,
+            "candidate": self.candidate,
             "evaluation": self.evaluation,
-            "decision": judge(self.workload, rows)[0],
-            "measurements": rows,
-            "dataset": self.dataset,
-            "checkpoint": self.checkpoint,
-            "store": self.store,
-            "bundles": bundles,
+            "decision": self.decision(),
+            "measurements": self.rows(),
+            "night": NIGHT,
+            "run_id": "r1",
         }
-        return package(**(given | changes), night=night, run_id=run_id)
+        return Provenance(**(given | changes))
+
+    def package(self, bundles: BundleStore, *, key: str | None = None, **changes: Any) -> BundleRef:
+        return package(self.provenance(**changes), Workspace(self.store), key=key, bundles=bundles)
 
 
 def make(folder: Path, *, seed: int = 29592) -> Made:
-    from tasks.checkpoint import obtain
-    from tasks.evaluate import evaluate
-    from tasks.prepare import prepare
-    from tasks.quantize import quantize
-
     workload = Workload.model_validate(
         {
             "schema_version": 1,
             "name": "tiny",
             "description": "A tiny LSTM",
-            "purpose": "sequence",
+            "domain": "sequence",
             "licence": "Apache-2.0",
             "data": {"kind": "random-sequence", "length": 4},
             "model": {"kind": "lstm", "dimension": 4},
             "checkpoint": {"kind": "seeded", "seed": seed},
             "recipe": [
                 {"name": "float", "method": "none"},
-                {"name": "int8", "method": "dynamic", "modules": ["LSTM"], "engine": "qnnpack"},
+                {
+                    "name": "int8",
+                    "method": "dynamic",
+                    "modules": ["LSTM"],
+                    "engine": "qnnpack",
+                    "runtimes": ["torchscript"],
+                },
             ],
         }
     )
     store = ArtifactStore(folder)
-    dataset = prepare(workload, store)
-    checkpoint = obtain(workload, dataset, store)
-    quantized = quantize(workload, workload.recipe_named("int8"), dataset, checkpoint, store)
-    evaluation = evaluate(workload, quantized, "eager", dataset, store)
-    return Made(workload, dataset, checkpoint, quantized, evaluation, store)
+    job = job_of(workload, store)
+    candidate = build(job, "int8", "torchscript", store)
+    return Made(job, candidate, evaluate(job, candidate, store), store)
 
 
 @pytest.fixture(scope="session")

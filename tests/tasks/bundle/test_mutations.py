@@ -9,8 +9,8 @@ from random import Random
 
 import pytest
 
-from storage.checksums import check_sums
 from storage.errors import BundleError
+from storage.seal import check_sums
 from tasks.bundle.standalone import Refused, read_whole
 from tasks.bundle.verify import CHECKER, verify
 from tests.tasks.bundle.mutations import MUTATIONS, mutate

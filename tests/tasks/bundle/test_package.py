@@ -17,6 +17,7 @@ from tasks.domains.language_model.sections import TextCorpus
 from tasks.gate import judge
 from tasks.workload.checkpoint import FetchedCheckpoint
 from tests.tasks.bundle.conftest import NIGHT, Made
+from tests.tasks.pipeline import build
 
 # Each verification starts a process that imports torch.
 pytestmark = pytest.mark.slow
@@ -25,8 +26,6 @@ pytestmark = pytest.mark.slow
 def test_a_bundle_holds_what_a_deploy_team_needs(published: Path, made: Made):
     assert {path.name for path in published.iterdir()} == {
         "model.ts",
-        "weights.safetensors",
-        "structure.json",
         "manifest.json",
         "golden.safetensors",
         "MODEL_CARD.md",
@@ -35,7 +34,7 @@ def test_a_bundle_holds_what_a_deploy_team_needs(published: Path, made: Made):
     }
     manifest = json.loads((published / "manifest.json").read_bytes())
     check_manifest(manifest)
-    assert manifest["sources"]["quantized"] == made.quantized.digest
+    assert manifest["sources"]["quantized"] == made.candidate.digest
     assert manifest["engine"] == "qnnpack"
     assert [entry["name"] for entry in manifest["model"]["inputs"]] == ["inputs", "h", "c"]
     assert [entry["name"] for entry in manifest["model"]["outputs"]] == ["outputs", "h", "c"]
@@ -66,7 +65,7 @@ def test_the_same_content_on_another_night_is_kept(made: Made, tmp_path: Path):
     assert (first.outcome, again.outcome) == ("published", "kept")
     assert first.version == again.version
     assert bundles.versions("tiny") == [first.version]
-    current = bundles.current("tiny")
+    current = bundles.pointer("tiny")
     assert current is not None
     assert len(current.history) == 1
 
@@ -94,14 +93,29 @@ def test_a_model_that_does_not_compute_what_was_evaluated_is_not_published(made:
     with pytest.raises(BundleError, match="differs by"):
         made.package(bundles, evaluation=made.evaluation.model_copy(update={"outputs": foreign}))
     assert bundles.workloads() == []
-    assert bundles.current("tiny") is None
+    assert bundles.pointer("tiny") is None
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
 def test_only_a_promoted_candidate_is_packaged(made: Made, tmp_path: Path):
-    held = judge(made.workload, made.rows(verdict="inconclusive"))[0]
+    held = judge(made.job.workload, made.rows(verdict="inconclusive"))[0]
     with pytest.raises(BundleError, match="not promoted"):
         made.package(BundleStore(tmp_path), decision=held)
+
+
+def test_what_was_measured_is_what_is_handed_over(made: Made, published: Path, tmp_path: Path):
+    """The bundle holds the files of the candidate that the gate chose, and no other candidate can be slipped in."""
+    model = made.store.path(made.candidate.kind, made.candidate.digest) / "model.ts"
+    assert (published / "model.ts").read_bytes() == model.read_bytes()
+    eager = build(made.job, "int8", "eager", made.store)
+    with pytest.raises(BundleError, match="cannot be handed over"):
+        made.package(BundleStore(tmp_path), candidate=eager)
+
+
+def test_a_runtime_without_deployable_files_is_never_promoted(made: Made):
+    decision = judge(made.job.workload, made.rows(runtime="eager", speedup=99.0))[0]
+    assert decision.decision == "pass"
+    assert "not handed over" in decision.reason
 
 
 def test_versions_sort_by_night(made: Made, other: Made, tmp_path: Path):
@@ -130,14 +144,16 @@ def test_the_card_says_how_to_run_the_model_and_its_code_works(published: Path):
 
 def test_a_bundle_names_its_sources_without_passwords_and_signed_queries(made: Made, tmp_path: Path):
     secret = "https://user:SECRET@host/x.pth?X-Amz-Signature=abc"
-    named = made.workload.model_copy(
+    named = made.job.workload.model_copy(
         update={
             "data": TextCorpus(kind="text", uri=f"zip://inner.txt::{secret}"),
             "checkpoint": FetchedCheckpoint(kind="uri", uri=secret, sha256="0" * 64),
         }
     )
 
-    folder = tmp_path / made.package(BundleStore(tmp_path), workload=named).location
+    folder = (
+        tmp_path / made.package(BundleStore(tmp_path), job=made.job.model_copy(update={"workload": named})).location
+    )
 
     manifest = json.loads((folder / "manifest.json").read_bytes())
     assert manifest["workload"]["checkpoint"]["uri"] == "https://host/x.pth"

@@ -1,4 +1,4 @@
-"""A tiny data set of images, made once, and contexts to quantize in."""
+"""A tiny data set of images, made once, and float models to quantize."""
 
 from __future__ import annotations
 
@@ -9,19 +9,17 @@ import pytest
 import torch
 
 from storage.artifacts import ArtifactStore
-from tasks.models import example_inputs
-from tasks.prepare import prepare
-from tasks.quantize.base import Context
 from tasks.quantize.engine import quantized_engine
+from tasks.quantize.source import ModelSource
 from tasks.quantize.warnings import without_deprecations
-from tasks.refs import DatasetRef
 from tasks.workload import Workload
+from tests.tasks import pipeline
 
 IMAGES = {
     "schema_version": 1,
     "name": "tiny",
     "description": "tiny images",
-    "purpose": "image-classification",
+    "domain": "image-classification",
     "data": {
         "kind": "rendered-characters", "characters": "AHTX", "image_size": 16,
         "train": 48, "calibration": 16, "valid": 16, "test": 16,
@@ -34,35 +32,29 @@ IMAGES = {
 
 
 @pytest.fixture(scope="session")
-def images_workload() -> Workload:
-    return Workload.model_validate(IMAGES)
-
-
-@pytest.fixture(scope="session")
 def images_store(tmp_path_factory: pytest.TempPathFactory) -> ArtifactStore:
     return ArtifactStore(Path(tmp_path_factory.mktemp("images-store")))
 
 
-@pytest.fixture(scope="session")
-def images_dataset(images_workload: Workload, images_store: ArtifactStore) -> DatasetRef:
-    return prepare(images_workload, images_store)
-
-
 @pytest.fixture
-def images_context(
-    images_workload: Workload, images_store: ArtifactStore, images_dataset: DatasetRef
-) -> Callable[..., Context]:
-    def make(**changes: object) -> Context:
-        examples = example_inputs(images_workload, images_dataset, images_store)
-        parts = {"workload": images_workload, "dataset": images_dataset, "store": images_store}
-        return Context(**{**parts, "example_inputs": examples, **changes})
+def source_of(images_store: ArtifactStore) -> Callable[..., ModelSource]:
+    """The source of one of the networks, by name, with arguments for its factory."""
+
+    def make(network: str = "plain", store: ArtifactStore = images_store, **arguments: object) -> ModelSource:
+        model = {"kind": "factory", "factory": f"tests.tasks.quantize.networks:{network}", "arguments": arguments}
+        return pipeline.source_of(Workload.model_validate(IMAGES | {"model": model}), store)
 
     return make
 
 
 @pytest.fixture
+def images_context(images_source: ModelSource) -> Callable[[], ModelSource]:
+    return lambda: images_source
+
+
+@pytest.fixture
 def engine() -> Iterator[str]:
-    """The quantized engine that the core sets around every method."""
+    """What methods find set around them."""
     with quantized_engine("x86"), without_deprecations(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         yield "x86"

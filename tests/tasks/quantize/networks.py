@@ -1,10 +1,10 @@
-"""Tiny image classifiers, one for each thing that fusing and choosing a flow must see."""
+"""Tiny image classifiers, one for each thing that fusing and planning must see."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from torch.ao.quantization import DeQuantStub, QuantStub
+from torch.ao.quantization import DeQuantStub, QuantStub, fuse_modules
 from torch.nn import functional
 from torchvision.models import quantization
 
@@ -127,7 +127,7 @@ def with_unsupported_module() -> nn.Module:
 
 
 class HiddenOperation(nn.Module):
-    """Fuses itself and has stubs, so that nobody looks into it before it is called: `erf` has no quantized kernel."""
+    """Fuses itself and has stubs, so that nothing looks into it before it is called: `erf` has no quantized kernel."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -148,6 +148,83 @@ class _ErfBlock(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         return torch.erf(self.conv(images)).mean((2, 3))
+
+
+class OlderProtocol(nn.Module):
+    """Stubs, and a `fuse_model` that does not take `is_qat`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.quant, self.dequant = QuantStub(), DeQuantStub()
+        self.conv, self.bn, self.relu = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU()
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.dequant(self.relu(self.bn(self.conv(self.quant(images))))).mean((2, 3))
+
+    def fuse_model(self) -> None:
+        """By modules' names, as tutorials show it."""
+        fuse_modules(self, [["conv", "bn", "relu"]], inplace=True)
+
+
+class TwiceWithRelu(nn.Module):
+    """One convolution called twice, fused once: eager mode converts it into something that does not run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 3, 1)
+        self.body = nn.Sequential(self.conv, nn.ReLU(), self.conv, nn.ReLU())
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.body(images).mean((2, 3))
+
+
+class Upsampling(nn.Module):
+    """As in a U-Net's decoder, which says how large the output is to be."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.up, self.last = nn.Conv2d(3, 8, 3), nn.ConvTranspose2d(8, 8, 2, stride=2), nn.Conv2d(8, 4, 3)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.last(self.up(self.conv(images), output_size=[28, 28]))
+
+
+class UpsamplingTwice(Upsampling):
+    """Once more by the function."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4, 4, 2, 2) / 4)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return functional.conv_transpose2d(super().forward(images), self.weight, stride=2)
+
+
+def fused_upsampling() -> nn.Module:
+    return one_path(
+        nn.Conv2d(3, 16, 3), nn.ConvTranspose2d(16, 8, 2, stride=2), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 3)
+    )
+
+
+def around(layer: nn.Module) -> nn.Module:
+    """A classifier with the layer, from eight channels to eight channels, inside."""
+    return one_path(nn.Conv2d(3, 8, 3, stride=2), layer, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 4))
+
+
+def bicubic() -> nn.Module:
+    """Eager mode takes every Upsample, but torch has no int8 kernel for this one's mode."""
+    return around(nn.Upsample(scale_factor=2, mode="bicubic"))
+
+
+def weight_normed() -> nn.Module:
+    """Has a weight that is computed from others."""
+    return around(nn.utils.weight_norm(nn.Conv2d(8, 8, 1)))
+
+
+def with_dropout() -> nn.Module:
+    model = plain()
+    model.m8 = nn.Sequential(nn.Flatten(), nn.Dropout(0.2)).eval()
+    return model
 
 
 def quantizable_resnet18() -> nn.Module:

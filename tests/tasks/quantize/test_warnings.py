@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import warnings
 
 import pytest
@@ -27,24 +26,3 @@ def test_the_noise_is_heard_again_afterwards() -> None:
         pass
     with pytest.warns(DeprecationWarning, match="deprecated"):
         warnings.warn(NOISE, DeprecationWarning, stacklevel=1)
-
-
-def test_overlapping_threads_leave_the_filters_as_they_were() -> None:
-    before = list(warnings.filters)
-    inside, leave = threading.Barrier(2, timeout=60), threading.Event()
-
-    def longer() -> None:
-        with without_deprecations():
-            inside.wait()
-            leave.wait(60)
-
-    thread = threading.Thread(target=longer)
-    with without_deprecations():
-        thread.start()
-        inside.wait()
-    with warnings.catch_warnings(record=True) as heard:
-        warnings.warn(NOISE, DeprecationWarning, stacklevel=1)
-    assert not heard
-    leave.set()
-    thread.join(60)
-    assert warnings.filters == before

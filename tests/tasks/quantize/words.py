@@ -7,13 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from storage.artifacts import ArtifactStore
-from tasks.checkpoint import obtain
-from tasks.prepare import prepare
-from tasks.refs import CheckpointRef, DatasetRef
+from tasks.outputs import Call, tensors_of
 from tasks.workload import Workload
+from tests.tasks.pipeline import build_model, prepare
 
 RECIPES: dict[str, dict[str, Any]] = {
     "float": {"method": "none"},
@@ -51,31 +50,15 @@ def words_workload(root: Path) -> Workload:
     dataset = prepare(workload, ArtifactStore(root / "scratch"))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
-        torch.save(_float_model(dataset).state_dict(), root / "weights.pt")
+        torch.save(build_model(workload, dataset).state_dict(), root / "weights.pt")
     checkpoint = {"kind": "uri", "uri": str(root / "weights.pt")}
     return Workload.model_validate(WORDS | {"data": data, "checkpoint": checkpoint})
 
 
-def _float_model(dataset: DatasetRef) -> nn.Module:
-    from tasks.models import build
-
-    return build(
-        Workload.model_validate(WORDS | {"data": {"kind": "pydoc-topics"}, "checkpoint": {"kind": "train"}}).model,
-        dataset,
-    )
-
-
-def prepared(workload: Workload, store: ArtifactStore) -> tuple[DatasetRef, CheckpointRef]:
-    """The workload's data set and checkpoint in `store`."""
-    dataset = prepare(workload, store)
-    return dataset, obtain(workload, dataset, store)
-
-
-def call(model: nn.Module, inputs: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+def call(model: Call, inputs: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
     """The model's outputs as a tuple."""
     with torch.inference_mode():
-        result = model(*inputs.values())
-    return (result,) if isinstance(result, Tensor) else tuple(result)
+        return tensors_of(model(*inputs.values()))
 
 
 def same(left: tuple[Tensor, ...], right: tuple[Tensor, ...]) -> bool:

@@ -66,7 +66,7 @@ def test_urls_are_left_as_they_are(tmp_path):
 
 
 def test_a_wrong_key_is_refused_by_name(tmp_path):
-    assert "model.word-lm.hiden_size" in _refused(tmp_path, 'kind = "word-lm"', 'kind = "word-lm"\nhiden_size = 3')
+    assert "model.hiden_size" in _refused(tmp_path, 'kind = "word-lm"', 'kind = "word-lm"\nhiden_size = 3')
 
 
 def test_a_wrong_type_is_refused_with_what_was_expected(tmp_path):
@@ -81,24 +81,41 @@ def test_an_unknown_kind_lists_the_known_ones(tmp_path):
     assert "pydoc-topics" in message
 
 
+def test_an_unknown_domain_lists_the_known_ones(tmp_path):
+    message = _refused(tmp_path, 'purpose = "language-model"', 'domain = "language-modell"')
+    assert 'did you mean "language-model"?' in message
+    assert "image-classification" in message
+
+
+def test_the_domain_may_be_called_purpose_as_it_was(tmp_path):
+    renamed = read_workload(_write(tmp_path, GOOD.replace("purpose", "domain")))
+    assert renamed == read_workload(_write(tmp_path))
+
+
+def test_an_unknown_runtime_lists_the_known_ones(tmp_path):
+    message = _refused(tmp_path, '["eager", "torchscript"]', '["eager", "onnxruntime"]')
+    assert 'there is no runtime "onnxruntime"' in message
+    assert "eager, torchscript" in message
+
+
 def test_an_unknown_method_lists_the_known_ones(tmp_path):
     assert "static" in _refused(tmp_path, 'method = "dynamic"', 'method = "dynamo"')
 
 
-def test_a_method_that_does_not_fit_the_purpose_is_refused(tmp_path):
+def test_a_method_that_does_not_fit_the_domain_is_refused(tmp_path):
     assert 'method "static" does not fit' in _refused(
         tmp_path, 'method = "dynamic"\nruntimes = ["eager", "torchscript"]', 'method = "static"'
     )
 
 
 def test_switching_onednn_off_is_refused_where_a_file_could_not_carry_it(tmp_path):
-    assert "onednn = false needs" in _refused(
+    assert "cannot switch oneDNN off" in _refused(
         tmp_path, 'method = "none"', 'method = "none"\nonednn = false\nruntimes = ["eager", "torchscript"]'
     )
 
 
-def test_a_model_that_does_not_fit_the_purpose_is_refused(tmp_path):
-    assert 'model.kind "lstm" does not fit' in _refused(tmp_path, 'kind = "word-lm"', 'kind = "lstm"')
+def test_a_model_that_does_not_fit_the_domain_is_refused(tmp_path):
+    assert "Input should be 'word-lm'" in _refused(tmp_path, 'kind = "word-lm"', 'kind = "lstm"')
 
 
 def test_a_baseline_that_is_no_candidate_is_refused_with_the_candidates(tmp_path):

@@ -13,37 +13,33 @@ from safetensors.torch import load_file
 
 from storage.artifacts import ArtifactStore
 from storage.errors import InputError, MeasurementError
-from tasks.checkpoint import load_state, obtain
+from tasks.checkpoint import load_state
 from tasks.domains.language_model.corpus import load_ids
-from tasks.domains.language_model.evaluation import block_contributions, perplexity, word_losses
+from tasks.domains.language_model.evaluation import block_contributions, evaluate_language_model, word_losses
 from tasks.domains.language_model.model import WordLanguageModel
-from tasks.domains.language_model.sections import Evaluate, WordLanguageModelSpec
-from tasks.evaluate import compare, evaluate
-from tasks.models import build, example_inputs
-from tasks.prepare import prepare
-from tasks.quantize import quantize
-from tasks.refs import CandidateRef, DatasetRef
+from tasks.domains.language_model.sections import Evaluate, LanguageModelWorkload, WordLanguageModelSpec
+from tasks.evaluate.compare import compare
+from tasks.golden import Golden
+from tasks.job import Job, Workspace
 from tasks.results import Evaluation
-from tasks.workload import Workload
+from tests.tasks.pipeline import build, build_model, evaluate, example_inputs, job_of
 from tests.tasks.text_workloads import text_workload, write_corpus
 
-Prepared = tuple[Workload, ArtifactStore, DatasetRef, dict[str, CandidateRef]]
+Prepared = tuple[Job[LanguageModelWorkload], ArtifactStore]
 
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
     folder: Path = tmp_path_factory.mktemp("language-model")
     workload, store = text_workload(write_corpus(folder / "corpus")), ArtifactStore(folder / "store")
-    dataset = prepare(workload, store)
-    checkpoint = obtain(workload, dataset, store)
-    refs = {recipe.name: quantize(workload, recipe, dataset, checkpoint, store) for recipe in workload.recipe}
-    return workload, store, dataset, refs
+    return job_of(workload, store), store
 
 
-def evaluated(prepared: Prepared, recipe: str, runtime: Runtime, mode: str = "segments") -> Evaluation:
-    workload, store, dataset, refs = prepared
-    workload = workload.model_copy(update={"evaluate": workload.evaluate.model_copy(update={"mode": mode})})
-    return evaluate(workload, refs[recipe], runtime, dataset, store)
+def evaluated(prepared: Prepared, recipe: str, runtime: str, mode: str = "segments") -> Evaluation:
+    job, store = prepared
+    settings = job.workload.evaluate.model_copy(update={"mode": mode})
+    job = job.model_copy(update={"workload": job.workload.model_copy(update={"evaluate": settings})})
+    return evaluate(job, build(job, recipe, runtime, store), store)
 
 
 @pytest.mark.parametrize("mode", ["segments", "exact"])
@@ -62,7 +58,7 @@ def test_segments_are_close_to_the_exact_mode(prepared: Prepared, recipe: str, t
 
 
 def test_int8_is_compared_to_float_on_the_same_blocks(prepared: Prepared) -> None:
-    _, store, _, _ = prepared
+    _, store = prepared
     baseline, candidate = evaluated(prepared, "float", "eager"), evaluated(prepared, "dynamic-int8", "torchscript")
     comparison = compare(baseline, candidate, store)
     assert comparison.quality_difference == pytest.approx(candidate.quality - baseline.quality)
@@ -73,41 +69,34 @@ def test_int8_is_compared_to_float_on_the_same_blocks(prepared: Prepared) -> Non
 
 
 def test_golden_outputs_are_what_the_float_model_computes(prepared: Prepared) -> None:
-    workload, store, dataset, _ = prepared
+    job, store = prepared
     outputs = evaluated(prepared, "float", "eager").outputs
-    golden = load_file(store.path(outputs.kind, outputs.digest) / "golden.safetensors")
-    inputs = example_inputs(workload, dataset, store)
-    assert [f"input.{name}" for name in inputs] == ["input.tokens", "input.h", "input.c"]
-    assert set(golden) == {"input.tokens", "input.h", "input.c", "output.0", "output.1", "output.2"}
-    model = build(workload.model, dataset)
-    model.load_state_dict(load_state(obtain(workload, dataset, store), store))
+    golden = Golden.read(store.path(outputs.kind, outputs.digest) / "golden.safetensors")
+    assert list(golden.inputs) == list(example_inputs(job.workload, job.dataset, store)) == ["tokens", "h", "c"]
+    model = build_model(job.workload, job.dataset)
+    model.load_state_dict(load_state(job.checkpoint, store))
     with torch.inference_mode():
-        expected = model(*(golden[f"input.{name}"] for name in inputs))
-    for index, tensor in enumerate(expected):
-        torch.testing.assert_close(golden[f"output.{index}"], tensor)
+        expected = model(*golden.inputs.values())
+    for actual, tensor in zip(golden.outputs, expected, strict=True):
+        torch.testing.assert_close(actual, tensor)
 
 
 def test_samples_average_to_the_loss(prepared: Prepared) -> None:
-    _, store, _, _ = prepared
+    job, store = prepared
     result = evaluated(prepared, "float", "eager")
     samples = load_file(store.path(result.outputs.kind, result.outputs.digest) / "samples.safetensors")
     assert samples["quality"].dtype == torch.float32
     assert samples["quality"].double().mean().item() == pytest.approx(result.quality, rel=1e-6)
-    assert result.samples == len(load_ids(prepared[2], "test", store)) - 1
+    assert result.samples == len(load_ids(job.dataset, "test", store)) - 1
 
 
-def test_a_loss_that_is_no_number_names_the_recipe(prepared: Prepared, monkeypatch: pytest.MonkeyPatch) -> None:
-    workload, store, dataset, refs = prepared
-
-    def broken(folder: Path, runtime: Runtime) -> torch.nn.Module:
-        model = build(workload.model, dataset)
-        assert isinstance(model, WordLanguageModel)
-        model.decoder.bias.data.fill_(math.nan)
-        return model
-
-    monkeypatch.setattr("tasks.quantize.load", broken)
-    with pytest.raises(MeasurementError, match="dynamic-int8"):
-        evaluate(workload, refs["dynamic-int8"], "eager", dataset, store)
+@pytest.mark.parametrize("bias", [math.nan, math.inf])
+def test_a_loss_that_is_no_number_is_refused(prepared: Prepared, bias: float) -> None:
+    job, store = prepared
+    model = build_model(job.workload, job.dataset)
+    model.decoder.bias.data.fill_(bias)
+    with pytest.raises(MeasurementError, match="loss of nan"):
+        evaluate_language_model(job, model, Workspace(store))
 
 
 def test_a_stream_of_one_word_is_refused() -> None:
@@ -124,6 +113,12 @@ def test_block_contributions_average_to_the_mean_loss(values: list[float]) -> No
     assert len(blocks) >= min(len(values), 20)
 
 
-def test_a_hopeless_loss_has_an_infinite_perplexity() -> None:
-    assert perplexity(1000.0) == math.inf
-    assert perplexity(0.0) == 1.0
+def test_a_hopeless_loss_has_no_perplexity_that_no_table_could_take(prepared: Prepared) -> None:
+    job, store = prepared
+    model = build_model(job.workload, job.dataset)
+    model.decoder.weight.data.zero_()
+    model.decoder.bias.data.copy_(torch.linspace(0, 1e5, job.dataset.vocabulary))
+    with torch.inference_mode():
+        quality = evaluate_language_model(job, model, Workspace(store))
+    assert quality.value > 1000
+    assert set(quality.metrics) == {"loss"}

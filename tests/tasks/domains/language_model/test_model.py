@@ -8,17 +8,16 @@ import torch
 
 from storage.artifacts import ArtifactStore
 from tasks.domains.language_model.corpus import load_ids
-from tasks.domains.language_model.model import WordLanguageModel
+from tasks.domains.language_model.model import WordLanguageModel, build_word_lm, fit_hint
 from tasks.domains.language_model.sections import WordLanguageModelSpec
-from tasks.models import build, example_inputs
-from tasks.prepare import prepare
 from tasks.refs import DatasetRef
+from tests.tasks.pipeline import example_inputs, prepare
 from tests.tasks.text_workloads import text_workload, write_corpus
 
 
 def test_parameters_have_the_tutorials_names_and_shapes() -> None:
     spec = WordLanguageModelSpec(kind="word-lm", embedding_size=6, hidden_size=4, layers=2)
-    model = build(spec, DatasetRef(kind="corpus", digest="", splits={}, vocabulary=11))
+    model = build_word_lm(spec, DatasetRef(kind="corpus", digest="", splits={}, vocabulary=11))
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     assert shapes == {
         "encoder.weight": (11, 6),
@@ -33,7 +32,6 @@ def test_parameters_have_the_tutorials_names_and_shapes() -> None:
         "decoder.weight": (11, 4),
         "decoder.bias": (11,),
     }
-    assert not model.training
 
 
 def test_first_weights_are_even_within_a_tenth() -> None:
@@ -70,3 +68,14 @@ def test_example_inputs_are_the_beginning_of_the_test_split(tmp_path: Path) -> N
     assert inputs["h"].shape == inputs["c"].shape == (2, 3, 8)
     longer = example_inputs(workload, dataset, store, batch_size=len(ids))
     assert longer["tokens"].shape == (7, len(ids))
+
+
+def test_a_checkpoint_that_does_not_fit_is_told_how_it_would() -> None:
+    spec = WordLanguageModelSpec(kind="word-lm", embedding_size=6, hidden_size=4, layers=2)
+    dataset = DatasetRef(kind="corpus", digest="", splits={}, vocabulary=11)
+    shapes = {name: tuple(tensor.shape) for name, tensor in WordLanguageModel(9, 6, 5, 1, 0.0).state_dict().items()}
+    hint = fit_hint(shapes, spec, dataset)
+    assert "model.hidden_size = 5 (it is 4)" in hint
+    assert "model.layers = 1 (it is 2)" in hint
+    assert "9 words; this one has 11" in hint
+    assert fit_hint({"weight": (2, 2)}, spec, dataset) == ""

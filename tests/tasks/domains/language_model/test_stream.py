@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from tasks.domains.language_model.model import WordLanguageModel
+from tasks.domains.language_model.sections import WordLanguageModelSpec
 from tasks.domains.language_model.stream import exact_losses, segment_losses
 from tasks.threads import intra_op_threads
 
 VOCABULARY, LAYERS, HIDDEN = 30, 2, 8
+SPEC = WordLanguageModelSpec(kind="word-lm", embedding_size=12, hidden_size=HIDDEN, layers=LAYERS)
 
 
 @pytest.fixture
@@ -56,7 +58,7 @@ class Memoryless(nn.Module):
 def test_the_exact_mode_is_the_tutorials_procedure(model: WordLanguageModel, words: int) -> None:
     ids = stream(words)
     with torch.inference_mode():
-        losses = exact_losses(model, ids, (LAYERS, HIDDEN), 25)
+        losses = exact_losses(model, ids, SPEC, 25)
     assert losses.shape == (words - 1,)
     assert losses.double().mean().item() == pytest.approx(plain_loss(model, ids.tolist()), rel=1e-6)
 
@@ -65,23 +67,23 @@ def test_the_exact_mode_is_the_tutorials_procedure(model: WordLanguageModel, wor
 @settings(max_examples=60, deadline=None)
 def test_segments_give_every_word_once_and_in_order(words: int, segments: int, warm_up: int, seed: int) -> None:
     ids, model = stream(words, seed), Memoryless()
-    exact = exact_losses(model, ids, (LAYERS, HIDDEN), 25)
-    torch.testing.assert_close(segment_losses(model, ids, (LAYERS, HIDDEN), segments, warm_up), exact)
+    exact = exact_losses(model, ids, SPEC, 25)
+    torch.testing.assert_close(segment_losses(model, ids, SPEC, segments, warm_up), exact)
 
 
 def test_a_single_segment_is_the_sequential_run(model: WordLanguageModel) -> None:
     ids = stream(150)
     with torch.inference_mode():
-        exact = exact_losses(model, ids, (LAYERS, HIDDEN), 25)
-        torch.testing.assert_close(segment_losses(model, ids, (LAYERS, HIDDEN), 1, 0), exact, rtol=1e-5, atol=1e-6)
+        exact = exact_losses(model, ids, SPEC, 25)
+        torch.testing.assert_close(segment_losses(model, ids, SPEC, 1, 0), exact, rtol=1e-5, atol=1e-6)
 
 
 def test_warmed_up_segments_agree_with_the_sequential_run(model: WordLanguageModel) -> None:
     ids = stream(2000)
     with torch.inference_mode():
-        exact = exact_losses(model, ids, (LAYERS, HIDDEN), 25).mean().item()
-        cold = segment_losses(model, ids, (LAYERS, HIDDEN), 16, 0).mean().item()
-        warm = segment_losses(model, ids, (LAYERS, HIDDEN), 16, 32).mean().item()
+        exact = exact_losses(model, ids, SPEC, 25).mean().item()
+        cold = segment_losses(model, ids, SPEC, 16, 0).mean().item()
+        warm = segment_losses(model, ids, SPEC, 16, 32).mean().item()
     assert warm == pytest.approx(exact, abs=1e-5)
     assert abs(warm - exact) <= abs(cold - exact)
 
@@ -90,7 +92,7 @@ def test_the_number_of_cores_does_not_change_segment_losses(model: WordLanguageM
     ids, results = stream(900), []
     for cores in (1, 2, 5):
         with torch.inference_mode(), intra_op_threads(cores):
-            results.append(segment_losses(model, ids, (LAYERS, HIDDEN), 20, 16))
+            results.append(segment_losses(model, ids, SPEC, 20, 16))
     torch.testing.assert_close(results[1], results[0])
     torch.testing.assert_close(results[2], results[0])
 
@@ -98,8 +100,6 @@ def test_the_number_of_cores_does_not_change_segment_losses(model: WordLanguageM
 def test_progress_ends_at_the_whole_stream(model: WordLanguageModel) -> None:
     told: list[tuple[float, float]] = []
     with torch.inference_mode():
-        segment_losses(
-            model, stream(400), (LAYERS, HIDDEN), 12, 8, lambda done, total, unit="": told.append((done, total))
-        )
+        segment_losses(model, stream(400), SPEC, 12, 8, lambda done, total, unit="": told.append((done, total)))
     assert told[-1] == (399, 399)
     assert [done for done, _ in told] == sorted(done for done, _ in told)

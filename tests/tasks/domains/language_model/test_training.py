@@ -15,12 +15,11 @@ from storage.errors import InputError, MeasurementError
 from tasks.domains.language_model.corpus import load_ids
 from tasks.domains.language_model.evaluation import word_losses
 from tasks.domains.language_model.sections import WordLanguageModelSpec
-from tasks.domains.language_model.training import batchify
-from tasks.models import build
-from tasks.prepare import prepare
+from tasks.domains.language_model.training import batchify, train_language_model
+from tasks.job import Progress, Workspace, silent
 from tasks.refs import DatasetRef
-from tasks.train import train
 from tasks.workload import Workload
+from tests.tasks.pipeline import build_model, prepare
 from tests.tasks.text_workloads import text_workload, write_corpus
 
 TRAINED: dict[str, Any] = {
@@ -39,11 +38,17 @@ def prepared(corpus: Path, store: Path, **changes: Any) -> tuple[Workload, Artif
     return workload, artifacts, prepare(workload, artifacts)
 
 
+def train(
+    workload: Workload, dataset: DatasetRef, store: ArtifactStore, progress: Progress = silent
+) -> dict[str, torch.Tensor]:
+    return train_language_model(workload, dataset, Workspace(store, progress))
+
+
 def test_training_learns_more_than_word_frequencies(corpus: Path, tmp_path: Path) -> None:
     workload, store, dataset = prepared(corpus, tmp_path, epochs=6)
     told: list[tuple[float, float]] = []
     state = train(workload, dataset, store, lambda done, total, unit="": told.append((done, total)))
-    model = build(workload.model, dataset)
+    model = build_model(workload, dataset)
     model.load_state_dict(state)
     assert isinstance(workload.model, WordLanguageModelSpec)
     ids = load_ids(dataset, "test", store)

@@ -17,7 +17,7 @@ def plan_for(model: nn.Module, **recipe: object) -> Plan:
 
 
 @pytest.mark.parametrize(
-    ("model", "flow", "borders"),
+    ("model", "graph", "borders"),
     [
         (networks.plain, "eager", "around"),
         (networks.quantizable_resnet18, "eager", "own"),
@@ -30,9 +30,9 @@ def plan_for(model: nn.Module, **recipe: object) -> Plan:
         (networks.with_unsupported_module, "fx", "around"),
     ],
 )
-def test_auto_takes_eager_where_it_expresses_the_model_whole(model: type[nn.Module], flow: str, borders: str) -> None:
+def test_auto_takes_eager_where_it_expresses_the_model_whole(model: type[nn.Module], graph: str, borders: str) -> None:
     plan = plan_for(model())
-    assert (plan.flow, plan.borders) == (flow, borders)
+    assert (plan.graph, plan.borders) == (graph, borders)
 
 
 @pytest.mark.parametrize(
@@ -45,17 +45,17 @@ def test_auto_takes_eager_where_it_expresses_the_model_whole(model: type[nn.Modu
 )
 def test_eager_on_what_it_cannot_express_names_the_operation(model: type[nn.Module], named: str) -> None:
     with pytest.raises(QuantizationError, match=named):
-        plan_for(model(), flow="eager")
+        plan_for(model(), graph="eager")
 
 
 def test_excluding_the_module_makes_eager_possible() -> None:
-    assert plan_for(networks.with_unsupported_module(), flow="eager", exclude=("m1",)).flow == "eager"
+    assert plan_for(networks.with_unsupported_module(), graph="eager", exclude=("m1",)).graph == "eager"
 
 
-@pytest.mark.parametrize("flow", ["auto", "eager", "fx"])
-def test_a_model_that_cannot_be_traced_is_refused_with_the_reason_and_the_place(flow: str) -> None:
+@pytest.mark.parametrize("graph", ["auto", "eager", "fx"])
+def test_a_model_that_cannot_be_traced_is_refused_with_the_reason_and_the_place(graph: str) -> None:
     with pytest.raises(QuantizationError, match=r"DataDependent cannot be traced.*control flow.*DataDependent.forward"):
-        plan_for(networks.DataDependent(), flow=flow)
+        plan_for(networks.DataDependent(), graph=graph)
 
 
 def test_unknown_exclusions_are_all_listed_with_what_is_near() -> None:

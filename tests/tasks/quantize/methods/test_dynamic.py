@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from storage.errors import QuantizationError
-from tasks.quantize.base import Context, Converted
+from tasks.quantize.base import Converted
 from tasks.quantize.engine import quantized_engine
 from tasks.quantize.methods.dynamic import Dynamic, DynamicRecipe
 from tasks.quantize.warnings import without_deprecations

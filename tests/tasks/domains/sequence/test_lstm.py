@@ -9,16 +9,21 @@ import pytest
 import torch
 from torch import nn
 
+from flows.request import BUILT_IN
 from storage.artifacts import ArtifactStore
-from tasks.checkpoint import load_state, obtain
-from tasks.domains.sequence.evaluation import differences
-from tasks.evaluate import compare, evaluate
-from tasks.models import example_inputs
-from tasks.prepare import prepare
-from tasks.quantize import quantize
+from tasks.checkpoint import load_state
+from tasks.domains.sequence.lstm import differences, seeded_state
+from tasks.evaluate.compare import compare
 from tasks.workload import Workload, find_workloads
+from tests.tasks.pipeline import build, build_model, evaluate, example_inputs, job_of, obtain, prepare
+from tests.tasks.workloads import workload_of
 
-BUILT_IN = Path(__file__).parents[3] / "flows" / "workloads"
+SMALL = workload_of(
+    "sequence",
+    {"kind": "random-sequence", "seed": 4, "length": 5, "batch_size": 2},
+    {"kind": "lstm", "dimension": 3, "layers": 2},
+    {"kind": "seeded", "seed": 4},
+)
 
 
 @pytest.fixture(scope="module")
@@ -47,11 +52,9 @@ def test_inputs_and_weights_are_the_recipes(workload: Workload, tmp_path: Path) 
 
 def test_the_numbers_are_the_recipes(workload: Workload, tmp_path: Path) -> None:
     store = ArtifactStore(tmp_path)
-    dataset = prepare(workload, store)
-    checkpoint = obtain(workload, dataset, store)
-    quantized = {one.name: quantize(workload, one, dataset, checkpoint, store) for one in workload.recipe}
-    baseline = evaluate(workload, quantized["float"], "eager", dataset, store)
-    result = evaluate(workload, quantized["dynamic-int8"], "eager", dataset, store)
+    job = job_of(workload, store)
+    baseline = evaluate(job, build(job, "float", "eager", store), store)
+    result = evaluate(job, build(job, "dynamic-int8", "eager", store), store)
     inputs, h, c, lstm = drawn_by_the_recipe()
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
@@ -71,3 +74,31 @@ def test_differences_of_nothing_are_nothing() -> None:
     zero = torch.zeros(3)
     assert differences(zero, zero)["difference_percent"] == 0
     assert differences(torch.tensor([2.0, -2.0]), torch.tensor([1.0, -2.0]))["difference_percent"] == 25
+
+
+def test_another_shape_is_another_artifact(tmp_path: Path) -> None:
+    store = ArtifactStore(tmp_path)
+    longer = SMALL.model_copy(update={"data": SMALL.data.model_copy(update={"length": 6})})
+    assert prepare(SMALL, store).digest != prepare(longer, store).digest
+    assert prepare(SMALL, store).splits == {"test": 2}
+    assert prepare(SMALL, store).sample_shape == (5, 3)
+
+
+def test_drawing_leaves_the_global_generator_alone(tmp_path: Path) -> None:
+    before = torch.random.get_rng_state()
+    prepare(SMALL, ArtifactStore(tmp_path))
+    first, second, other = seeded_state(SMALL, 4), seeded_state(SMALL, 4), seeded_state(SMALL, 5)
+    assert torch.equal(before, torch.random.get_rng_state())
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert any(not torch.equal(first[name], other[name]) for name in first)
+
+
+def test_more_columns_than_there_are_repeat_the_first(tmp_path: Path) -> None:
+    store = ArtifactStore(tmp_path)
+    dataset = prepare(SMALL, store)
+    inputs = example_inputs(SMALL, dataset, store, batch_size=3)
+    assert inputs["inputs"].shape == (5, 3, 3)
+    assert inputs["h"].shape == inputs["c"].shape == (2, 3, 3)
+    assert torch.equal(inputs["inputs"][:, 2], inputs["inputs"][:, 0])
+    outputs = build_model(SMALL, dataset)(*inputs.values())
+    assert [tuple(output.shape) for output in outputs] == [(5, 3, 3), (2, 3, 3), (2, 3, 3)]

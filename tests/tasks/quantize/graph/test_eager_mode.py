@@ -1,4 +1,4 @@
-"""What flow choice says eager mode can express is converted and called here, one entry at a time."""
+"""What planning says eager mode can express is converted and called here, one entry at a time."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tasks.quantize.graph.eager_mode import observed
+from tasks.quantize.graph import convert
 from tasks.quantize.graph.plan import make_plan
 from tasks.quantize.graph.smoke_test import try_out
-from tasks.quantize.methods.static import Static, StaticRecipe, finished
-from tasks.quantize.state import flatten_state, restore_state, versions_of
+from tasks.quantize.methods.static import StaticRecipe
+from tasks.quantize.state import flatten_state, restore_state
 from tests.tasks.quantize import networks
 
-RECIPE = StaticRecipe(name="static", method="static", flow="eager")
+RECIPE = StaticRecipe(name="static", method="static", graph="eager")
 IMAGES = {"images": torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))}
 
 MODULES: list[Callable[[], nn.Module]] = [
@@ -53,12 +53,11 @@ FUNCTIONS: list[Callable[[Tensor], Tensor]] = [
 ]  # fmt: skip
 
 
-def convert(model: nn.Module) -> nn.Module:
-    plan = make_plan(model, RECIPE, IMAGES)
-    prepared = observed(model, plan, RECIPE, IMAGES)
+def converted_of(model: nn.Module) -> nn.Module:
+    prepared = convert.prepare(model, make_plan(model, RECIPE, IMAGES), RECIPE, IMAGES)
     with torch.no_grad():
         prepared(*IMAGES.values())
-    return finished(prepared)
+    return convert.convert(prepared)
 
 
 def _make(kind: Callable[[], nn.Module]) -> nn.Module:
@@ -71,13 +70,12 @@ def test_a_module_that_counts_as_expressible_is_close_to_float_and_keeps_its_sta
     kind: Callable[[], nn.Module], engine: str
 ) -> None:
     expected = _make(kind)(*IMAGES.values())
-    converted = convert(_make(kind))
+    converted = converted_of(_make(kind))
     try_out(converted, IMAGES)
     actual = converted(*IMAGES.values())
     assert (expected - actual).abs().mean() < 0.1 * expected.abs().mean() + 0.01
-    state = converted.state_dict()
-    skeleton = Static().skeleton(_make(kind), RECIPE, "eager", IMAGES)
-    skeleton.load_state_dict(restore_state(*flatten_state(state), versions_of(state)))
+    skeleton = convert.skeleton(_make(kind), RECIPE, "eager", IMAGES)
+    skeleton.load_state_dict(restore_state(*flatten_state(converted.state_dict())))
     assert torch.equal(skeleton(*IMAGES.values()), actual)
 
 
@@ -88,6 +86,6 @@ def test_a_function_that_counts_as_expressible_is_close_to_float(
     torch.manual_seed(0)
     model = Applied(function).eval()
     expected = model(*IMAGES.values())
-    converted = convert(model)
+    converted = converted_of(model)
     try_out(converted, IMAGES)
     assert (expected - converted(*IMAGES.values())).abs().max() < 0.05

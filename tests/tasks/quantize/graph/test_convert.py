@@ -1,0 +1,159 @@
+"""Conversion of layers that torch's own conversion trips over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from storage.errors import QuantizationError
+from tasks.quantize.base import Converted
+from tasks.quantize.graph.convert import convert, prepare
+from tasks.quantize.graph.plan import make_plan
+from tasks.quantize.methods.qat import QatRecipe
+from tasks.quantize.methods.static import Static, StaticRecipe
+from tasks.quantize.source import ModelSource
+from tasks.quantize.state import flatten_state, restore_state
+from tests.tasks.quantize import networks
+from tests.tasks.quantize.networks import around
+
+Sources = Callable[..., ModelSource]
+
+
+def recipe(**changes: object) -> StaticRecipe:
+    small = {"calibration_batches": 2, "calibration_batch_size": 8}
+    return StaticRecipe(name="static", method="static", **{**small, **changes})
+
+
+def sqnr_db(expected: torch.Tensor, actual: torch.Tensor) -> float:
+    return float(10 * torch.log10(expected.square().sum() / (expected - actual).square().sum()).detach())
+
+
+def saved_and_opened(make: Callable[[], nn.Module], converted: Converted, source: ModelSource) -> nn.Module:
+    """What the state dict alone gives back, as it goes through the store."""
+    skeleton = Static().skeleton(make().eval(), recipe(), converted.graph, source.example_inputs)
+    skeleton.load_state_dict(restore_state(*flatten_state(converted.model.state_dict())))
+    return skeleton
+
+
+@pytest.mark.parametrize("graph", ["eager", "fx"])
+@pytest.mark.parametrize(
+    "layer",
+    [
+        lambda: nn.Conv2d(8, 8, 3, padding="same"),
+        lambda: nn.Conv2d(8, 8, (3, 5), padding="same", dilation=(1, 2), padding_mode="reflect"),
+        lambda: nn.Conv2d(8, 8, 2, padding="valid"),
+        lambda: nn.Sequential(nn.Conv2d(8, 8, 3, padding="same", bias=False), nn.BatchNorm2d(8), nn.ReLU()),
+    ],
+)
+def test_convolutions_whose_padding_is_a_word_are_quantized(
+    layer: Callable[[], nn.Module], graph: str, source_of: Sources, engine: str
+) -> None:
+    model, source = around(layer()), source_of()
+    (images,) = source.example_inputs.values()
+    expected = model(images)
+    converted = Static().convert(model, recipe(graph=graph), source)
+    assert all(row.quantized for row in converted.coverage)
+    assert sqnr_db(expected, converted.model(images)) > 15
+    assert torch.equal(saved_and_opened(lambda: around(layer()), converted, source)(images), converted.model(images))
+
+
+@pytest.mark.parametrize("make", [lambda: around(nn.Conv2d(8, 8, 3, padding="same")), networks.OlderProtocol])
+def test_qat_takes_padding_as_a_word_and_the_older_protocol_of_fusing(
+    make: Callable[[], nn.Module], source_of: Sources, engine: str
+) -> None:
+    model, examples = make(), source_of().example_inputs
+    chosen = QatRecipe(name="qat", method="qat")
+    prepared = prepare(model, make_plan(model, chosen, examples), chosen, examples)
+    assert prepared.training
+    prepared(*examples.values()).sum().backward()
+    assert convert(prepared)(*examples.values()).shape[1] == 4
+
+
+def test_same_padding_of_an_even_kernel_is_refused_unless_it_is_excluded(source_of: Sources, engine: str) -> None:
+    layer = nn.Conv2d(8, 8, 2, padding="same")
+    with pytest.raises(QuantizationError, match=r"m1 has an even kernel.*exclude"):
+        Static().convert(around(layer), recipe(), source_of())
+    converted = Static().convert(around(layer), recipe(exclude=("m1",)), source_of())
+    assert [row.module for row in converted.coverage if not row.quantized] == ["m1"]
+
+
+@pytest.mark.parametrize("graph", ["auto", "fx"])
+@pytest.mark.parametrize("slopes", [1, 8])
+def test_prelu_stays_float_and_survives_saving(slopes: int, graph: str, source_of: Sources, engine: str) -> None:
+    def make() -> nn.Module:
+        return around(nn.PReLU(slopes, init=-0.5))
+
+    source = source_of()
+    (images,) = source.example_inputs.values()
+    model = make()
+    expected = model(images)
+    converted = Static().convert(model, recipe(graph=graph), source)
+    (row,) = (row for row in converted.coverage if not row.quantized)
+    assert row.module == "m1"
+    assert "PReLU" in row.reason
+    assert torch.equal(saved_and_opened(make, converted, source)(images), converted.model(images))
+    assert sqnr_db(expected, converted.model(images)) > 15
+
+
+@pytest.mark.parametrize("network", ["TwiceWithRelu", "bicubic", "HiddenOperation"])
+def test_auto_takes_fx_where_eager_mode_turns_out_not_to_work(network: str, source_of: Sources, engine: str) -> None:
+    source = source_of(network)
+    with pytest.raises(QuantizationError, match="cannot run"):
+        Static().convert(source.float_model(), recipe(graph="eager"), source)
+    converted = Static().convert(source.float_model(), recipe(graph="auto"), source)
+    assert converted.graph == "fx"
+    (images,) = source.example_inputs.values()
+    opened = saved_and_opened(getattr(networks, network), converted, source)
+    assert torch.equal(opened(images), converted.model(images))
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
+def test_a_model_with_weights_that_are_computed_can_fall_back(source_of: Sources, engine: str) -> None:
+    source = source_of("weight_normed")
+    assert Static().convert(source.float_model(), recipe(), source).graph == "fx"
+
+
+def test_where_both_graph_modes_fail_both_reasons_are_given(
+    source_of: Sources, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("no such kernel\nfrom here")
+
+    source = source_of("bicubic")
+    monkeypatch.setattr("tasks.quantize.graph.fx.prepare_fx", fail)
+    with pytest.raises(QuantizationError, match=r"bicubic.*FX graph mode fails as well.*_OnePath.*no such kernel\."):
+        Static().convert(source.float_model(), recipe(), source)
+
+
+@pytest.mark.parametrize("kind", [RuntimeError, AttributeError, TypeError, AssertionError, NotImplementedError])
+@pytest.mark.parametrize(
+    ("graph", "place"),
+    [
+        ("eager", "torch.ao.quantization.convert"),
+        ("eager", "torch.ao.quantization.prepare"),
+        ("fx", "tasks.quantize.graph.convert.convert_fx"),
+    ],
+)
+def test_what_torch_raises_becomes_a_refusal_that_names_model_and_graph_mode(
+    kind: type[Exception], graph: str, place: str, source_of: Sources, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise kind("only works for Conv2d\nand a trace")
+
+    source = source_of()
+    monkeypatch.setattr(place, fail)
+    mode = {"eager": "eager mode", "fx": "FX graph mode"}[graph]
+    with pytest.raises(QuantizationError, match=rf"_OnePath cannot be \w+ in {mode}: only works for Conv2d\.") as told:
+        Static().convert(source.float_model(), recipe(graph=graph), source)
+    assert "exclude" in told.value.hint
+    assert ('graph = "fx"' in told.value.hint) is (graph == "eager")
+
+
+def test_a_model_that_fuses_itself_by_the_older_protocol_is_quantized(source_of: Sources, engine: str) -> None:
+    source = source_of("OlderProtocol")
+    converted = Static().convert(source.float_model(), recipe(), source)
+    assert converted.graph == "eager"
+    assert all(row.quantized for row in converted.coverage)

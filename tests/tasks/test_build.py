@@ -1,0 +1,213 @@
+"""Candidates of a tiny word language model by every recipe, for both torch runtimes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from storage.artifacts import ArtifactStore
+from storage.errors import QuantizationError, StoreError
+from tasks.checkpoint import load_state
+from tasks.job import Job
+from tasks.refs import CandidateRef, CheckpointRef
+from tasks.runtimes.base import CandidateFiles, Opened
+from tasks.workload import Workload
+from tests.tasks.pipeline import build, build_model, converted, example_inputs, job_of, opened
+from tests.tasks.quantize.words import RECIPES, call, same, words_workload
+
+
+@dataclass(frozen=True)
+class Candidates:
+    job: Job[Workload]
+    store: ArtifactStore
+
+    def build(self, recipe: str, runtime: str = "eager") -> CandidateRef:
+        return build(self.job, recipe, runtime, self.store)
+
+    def open(self, recipe: str, runtime: str = "eager") -> Opened:
+        return opened(self.build(recipe, runtime), self.store)
+
+    def module(self, recipe: str) -> torch.nn.Module:
+        return converted(self.job, recipe, self.store)
+
+    def script(self, recipe: str) -> Path:
+        return CandidateFiles.find(self.build(recipe, "torchscript"), self.store).folder / "model.ts"
+
+    def inputs(self) -> dict[str, Tensor]:
+        return example_inputs(self.job.workload, self.job.dataset, self.store)
+
+    def float_model(self) -> torch.nn.Module:
+        model = build_model(self.job.workload, self.job.dataset)
+        model.load_state_dict(load_state(self.job.checkpoint, self.store))
+        return model.eval()
+
+
+@pytest.fixture(scope="module")
+def candidates(tmp_path_factory: pytest.TempPathFactory) -> Candidates:
+    root = tmp_path_factory.mktemp("words")
+    store = ArtifactStore(root / "store")
+    return Candidates(job_of(words_workload(root), store), store)
+
+
+def longer(inputs: dict[str, Tensor], vocabulary: int) -> dict[str, Tensor]:
+    """Inputs of another length and batch size than those that were traced, from a state that is not zero."""
+    layers, _, width = inputs["h"].shape
+    tokens = torch.arange(11 * 5).reshape(11, 5) % vocabulary
+    return {"tokens": tokens, "h": torch.full((layers, 5, width), 0.3), "c": torch.full((layers, 5, width), -0.2)}
+
+
+@pytest.mark.parametrize("recipe", [name for name in RECIPES if name != "float-without-onednn"])
+def test_both_runtimes_agree_bit_for_bit_at_any_length_and_batch_size(candidates: Candidates, recipe: str) -> None:
+    eager, script = candidates.open(recipe), candidates.open(recipe, "torchscript")
+    for inputs in (candidates.inputs(), longer(candidates.inputs(), candidates.job.dataset.vocabulary)):
+        expected = call(eager, inputs)
+        for _ in range(3):  # TorchScript optimizes its graph in its first calls
+            assert same(call(script, inputs), expected)
+
+
+@pytest.mark.parametrize("recipe", [name for name, spec in RECIPES.items() if spec["method"] == "dynamic"])
+def test_quantized_outputs_are_near_float_but_not_float(candidates: Candidates, recipe: str) -> None:
+    inputs = longer(candidates.inputs(), candidates.job.dataset.vocabulary)
+    expected, outputs = call(candidates.float_model(), inputs), call(candidates.open(recipe), inputs)
+    assert not same(outputs, expected)
+    for output, wanted in zip(outputs, expected, strict=True):
+        assert torch.allclose(output, wanted, atol=0.02)
+
+
+@pytest.mark.parametrize("recipe", ["float", "float-channels-last"])
+def test_float_recipes_compute_what_the_checkpoint_computes(candidates: Candidates, recipe: str) -> None:
+    assert same(call(candidates.open(recipe), candidates.inputs()), call(candidates.float_model(), candidates.inputs()))
+
+
+def test_without_onednn_the_switch_is_off_inside_and_as_before_outside(candidates: Candidates) -> None:
+    model, seen = candidates.open("float-without-onednn"), []
+    model.call.encoder.register_forward_hook(lambda *_: seen.append(torch.backends.mkldnn.enabled))
+    before = torch.backends.mkldnn.enabled
+    expected = call(candidates.float_model(), candidates.inputs())
+    for output, wanted in zip(call(model, candidates.inputs()), expected, strict=True):
+        assert torch.allclose(output, wanted, atol=1e-6)
+    assert seen == [False]
+    assert torch.backends.mkldnn.enabled == before
+
+
+def test_weights_are_int8_in_the_quantized_model(candidates: Candidates) -> None:
+    model = candidates.module("int8")
+    assert model.decoder.weight().dtype == torch.qint8
+    assert model.rnn._all_weight_values[1].param.__getstate__()[0][0] == "quantized_dynamic"
+    assert candidates.module("int8-per-channel").decoder.weight().qscheme() == torch.per_channel_affine
+
+
+def test_per_channel_reaches_the_lstm_too(candidates: Candidates) -> None:
+    cell = candidates.module("int8-per-channel").rnn._all_weight_values[0].param.__getstate__()[0]
+    weight, _ = cell[4][0].__getstate__()[0]
+    assert weight.qscheme() == torch.per_channel_affine
+
+
+@pytest.mark.parametrize(("recipe", "bits"), [("int8-embedding8", 8), ("int8-embedding4", 4)])
+def test_a_quantized_embedding_has_rows_of_the_right_width_and_values(
+    candidates: Candidates, recipe: str, bits: int
+) -> None:
+    tokens = torch.arange(candidates.job.dataset.vocabulary).reshape(1, -1)
+    weight = candidates.float_model().encoder.weight.detach()
+    rows = candidates.module(recipe).encoder(tokens)[0]
+    assert rows.shape == weight.shape
+    step = (weight.amax(1) - weight.amin(1)) / (2**bits - 1)
+    assert bool(((rows - weight).abs().amax(1) <= step).all())
+
+
+def test_a_candidate_that_is_found_is_the_same_whatever_its_recipe_is_called(candidates: Candidates) -> None:
+    made = candidates.build("int8")
+    assert candidates.build("int8") == made
+    named = candidates.job.workload.recipe_named("int8").model_copy(update={"name": "other"})
+    other = candidates.job.workload.model_copy(update={"recipe": (named,)})
+    job = candidates.job.model_copy(update={"workload": other})
+    assert build(job, "other", "eager", candidates.store) == made.model_copy(update={"recipe": "other"})
+
+
+def test_each_recipe_and_each_runtime_has_its_own_digest(candidates: Candidates) -> None:
+    digests = {candidates.build(recipe).digest for recipe in RECIPES} | {candidates.build("int8", "torchscript").digest}
+    assert len(digests) == len(RECIPES) + 1
+
+
+def test_runtimes_share_the_converted_module_which_is_made_once(candidates: Candidates) -> None:
+    eager, script = candidates.build("int8"), candidates.build("int8", "torchscript")
+    assert eager.shared == script.shared
+    assert set(eager.shared) == {"converted"}
+
+
+def test_coverage_says_what_was_quantized_and_why_the_rest_was_not(candidates: Candidates) -> None:
+    rows = {row.module: row for row in candidates.build("int8-but-decoder").coverage}
+    assert set(rows) == {"encoder", "rnn", "decoder"}
+    assert rows["rnn"].quantized
+    assert not rows["rnn"].reason
+    assert rows["decoder"].reason == "excluded by the recipe"
+    assert rows["encoder"].reason == "the recipe does not name the type Embedding"
+    assert sum(row.parameters for row in rows.values()) == candidates.job.checkpoint.parameters
+    assert candidates.build("int8-embedding4").covered_share == 1
+    assert candidates.build("float").covered_share == 0
+
+
+def test_sizes_are_those_of_the_serialized_state_and_of_the_script(candidates: Candidates, tmp_path: Path) -> None:
+    torch.save(candidates.float_model().state_dict(), tmp_path / "state.pt")
+    assert abs(candidates.build("float").size_bytes - (tmp_path / "state.pt").stat().st_size) < 1024
+    assert candidates.build("float", "torchscript").size_bytes == candidates.script("float").stat().st_size
+    assert candidates.build("int8-embedding4").size_bytes < candidates.build("float").size_bytes
+
+
+@pytest.mark.parametrize("recipe", ["int8-embedding4", "int8-onednn"])
+def test_the_script_runs_where_this_project_is_not(candidates: Candidates, tmp_path: Path, recipe: str) -> None:
+    """A fresh, isolated process that has torch alone gives the outputs of the model that was evaluated."""
+    inputs = candidates.inputs()
+    save_file({f"{i}": tensor.contiguous() for i, tensor in enumerate(inputs.values())}, tmp_path / "in.safetensors")
+    code = f"""
+import sys, torch
+from safetensors.torch import load_file, save_file
+torch.backends.quantized.engine = {candidates.job.workload.recipe_named(recipe).engine!r}
+inputs = load_file({str(tmp_path / "in.safetensors")!r})
+with torch.inference_mode():
+    outputs = torch.jit.load({str(candidates.script(recipe))!r})(*(inputs[str(i)] for i in range(len(inputs))))
+save_file({{str(i): output.contiguous() for i, output in enumerate(outputs)}}, {str(tmp_path / "out.safetensors")!r})
+assert not any(name.split(".")[0] in ("tasks", "flows", "storage") for name in sys.modules)
+"""
+    subprocess.run([sys.executable, "-I", "-c", code], check=True, cwd=tmp_path, timeout=300)
+    outputs = load_file(tmp_path / "out.safetensors")
+    assert same(tuple(outputs[str(i)] for i in range(len(outputs))), call(candidates.open(recipe), inputs))
+
+
+def test_nothing_is_published_where_the_output_is_not_finite(candidates: Candidates, tmp_path: Path) -> None:
+    state = {name: tensor.clone() for name, tensor in load_state(candidates.job.checkpoint, candidates.store).items()}
+    state["decoder.bias"][0] = float("inf")
+    store = ArtifactStore(tmp_path)
+    job = job_of(candidates.job.workload, store)
+    with store.create("checkpoint", "f" * 64, {}) as folder:
+        save_file(state, folder / "weights.safetensors")
+    broken = CheckpointRef(kind="checkpoint", digest="f" * 64, parameters=job.checkpoint.parameters)
+    with pytest.raises(QuantizationError, match="NaN or infinities"):
+        build(job.model_copy(update={"checkpoint": broken}), "int8", "eager", store)
+    assert not list(tmp_path.glob("artifacts/converted/*/*"))
+    assert not list(tmp_path.glob("artifacts/candidate/*/*"))
+
+
+def test_a_folder_without_a_candidate_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(QuantizationError, match="no candidate"):
+        CandidateFiles(tmp_path, {}).made()
+
+
+def test_a_full_disk_is_reported_as_the_stores_own_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = ArtifactStore(tmp_path / "store")
+    job = job_of(words_workload(tmp_path), store)
+
+    def fail(*_: object, **__: object) -> None:
+        raise SafetensorError("I/O error: No space left on device (os error 28)")
+
+    monkeypatch.setattr("tasks.tensor_files.save_file", fail)
+    with pytest.raises(StoreError, match="No space left"):
+        build(job, "float", "eager", store)

@@ -1,0 +1,84 @@
+"""What upstream has deprecated stays where it can be replaced, and reading workloads and opening models stays lean."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+ALLOWED = {
+    "torch.ao": "tasks/quantize/",
+    "torch.quantization": "tasks/quantize/",
+    "torch.jit": "tasks/runtimes/torchscript.py",
+}
+
+
+def used_names(source: str) -> Iterator[str]:
+    """Dotted names that a module imports, or reaches from the name ``torch``."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Attribute):
+            yield ast.unparse(node)
+
+
+def uses(source: str, deprecated: str) -> bool:
+    return any(f"{name}.".startswith(f"{deprecated}.") for name in used_names(source))
+
+
+@pytest.mark.parametrize("deprecated", ALLOWED)
+def test_what_upstream_has_deprecated_is_used_in_one_place(deprecated: str) -> None:
+    modules = [path for layer in ("flows", "tasks", "storage") for path in (ROOT / layer).rglob("*.py")]
+    users = {str(path.relative_to(ROOT)) for path in modules if uses(path.read_text(encoding="utf-8"), deprecated)}
+    assert not {user for user in users if not user.startswith(ALLOWED[deprecated])}
+
+
+def test_the_search_sees_every_way_to_reach_them() -> None:
+    for source, deprecated in (
+        ("import torch.jit", "torch.jit"),
+        ("from torch import jit", "torch.jit"),
+        ("from torch.ao.quantization import convert", "torch.ao"),
+        ("import torch\ntorch.jit.load('x')", "torch.jit"),
+        ("import torch.quantization as q", "torch.quantization"),
+    ):
+        assert uses(source, deprecated), source
+    assert not uses("import torch\ntorch.backends.quantized.engine = 'x86'", "torch.quantization")
+
+
+def test_no_runtime_is_named_outside_its_own_module_and_its_line() -> None:
+    named = [
+        str(path.relative_to(ROOT))
+        for layer in ("flows", "tasks", "storage")
+        for path in (ROOT / layer).rglob("*.py")
+        if '"torchscript"' in path.read_text(encoding="utf-8")
+    ]
+    assert named == ["tasks/runtimes/__init__.py"]
+
+
+def loaded_by(code: str) -> set[str]:
+    code = f"import sys\n{code}\nprint(*{{name.partition('.')[0] for name in sys.modules}})"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True, timeout=300
+    )
+    return set(done.stdout.split())
+
+
+def test_reading_workloads_imports_neither_torch_nor_prefect() -> None:
+    code = (
+        "from flows.request import BUILT_IN\nfrom tasks.workload import find_workloads\nimport tasks.stages\n"
+        "assert len(find_workloads([], BUILT_IN)) == 3"
+    )
+    assert not {"torch", "prefect", "pyarrow", "duckdb"} & loaded_by(code)
+
+
+def test_opening_a_candidate_needs_neither_prefect_nor_the_results_store() -> None:
+    code = "import tasks.benchmark.loading, tasks.quantize.converted, tasks.runtimes.torchscript"
+    heavy = {"prefect", "pyarrow", "duckdb", "pandas", "matplotlib", "torchvision", "aiohttp"}
+    assert not heavy & loaded_by(code)

@@ -1,0 +1,106 @@
+"""The extensions that ARCHITECTURE.md shows, added to a copy of the project as it says and run to a verified bundle."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.slow, pytest.mark.server]
+
+ROOT = Path(__file__).parents[1]
+BLOCK = re.compile(r"^```python\n# (?P<path>[\w/]+\.py)(, in (?P<registry>[A-Z]+))?\n(?P<code>.*?)^```$", re.M | re.S)
+
+COMMON = """
+schema_version = 1
+name = "toy"
+description = "an extension"
+[gate]
+objective = "fastest"
+# How busy this machine is decides nothing here.
+allowed_verdicts = ["valid", "inconclusive"]
+"""
+SEQUENCE = """
+domain = "sequence"
+[data]
+kind = "random-sequence"
+[model]
+kind = "lstm"
+[checkpoint]
+kind = "seeded"
+[[recipe]]
+name = "float"
+method = "none"
+"""
+WORKLOADS = {
+    "runtime": f'{SEQUENCE}\n[[recipe]]\nname = "saved"\nmethod = "none"\nruntimes = ["state-dict"]\n',
+    "quantization method": f'{SEQUENCE}\n[[recipe]]\nname = "saved"\nmethod = "rounded"\nruntimes = ["torchscript"]\n',
+    "domain": """
+domain = "table"
+[data]
+kind = "random-table"
+[model]
+kind = "mlp"
+[checkpoint]
+kind = "seeded"
+[[recipe]]
+name = "float"
+method = "none"
+[[recipe]]
+name = "saved"
+method = "dynamic"
+modules = ["Linear"]
+runtimes = ["torchscript"]
+""",
+}
+
+
+def extend(copy: Path, what: str) -> None:
+    """Write the module of the section "Add a …" and add its line to the registry; nothing else is touched."""
+    page = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    section = page.split(f"## Add a {what}\n")[1].split("\n## ")[0]
+    module, line = BLOCK.finditer(section)
+    target = copy / module["path"]
+    target.parent.mkdir(exist_ok=True)
+    assert not target.exists()
+    target.write_text(module["code"], encoding="utf-8")
+    registry = copy / line["path"]
+    text = registry.read_text(encoding="utf-8")
+    assert line["code"].count("\n") == 1
+    entries = re.search(rf"^{line['registry']}: .*?\{{\n", text, re.M | re.S)
+    assert entries is not None
+    # After the first entry, which is the default.
+    end = text.index("\n", entries.end()) + 1
+    registry.write_text(text[:end] + line["code"] + text[end:], encoding="utf-8")
+
+
+@pytest.mark.parametrize("what", WORKLOADS)
+def test_an_extension_runs_through_a_night_to_a_verified_bundle(tmp_path: Path, what: str) -> None:
+    copy = tmp_path / "copy"
+    for layer in ("flows", "tasks", "storage"):
+        shutil.copytree(ROOT / layer, copy / layer, ignore=shutil.ignore_patterns("__pycache__"))
+    extend(copy, what)
+    head, gate = COMMON.split("[gate]")
+    (tmp_path / "toy.toml").write_text(f"{head}{WORKLOADS[what]}\n[gate]{gate}", encoding="utf-8")
+    environment = {**os.environ, "PYTHONPATH": str(copy), "PREFECT_HOME": str(tmp_path / "prefect")}
+    environment.pop("PREFECT_API_URL", None)
+    command = [sys.executable, "-P", "-m", "flows", "nightly", "--workload", "toy.toml", "--profile", "quick"]
+    done = subprocess.run(
+        [*command, "--store", "store"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    pointer = json.loads((tmp_path / "store" / "handoff" / "toy" / "current.json").read_text(encoding="utf-8"))
+    bundle = tmp_path / "store" / "handoff" / "toy" / pointer["version"]
+    manifest = json.loads((bundle / "manifest.json").read_text(encoding="utf-8"))
+    assert manifest["recipe"]["name"] == "saved"
+    verified = subprocess.run(
+        [sys.executable, "-I", str(bundle / "verify.py")], capture_output=True, text=True, check=False
+    )
+    assert verified.returncode == 0, verified.stdout
+    assert verified.stdout.startswith("good")
