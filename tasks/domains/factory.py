@@ -31,7 +31,7 @@ def call_factory(spec: FactorySpec) -> nn.Module:
             raise ConfigurationError(
                 f'model.factory "{spec.factory}" failed when called with {spec.arguments}: '
                 f"{type(error).__name__}: {error}.",
-                hint="Check model.arguments.",
+                hint=_hint(error, "Check model.arguments."),
             ) from error
     if not isinstance(model, nn.Module):
         raise ConfigurationError(
@@ -48,21 +48,33 @@ def _find(factory: str) -> Callable[..., Any]:
     except ModuleNotFoundError as error:
         raise ConfigurationError(
             f'model.factory "{factory}": there is no module "{error.name}".',
-            hint=f"Install it, or run from the folder that holds it (now {Path.cwd()}).",
+            hint=_hint(error, f"Install it, or run from the folder that holds it (now {Path.cwd()})."),
         ) from error
     except Exception as error:
         raise ConfigurationError(
             f'model.factory "{factory}": importing {module_name} failed: {type(error).__name__}: {error}.',
-            hint="Mend the module.",
+            hint=_hint(error, "Fix the module."),
         ) from error
     found = getattr(module, attribute, None)
     if not callable(found):
         what = "is not callable" if hasattr(module, attribute) else "does not exist"
         raise ConfigurationError(
             f'model.factory "{factory}": {module_name}.{attribute} {what}.',
-            hint="Name a function or class that gives a torch.nn.Module.",
+            hint=_hint(module_name, "Name a function or class that returns a torch.nn.Module."),
         )
     return found  # type: ignore[no-any-return]
+
+
+def _hint(missing: str | Exception, otherwise: str) -> str:
+    """Say that a module of the user's project is hidden by a package of ours, or `otherwise`."""
+    module = missing if isinstance(missing, str) else isinstance(missing, ImportError) and missing.name
+    package = (module or "").partition(".")[0]
+    if package not in ("flows", "tasks", "storage"):
+        return otherwise
+    return (
+        f'nightquant has a package "{package}" itself, which hides the one of that name in your project: rename yours, '
+        "or install it under another name."
+    )
 
 
 @contextmanager
