@@ -24,9 +24,8 @@ if TYPE_CHECKING:
 
 _PROGRESS_EVERY = 64
 _NAMED = 5
-# Where the pictures lie does not decide what they are; `preprocessing` says what the last two come to.
+# Not in the digest: where the pictures lie, and the settings that `Preprocessing` results from.
 _NOT_CONTENT = {"uri", "sha256", "max_bytes", "root", "download", "transforms", "image_size"}
-
 
 Quotas = Mapping[Split, int | None]
 

@@ -13,12 +13,12 @@ from torchvision.transforms import v2
 
 from storage.errors import ConfigurationError
 from tasks.domains.image_classification.images import Description, Pixels
-from tasks.domains.image_classification.sections import ImageWorkload, RenderedCharacters
 from tasks.domains.image_classification.writer import FILL_ORDER, ImageWriter, find_or_write
 from tasks.sources import code_digest
 from tasks.threads import intra_op_threads
 
 if TYPE_CHECKING:
+    from tasks.domains.image_classification.sections import ImageWorkload, RenderedCharacters
     from tasks.job import Progress, Workspace
     from tasks.refs import DatasetRef
 
@@ -35,7 +35,7 @@ def prepare_rendered(workload: ImageWorkload, workspace: Workspace) -> DatasetRe
     ConfigurationError
         The characters are not all different.
     """
-    data = cast(RenderedCharacters, workload.data)
+    data = cast("RenderedCharacters", workload.data)
     if len(set(data.characters)) != len(data.characters):
         raise ConfigurationError(
             f'Workload "{workload.name}": data.characters repeats a character: {data.characters!r}.',
