@@ -12,7 +12,7 @@ import argparse
 
 import numpy as np
 
-from tasks.benchmark.profile import PROFILES
+from tasks.benchmark.messages import PROFILES
 from tasks.benchmark.statistics import Array, interval_of_logs
 
 _RESAMPLES = 1000

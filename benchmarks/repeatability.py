@@ -13,31 +13,24 @@ from pathlib import Path
 from statistics import median
 
 from storage.artifacts import ArtifactStore
-from tasks.benchmark import BenchmarkCandidate, benchmark
-from tasks.checkpoint import obtain
-from tasks.evaluate import evaluate
+from tasks.benchmark.messages import PROFILES
+from tasks.benchmark.stage import BenchmarkCandidate, benchmark
+from tasks.job import Job, Workspace
 from tasks.machine import this_machine
-from tasks.prepare import prepare
-from tasks.quantize import quantize
-from tasks.refs import ArtifactRef, BenchmarkResult
+from tasks.results import BenchmarkResult
+from tasks.stages import build, evaluate, obtain, prepare
 from tasks.workload import Workload, read_workload
 
 _WORKLOADS = Path(__file__).parent.parent / "flows" / "workloads"
 
 
-def candidates_of(workload: Workload, store: ArtifactStore) -> list[BenchmarkCandidate]:
-    """Make every candidate, as a night does before it benchmarks."""
-    dataset = prepare(workload, store)
-    checkpoint = obtain(workload, dataset, store)
-    candidates = []
-    for recipe in workload.recipe:
-        quantized = quantize(workload, recipe, dataset, checkpoint, store)
-        artifact = ArtifactRef(kind=quantized.kind, digest=quantized.digest)
-        for runtime in recipe.runtimes:
-            outputs = evaluate(workload, quantized, runtime, dataset, store).outputs
-            one = BenchmarkCandidate(recipe=recipe.name, runtime=runtime, artifact=artifact, outputs=outputs)
-            candidates.append(one)
-    return candidates
+def candidates_of(job: Job[Workload], workspace: Workspace) -> list[BenchmarkCandidate]:
+    """Build and evaluate every candidate, as a night does before it benchmarks."""
+    built = [build(workspace, job, recipe, runtime) for recipe in job.workload.recipe for runtime in recipe.runtimes]
+    return [
+        BenchmarkCandidate(candidate=candidate, outputs=evaluate(workspace, job, candidate).outputs)
+        for candidate in built
+    ]
 
 
 def show(workload: str, results: list[BenchmarkResult]) -> None:
@@ -75,12 +68,13 @@ def main() -> None:
     parser.add_argument("--profile", default="quick")
     parser.add_argument("--runs", type=int, default=10)
     arguments = parser.parse_args()
-    store = ArtifactStore(arguments.store)
+    workspace = Workspace(ArtifactStore(arguments.store))
     print(this_machine().cpu, this_machine().libraries, flush=True)
     for name in arguments.workload or ["lstm-demo", "word-lm"]:
         workload = read_workload(_WORKLOADS / f"{name}.toml")
-        candidates = candidates_of(workload, store)
-        results = [benchmark(workload, candidates, arguments.profile, store) for _ in range(arguments.runs)]
+        job = obtain(workspace, workload, prepare(workspace, workload))
+        candidates = candidates_of(job, workspace)
+        results = [benchmark(job, candidates, PROFILES[arguments.profile], workspace) for _ in range(arguments.runs)]
         show(name, results)
 
 

@@ -96,7 +96,7 @@ def fan_out(count: int, store: str) -> Fanned:
     from prefect.task_runners import ThreadPoolTaskRunner
 
     from flows import steps
-    from flows.fan_out import gather, submit
+    from flows.fan_out import gather, later, submit
     from flows.isolation import Workers
     from flows.site import Site, at_site
 
@@ -105,9 +105,9 @@ def fan_out(count: int, store: str) -> Fanned:
     @flow(persist_result=False, task_runner=ThreadPoolTaskRunner(max_workers=64))
     def night() -> float:
         with Workers(count, threads=1) as workers, at_site(Site(workers, reporter, 3600.0)):
-            datasets = [(one, steps.prepare.submit(one, store)) for one in workloads]
-            for made in [steps.obtain.submit(one, dataset, store) for one, dataset in datasets]:
-                made.result()
+            datasets = [(workload, steps.prepare.submit(workload, store)) for workload in workloads]
+            for job in [steps.obtain.submit(workload, later(dataset), store) for workload, dataset in datasets]:
+                job.result()
             reporter.times.clear()
             began = time.perf_counter()
             for one in [submit(workload, store) for workload in workloads]:
@@ -122,28 +122,17 @@ def fan_out(count: int, store: str) -> Fanned:
 
 def benchmark_s(folder: str) -> float:
     """Seconds of one attempt of the benchmark of ``lstm-demo`` (4 candidates, quick profile), without its waiting."""
+    from benchmarks.repeatability import candidates_of
     from storage.artifacts import ArtifactStore
-    from tasks.benchmark import BenchmarkCandidate, benchmark
-    from tasks.checkpoint import obtain
-    from tasks.evaluate import evaluate
-    from tasks.prepare import prepare
-    from tasks.quantize import quantize
-    from tasks.refs import ArtifactRef
+    from tasks.benchmark.messages import PROFILES
+    from tasks.benchmark.stage import benchmark
+    from tasks.job import Workspace
+    from tasks.stages import obtain, prepare
 
     (workload,) = find_workloads(["lstm-demo"], BUILT_IN)
-    store = ArtifactStore(folder)
-    dataset = prepare(workload, store)
-    checkpoint = obtain(workload, dataset, store)
-    candidates = []
-    for recipe in workload.recipe:
-        made = quantize(workload, recipe, dataset, checkpoint, store)
-        reference = ArtifactRef(kind=made.kind, digest=made.digest)
-        for runtime in recipe.runtimes:
-            outputs = evaluate(workload, made, runtime, dataset, store).outputs
-            candidates.append(
-                BenchmarkCandidate(recipe=recipe.name, runtime=runtime, artifact=reference, outputs=outputs)
-            )
-    return benchmark(workload, candidates, "quick", store).wall_s
+    workspace = Workspace(ArtifactStore(folder))
+    job = obtain(workspace, workload, prepare(workspace, workload))
+    return benchmark(job, candidates_of(job, workspace), PROFILES["quick"], workspace).wall_s
 
 
 def store_write_s(store: str) -> float:

@@ -28,18 +28,17 @@ from torchvision.models import quantization
 from storage.artifacts import ArtifactStore
 from storage.errors import QuantizationError
 from tasks.benchmark.statistics import speed_ratio
-from tasks.checkpoint import obtain
-from tasks.evaluate import compare, evaluate
-from tasks.prepare import prepare
-from tasks.quantize import quantize, quantized_engine
-from tasks.quantize.engine import instruction_set
+from tasks.compute import intra_op_threads
+from tasks.evaluate.compare import compare
+from tasks.job import Workspace
+from tasks.quantize.engine import instruction_set, quantized_engine
+from tasks.quantize.graph.convert import finished, observed
 from tasks.quantize.graph.plan import make_plan
-from tasks.quantize.methods.static import finished, observed
-from tasks.quantize.warnings import quiet
-from tasks.runtimes.script import read_script, write_script
-from tasks.threads import intra_op_threads
+from tasks.quantize.methods.static import StaticRecipe
+from tasks.quantize.warnings import without_deprecations
+from tasks.runtimes.torchscript import read_script, write_script
+from tasks.stages import build, evaluate, obtain, prepare
 from tasks.workload import read_workload
-from tasks.workload.recipe import StaticRecipe
 
 EXAMPLE = Path(__file__).parent.parent / "docs" / "examples" / "resnet18-qat.toml"
 ENGINES = ("x86", "fbgemm", "onednn", "qnnpack")
@@ -85,7 +84,7 @@ def print_speed(folder: Path, engines: list[str], rounds: int) -> None:
     """Interleaved latencies of ResNet-18 with random weights."""
     torch.manual_seed(0)
     images = torch.randn(1, 3, 224, 224)
-    with intra_op_threads(1), quiet(), torch.inference_mode():
+    with intra_op_threads(1), without_deprecations(), torch.inference_mode():
         candidates = [*float_candidates(folder, images)]
         for engine in engines:
             try:
@@ -168,24 +167,23 @@ def timed(call: Callable[[], object]) -> float:
 
 def print_accuracy(store: ArtifactStore) -> None:
     """Top-1 of every recipe of the example workload against its float model on the same images."""
-    workload = read_workload(EXAMPLE)
-    dataset = prepare(workload, store)
-    checkpoint = obtain(workload, dataset, store)
-    print("| recipe | flow | top-1 % | against float (95%) | agreement | size MB | seconds to make |")
+    workload, workspace = read_workload(EXAMPLE), Workspace(store)
+    job = obtain(workspace, workload, prepare(workspace, workload))
+    print("| recipe | graph | top-1 % | against float (95%) | agreement | size MB | seconds to make |")
     print("|---|---|---|---|---|---|---|")
     baseline = None
     for recipe in workload.recipe:
         began = time.perf_counter()
-        quantized = quantize(workload, recipe, dataset, checkpoint, store)
+        candidate = build(workspace, job, recipe, "eager")
         taken = time.perf_counter() - began
-        evaluation = evaluate(workload, quantized, "eager", dataset, store)
+        evaluation = evaluate(workspace, job, candidate)
         baseline = baseline or evaluation
         against = compare(baseline, evaluation, store)
         low, high = against.quality_difference_low or 0.0, against.quality_difference_high or 0.0
-        print(f"| {recipe.name} | {quantized.flow or '-'} | {evaluation.quality:.2f} "
+        print(f"| {recipe.name} | {candidate.graph or '-'} | {evaluation.quality:.2f} "
               f"| {against.quality_difference:+.2f} ({low:+.2f} to {high:+.2f}) "
               f"| {against.agreement if against.agreement is not None else 1:.4f} "
-              f"| {quantized.size_bytes['eager'] / 1e6:.1f} | {taken:.0f} |", flush=True)  # fmt: skip
+              f"| {candidate.size_bytes / 1e6:.1f} | {taken:.0f} |", flush=True)  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ import tomllib
 import warnings
 from collections.abc import Callable
 from contextlib import redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,21 +29,21 @@ import torch
 from torch import Tensor, nn
 
 from storage.artifacts import ArtifactStore
-from tasks.checkpoint import load_state, obtain
+from tasks.build import open_candidate
+from tasks.compute import intra_op_threads
 from tasks.domains.language_model.corpus import load_ids
-from tasks.evaluate import evaluate
-from tasks.models import build, example_inputs
-from tasks.prepare import prepare
-from tasks.quantize import load, quantize, quantized_engine
-from tasks.refs import CheckpointRef, DatasetRef, QuantizedRef
-from tasks.threads import available_cores, intra_op_threads
+from tasks.job import Job, Workspace
+from tasks.machine import available_cores
+from tasks.quantize.engine import quantized_engine
+from tasks.quantize.source import ModelSource
+from tasks.refs import CandidateRef
+from tasks.stages import build, evaluate, obtain, prepare
 from tasks.workload import Workload
-from tasks.workload.recipe import Recipe, Runtime
 
 EXAMPLE = Path(__file__).parent.parent / "docs" / "examples" / "wikitext.toml"
 MARKS = ("<!-- printed by benchmarks/word_lm.py -->", "<!-- end of what it printed -->")
 ROUNDS, CALLS = 15, 20
-RUNTIMES: tuple[Runtime, ...] = ("eager", "torchscript")
+RUNTIMES = ("eager", "torchscript")
 MODES: tuple[Literal["exact", "segments"], ...] = ("exact", "segments")
 
 
@@ -56,16 +56,6 @@ class Line:
     loss: float
     seconds: float
     whole_s: float
-
-
-@dataclass(frozen=True)
-class Inputs:
-    """What both procedures start from."""
-
-    workload: Workload
-    dataset: DatasetRef
-    checkpoint: CheckpointRef
-    store: ArtifactStore
 
 
 def main() -> None:
@@ -105,16 +95,17 @@ def write_page(page: Path, printed: str) -> None:
 def measure(data: str, checkpoint: str) -> None:
     """Print every table for a corpus and a checkpoint."""
     with tempfile.TemporaryDirectory() as folder:
-        inputs = open_inputs(data, checkpoint, ArtifactStore(Path(folder)))
-        ids = load_ids(inputs.dataset, "test", inputs.store)
+        workspace = Workspace(ArtifactStore(Path(folder)))
+        job = open_job(data, checkpoint, workspace)
+        ids = load_ids(job.dataset, "test", workspace.store)
         print(
-            f"{inputs.dataset.vocabulary:,} words, {len(ids):,} in the test split; torch {torch.__version__}, "
+            f"{job.dataset.vocabulary:,} words, {len(ids):,} in the test split; torch {torch.__version__}, "
             f"{torch.backends.cpu.get_cpu_capability()}, {available_cores()} cores.\n"
         )
         began = time.perf_counter()
-        tutorial = tutorial_lines(inputs, ids.long())
+        tutorial = tutorial_lines(ModelSource(job, workspace), ids.long())
         tutorial_s = time.perf_counter() - began
-        quantized, ours, ours_s = nightly_lines(inputs)
+        candidates, ours, ours_s = nightly_lines(job, workspace)
         print_quality(tutorial, ours)
         same_table_s = sum(line.whole_s for line in ours if line.name in ("float", "dynamic-int8"))
         print(
@@ -122,24 +113,22 @@ def measure(data: str, checkpoint: str) -> None:
             f"{same_table_s:.1f} s for the same two, {tutorial_s / same_table_s:.1f} times less. "
             f"All {len(ours)} recipes, quantized, saved and evaluated: {ours_s:.1f} s.\n"
         )
-        print_modes(inputs, quantized)
-        print_latency(inputs, quantized)
+        print_modes(job, candidates, workspace)
+        print_latency(job, candidates, workspace)
 
 
-def open_inputs(data: str, checkpoint: str, store: ArtifactStore) -> Inputs:
+def open_job(data: str, checkpoint: str, workspace: Workspace) -> Job[Workload]:
     """Prepare the corpus and check the checkpoint, as the nightly flow does, for the workload of docs/examples."""
     document: dict[str, Any] = tomllib.loads(EXAMPLE.read_text(encoding="utf-8"))
     document["data"]["uri"] = str(Path(data).resolve())
     document["checkpoint"] = {"kind": "uri", "uri": str(Path(checkpoint).resolve())}
     workload = Workload.model_validate(document)
-    dataset = prepare(workload, store)
-    return Inputs(workload, dataset, obtain(workload, dataset, store), store)
+    return obtain(workspace, workload, prepare(workspace, workload))
 
 
-def tutorial_lines(inputs: Inputs, ids: Tensor) -> list[Line]:
+def tutorial_lines(source: ModelSource, ids: Tensor) -> list[Line]:
     """The tutorial's own procedure: `quantize_dynamic` on LSTM and Linear, one thread, 25 words a call."""
-    model = build(inputs.workload.model, inputs.dataset)
-    model.load_state_dict(load_state(inputs.checkpoint, inputs.store))
+    model = source.float_model()
     with intra_op_threads(1), warnings.catch_warnings(), tempfile.NamedTemporaryFile() as file:
         warnings.simplefilter("ignore", DeprecationWarning)
         with quantized_engine("x86"):
@@ -151,42 +140,40 @@ def tutorial_lines(inputs: Inputs, ids: Tensor) -> list[Line]:
             torch.save(one.state_dict(), file.name)
             size = Path(file.name).stat().st_size / 1e6
             began = time.perf_counter()
-            loss = tutorial_loss(one, ids, inputs)
+            loss = tutorial_loss(one, ids, source.example_inputs)
             taken = time.perf_counter() - began
             lines.append(Line(name, size, loss, taken, taken))
     return lines
 
 
-def tutorial_loss(model: nn.Module, ids: Tensor, inputs: Inputs) -> float:
+def tutorial_loss(model: nn.Module, ids: Tensor, example: dict[str, Tensor]) -> float:
     """Mean loss with batch size 1 and bptt 25, the hidden state carried over."""
-    source = ids.view(-1, 1)
-    example = example_inputs(inputs.workload, inputs.dataset, inputs.store, batch_size=1)
+    words = ids.view(-1, 1)
     h, c = torch.zeros_like(example["h"]), torch.zeros_like(example["c"])
     criterion = nn.CrossEntropyLoss()
     total = 0.0
     with torch.no_grad():
-        for start in range(0, len(source) - 1, 25):
-            length = min(25, len(source) - 1 - start)
-            logits, h, c = model(source[start : start + length], h, c)
-            target = source[start + 1 : start + 1 + length].reshape(-1)
+        for start in range(0, len(words) - 1, 25):
+            length = min(25, len(words) - 1 - start)
+            logits, h, c = model(words[start : start + length], h, c)
+            target = words[start + 1 : start + 1 + length].reshape(-1)
             total += length * criterion(logits.view(-1, logits.shape[-1]), target).item()
-    return total / (len(source) - 1)
+    return total / (len(words) - 1)
 
 
-def nightly_lines(inputs: Inputs) -> tuple[list[tuple[Recipe, QuantizedRef]], list[Line], float]:
+def nightly_lines(job: Job[Workload], workspace: Workspace) -> tuple[list[CandidateRef], list[Line], float]:
     """Every recipe as the nightly flow does it; the seconds of a line are its evaluation's on all cores."""
-    quantized, lines = [], []
+    candidates, lines = [], []
     whole = time.perf_counter()
-    for recipe in inputs.workload.recipe:
+    for recipe in job.workload.recipe:
         started = time.perf_counter()
-        reference = quantize(inputs.workload, recipe, inputs.dataset, inputs.checkpoint, inputs.store)
-        quantized.append((recipe, reference))
+        candidates.append(build(workspace, job, recipe, "eager"))
         began = time.perf_counter()
-        result = evaluate(inputs.workload, reference, "eager", inputs.dataset, inputs.store)
+        result = evaluate(workspace, job, candidates[-1])
         done = time.perf_counter()
-        size = reference.size_bytes["eager"] / 1e6
+        size = candidates[-1].size_bytes / 1e6
         lines.append(Line(recipe.name, size, result.quality, done - began, done - started))
-    return quantized, lines, time.perf_counter() - whole
+    return candidates, lines, time.perf_counter() - whole
 
 
 def print_quality(tutorial: list[Line], ours: list[Line]) -> None:
@@ -198,49 +185,52 @@ def print_quality(tutorial: list[Line], ours: list[Line]) -> None:
         print()
 
 
-def print_modes(inputs: Inputs, quantized: list[tuple[Recipe, QuantizedRef]]) -> None:
+def print_modes(job: Job[Workload], candidates: list[CandidateRef], workspace: Workspace) -> None:
     """Both modes of evaluation on all cores: the exact one, word after word, and the segments."""
     print("| evaluation on all cores | exact s | segments s | times less | difference of the loss |")
     print("|---|---:|---:|---:|---:|")
-    for recipe, reference in quantized:
-        if recipe.name not in ("float", "dynamic-int8"):
+    for candidate in candidates:
+        if candidate.recipe not in ("float", "dynamic-int8"):
             continue
         taken, losses = [], []
         for mode in MODES:
-            settings = inputs.workload.evaluate.model_copy(update={"mode": mode})
-            workload = inputs.workload.model_copy(update={"evaluate": settings})
+            settings = job.workload.evaluate.model_copy(update={"mode": mode})
+            changed = replace(job, workload=job.workload.model_copy(update={"evaluate": settings}))
             began = time.perf_counter()
-            losses.append(evaluate(workload, reference, "eager", inputs.dataset, inputs.store).quality)
+            losses.append(evaluate(workspace, changed, candidate).quality)
             taken.append(time.perf_counter() - began)
         exact_s, segments_s = taken
         gap = abs(losses[0] - losses[1])
-        print(f"| {recipe.name} | {exact_s:.1f} | {segments_s:.1f} | {exact_s / segments_s:.1f} | {gap:.1e} |")
+        print(f"| {candidate.recipe} | {exact_s:.1f} | {segments_s:.1f} | {exact_s / segments_s:.1f} | {gap:.1e} |")
     print()
 
 
-def print_latency(inputs: Inputs, quantized: list[tuple[Recipe, QuantizedRef]]) -> None:
+def print_latency(job: Job[Workload], candidates: list[CandidateRef], workspace: Workspace) -> None:
     """Milliseconds of one word at batch size 1 on one thread, in interleaved rounds, as ratios to eager float."""
-    example = example_inputs(inputs.workload, inputs.dataset, inputs.store, batch_size=1)
+    example = ModelSource(job, workspace).example_inputs
     step = (example["tokens"][:1], example["h"], example["c"])
     models = {
-        (recipe.name, runtime): load(inputs.store.path(reference.kind, reference.digest), runtime)
-        for recipe, reference in quantized
+        (recipe.name, runtime): open_candidate(build(workspace, job, recipe, runtime), workspace, 1)
+        for recipe in job.workload.recipe
         for runtime in recipe.runtimes
     }
-    seconds: dict[tuple[str, Runtime], list[float]] = {key: [] for key in models}
+    seconds: dict[tuple[str, str], list[float]] = {key: [] for key in models}
     with intra_op_threads(1), torch.inference_mode():
         for turn in range(ROUNDS + 2):
             for key, model in models.items():
-                taken = time_calls(lambda model=model: model(*step), CALLS)  # type: ignore[misc]
+                with model.scope():
+                    taken = time_calls(lambda model=model: model.call(*step), CALLS)  # type: ignore[misc]
                 # The first two rounds warm up, traced models compile in them.
                 if turn >= 2:
                     seconds[key].append(taken)
     base = seconds["float", "eager"]
     print("| one word, batch 1, one thread | eager ms | torchscript ms | eager × | torchscript × |")
     print("|---|---:|---:|---:|---:|")
-    for recipe, _ in quantized:
-        cells = [_cells(seconds.get((recipe.name, runtime)), base) for runtime in RUNTIMES]
-        print(f"| {recipe.name} | {' | '.join(ms for ms, _ in cells)} | {' | '.join(ratio for _, ratio in cells)} |")
+    for candidate in candidates:
+        cells = [_cells(seconds.get((candidate.recipe, runtime)), base) for runtime in RUNTIMES]
+        print(
+            f"| {candidate.recipe} | {' | '.join(ms for ms, _ in cells)} | {' | '.join(ratio for _, ratio in cells)} |"
+        )
 
 
 def _cells(taken_s: list[float] | None, base_s: list[float]) -> tuple[str, str]:

@@ -12,7 +12,7 @@ from typing import Generic, Protocol, TypeVar
 from storage.artifacts import ArtifactStore
 from storage.errors import NightquantError, unwritable
 from storage.locks import passing_lock
-from tasks.refs import CheckpointRef, DatasetRef, Frozen
+from tasks.refs import CheckpointRef, DatasetRef
 from tasks.workload.workload import Workload
 
 W = TypeVar("W", bound=Workload)
@@ -29,7 +29,8 @@ def silent(done: float, total: float, unit: str = "") -> None:
     """Ignore progress."""
 
 
-class Job(Frozen, Generic[W]):
+@dataclass(frozen=True)
+class Job(Generic[W]):
     """A workload with its prepared data set and its float weights."""
 
     workload: W

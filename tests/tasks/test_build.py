@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -128,7 +128,7 @@ def test_a_candidate_that_is_found_is_the_same_whatever_its_recipe_is_called(can
     assert candidates.build("int8") == made
     named = candidates.job.workload.recipe_named("int8").model_copy(update={"name": "other"})
     other = candidates.job.workload.model_copy(update={"recipe": (named,)})
-    job = candidates.job.model_copy(update={"workload": other})
+    job = replace(candidates.job, workload=other)
     assert build(job, "other", "eager", candidates.store) == made.model_copy(update={"recipe": "other"})
 
 
@@ -191,7 +191,7 @@ def test_nothing_is_published_where_the_output_is_not_finite(candidates: Candida
         save_file(state, folder / "weights.safetensors")
     broken = CheckpointRef(kind="checkpoint", digest="f" * 64, parameters=job.checkpoint.parameters)
     with pytest.raises(QuantizationError, match="NaN or infinities"):
-        build(job.model_copy(update={"checkpoint": broken}), "int8", "eager", store)
+        build(replace(job, checkpoint=broken), "int8", "eager", store)
     assert not list(tmp_path.glob("artifacts/converted/*/*"))
     assert not list(tmp_path.glob("artifacts/candidate/*/*"))
 

@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from datetime import date, timedelta
 from pathlib import Path
 
@@ -151,9 +152,7 @@ def test_a_bundle_names_its_sources_without_passwords_and_signed_queries(made: M
         }
     )
 
-    folder = (
-        tmp_path / made.package(BundleStore(tmp_path), job=made.job.model_copy(update={"workload": named})).location
-    )
+    folder = tmp_path / made.package(BundleStore(tmp_path), job=replace(made.job, workload=named)).location
 
     manifest = json.loads((folder / "manifest.json").read_bytes())
     assert manifest["workload"]["checkpoint"]["uri"] == "https://host/x.pth"

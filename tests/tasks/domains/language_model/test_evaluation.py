@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -38,7 +39,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
 def evaluated(prepared: Prepared, recipe: str, runtime: str, mode: str = "segments") -> Evaluation:
     job, store = prepared
     settings = job.workload.evaluate.model_copy(update={"mode": mode})
-    job = job.model_copy(update={"workload": job.workload.model_copy(update={"evaluate": settings})})
+    job = replace(job, workload=job.workload.model_copy(update={"evaluate": settings}))
     return evaluate(job, build(job, recipe, runtime, store), store)
 
 
