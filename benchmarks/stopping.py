@@ -19,7 +19,7 @@ from pathlib import Path
 
 import psutil
 
-STAGES = ("prepare data set", "obtain checkpoint", "quantize", "evaluate", "benchmark")
+STAGES = ("prepare data set", "obtain checkpoint", "build", "evaluate", "benchmark")
 
 
 def stop_in(stage: str, folder: Path) -> float:

@@ -1,7 +1,4 @@
-"""The command line: ``nightquant`` and ``python -m flows``.
-
-Each subcommand is a module in `flows.commands`, imported only when it is used, so that ``--help`` stays fast.
-"""
+"""The command line: ``nightquant`` and ``python -m flows``."""
 
 from __future__ import annotations
 
@@ -13,18 +10,19 @@ import click
 
 from storage.errors import NightquantError
 
+# By name: where the subcommand is, and what it does. Its module is imported on use, so that ``--help`` stays fast.
 COMMANDS = {
-    "nightly": "Quantize, evaluate, benchmark and hand over: one night.",
-    "serve": "Serve the nightly deployment from this one process.",
-    "workloads": "List the workloads and their recipes, or check workload files.",
-    "query": "Ask the results in SQL.",
-    "report": "Write the night's report as one HTML file.",
-    "generate": "Sample text from a language model, float or quantized.",
-    "sensitivity": "Rank a model's layers by what quantizing them costs.",
-    "doctor": "Say whether a benchmark on this machine can be trusted.",
-    "handoff": "List, show, verify, export or roll back bundles.",
-    "store": "Check, compact or clean the store.",
-    "config": "Show the settings and where each comes from.",
+    "nightly": ("nightly:command", "Quantize, evaluate, benchmark and hand over: one night."),
+    "serve": ("serve:command", "Serve the nightly deployment from this one process."),
+    "workloads": ("show:workloads", "List the workloads and their recipes, or check workload files."),
+    "query": ("query:query", "Ask the results in SQL."),
+    "report": ("query:report", "Write the night's report as one HTML file."),
+    "generate": ("generate:command", "Sample text from a language model, float or quantized."),
+    "sensitivity": ("sensitivity:command", "Rank a model's layers by what quantizing them costs."),
+    "doctor": ("show:doctor", "Say whether a benchmark on this machine can be trusted."),
+    "handoff": ("handoff:command", "List, show, verify, export or roll back bundles."),
+    "store": ("store:command", "Check, compact or clean the store."),
+    "config": ("show:config", "Show the settings and where each comes from."),
 }
 
 
@@ -32,20 +30,21 @@ class LazyGroup(click.Group):
     """A group whose subcommands are imported on use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """The subcommands, in the order of a newcomer's day."""
+        """List the subcommands in the order of a newcomer's day."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import and give one subcommand."""
+        """Import and return one subcommand."""
         if cmd_name not in COMMANDS:
             return None
-        command: click.Command = importlib.import_module(f"flows.commands.{cmd_name}").command
+        module, _, name = COMMANDS[cmd_name][0].partition(":")
+        command: click.Command = getattr(importlib.import_module(f"flows.commands.{module}"), name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the subcommands from the table, importing none."""
         with formatter.section("Commands"):
-            formatter.write_dl(list(COMMANDS.items()))
+            formatter.write_dl([(name, meaning) for name, (_, meaning) in COMMANDS.items()])
 
 
 @click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -84,7 +83,7 @@ def main(arguments: list[str] | None = None) -> None:
     except (KeyboardInterrupt, click.Abort):
         _fail("Interrupted.", 130)
     except BrokenPipeError:
-        # The reader (head, say) has seen enough: not an error; what is still buffered goes nowhere.
+        # The reader (head, say) has seen enough: not an error. What is still buffered goes nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     sys.exit(code if isinstance(code, int) else 0)

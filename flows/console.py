@@ -1,15 +1,22 @@
-"""What a person sees of a run: live progress at a terminal, plain lines in a log file."""
+"""What a person sees of a run: its progress at a terminal or in a log file, and the leaderboard that it ends with."""
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from tasks.record import Row
+
+_HEADINGS = ("workload", "candidate", "size", "quality", "latency", "speed-up", "status")
 
 
 class Reporter:
@@ -91,8 +98,8 @@ class BarReporter(Reporter):
         self._console.print(text, highlight=False, markup=False)
 
 
-def make_console() -> Console:
-    """Return a console as wide as the terminal, or wide enough for the tables where there is none."""
+def new_console() -> Console:
+    """Return a console as wide as the terminal, or wide enough for the tables if there is none."""
     console = Console()
     return console if console.is_terminal else Console(width=140)
 
@@ -106,3 +113,102 @@ def reporter_for(console: Console) -> Iterator[Reporter]:
     bars = BarReporter(console)
     with bars.progress:
         yield bars
+
+
+def leaderboard(rows: Iterable[Row], promotions: Iterable[Row]) -> Table:
+    """Render rows of ``measurements`` with what the rows of ``promotions`` say about them."""
+    table = Table(title="Leaderboard", title_style="bold", show_lines=False)
+    for heading in _HEADINGS:
+        table.add_column(heading, overflow="fold")
+    previous = None
+    for workload, *cells in _lines(rows, promotions):
+        if previous not in (None, workload):
+            table.add_section()
+        # Text, not str: brackets in an error would be taken for markup.
+        table.add_row(*map(Text, (workload if workload != previous else "", *cells)))
+        previous = workload
+    return table
+
+
+def publish_leaderboard(rows: Iterable[Row], promotions: Iterable[Row], report: str) -> None:
+    """Show the leaderboard as a table, and link to the report, on the current flow run."""
+    import httpx
+    from prefect.artifacts import create_link_artifact, create_table_artifact
+    from prefect.exceptions import PrefectException
+
+    table = [dict(zip(_HEADINGS, cells, strict=True)) for cells in _lines(rows, promotions)]
+    try:
+        create_table_artifact(table, key="leaderboard", description="Every candidate of the night against its baseline")
+        create_link_artifact(report, link_text=report, key="report", description="The night's report, one HTML file")
+    except (httpx.HTTPError, PrefectException) as error:
+        # The rows are in the store by now; the flow's own last report will say that the server is gone.
+        logging.getLogger(__name__).warning("no leaderboard in Prefect's UI: %s", error)
+
+
+def _lines(rows: Iterable[Row], promotions: Iterable[Row]) -> Iterator[tuple[str, ...]]:
+    """Write out each candidate's last attempt; in each workload the baseline first, then the fastest."""
+    decisions = {(row["workload"], row["recipe"], row["runtime"]): row["decision"] for row in promotions}
+    last: dict[tuple[str, str, str], Row] = {}
+    for row in sorted(rows, key=lambda row: row["attempt"]):
+        if row["setting"] == "primary":
+            last[row["workload"], row["recipe"], row["runtime"]] = row
+    for key, row in sorted(last.items(), key=lambda item: _rank(item[1])):
+        name, status = f"{row['recipe']}/{row['runtime']}", _status(row, decisions.get(key, ""))
+        yield row["workload"], name, _size(row), _quality(row), _latency(row), _speedup(row), status
+
+
+def _rank(row: Row) -> tuple[str, bool, bool, float]:
+    return row["workload"], not row["is_baseline"], row["status"] == "failed", -(row.get("speedup") or 0.0)
+
+
+def _size(row: Row) -> str:
+    size, baseline = row.get("size_bytes"), row.get("baseline_size_bytes")
+    if size is None:
+        return "–"
+    if row["is_baseline"] or baseline is None:
+        return f"{size / 1e6:.3f} MB"
+    return f"{baseline / 1e6:.3f} → {size / 1e6:.3f} MB, {row['size_ratio']:.2f}×"
+
+
+def _quality(row: Row) -> str:
+    quality, metric = row.get("quality"), row.get("quality_metric")
+    if quality is None:
+        return "–"
+    if row["is_baseline"] or row.get("quality_difference") is None:
+        return f"{metric} {quality:.4g}"
+    text = f"{metric} {row['baseline_quality']:.4g} → {quality:.4g}, {row['quality_difference']:+.3g}"
+    low, high = row.get("quality_difference_low"), row.get("quality_difference_high")
+    return text if low is None or high is None else f"{text} [{low:+.3g}, {high:+.3g}]"
+
+
+def _latency(row: Row) -> str:
+    latency, baseline = row.get("latency_s"), row.get("baseline_latency_s")
+    if latency is None:
+        return "–"
+    if row["is_baseline"] or baseline is None:
+        return _duration(latency)
+    return f"{_duration(baseline)} → {_duration(latency)}"
+
+
+def _speedup(row: Row) -> str:
+    if row["is_baseline"]:
+        return "baseline"
+    if row.get("speedup") is None:
+        return "–"
+    return f"{row['speedup']:.2f}× [{row['speedup_low']:.2f}, {row['speedup_high']:.2f}]"
+
+
+def _status(row: Row, decision: str) -> str:
+    if row["status"] == "failed":
+        return f"failed ({row['stage']}): {row['error']}"
+    if row.get("verdict") == "inconclusive":
+        return f"inconclusive, {decision}" if decision else "inconclusive"
+    return decision or "ok"
+
+
+def _duration(seconds: float) -> str:
+    """Write seconds in the unit that reads best."""
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if seconds >= scale:
+            return f"{seconds / scale:.3g} {unit}"
+    return f"{seconds / 1e-9:.3g} ns"

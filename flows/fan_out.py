@@ -1,9 +1,8 @@
-"""Submit one workload's stages up to evaluation and gather what became of them."""
+"""Submit the workloads' stages and gather what became of them: a failure becomes part of the result, never an error."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar, cast
 
@@ -15,14 +14,14 @@ from prefect.logging import get_run_logger
 from flows import steps
 from flows.execution.context import current_execution
 from flows.execution.signals import interruption_behind
-from flows.execution.task_runners import AnyTaskRunner, place_benchmarks
+from flows.execution.task_runners import place_benchmarks
 from flows.settings import Settings
 from storage.errors import MeasurementError
 from tasks.benchmark.stage import BenchmarkCandidate
 from tasks.job import Job
 from tasks.record import CandidateResult, Failure, WorkloadResult
 from tasks.refs import CandidateRef, DatasetRef
-from tasks.results import BenchmarkResult, Comparison, Evaluation, LayerSensitivity
+from tasks.results import BenchmarkResult, Evaluation, LayerSensitivity
 from tasks.workload.workload import Workload
 
 R = TypeVar("R")
@@ -56,12 +55,12 @@ def submit(workload: Workload, store: str) -> Submitted:
 
 
 def later(future: PrefectFuture[R]) -> R:
-    """A future as another task's argument: Prefect puts its result in its place, which its types do not say."""
+    """Pass a future as another task's argument: Prefect puts its result in its place, which its types do not say."""
     return cast(R, future)
 
 
 def gather(submitted: Submitted) -> WorkloadResult:
-    """Wait for a workload's stages and compare its candidates; failures become part of the result, never an error."""
+    """Wait for a workload's stages and compare its candidates."""
     dataset, job = settle(submitted.dataset, "prepare"), settle(submitted.job, "checkpoint")
     failure = next((outcome for outcome in (dataset, job) if isinstance(outcome, Failure)), None)
     result = WorkloadResult(
@@ -89,37 +88,25 @@ def _compared(result: WorkloadResult, store: str) -> WorkloadResult:
     baseline = result.baseline()
     if baseline is None or baseline.evaluation is None:
         why = baseline.failure.error if baseline and baseline.failure else "it was not run"
-        return fail_rest(result, "compare", f"The baseline {result.workload.benchmark.baseline} failed: {why}")
+        return _fail_rest(result, "compare", f"The baseline {result.workload.benchmark.baseline} failed: {why}")
     evaluations = [each.evaluation for each in result.candidates if each.evaluation is not None]
     comparisons = settle(steps.compare.submit(result.workload, baseline.evaluation, evaluations, store), "compare")
     if isinstance(comparisons, Failure):
-        return fail_rest(result, "compare", comparisons.error)
+        return _fail_rest(result, "compare", comparisons.error)
     found = {(each.recipe, each.runtime): comparison for each, comparison in zip(evaluations, comparisons, strict=True)}
-    return with_comparisons(result, found)
+    return _update(result, lambda each: {"comparison": found.get((each.recipe, each.runtime))})
 
 
-def with_comparisons(result: WorkloadResult, comparisons: dict[Key, Comparison]) -> WorkloadResult:
-    """Add each candidate's comparison."""
-    return result.model_copy(
-        update={
-            "candidates": tuple(
-                each.model_copy(update={"comparison": comparisons.get((each.recipe, each.runtime))})
-                for each in result.candidates
-            )
-        }
-    )
+def _update(result: WorkloadResult, change: Callable[[CandidateResult], dict[str, object]]) -> WorkloadResult:
+    """Change each candidate by the fields that `change` returns for it."""
+    candidates = tuple(each.model_copy(update=change(each)) for each in result.candidates)
+    return result.model_copy(update={"candidates": candidates})
 
 
-def fail_rest(result: WorkloadResult, stage: str, error: str) -> WorkloadResult:
+def _fail_rest(result: WorkloadResult, stage: str, error: str) -> WorkloadResult:
     """Mark every candidate that had not failed yet as failed at `stage`."""
     failure = Failure(stage=stage, error=error)
-    return result.model_copy(
-        update={
-            "candidates": tuple(
-                each if each.failure else each.model_copy(update={"failure": failure}) for each in result.candidates
-            )
-        }
-    )
+    return _update(result, lambda each: {"failure": each.failure or failure})
 
 
 def study_layers(result: WorkloadResult, store: str) -> tuple[WorkloadResult, list[str]]:
@@ -127,12 +114,11 @@ def study_layers(result: WorkloadResult, store: str) -> tuple[WorkloadResult, li
 
     A study that fails costs its rows, not the candidate: what it explains was measured all the same.
     """
-    job = result.job
-    if job is None:
+    if result.job is None:
         return result, []
     good = {each.recipe for each in result.candidates if each.failure is None}
     futures = {
-        recipe.name: steps.study.submit(job, recipe, store)
+        recipe.name: steps.study.submit(result.job, recipe, store)
         for recipe in result.workload.recipe
         if recipe.method != "none" and recipe.name in good
     }
@@ -147,29 +133,28 @@ def study_layers(result: WorkloadResult, store: str) -> tuple[WorkloadResult, li
     return result.model_copy(update={"sensitivities": tuple(found)}), remarks
 
 
-def benchmark_all(
-    results: list[WorkloadResult], settings: Settings, store: str, task_runner: AnyTaskRunner
-) -> Iterator[WorkloadResult]:
-    """Time every workload's candidates, on hosts of the wanted fingerprint only; give each workload that is through.
+def benchmark_all(results: list[WorkloadResult], settings: Settings, store: str) -> Iterator[WorkloadResult]:
+    """Time every workload's candidates, on hosts of the wanted fingerprint only; yield each workload that is through.
 
     A cluster gets all workloads at once and times one on each host; a host of its own times one after the other.
     """
     try:
-        placement = place_benchmarks(settings, task_runner)
+        placement = place_benchmarks(settings)
     except MeasurementError as error:
-        yield from (fail_rest(result, "benchmark", str(error)) for result in results)
+        yield from (_fail_rest(result, "benchmark", str(error)) for result in results)
         return
 
-    def begin(index: int, result: WorkloadResult) -> tuple[WorkloadResult, PrefectFuture[list[BenchmarkResult]] | None]:
-        with placement.at(index):
-            return result, _begin_benchmark(result, settings, store)
+    def submitted() -> Iterator[tuple[WorkloadResult, PrefectFuture[list[BenchmarkResult]] | None]]:
+        for index, result in enumerate(results):
+            with placement.at(index):
+                future = _submit_benchmark(result, settings, store)
+            yield result, future
 
-    begun = itertools.starmap(begin, enumerate(results))
-    for result, future in list(begun) if placement.ahead else begun:
+    for result, future in list(submitted()) if placement.ahead else submitted():
         yield result if future is None else _with_benchmark(result, future)
 
 
-def _begin_benchmark(
+def _submit_benchmark(
     result: WorkloadResult, settings: Settings, store: str
 ) -> PrefectFuture[list[BenchmarkResult]] | None:
     candidates = [
@@ -183,32 +168,21 @@ def _begin_benchmark(
 
 
 def _with_benchmark(result: WorkloadResult, future: PrefectFuture[list[BenchmarkResult]]) -> WorkloadResult:
-    """Add the benchmark; a candidate that it refused (its output was wrong, say) has failed."""
+    """Add the benchmark; a candidate that it refused (its output was wrong, say) has failed.
+
+    What was refused in a further setting is reported; the primary one counts all the same.
+    """
     attempts = settle(future, "benchmark")
     if isinstance(attempts, Failure):
-        return fail_rest(result, attempts.stage, attempts.error)
-    refused = attempts[-1].refused
-    _tell_further(result, refused)
-    return result.model_copy(
-        update={
-            "benchmarks": tuple(attempts),
-            "candidates": tuple(
-                each.model_copy(update={"failure": Failure(stage="benchmark", error=refused[key])})
-                if each.failure is None and (key := f"{each.recipe}/{each.runtime}") in refused
-                else each
-                for each in result.candidates
-            ),
-        }
-    )
-
-
-def _tell_further(result: WorkloadResult, refused: dict[str, str]) -> None:
-    """Tell what was not timed in a further setting; the primary one counts all the same."""
-    candidates = {f"{each.recipe}/{each.runtime}" for each in result.candidates}
-    for key in sorted(refused.keys() - candidates):
-        remark = f"{result.workload.name} · {key}: not timed: {refused[key]}"
+        return _fail_rest(result, attempts.stage, attempts.error)
+    refused = {key: Failure(stage="benchmark", error=error) for key, error in attempts[-1].refused.items()}
+    names = {f"{each.recipe}/{each.runtime}" for each in result.candidates}
+    for key in sorted(refused.keys() - names):
+        remark = f"{result.workload.name} · {key}: not timed: {refused[key].error}"
         get_run_logger().warning("%s", remark)
         current_execution().reporter.noted(remark)
+    timed = result.model_copy(update={"benchmarks": tuple(attempts)})
+    return _update(timed, lambda each: {"failure": each.failure or refused.get(f"{each.recipe}/{each.runtime}")})
 
 
 def settle(future: PrefectFuture[R], stage: str) -> R | Failure:

@@ -3,33 +3,33 @@
 from __future__ import annotations
 
 import json
-import platform
 import subprocess
 import tomllib
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
-from importlib.metadata import version
 from pathlib import Path
 
 from flows.request import NightlyRequest
 from flows.settings import Settings
-from tasks.gate import GateDecision
-from tasks.machine import Evidence
-from tasks.record import Failure, Row, RunInfo, WorkloadResult, measurement_rows
+from storage.root import StoreRoot
+from tasks.gate import GateDecision, promotion_rows
+from tasks.machine import Evidence, versions
+from tasks.record import Row, RunInfo, WorkloadResult, layer_rows, measurement_rows
 from tasks.refs import Frozen
+from tasks.results import BenchmarkResult
 from tasks.workload import Workload
 
-_LIBRARIES = ("nightquant", "torch", "torchvision", "prefect", "pyarrow", "duckdb", "numpy")
-
 GOOD, WORK_FAILED, REGRESSED = 0, 1, 3
+Key = tuple[str, str, str]  # workload, recipe, runtime
 
 
 class NightSummary(Frozen):
     """What a run came to: the flow run's result, and what the command line prints.
 
-    ``exit_code`` is 1 where some work failed, 3 where a regression was found and nothing failed (what failed is to be
-    mended first: a regression may only be its shadow), 0 otherwise. ``busy_s`` is the wall time in which a stage ran.
+    ``exit_code`` is 1 if some work failed, 3 if a regression was found and nothing failed (fix what failed first: the
+    regression may only be its shadow), 0 otherwise. ``busy_s`` is the wall time in which a stage ran.
     """
 
     run_id: str
@@ -37,8 +37,6 @@ class NightSummary(Frozen):
     store: str
     message: str
     exit_code: int
-    candidates_ok: int
-    candidates_failed: int
     bundles: tuple[str, ...]
     findings: tuple[str, ...]
     wall_s: float
@@ -49,29 +47,39 @@ class NightSummary(Frozen):
 
 @dataclass
 class Night:
-    """A run in progress."""
+    """A run in progress.
 
+    Attributes
+    ----------
+    store
+        The store's absolute path or URL: another process may have another working folder.
+    bundles
+        The version handed over, by workload.
+    problems
+        Why there is no bundle of a promoted candidate, by workload.
+    remarks
+        What else the run's message must say.
+    """
+
+    request: NightlyRequest
+    settings: Settings
     info: RunInfo
     workloads: list[Workload]
     flow_run_id: str
     started_at: datetime
+    store: str
     results: list[WorkloadResult] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
-    decisions: dict[str, tuple[GateDecision, ...]] = field(default_factory=dict)
-    bundles: dict[str, str] = field(default_factory=dict)
-    packaging: dict[str, Failure] = field(default_factory=dict)
-    withdrawn: list[str] = field(default_factory=list)
-    remarks: list[str] = field(default_factory=list)
     promotions: list[Row] = field(default_factory=list)
-    recorded: bool = False
-    handed_over: bool = False
-    alarm: str = ""
+    bundles: dict[str, str] = field(default_factory=dict)
+    problems: dict[str, str] = field(default_factory=dict)
+    remarks: list[str] = field(default_factory=list)
 
     @classmethod
     def begin(cls, request: NightlyRequest, settings: Settings, flow_run_id: str, attempt: int = 1) -> Night:
         """Validate the request against the workload files and name the run.
 
-        The run's id follows from Prefect's flow run where there is one, so that a writer that is called again finds its
+        The run's id follows from Prefect's flow run if there is one, so that a writer that is called again finds its
         file instead of doubling its rows. A flow run that is retried measures anew: that is another run.
         """
         now = datetime.now(UTC)
@@ -80,66 +88,65 @@ class Night:
         run_id = f"{night:%Y%m%d}-{(flow_run_id or uuid.uuid4().hex).replace('-', '')[-12:]}"
         run_id += f"-{attempt}" if attempt > 1 else ""
         info = RunInfo(run_id=run_id, night=night, profile=settings.profile)
-        return cls(info, request.load_workloads(), flow_run_id, now)
+        store = StoreRoot.of(settings.store).url
+        return cls(request, settings, info, request.load_workloads(), flow_run_id, now, store)
 
     def add(self, result: WorkloadResult) -> None:
-        """Take in a workload that is through."""
+        """Add a workload that is through."""
         self.results.append(result)
         self.rows.extend(measurement_rows(self.info, result, datetime.now(UTC)))
 
+    def decide(self, workload: str, decisions: Sequence[GateDecision]) -> None:
+        """Add what was decided on a workload's candidates."""
+        self.promotions += promotion_rows(
+            decisions,
+            workload=workload,
+            run_id=self.info.run_id,
+            night=self.info.night,
+            decided_at=datetime.now(UTC),
+            bundle_version=self.bundles.get(workload),
+        )
+
     def rows_of(self, workload: str) -> list[Row]:
-        """The measurement rows of one workload."""
+        """Return the measurement rows of one workload."""
         return [row for row in self.rows if row["workload"] == workload]
 
-    def outcomes(self) -> dict[tuple[str, str, str], str]:
-        """What the gate decided, by (workload, recipe, runtime)."""
-        return {
-            (workload, one.recipe, one.runtime): one.decision
-            for workload, decisions in self.decisions.items()
-            for one in decisions
-        }
+    def measured(self) -> dict[str, list[Row]]:
+        """Return the rows of what was measured, by table."""
+        layers = [row for result in self.results for row in layer_rows(self.info, result)]
+        return {"measurements": self.rows, "layers": layers}
 
-    def candidates(self) -> tuple[set[tuple[str, str, str]], set[tuple[str, str, str]]]:
-        """Good and failed candidates as (workload, recipe, runtime)."""
-        keys = {(row["workload"], row["recipe"], row["runtime"]): row["status"] for row in self.rows}
-        failed = {key for key, status in keys.items() if status == "failed"}
-        return set(keys) - failed, failed
+    def candidates(self) -> tuple[set[Key], set[Key]]:
+        """Return the good and the failed candidates."""
+        status = {(row["workload"], row["recipe"], row["runtime"]): row["status"] for row in self.rows}
+        failed = {key for key, found in status.items() if found == "failed"}
+        return set(status) - failed, failed
 
-    def packaging_failed(self, workload: str, decision: GateDecision, failure: Failure) -> None:
-        """Take back a promotion whose bundle could not be made."""
-        self.packaging[workload] = failure
-        reason = f"promoted by the gate, but its bundle could not be made: {failure.error}"
-        refused = decision.model_copy(update={"decision": "reject", "reason": reason})
-        self.decisions[workload] = tuple(refused if one == decision else one for one in self.decisions[workload])
+    def benchmarks(self) -> list[BenchmarkResult]:
+        """Return the benchmarks of all workloads."""
+        return [benchmark for result in self.results for benchmark in result.benchmarks]
 
-    def problems(self) -> int:
-        """How many candidates and bundles failed."""
-        return len(self.candidates()[1]) + len(self.packaging)
+    def has_failures(self) -> bool:
+        """Whether a candidate or a bundle failed."""
+        return bool(self.candidates()[1] or self.problems)
 
     def message(self) -> str:
-        """The run's outcome in one line."""
+        """Describe the run's outcome in one line."""
         good, failed = self.candidates()
         parts = [f"{len(good)} candidates of {len(self.workloads)} workloads measured", f"{len(failed)} failed"]
-        parts += [f"no bundle for {workload}: {failure.error}" for workload, failure in self.packaging.items()]
-        parts += [f"{len(self.bundles)} promoted"]
-        # Somebody rolled back from this very content: a night does not overrule that.
-        parts += [f"{workload}'s winner was rolled back before and stays withdrawn" for workload in self.withdrawn]
-        return ", ".join([*parts, *self.remarks])
+        parts += [f"no bundle for {workload}: {error}" for workload, error in self.problems.items()]
+        return ", ".join([*parts, f"{len(self.bundles)} promoted", *self.remarks])
 
     def run_row(self, status: str, message: str) -> Row:
-        """The run's own row of ``runs``."""
-        benchmarks = [one for result in self.results for one in result.benchmarks]
+        """Return the run's own row of ``runs``."""
+        benchmarks = self.benchmarks()
+        evidence = [
+            {"workload": each.workload, "attempt": each.attempt}
+            | {"before": each.evidence_before, "after": each.evidence_after}
+            for each in benchmarks
+        ]
         # Of the host that benchmarked: on a cluster it is another one than this.
         timed_on = Evidence.model_validate_json(benchmarks[0].evidence_before) if benchmarks else None
-        evidence = [
-            {
-                "workload": one.workload,
-                "attempt": one.attempt,
-                "before": one.evidence_before,
-                "after": one.evidence_after,
-            }
-            for one in benchmarks
-        ]
         good, failed = self.candidates()
         return {
             "run_id": self.info.run_id,
@@ -155,9 +162,7 @@ class Night:
             "host": timed_on.host if timed_on else None,
             "cpu": timed_on.machine.cpu if timed_on else None,
             "evidence": json.dumps(evidence),
-            "versions": json.dumps(
-                {"python": platform.python_version()} | {name: version(name) for name in _LIBRARIES}
-            ),
+            "versions": json.dumps(versions("nightquant", "prefect", "pyarrow", "duckdb")),
             "git_commit": _git_commit(),
             "prefect_flow_run_id": self.flow_run_id or None,
             "message": message,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from flows.options import ProfileName
+from flows.settings import ProfileName
 from storage.errors import ConfigurationError
 from tasks.workload import Workload, find_workloads
 

@@ -9,6 +9,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, SecretStr, ValidationError
 from pydantic_settings import (
@@ -18,8 +19,10 @@ from pydantic_settings import (
     TomlConfigSettingsSource,
 )
 
-from flows.options import ProfileName, TaskRunnerName
 from storage.errors import ConfigurationError
+
+ProfileName = Literal["quick", "standard", "full"]
+TaskRunnerName = Literal["threads", "processes", "dask", "ray"]
 
 
 def _default_workers() -> int:
@@ -52,8 +55,9 @@ class Settings(BaseSettings):
     @property
     def threads_per_worker(self) -> int:
         """Intra-op threads for each worker, so that together they fill the processors that this process may use."""
-        processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        return max(1, processors // self.workers)
+        from tasks.machine import available_cores
+
+        return max(1, available_cores() // self.workers)
 
     @classmethod
     def settings_customise_sources(

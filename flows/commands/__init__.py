@@ -1,1 +1,85 @@
-"""The subcommands, one module each."""
+"""The subcommands, and the options and tables that several of them share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from datetime import date
+from typing import TYPE_CHECKING, TypeVar, get_args
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from flows.console import reporter_for
+from flows.settings import ProfileName, load_settings
+from storage.root import set_cache_folder
+
+if TYPE_CHECKING:
+    from tasks.job import Progress
+
+Function = TypeVar("Function", bound=Callable[..., object])
+
+
+def _store(context: click.Context, parameter: click.Parameter, value: str | None) -> str:
+    settings = load_settings(store=value)
+    set_cache_folder(settings.cache)
+    return settings.store
+
+
+def _night(context: click.Context, parameter: click.Parameter, value: str | None) -> date | None:
+    if value is None:
+        return None
+    try:
+        return date.fromisoformat(value)
+    except ValueError as error:
+        raise click.BadParameter(f"{value!r} is no date; expected YYYY-MM-DD, for instance 2026-11-21") from error
+
+
+# ``store: str``: the flag's or the settings' value.
+store_option = click.option(
+    "--store",
+    metavar="PATH|URL",
+    callback=_store,
+    help="The store's root (default: NIGHTQUANT_STORE, nightquant.toml, or ./nightquant-store).",
+)
+# ``workload: tuple[str, ...]``: none given means every built-in one.
+workload_option = click.option(
+    "--workload", "-w", multiple=True, metavar="NAME|FILE.toml", help="A workload by name or TOML file; repeatable."
+)
+# ``recipe: tuple[str, ...]``: none given means all.
+recipe_option = click.option("--recipe", "-r", multiple=True, metavar="NAME", help="Only these recipes; repeatable.")
+# ``profile: str | None``.
+profile_option = click.option(
+    "--profile",
+    type=click.Choice(get_args(ProfileName)),
+    help="How long to measure: 2 x 4, 5 x 8 or 10 x 10 launches x rounds (default: standard).",
+)
+
+
+def night_option(help: str) -> Callable[[Function], Function]:  # noqa: A002 - click's own word
+    """``--night``: passes ``night: datetime.date | None``."""
+    return click.option("--night", metavar="YYYY-MM-DD", callback=_night, help=help)
+
+
+def format_option(*formats: str) -> Callable[[Function], Function]:
+    """``--format``: passes ``format: str``; the first format is the default."""
+    return click.option(
+        "--format", type=click.Choice(formats), default=formats[0], show_default=True, help="How to print."
+    )
+
+
+def new_table(title: str, *headings: str, right: Collection[str] = ()) -> Table:
+    """Make a table whose cells wrap; the columns of the headings in `right` are numbers."""
+    table = Table(title=title)
+    for heading in headings:
+        table.add_column(heading, overflow="fold", justify="right" if heading in right else "left")
+    return table
+
+
+@contextmanager
+def progress_of(label: str) -> Iterator[Progress]:
+    """Show what a command does before it prints, on standard error."""
+    with reporter_for(Console(stderr=True)) as reporter:
+        reporter.started(label)
+        yield lambda done, total, unit="": reporter.progressed(label, done, total, unit)

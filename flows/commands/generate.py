@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
 
-from flows.options import recipe_option, store_option, workload_option
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from storage.artifacts import ArtifactStore
-    from tasks.workload import Workload
-    from tasks.workload.recipe import Recipe
+from flows.commands import progress_of, recipe_option, store_option, workload_option
+from flows.request import NightlyRequest
+from storage.artifacts import ArtifactStore
+from storage.errors import ConfigurationError
+from tasks.job import Workspace
+from tasks.workload import Workload
+from tasks.workload.recipe import Recipe
 
 
 @click.command()
@@ -47,8 +50,7 @@ def command(
       nightquant generate --workload word-lm --words 200 --temperature 0.8
       nightquant generate --workload word-lm --recipe dynamic-int8 --compare
     """
-    from storage.artifacts import ArtifactStore
-    from storage.errors import ConfigurationError
+    from tasks.domains.language_model.generate import generate
 
     if len(workload) > 1 or len(recipe) > 1:
         raise ConfigurationError(
@@ -56,32 +58,34 @@ def command(
         )
     if output is not None and not output.parent.is_dir():  # said before the work, not after it
         raise ConfigurationError(f"{output} cannot be written: {output.parent} is no folder.", hint="Make it first.")
-    chosen = _workload(workload)
+    (chosen,) = NightlyRequest(workloads=workload or ("word-lm",)).load_workloads()
     recipes = _recipes(chosen, recipe, compare)
-    texts = [_text(chosen, one, ArtifactStore(store), words, temperature, seed) for one in recipes]
-    if compare:
-        _print_columns([one.name for one in recipes], texts, output)
-    else:
-        _print_stream(texts[0], output)
-
-
-def _workload(names: tuple[str, ...]) -> Workload:
-    from flows.request import NightlyRequest
-
-    return NightlyRequest(workloads=names or ("word-lm",)).load_workloads()[0]
+    texts = []
+    for each in recipes:
+        with progress_of(f"{chosen.name} · {each.name}: preparing") as progress:
+            workspace = Workspace(ArtifactStore(store), progress)
+            texts.append(generate(chosen, each, workspace, words=words, temperature=temperature, seed=seed))
+    with ExitStack() as stack:
+        stream = stack.enter_context(output.open("w", encoding="utf-8")) if output else None
+        if compare:
+            _print_columns([each.name for each in recipes], texts, Console(file=stream))
+        else:
+            for piece in texts[0]:
+                click.echo(piece, file=stream, nl=False)
+            click.echo(file=stream)
+    if output:
+        click.echo(f"Written to {output}.", err=True)
 
 
 def _recipes(workload: Workload, names: tuple[str, ...], compare: bool) -> list[Recipe]:
-    """The float recipe and the one that was asked for (or the first quantized one), or the one asked for alone."""
-    from storage.errors import ConfigurationError
-
+    """Return the float recipe and the one asked for (or the first quantized one), or the one asked for alone."""
     by_name = {recipe.name: recipe for recipe in workload.recipe}
     if names and names[0] not in by_name:
         raise ConfigurationError(
             f'Workload "{workload.name}" has no recipe "{names[0]}".', hint=f"It has: {', '.join(by_name)}."
         )
-    floats: list[Recipe] = [recipe for recipe in workload.recipe if recipe.method == "none"]
-    quantized = [by_name[name] for name in names] or [one for one in workload.recipe if one.method != "none"]
+    floats = [recipe for recipe in workload.recipe if recipe.method == "none"]
+    quantized = [by_name[name] for name in names] or [recipe for recipe in workload.recipe if recipe.method != "none"]
     if not compare:
         return quantized[:1] if names else (floats or quantized)[:1]
     if not floats or not quantized:
@@ -92,61 +96,15 @@ def _recipes(workload: Workload, names: tuple[str, ...], compare: bool) -> list[
     return [floats[0], quantized[0]]
 
 
-def _text(
-    workload: Workload, recipe: Recipe, store: ArtifactStore, words: int, temperature: float, seed: int
-) -> Iterator[str]:
-    from rich.console import Console
-
-    from flows.console import reporter_for
-    from tasks.domains.language_model.generate import generate
-    from tasks.job import Workspace
-
-    label = f"{workload.name} · {recipe.name}: preparing"
-    with reporter_for(Console(stderr=True)) as reporter:
-
-        def progress(done: float, total: float, unit: str = "") -> None:
-            reporter.progressed(label, done, total, unit)
-
-        workspace = Workspace(store, progress)
-        return generate(workload, recipe, workspace, words=words, temperature=temperature, seed=seed)
-
-
-def _print_stream(pieces: Iterator[str], output: Path | None) -> None:
-    with ExitStack() as stack:
-        stream = stack.enter_context(output.open("w", encoding="utf-8")) if output else None
-        for piece in pieces:
-            click.echo(piece, file=stream, nl=False)
-        click.echo(file=stream)
-    if output:
-        click.echo(f"Written to {output}.", err=True)
-
-
-def _print_columns(headings: list[str], texts: list[Iterator[str]], output: Path | None) -> None:
+def _print_columns(headings: list[str], texts: list[Iterator[str]], console: Console) -> None:
     """Grow the texts side by side on a terminal; in a file they appear when they are whole."""
-    from itertools import zip_longest
-
-    from rich.console import Console
-    from rich.live import Live
-
-    with ExitStack() as stack:
-        stream = stack.enter_context(output.open("w", encoding="utf-8")) if output else None
-        console = Console(file=stream)
-        grown = [""] * len(texts)
-        with Live(console=console, auto_refresh=False, vertical_overflow="visible") as live:
-            for pieces in zip_longest(*texts, fillvalue=""):
-                grown = [text + piece for text, piece in zip(grown, pieces, strict=True)]
-                live.update(_columns(headings, grown), refresh=console.is_terminal)
-    if output:
-        click.echo(f"Written to {output}.", err=True)
-
-
-def _columns(headings: list[str], texts: list[str]) -> Table:
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(expand=True)
-    for heading in headings:
-        table.add_column(heading, ratio=1, overflow="fold")
-    # A word of the text may look like rich's markup; Text is shown as it is.
-    table.add_row(*(Text(text) for text in texts))
-    return table
+    grown = [""] * len(texts)
+    with Live(console=console, auto_refresh=False, vertical_overflow="visible") as live:
+        for pieces in zip_longest(*texts, fillvalue=""):
+            grown = [text + piece for text, piece in zip(grown, pieces, strict=True)]
+            table = Table(expand=True)
+            for heading in headings:
+                table.add_column(heading, ratio=1, overflow="fold")
+            # A word of the text may look like rich's markup; Text is shown as it is.
+            table.add_row(*map(Text, grown))
+            live.update(table, refresh=console.is_terminal)

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import asdict
+from getpass import getuser
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import click
 
-from flows.options import format_option, store_option
-
-if TYPE_CHECKING:
-    from tasks.bundle.verify import VerificationReport
+from flows.commands import format_option, store_option
+from storage.archives import export_bundle
+from storage.bundles import BundleStore
+from storage.seal import check_sums
+from tasks.bundle.verify import VerificationReport
+from tasks.bundle.verify import verify as verify_bundle
 
 
 @click.group()
@@ -37,12 +40,9 @@ def list_bundles(workload: str | None, format: str, store: str) -> None:
     Example:
       nightquant handoff list word-lm
     """
-    from storage.bundles import BundleStore
-
     bundles = BundleStore(store)
     if workload is not None:
         bundles.require(workload)
-    entries = bundles.entries(workload)
     rows = [
         {
             "workload": entry.workload,
@@ -50,7 +50,7 @@ def list_bundles(workload: str | None, format: str, store: str) -> None:
             "state": "current" if entry.is_current else "withdrawn" if entry.is_withdrawn else "",
             "location": bundles.root.uri(entry.location),
         }
-        for entry in entries
+        for entry in bundles.entries(workload)
     ]
     if format == "json":
         click.echo(json.dumps(rows, indent=1))
@@ -75,14 +75,11 @@ def show(workload: str, version: str | None, history: bool, manifest: bool, stor
       nightquant handoff show word-lm
       nightquant handoff show word-lm --history
     """
-    from storage.bundles import BundleStore
-    from storage.checksums import check_sums
-
     bundles = BundleStore(store)
     chosen = bundles.require(workload, version)
     if history:
-        current = bundles.current(workload)
-        click.echo(current.model_dump_json(indent=1) if current is not None else "{}")
+        pointer = bundles.pointer(workload)
+        click.echo(pointer.model_dump_json(indent=1) if pointer is not None else "{}")
         return
     folder = bundles.local_folder(workload, chosen)
     check_sums(folder)
@@ -107,11 +104,19 @@ def verify(context: click.Context, path: Path, public_key: Path | None, format: 
     Example:
       nightquant handoff verify word-lm-2026-11-21-0123456789ab --public-key signing-key.pub
     """
-    from tasks.bundle.verify import verify as verify_bundle
-
     report = verify_bundle(path, public_key)
-    click.echo(json.dumps(_as_json(report), indent=1) if format == "json" else _as_text(report))
+    shown = asdict(report) | {"path": str(report.path), "ok": report.ok}
+    click.echo(json.dumps(shown, indent=1) if format == "json" else _as_text(report))
     context.exit(0 if report.ok else 1)
+
+
+def _as_text(report: VerificationReport) -> str:
+    if not report.ok:
+        return f"REFUSED at the {report.stage}: {report.problem}"
+    lines = [f"good: {report.workload} {report.version}", f"  SHA256SUMS  {report.sha256sums}"]
+    lines.append(f"  signature   {report.signature}")
+    lines += [f"  {name:<10}  differs by at most {value:.3g}" for name, value in report.differences.items()]
+    return "\n".join(lines)
 
 
 @command.command()
@@ -129,18 +134,14 @@ def rollback(workload: str, version: str | None, reason: str, by: str | None, st
     Example:
       nightquant handoff rollback word-lm --reason "worse on our traffic"
     """
-    from storage.bundles import BundleStore
-
-    current = BundleStore(store).roll_back(workload, version, by=by or _user(), reason=reason)
-    click.echo(f"{workload}: current is {current.version}.")
-    if current.withdrawn:
-        click.echo(f"Withdrawn: {', '.join(current.withdrawn)}.")
+    pointer = BundleStore(store).roll_back(workload, version, by=by or _user(), reason=reason)
+    click.echo(f"{workload}: current is {pointer.version}.")
+    if pointer.withdrawn:
+        click.echo(f"Withdrawn: {', '.join(pointer.withdrawn)}.")
 
 
 def _user() -> str:
-    """Who runs this; a container's user need not have a name."""
-    from getpass import getuser
-
+    """Return who runs this; a container's user may have no name."""
     try:
         return getuser()
     except (KeyError, OSError):
@@ -151,7 +152,7 @@ def _user() -> str:
 @click.argument("workload")
 @click.argument("version", required=False)
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="FILE.zip or FILE.tar.zst.")
-@click.option("--force", is_flag=True, help="Replace the file where it exists.")
+@click.option("--force", is_flag=True, help="Replace the file if it exists.")
 @store_option
 def export(workload: str, version: str | None, output: Path | None, force: bool, store: str) -> None:
     """Write WORKLOAD's current bundle, or VERSION, into one file for carrying away.
@@ -160,27 +161,9 @@ def export(workload: str, version: str | None, output: Path | None, force: bool,
     Example:
       nightquant handoff export word-lm -o word-lm.zip
     """
-    from storage.archives import export_bundle
-    from storage.bundles import BundleStore
-
     bundles = BundleStore(store)
     chosen = bundles.require(workload, version)
     name = f"{workload}-{chosen}"
     target = output or Path(f"{name}.tar.zst")
     export_bundle(bundles.local_folder(workload, chosen), target, name=name, overwrite=force)
     click.echo(str(target))
-
-
-def _as_json(report: VerificationReport) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    return asdict(report) | {"path": str(report.path), "ok": report.ok}
-
-
-def _as_text(report: VerificationReport) -> str:
-    if not report.ok:
-        return f"REFUSED at the {report.stage}: {report.problem}"
-    lines = [f"good: {report.workload} {report.version}", f"  SHA256SUMS  {report.sha256sums}"]
-    lines.append(f"  signature   {report.signature}")
-    lines += [f"  {name:<10}  differs by at most {value:.3g}" for name, value in report.differences.items()]
-    return "\n".join(lines)

@@ -8,14 +8,8 @@ from typing import TYPE_CHECKING, get_args
 
 import click
 
-from flows.options import (
-    TaskRunnerName,
-    night_option,
-    profile_option,
-    recipe_option,
-    store_option,
-    workload_option,
-)
+from flows.commands import night_option, profile_option, recipe_option, store_option, workload_option
+from flows.settings import TaskRunnerName
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -88,10 +82,10 @@ def command(
 
 
 def _run(request: NightlyRequest, settings: Settings, timings: bool) -> int:
-    from flows.console import make_console, reporter_for
+    from flows.console import new_console, reporter_for
     from flows.execution.server import prefect_api, server_gone
 
-    console = make_console()
+    console = new_console()
     console.print("Starting Prefect …", style="dim")
     with prefect_api(settings.server_startup_timeout_s) as server_s:
         import httpx
@@ -123,13 +117,12 @@ def _run(request: NightlyRequest, settings: Settings, timings: bool) -> int:
 def _show(console: Console, summary: NightSummary) -> None:
     from rich.markup import escape
 
-    from flows.leaderboard import leaderboard
+    from flows.console import leaderboard
     from storage.results.query import run_query
 
     rows = run_query(summary.store, f"from measurements where run_id = '{summary.run_id}'").to_pylist()
-    decided = run_query(summary.store, f"from promotions where run_id = '{summary.run_id}'").to_pylist()
-    decisions = {(row["workload"], row["recipe"], row["runtime"]): row["decision"] for row in decided}
-    console.print(leaderboard(rows, decisions))
+    promotions = run_query(summary.store, f"from promotions where run_id = '{summary.run_id}'").to_pylist()
+    console.print(leaderboard(rows, promotions))
     for finding in summary.findings:
         console.print(f"[bold]Against the nights before:[/bold] {escape(finding)}", highlight=False, soft_wrap=True)
     lines = {

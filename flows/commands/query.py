@@ -1,14 +1,17 @@
-"""``nightquant query``: SQL over the results."""
+"""``nightquant query`` and ``nightquant report``: the results in SQL, or a night's as one HTML file."""
 
 from __future__ import annotations
 
 import os
 import sys
+from datetime import date
 from pathlib import Path
 
 import click
 
-from flows.options import format_option, store_option
+from flows.commands import format_option, night_option, store_option
+from storage.results.formats import formatted
+from storage.results.query import described, run_query
 
 _EXAMPLE = """
 \b
@@ -25,26 +28,17 @@ Examples:
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Write to a file.")
 @format_option("table", "csv", "json", "markdown", "parquet")
 @store_option
-def command(sql: str | None, list_: bool, output: Path | None, format: str, store: str) -> None:
+def query(sql: str | None, list_: bool, output: Path | None, format: str, store: str) -> None:
     """Run SQL (DuckDB's) over the store's tables and views; it can only read."""
     if list_:
-        _write(_listing(), output)
+        items = [f"{item.name} ({item.kind}): {item.meaning}\n    {item.example}\n" for item in described()]
+        _write("\n".join(items).encode(), output)
         return
     if not sql:
         raise click.UsageError('Give some SQL, for instance: nightquant query "from leaderboard", or --list.')
     if format == "parquet" and output is None and sys.stdout.isatty():
         raise click.UsageError("Parquet is no text: name a file with -o, or pipe it.")
-    from storage.results.formats import formatted
-    from storage.results.query import run_query
-
     _write(formatted(run_query(store, sql), format), output)
-
-
-def _listing() -> bytes:
-    from storage.results.query import described
-
-    items = [f"{item.name} ({item.kind}): {item.meaning}\n    {item.example}\n" for item in described()]
-    return "\n".join(items).encode()
 
 
 def _write(content: bytes, output: Path | None) -> None:
@@ -60,3 +54,27 @@ def _write(content: bytes, output: Path | None) -> None:
     except BrokenPipeError:
         # The reader (head, less) has seen enough. A closed stdout would raise again at interpreter exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+@click.command()
+@night_option("The night to report (default: the newest one).")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=Path("report.html"),
+    show_default=True,
+    help="The file to write.",
+)
+@store_option
+def report(night: date | None, output: Path, store: str) -> None:
+    """Write a night's report: leaderboard, plots, regressions, failures, machine; one HTML file, no network.
+
+    \b
+    Example:
+      nightquant report --night 2026-11-21 -o report.html
+    """
+    from storage.report import write_report
+
+    written = write_report(store, night, output)
+    click.echo(f"Report of the night {written}: {output}")

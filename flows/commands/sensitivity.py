@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
+from rich.console import Console
 
-from flows.options import format_option, recipe_option, store_option, workload_option
+from flows.commands import format_option, new_table, progress_of, recipe_option, store_option, workload_option
+from flows.request import NightlyRequest
+from storage.artifacts import ArtifactStore
+from storage.errors import ConfigurationError
+from tasks.job import Workspace
+from tasks.results import LayerSensitivity
+from tasks.stages import obtain, prepare
+from tasks.workload import Workload
+from tasks.workload.recipe import Recipe
 
 if TYPE_CHECKING:
-    from tasks.results import LayerSensitivity
     from tasks.sensitivity import KeepEffect
-    from tasks.workload import Workload
-    from tasks.workload.recipe import Recipe
 
 
 @click.command()
@@ -36,27 +43,15 @@ def command(workload: tuple[str, ...], recipe: tuple[str, ...], keep: str, forma
       nightquant sensitivity --workload resnet18
       nightquant sensitivity --workload resnet18 --recipe static-int8 --keep 0,1,2
     """
-    import json
-
-    from rich.console import Console
-
-    from flows.console import reporter_for
-    from storage.artifacts import ArtifactStore
-    from tasks.job import Workspace
     from tasks.sensitivity import keep_effects, sensitivity
-    from tasks.stages import obtain, prepare
 
-    chosen, one = _chosen(workload, recipe)
+    chosen, quantizing = _chosen(workload, recipe)
     counts = _counts(keep)
-    with reporter_for(Console(stderr=True)) as reporter:
-
-        def progress(done: float, total: float, unit: str = "") -> None:
-            reporter.progressed(f"{chosen.name} · {one.name}: sensitivity", done, total, unit)
-
+    with progress_of(f"{chosen.name} · {quantizing.name}: sensitivity") as progress:
         workspace = Workspace(ArtifactStore(store), progress)
         job = obtain(workspace, chosen, prepare(workspace, chosen))
-        ranking = sensitivity(job, one, workspace)
-        effects = keep_effects(job, one, ranking, counts, workspace)
+        ranking = sensitivity(job, quantizing, workspace)
+        effects = keep_effects(job, quantizing, ranking, counts, workspace)
     if format == "json":
         rows = {
             "layers": [layer.model_dump(mode="json") for layer in ranking],
@@ -64,19 +59,17 @@ def command(workload: tuple[str, ...], recipe: tuple[str, ...], keep: str, forma
         }
         click.echo(json.dumps(rows, indent=1))
         return
-    _print_ranking(chosen.name, one.name, ranking)
-    _print_effects(effects)
+    _print_ranking(f"{chosen.name} · {quantizing.name}", ranking)
+    if effects:
+        _print_effects(effects)
 
 
 def _chosen(workloads: tuple[str, ...], recipes: tuple[str, ...]) -> tuple[Workload, Recipe]:
-    from flows.request import NightlyRequest
-    from storage.errors import ConfigurationError
-
     if len(workloads) != 1 or len(recipes) > 1:
         raise ConfigurationError(
             "Name one workload, and at most one recipe.", hint="For instance: nightquant sensitivity -w resnet18"
         )
-    workload = NightlyRequest(workloads=workloads).load_workloads()[0]
+    (workload,) = NightlyRequest(workloads=workloads).load_workloads()
     by_name = {recipe.name: recipe for recipe in workload.recipe if recipe.method != "none"}
     if not by_name or (recipes and recipes[0] not in by_name):
         asked = f' "{recipes[0]}"' if recipes else ""
@@ -93,33 +86,19 @@ def _counts(text: str) -> tuple[int, ...]:
         raise click.BadParameter(f"{text!r} is no list of numbers such as 0,1,2", param_hint="--keep") from error
 
 
-def _print_ranking(workload: str, recipe: str, ranking: Sequence[LayerSensitivity]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(title=f"{workload} · {recipe}: own noise of each quantized layer, worst first")
-    table.add_column("rank", justify="right")
-    table.add_column("module")
-    table.add_column("type")
-    table.add_column("SQNR (dB)", justify="right")
+def _print_ranking(name: str, ranking: Sequence[LayerSensitivity]) -> None:
+    title = f"{name}: own noise of each quantized layer, worst first"
+    table = new_table(title, "rank", "module", "type", "SQNR (dB)", right=("rank", "SQNR (dB)"))
     for layer in ranking:
         table.add_row(str(layer.rank), layer.module, layer.type, f"{layer.sqnr_db:.1f}")
     Console().print(table)
 
 
 def _print_effects(effects: Sequence[KeepEffect]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    if not effects:
-        return
-    metric = effects[0].quality_metric
-    table = Table(title=f"The worst layers kept float ({metric} of the float model: {effects[0].float_quality:.4g})")
-    table.add_column("kept", justify="right")
-    table.add_column("modules", overflow="fold")
-    table.add_column(metric, justify="right")
-    table.add_column("against float", justify="right")
-    table.add_column("size (MB)", justify="right")
+    metric, quality = effects[0].quality_metric, effects[0].float_quality
+    numbers = ("kept", metric, "against float", "size (MB)")
+    title = f"The worst layers kept float ({metric} of the float model: {quality:.4g})"
+    table = new_table(title, "kept", "modules", *numbers[1:], right=numbers)
     for effect in effects:
         table.add_row(
             str(effect.kept),

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import click
 
-from flows.options import profile_option, store_option
+from flows.commands import profile_option, store_option
+from flows.execution.server import check_reachable, configured_api
+from flows.request import NightlyRequest
+from flows.settings import load_settings
+from storage.errors import ConfigurationError
+from storage.root import check_writable
 
 
 @click.command()
@@ -23,11 +28,6 @@ def command(store: str, profile: str | None, cron: str, timezone: str) -> None:
       prefect server start &
       PREFECT_API_URL=http://127.0.0.1:4200/api nightquant serve --cron "30 1 * * *" --timezone Europe/Berlin
     """
-    from flows.execution.server import check_reachable, configured_api
-    from flows.settings import load_settings
-    from storage.errors import ConfigurationError
-    from storage.root import check_writable
-
     if not configured_api():
         raise ConfigurationError(
             "No Prefect server is configured.",
@@ -38,7 +38,6 @@ def command(store: str, profile: str | None, cron: str, timezone: str) -> None:
     from prefect.schedules import Cron
 
     from flows.nightly import nightly_quantization
-    from flows.request import NightlyRequest
 
     request = NightlyRequest.model_validate({"store": store, "profile": load_settings(profile=profile).profile})
     try:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import click
 
-from flows.options import store_option
+from flows.commands import store_option
+from storage.check import check as check_store
+from storage.gc import collect
+from storage.results.compact import compact as compact_store
 
 
 @click.group()
@@ -29,8 +32,6 @@ def check(context: click.Context, store: str) -> None:
     Example:
       nightquant store check --store s3://bucket/nightquant
     """
-    from storage.check import check as check_store
-
     checked = check_store(store)
     for problem in checked.problems:
         click.echo(f"{problem.where} {problem.what}.\n    {problem.remedy}")
@@ -53,8 +54,6 @@ def compact(store: str) -> None:
     Example:
       nightquant store compact
     """
-    from storage.results.compact import compact as compact_store
-
     done = compact_store(store)
     for month in done.written:
         click.echo(f"compacted {month}")
@@ -76,8 +75,6 @@ def gc(keep_nights: int, dry_run: bool, store: str) -> None:
     Example:
       nightquant store gc --keep-nights 30 --dry-run
     """
-    from storage.gc import collect
-
     done = collect(store, keep_nights, dry_run=dry_run)
     for artifact in done.removed:
         click.echo(f"{artifact.kind} {artifact.digest[:12]} ({artifact.size / 1e6:.1f} MB)")

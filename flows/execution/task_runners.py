@@ -22,6 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
+from prefect.context import FlowRunContext
 from prefect.task_runners import ProcessPoolTaskRunner, TaskRunner, ThreadPoolTaskRunner
 
 from flows.execution.workers import end_with_parent
@@ -115,17 +116,18 @@ def require_fingerprint(wanted: str) -> None:
         choose([(this_host(), None)], wanted)
 
 
-def place_benchmarks(settings: Settings, task_runner: AnyTaskRunner) -> Placement:
-    """Find the hosts that benchmarks may run on, with the flow run's started `task_runner`.
+def place_benchmarks(settings: Settings) -> Placement:
+    """Find the hosts that the benchmarks of this flow run may run on.
 
     Raises
     ------
     MeasurementError
         No host of the cluster has the wanted fingerprint.
     """
-    if settings.task_runner not in _CLUSTERS:
+    run = FlowRunContext.get()
+    if run is None or settings.task_runner not in _CLUSTERS:
         return Placement()  # the task itself refuses a host that does not fit
-    return Placement(choose(_CLUSTERS[settings.task_runner].hosts(task_runner), settings.fingerprint), ahead=True)
+    return Placement(choose(_CLUSTERS[settings.task_runner].hosts(run.task_runner), settings.fingerprint), ahead=True)
 
 
 def choose(hosts: Iterable[tuple[Host, Spot]], wanted: str) -> tuple[Spot, ...]:

@@ -4,8 +4,7 @@ from io import StringIO
 
 from rich.console import Console
 
-from flows.console import BarReporter, LineReporter
-from flows.leaderboard import leaderboard
+from flows.console import BarReporter, LineReporter, leaderboard
 
 ERROR = "cannot read [/data/x]: bad value [type=missing, input_value=3] here"
 
@@ -26,6 +25,6 @@ def test_brackets_in_a_rows_error_are_shown_as_they_are():
         "workload": "word-lm", "recipe": "float", "runtime": "eager", "attempt": 1, "setting": "primary",
         "is_baseline": True, "status": "failed", "stage": "evaluate", "error": ERROR,
     }  # fmt: skip
-    text = shown(lambda console: console.print(leaderboard([row], {})))
+    text = shown(lambda console: console.print(leaderboard([row], [])))
     cells = [line.split("│")[7].strip() for line in text.splitlines() if "│" in line]
     assert " ".join(cells) == f"failed (evaluate): {ERROR}"

@@ -16,7 +16,7 @@ from tests.tasks.test_gate import workload
 def test_a_refusal_in_a_further_setting_is_told_and_fails_no_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
     refused = {"int8/eager (batch 64, 1 thread)": "its output is NaN", "half/eager": "its output differs"}
     attempts, told = [SimpleNamespace(refused=refused)], []
-    monkeypatch.setattr(fan_out, "settle", lambda future, stage: (attempts, None))
+    monkeypatch.setattr(fan_out, "settle", lambda future, stage: attempts)
     execution = SimpleNamespace(reporter=SimpleNamespace(noted=told.append))
     monkeypatch.setattr(fan_out, "current_execution", lambda: execution)
     candidates = tuple(CandidateResult(recipe=name, runtime="eager") for name in ("float", "int8", "half"))

@@ -41,7 +41,7 @@ def _artifacts(store):
 @pytest.mark.parametrize(
     ("number", "stage", "send"),
     [
-        (signal.SIGTERM, "dynamic-int8: quantize …", lambda command, number: command.process.send_signal(number)),
+        (signal.SIGTERM, "dynamic-int8/eager: build …", lambda command, number: command.process.send_signal(number)),
         (signal.SIGTERM, "lstm-demo: benchmark …", _signal_all),
         (signal.SIGINT, "lstm-demo: benchmark …", _signal_all),
     ],
@@ -97,7 +97,7 @@ MOMENTS = {
     "": 4.0,
     "prepare data set …": 1.0,
     "obtain checkpoint …": 1.0,
-    "quantize …": 1.0,
+    "build …": 1.0,
     "evaluate …": 1.0,
     "benchmark …": 20.0,
     "benchmark: done": 4.0,

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_the_built_in_language_model_is_the_tutorials_in_small() -> None:
     workload = find_workloads(["word-lm"], ROOT / "flows" / "workloads")[0]
-    assert workload.purpose == "language-model"
+    assert workload.domain == "language-model"
     assert workload.data.kind == "pydoc-topics"
     assert {"float/eager", "dynamic-int8/eager", "dynamic-int8/torchscript"} <= set(workload.candidates())
 

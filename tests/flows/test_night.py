@@ -13,7 +13,7 @@ from flows.request import NightlyRequest
 from flows.settings import load_settings
 from storage.results.query import run_query
 from storage.results.regressions import Regression
-from tasks.gate import GateDecision, promotion_rows
+from tasks.gate import GateDecision
 from tests.storage.results.rows import baseline, measurement
 
 DAY = dt.date(2026, 3, 1)
@@ -49,18 +49,12 @@ def test_a_run_that_is_stopped_keeps_what_was_handed_over(begin, tmp_path):
     decision = GateDecision(
         recipe="dynamic", runtime="eager", decision="promote", objective="fastest", rules=(), reason="it is"
     )
-    night.promotions += promotion_rows(
-        [decision],
-        workload=workload.name,
-        run_id=run,
-        night=DAY,
-        decided_at=dt.datetime.now(dt.UTC),
-        bundle_version="v",
-    )
+    night.bundles[workload.name] = "v"
+    night.decide(workload.name, [decision])
     said = []
     execution = SimpleNamespace(reporter=SimpleNamespace(noted=said.append), workers=SimpleNamespace(stop=lambda: None))
     store = str(tmp_path / "store")
-    _keep_what_is_finished(night, store, Terminated(), execution)
+    _keep_what_is_finished(night, Terminated(), execution)
     assert run_query(store, "select bundle_version from promotions").to_pylist() == [{"bundle_version": "v"}]
     assert run_query(store, "select status from runs").to_pylist() == [{"status": "cancelled"}]
     assert run_query(store, "from measurements").num_rows == 2
@@ -82,5 +76,4 @@ def finding(workload, kind):
     ],
 )
 def test_a_run_tells_of_what_it_measured(begin, recipes, workload, kind, told):
-    request = NightlyRequest(workloads=("lstm-demo",), recipes=recipes)
-    assert _concerns(finding(workload, kind), begin(), request) is told
+    assert _concerns(finding(workload, kind), begin(recipes=recipes)) is told

@@ -6,7 +6,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from flows.options import store_option
+from flows.commands import store_option
 from flows.settings import children_inherit, load_settings, source_of
 from storage.errors import ConfigurationError
 from storage.root import cache_folder, set_cache_folder

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner, Result
 
-from flows.commands.query import command
+from flows.commands.query import query
 from storage.results.catalog import refresh
 from storage.results.query import QueryError
 from tests.storage.results.rows import write_night
@@ -25,7 +25,7 @@ def store(tmp_path: Path) -> Path:
 
 
 def ask(store: Path, *arguments: str) -> Result:
-    return CliRunner().invoke(command, [*arguments, "--store", str(store)], catch_exceptions=False)
+    return CliRunner().invoke(query, [*arguments, "--store", str(store)], catch_exceptions=False)
 
 
 SQL = "select recipe, night, speedup from leaderboard order by recipe"

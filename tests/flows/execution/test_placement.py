@@ -50,7 +50,7 @@ def test_this_host_is_refused_only_where_another_fingerprint_is_wanted():
 
 def test_threads_and_processes_have_their_own_host_and_time_one_workload_after_the_other():
     for name in ("threads", "processes"):
-        assert place_benchmarks(Settings(task_runner=name), None) == Placement()
+        assert place_benchmarks(Settings(task_runner=name)) == Placement()
     assert not Placement().ahead
 
 
@@ -75,7 +75,6 @@ def test_benchmarks_of_a_dask_cluster_go_to_one_worker_of_each_host_and_a_lost_w
     pytest.importorskip("prefect_dask", reason="the dask extra is not installed")
     from dask import config
     from prefect import flow, task
-    from prefect.context import FlowRunContext
 
     from flows.fan_out import settle
 
@@ -91,20 +90,19 @@ def test_benchmarks_of_a_dask_cluster_go_to_one_worker_of_each_host_and_a_lost_w
 
     @flow(task_runner=make_task_runner(settings))
     def cluster():
-        placement = place_benchmarks(settings, FlowRunContext.get().task_runner)
+        placement = place_benchmarks(settings)
         pinned = []
         for index in range(6):
             with placement.at(index):
                 pinned.append(process.submit())
         with pytest.raises(MeasurementError, match="wanted on hosts of fingerprint bbbb"):
-            place_benchmarks(settings.model_copy(update={"fingerprint": SLOW}), FlowRunContext.get().task_runner)
-        return len(placement.pins), {settle(one, "benchmark")[0] for one in pinned}, settle(die.submit(), "evaluate")
+            place_benchmarks(settings.model_copy(update={"fingerprint": SLOW}))
+        return len(placement.pins), {settle(one, "benchmark") for one in pinned}, settle(die.submit(), "evaluate")
 
     with config.set({"distributed.scheduler.allowed-failures": 0}):
-        hosts, processes, (nothing, failure) = cluster()
+        hosts, processes, failure = cluster()
     assert hosts == 1
     assert len(processes) == 1
     assert os.getpid() not in processes
-    assert nothing is None
     assert failure.stage == "evaluate"
     assert failure.error.startswith("The worker was lost: ")

@@ -6,6 +6,7 @@ from prefect.exceptions import TerminationSignal
 
 from flows.execution.signals import Terminated, heard_everywhere, interruption_behind
 from flows.fan_out import settle
+from tasks.record import Failure
 
 
 class Lost:
@@ -36,8 +37,7 @@ def test_an_interruption_that_was_replaced_on_its_way_still_stops_the_night(inte
 
 @pytest.mark.parametrize("error", [OSError("connection lost"), replaced(ValueError("odd"))], ids=repr)
 def test_a_worker_that_is_lost_fails_its_stage_alone(error):
-    result, failure = settle(Lost(error), "quantize")
-    assert result is None
+    failure = settle(Lost(error), "quantize")
     assert failure.stage == "quantize"
     assert "The worker was lost" in failure.error
 
@@ -60,8 +60,7 @@ class Crashed:
 def test_an_interruption_that_became_a_state_still_stops_the_night():
     with pytest.raises(Terminated):
         settle(Crashed(replaced(Terminated())), "benchmark")
-    result, failure = settle(Crashed(ValueError("odd")), "benchmark")
-    assert (result, failure.error) == (None, "odd")
+    assert settle(Crashed(ValueError("odd")), "benchmark") == Failure(stage="benchmark", error="odd")
 
 
 def test_sigterm_in_a_flow_passes_native_code_and_leaves_as_prefects_own():

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from flows.commands.doctor import command
+from flows.commands.show import doctor
 
 
 @pytest.mark.slow
 def test_exit_code_follows_the_checks(tmp_path: Path) -> None:
-    result = CliRunner().invoke(command, ["--store", str(tmp_path), "--format", "json"])
+    result = CliRunner().invoke(doctor, ["--store", str(tmp_path), "--format", "json"])
     report = json.loads(result.stdout)
     problems = [check for check in report["checks"] if check["status"] == "problem"]
     assert report["trusted"] is not bool(problems)
