@@ -6,27 +6,29 @@ import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from packaging.specifiers import SpecifierSet
 
 from storage.errors import MeasurementError
 from storage.locks import host_lock
-from tasks.benchmark.messages import Subject
-from tasks.benchmark.profile import Profile
-from tasks.benchmark.protocol import measure
-from tasks.benchmark.result import WIDEST, aa_ratio, verdict_of
-from tasks.benchmark.stage import LOCK
-from tasks.benchmark.statistics import Ratio, speed_ratio
-from tasks.doctor_model import FLOAT, INT8
+from tasks.benchmark.messages import Profile, Subject
+from tasks.benchmark.protocol import LOCK, Session
+from tasks.benchmark.statistics import WIDEST, Ratio, verdict_of
 from tasks.machine import Evidence, Machine, installed_version, observe
+
+if TYPE_CHECKING:
+    from tasks.benchmark.loading import Loaded
 
 # The set of versions outside of which Prefect's server does not run.
 PINS = {"prefect": ">=3.8.8,<4", "fastapi": ">=0.139,<0.151", "sqlalchemy": ">=2.0,<2.1"}
 NEEDED_BYTES, COMFORTABLE_BYTES = 1 << 30, 5 << 30
 BUSY_PRESSURE, BUSY_LOAD, STOLEN_SHARE = 20.0, 0.7, 0.02
-_PROFILE = Profile("doctor", launches=2, rounds=6, warm_up_s=0.5, single_calls=2, single_s=0.01)
+_PROFILE = Profile(name="doctor", launches=2, rounds=6, warm_up_s=0.5, single_calls=2, single_s=0.01)
+_FLOAT, _INT8 = "float/eager", "int8/eager"
+_ROWS, _WIDTH = 4, 1024
 _GIB = 1 << 30
 
 
@@ -50,7 +52,6 @@ def examine(store: str, on_wait: Callable[[], None] | None = None) -> list[Check
     on_wait
         Called where another benchmark is running.
     """
-    checks = [check_store(store), *map(check_pin, PINS)]
     with host_lock(LOCK, on_wait=on_wait):
         before = observe("before", 1, ())
         measured = _measure()
@@ -62,7 +63,8 @@ def examine(store: str, on_wait: Callable[[], None] | None = None) -> list[Check
         check_busy(before),
         check_steal(before, after),
         check_governor(before),
-        *checks,
+        check_store(store),
+        *map(check_pin, PINS),
     ]
 
 
@@ -167,16 +169,33 @@ def check_pin(distribution: str) -> Check:
     return Check(distribution, "problem", f"{found or 'not installed'}, wanted {PINS[distribution]}", advice)
 
 
+def load(subject: Subject) -> Loaded:
+    """Make the small model that is timed: one linear layer, float or int8 as the subject's name says, seeded."""
+    import torch
+
+    from tasks.benchmark.loading import Loaded
+
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(_ROWS, _WIDTH, generator=generator)
+    weight = torch.randn(_WIDTH, _WIDTH, generator=generator) / _WIDTH**0.5
+    if subject.name != _INT8:
+        return Loaded(partial(torch.nn.functional.linear, inputs, weight))
+    quantized = torch.quantize_per_tensor(weight, float(weight.abs().max()) / 127, 0, torch.qint8)
+    packed = torch.ops.quantized.linear_prepack(quantized, None)
+    # `reduce_range` keeps activations to 7 bits: without VNNI, 8 bits can overflow 16-bit sums.
+    return Loaded(partial(torch.ops.quantized.linear_dynamic, inputs, packed, True))
+
+
 def _measure() -> list[Check]:
-    subjects = [Subject(name=name, folder="", runtime="eager", golden="") for name in (FLOAT, INT8)]
+    subjects = [Subject(name=name, runtime="eager") for name in (_FLOAT, _INT8)]
     try:
-        measured = measure(subjects, FLOAT, _PROFILE, 1, loader="tasks.doctor_model:load")
+        measured = Session(_FLOAT, _PROFILE, loader=f"{__name__}:{load.__name__}").measure(subjects)
     except MeasurementError as error:
-        return [Check("A/A", "problem", str(error), "torch does not run here: install it anew.")]
+        return [Check("A/A", "problem", str(error), "torch does not run here: install it again.")]
     launch = measured.launches[0]
     engines = Check("int8 engines", "ok", f"{', '.join(launch.engines)}; torch dispatches to {launch.capability}")
-    if INT8 in measured.refused:
-        kernels = Check("int8 kernels", "problem", measured.refused[INT8], "This build of torch has no int8 kernels.")
+    if _INT8 in measured.refused:
+        kernels = Check("int8 kernels", "problem", measured.refused[_INT8], "This build of torch has no int8 kernels.")
     else:
-        kernels = check_ratio(speed_ratio(measured.block_s(INT8), measured.block_s(FLOAT)))
-    return [engines, kernels, check_repeatable(aa_ratio(measured, FLOAT))]
+        kernels = check_ratio(measured.ratio(_INT8))
+    return [engines, kernels, check_repeatable(measured.aa_ratio())]

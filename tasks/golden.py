@@ -10,12 +10,14 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
-from torch import Tensor
 
 from storage.errors import MeasurementError
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 GOLDEN, SAMPLES = "golden.safetensors", "samples.safetensors"
 INPUT, OUTPUT = "input.", "output."
@@ -31,6 +33,8 @@ class Golden:
 
     def to_bytes(self) -> bytes:
         """The file's content."""
+        from safetensors.torch import save  # late: torch, which whoever asks for the names below does without
+
         tensors = {f"{INPUT}{name}": tensor.contiguous() for name, tensor in self.inputs.items()}
         tensors |= {f"{OUTPUT}{index}": tensor.contiguous() for index, tensor in enumerate(self.outputs)}
         return save(tensors, {_ORDER: json.dumps(list(self.inputs))})

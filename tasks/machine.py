@@ -15,6 +15,7 @@ import psutil
 from storage.digest import digest_of
 from tasks.refs import Frozen
 
+# What decides which numbers a model computes, and how fast.
 LIBRARIES = ("torch", "torchvision", "numpy", "safetensors")
 _ISA = (
     "avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512_vnni", "avx_vnni", "avx512_bf16",
@@ -52,8 +53,9 @@ class Pressure(Frozen):
 class Evidence(Frozen):
     """The machine's state at one moment.
 
-    ``at_s`` is Unix time. ``steal_s`` is the time that the hypervisor gave to others since boot, summed over
-    processors. ``governor`` and frequency are None where they cannot be read, as in most virtual machines.
+    ``at_s`` is Unix time; ``host``, the network name, is "" in evidence of earlier versions. ``steal_s`` is the time
+    that the hypervisor gave to others since boot, summed over processors. ``governor`` and frequency are None where
+    they cannot be read, as in most virtual machines.
     """
 
     when: Literal["before", "after"]
@@ -81,10 +83,12 @@ class Evidence(Frozen):
 @lru_cache(maxsize=1)
 def this_machine() -> Machine:
     """Describe the machine that this process runs on."""
+    info = _cpuinfo()
+    flags = (info.get("flags") or info.get("Features") or "").split()
     return Machine(
-        cpu=_cpu_model(),
+        cpu=info.get("model name") or platform.processor() or platform.machine(),
         architecture=platform.machine(),
-        isa=_isa(),
+        isa=tuple(name for name in _ISA if name in flags),
         processors=psutil.cpu_count() or 1,
         physical_cores=psutil.cpu_count(logical=False) or 1,
         memory_bytes=psutil.virtual_memory().total,
@@ -110,7 +114,7 @@ def observe(when: Literal["before", "after"], threads: int, engines: tuple[str, 
         at_s=time.time(),
         host=platform.node(),
         machine=this_machine(),
-        affinity=tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else (),
+        affinity=affinity(),
         threads=threads,
         engines=engines,
         governor=_read("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
@@ -120,6 +124,23 @@ def observe(when: Literal["before", "after"], threads: int, engines: tuple[str, 
         steal_s=getattr(psutil.cpu_times(), "steal", None),
         pressure={name: found for name in ("cpu", "memory", "io") if (found := _pressure(name))},
     )
+
+
+def affinity() -> tuple[int, ...]:
+    """Processors that this process may run on; () where the system does not say."""
+    return tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else ()
+
+
+def available_cores() -> int:
+    """Number of processors that this process may run on."""
+    return len(affinity()) or os.cpu_count() or 1
+
+
+def versions(*further: str) -> dict[str, str]:
+    """Versions of Python, of `LIBRARIES` and of `further` distributions."""
+    # A checkout can run without being installed.
+    found = {name: installed_version(name) or "not installed" for name in (*LIBRARIES, *further)}
+    return {"python": platform.python_version(), **found}
 
 
 def installed_version(distribution: str) -> str | None:
@@ -137,15 +158,6 @@ def _pressure(resource: str) -> Pressure | None:
         return None
     fields = dict(part.split("=") for part in text.splitlines()[0].split()[1:])
     return Pressure(some_avg10=float(fields["avg10"]), some_total_us=int(fields["total"]))
-
-
-def _cpu_model() -> str:
-    return _cpuinfo().get("model name") or platform.processor() or platform.machine()
-
-
-def _isa() -> tuple[str, ...]:
-    flags = set((_cpuinfo().get("flags") or _cpuinfo().get("Features") or "").split())
-    return tuple(name for name in _ISA if name in flags)
 
 
 def _cpuinfo() -> dict[str, str]:

@@ -78,6 +78,7 @@ def benchmark(
     limit_s: float | None = None,
 ) -> list[BenchmarkResult]:
     """Time candidates against the baseline, alone on this host; see `tasks.benchmark.stage`."""
+    from tasks.benchmark.messages import PROFILES
     from tasks.benchmark.stage import benchmark_with_rerun
 
-    return benchmark_with_rerun(job, candidates, profile, workspace, limit_s=limit_s)
+    return benchmark_with_rerun(job, candidates, PROFILES[profile], workspace, limit_s=limit_s)

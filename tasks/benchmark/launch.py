@@ -1,68 +1,75 @@
 """One launch: a fresh process that loads every subject, checks it, warms it up and times it in interleaved blocks.
 
-`tasks.benchmark.child` runs it, with JSON files of `tasks.benchmark.messages`.
+`tasks.benchmark.child` runs it.
 """
 
 from __future__ import annotations
 
 import gc
 import importlib
+import os
 import random
 import resource
 import sys
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
-from tasks.benchmark.agreement import disagreement
 from tasks.benchmark.blocks import time_block, time_single_calls, warm_up, warm_up_and_plan
-from tasks.benchmark.loading import Loaded
-from tasks.benchmark.messages import COPY_SUFFIX, LaunchReport, LaunchSpec, Subject, SubjectReport, write_message
-from tasks.benchmark.process import pin
-from tasks.benchmark.schedule import balanced_rounds
+from tasks.benchmark.loading import Loaded, disagreement, loader_named
+from tasks.benchmark.messages import COPY_SUFFIX, LaunchReport, LaunchSpec, Subject, SubjectReport
+from tasks.machine import affinity
 from tasks.outputs import tensors_of
 
-Loader = Callable[[Subject], Loaded]
+_TOPOLOGY = Path("/sys/devices/system/cpu")
 
 
-@dataclass
+@dataclass(frozen=True)
 class Ready:
-    """A subject that is loaded and checked, and what was timed of it so far."""
+    """A subject that is loaded and checked."""
 
     loaded: Loaded
     load_s: float
     first_call_s: float
-    calls: int = 0
-    round_s: list[float] = field(default_factory=list)
-    single_s: list[float] = field(default_factory=list)
 
 
-def run_launch(spec: LaunchSpec) -> LaunchReport:
-    """Do what `spec` says in this process; threads and processors must not have been used yet."""
-    affinity = pin(spec.threads)
+def run(spec_json: str) -> LaunchReport:
+    """Do what a `LaunchSpec` says in this process; threads and processors must not have been used yet."""
+    spec = LaunchSpec.model_validate_json(spec_json)
+    pinned = pin(spec.threads)
     torch.set_num_threads(spec.threads)
     torch.set_num_interop_threads(spec.threads)
-    refused: dict[str, str] = {}
     with torch.inference_mode():
-        ready = _make_ready(spec, refused)
+        ready, refused = _load_all(spec)
         # A collection before a block would else walk every model and late import: time, and cold caches.
         gc.freeze()
         start_s = time.monotonic() - spec.spawned_at
-        _warm_up(spec, ready)
+        calls = _warm_up(spec, ready)
         first_block_s = time.monotonic() - spec.spawned_at
-        timed_s = _time_rounds(spec, ready) + _time_single_calls(spec, ready)
+        round_s = _time_rounds(spec, ready, calls)
+        single_s = _time_single_calls(spec, ready)
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return LaunchReport(
-        subjects=tuple(_report(subject, ready[subject.name]) for subject in spec.subjects if subject.name in ready),
+        subjects={
+            subject.name: SubjectReport(
+                load_s=ready[subject.name].load_s,
+                first_call_s=ready[subject.name].first_call_s,
+                calls_per_block=calls[subject.name],
+                round_s=tuple(round_s[subject.name]),
+                single_s=tuple(single_s.get(subject.name, ())),
+            )
+            for subject in spec.subjects
+            if subject.name in ready
+        },
         refused=refused,
         start_s=start_s,
         first_block_s=first_block_s,
-        timed_s=timed_s,
-        affinity=affinity,
-        threads=torch.get_num_threads(),
+        timed_s=sum(calls[name] * sum(round_s[name]) for name in ready) + sum(map(sum, single_s.values())),
+        affinity=pinned,
         capability=torch.backends.cpu.get_cpu_capability(),
         engines=tuple(torch.backends.quantized.supported_engines),
         voluntary_switches=usage.ru_nvcsw,
@@ -71,34 +78,71 @@ def run_launch(spec: LaunchSpec) -> LaunchReport:
     )
 
 
-def resolve_loader(name: str) -> Loader:
-    """The function that ``module:function`` names."""
-    module, _, function = name.partition(":")
-    loader: Loader = getattr(importlib.import_module(module), function)
-    return loader
+def pin(count: int) -> tuple[int, ...]:
+    """Pin this process to `count` processors where the platform allows it; return those it may now run on."""
+    if allowed := affinity():
+        with suppress(OSError):  # some sandboxes forbid it; what is returned, and recorded, says so
+            os.sched_setaffinity(0, choose_processors(count, allowed))
+    return affinity()
 
 
-def _make_ready(spec: LaunchSpec, refused: dict[str, str]) -> dict[str, Ready]:
+def choose_processors(count: int, allowed: Sequence[int]) -> tuple[int, ...]:
+    """Choose up to `count` of the allowed processors: the highest numbers first, one per physical core first.
+
+    Low numbers tend to serve interrupts; two hardware threads of one core share its arithmetic units.
+    """
+    cores: dict[str, int] = {}
+    for processor in sorted(allowed, reverse=True):
+        cores.setdefault(_core_of(processor), processor)
+    alone = list(cores.values())
+    sharing = sorted(set(allowed) - set(alone), reverse=True)
+    return tuple(sorted((alone + sharing)[:count]))
+
+
+def balanced_rounds(names: Sequence[str], rounds: int, seed: int) -> list[tuple[str, ...]]:
+    """Order the subjects within each round at random, every second round being the mirror image of the one before.
+
+    In such a pair (A B B A for two subjects) every subject has the same mean position, so that a drift that is linear
+    over the pair, as of a processor that heats up, favours nobody.
+
+    Parameters
+    ----------
+    names
+        Subjects, all different.
+    rounds
+        Number of rounds; an odd number leaves the last one without its mirror image.
+    seed
+        Equal seeds give equal orders.
+    """
+    generator = random.Random(seed)
+    order: list[tuple[str, ...]] = []
+    for index in range(rounds):
+        order.append(order[-1][::-1] if index % 2 else tuple(generator.sample(list(names), len(names))))
+    return order
+
+
+def _load_all(spec: LaunchSpec) -> tuple[dict[str, Ready], dict[str, str]]:
     """Load and check every subject, in an order of this launch's own: places in memory differ between launches."""
     # Otherwise whichever candidate is loaded first pays for the imports that all of them share.
     for module in spec.modules:
         importlib.import_module(module)
-    loader = resolve_loader(spec.loader)
+    loader = loader_named(spec.loader)
     ready: dict[str, Ready] = {}
+    refused: dict[str, str] = {}
     for subject in random.Random(spec.seed).sample(spec.subjects, len(spec.subjects)):
         try:
-            state, problem = _load(loader, subject)
+            loaded, problem = _load(loader, subject)
         except Exception as error:  # noqa: BLE001 - whatever one candidate raises is its result, and the others go on
             refused[subject.name] = f"it does not run: {type(error).__name__}: {error}"
             continue
         if problem:
             refused[subject.name] = problem
         else:
-            ready[subject.name] = state
-    return ready
+            ready[subject.name] = loaded
+    return ready, refused
 
 
-def _load(loader: Loader, subject: Subject) -> tuple[Ready, str]:
+def _load(loader: Callable[[Subject], Loaded], subject: Subject) -> tuple[Ready, str]:
     began = time.perf_counter()
     loaded = loader(subject)
     load_s = time.perf_counter() - began
@@ -109,49 +153,42 @@ def _load(loader: Loader, subject: Subject) -> tuple[Ready, str]:
     return Ready(loaded, load_s, first_call_s), disagreement(tensors_of(result), loaded.golden)
 
 
-def _warm_up(spec: LaunchSpec, ready: dict[str, Ready]) -> None:
-    for name, state in ready.items():
-        call = state.loaded.call
-        with state.loaded.scope():
-            if name in spec.calls:
-                warm_up(call, spec.warm_up_calls, spec.warm_up_s)
-                state.calls = spec.calls[name]
+def _warm_up(spec: LaunchSpec, ready: dict[str, Ready]) -> dict[str, int]:
+    """Warm every subject up; calls per block by subject."""
+    profile, calls = spec.profile, dict(spec.calls)
+    for name, subject in ready.items():
+        with subject.loaded.scope():
+            if name in calls:
+                warm_up(subject.loaded.call, profile.warm_up_calls, profile.warm_up_s)
             else:
-                state.calls = warm_up_and_plan(call, spec.warm_up_calls, spec.warm_up_s, spec.block_s)
+                calls[name] = warm_up_and_plan(
+                    subject.loaded.call, profile.warm_up_calls, profile.warm_up_s, profile.block_s
+                )
+    return calls
 
 
-def _time_rounds(spec: LaunchSpec, ready: dict[str, Ready]) -> float:
-    timed_s = 0.0
-    for order in balanced_rounds(sorted(ready), spec.rounds, spec.seed):
+def _time_rounds(spec: LaunchSpec, ready: dict[str, Ready], calls: dict[str, int]) -> dict[str, list[float]]:
+    """Seconds per call in each round, by subject."""
+    round_s: dict[str, list[float]] = {name: [] for name in ready}
+    for order in balanced_rounds(sorted(ready), spec.profile.rounds, spec.seed):
         for name in order:
-            state = ready[name]
-            with state.loaded.scope():
-                elapsed = time_block(state.loaded.call, state.calls)
-            state.round_s.append(elapsed / state.calls)
-            timed_s += elapsed
-    return timed_s
+            loaded = ready[name].loaded
+            with loaded.scope():
+                round_s[name].append(time_block(loaded.call, calls[name]) / calls[name])
+    return round_s
 
 
-def _time_single_calls(spec: LaunchSpec, ready: dict[str, Ready]) -> float:
-    for name, state in ready.items():
+def _time_single_calls(spec: LaunchSpec, ready: dict[str, Ready]) -> dict[str, list[float]]:
+    """Seconds of single calls, by subject; the baseline's copy needs none."""
+    profile, single_s = spec.profile, {}
+    most = -(-profile.single_calls // profile.launches)
+    for name, subject in ready.items():
         if not name.endswith(COPY_SUFFIX):
-            with state.loaded.scope():
-                state.single_s = time_single_calls(state.loaded.call, spec.single_calls, spec.single_s)
-    return sum(sum(state.single_s) for state in ready.values())
+            with subject.loaded.scope():
+                single_s[name] = time_single_calls(subject.loaded.call, most, profile.single_s)
+    return single_s
 
 
-def _report(subject: Subject, state: Ready) -> SubjectReport:
-    return SubjectReport(
-        name=subject.name,
-        load_s=state.load_s,
-        first_call_s=state.first_call_s,
-        calls_per_block=state.calls,
-        round_s=tuple(state.round_s),
-        single_s=tuple(state.single_s),
-    )
-
-
-def main(spec_path: str, out_path: str) -> None:
-    """Run the launch that the file `spec_path` describes and write its report to `out_path`."""
-    spec = LaunchSpec.model_validate_json(Path(spec_path).read_text(encoding="utf-8"))
-    write_message(run_launch(spec), Path(out_path))
+def _core_of(processor: int) -> str:
+    siblings = _TOPOLOGY / f"cpu{processor}" / "topology" / "thread_siblings_list"
+    return siblings.read_text(encoding="ascii").strip() if siblings.is_file() else str(processor)

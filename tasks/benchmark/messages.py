@@ -1,14 +1,52 @@
-"""What travels between a benchmark and its child processes: small JSON files, never models."""
+"""What a benchmark asks of its child processes and what they report: small JSON files, never models."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 from pydantic import Field
 
 from tasks.refs import Frozen
 
 COPY_SUFFIX = "#copy"
+
+
+class Profile(Frozen):
+    """The size of a benchmark.
+
+    Attributes
+    ----------
+    launches
+        Fresh processes.
+    rounds
+        Rounds in each launch; a round times one block of every candidate.
+    block_s
+        Least seconds of a block.
+    warm_up_calls, warm_up_s
+        Least number of calls, and least seconds, before a candidate's first timed block.
+    single_calls
+        Calls timed one by one, for percentiles, over all launches.
+    single_s
+        Most seconds for these calls per candidate and launch.
+    repeats
+        Whether an inconclusive benchmark is repeated once. A quick one is not: two launches seldom settle what two did
+        not, and its user wants to wait two minutes, not four.
+    """
+
+    name: str
+    launches: int
+    rounds: int
+    block_s: float = 0.1
+    warm_up_calls: int = 10
+    warm_up_s: float = 1.0
+    single_calls: int = 1000
+    single_s: float = 0.3
+    repeats: bool = True
+
+
+PROFILES = {
+    "quick": Profile(name="quick", launches=2, rounds=4, single_s=0.1, repeats=False),
+    "standard": Profile(name="standard", launches=5, rounds=8),
+    "full": Profile(name="full", launches=10, rounds=10),
+}
 
 
 class Subject(Frozen):
@@ -20,33 +58,23 @@ class Subject(Frozen):
 
     name: str
     folder: str = ""
-    shared: dict[str, str] = Field(default_factory=dict)
+    shared: dict[str, str] = Field(default={})
     runtime: str = ""
     golden: str = ""
 
-    def copy_for_check(self) -> Subject:
-        """The same again under another name."""
-        return self.model_copy(update={"name": self.name + COPY_SUFFIX})
-
 
 class LaunchSpec(Frozen):
-    """What one launch has to do.
+    """One launch.
 
-    ``loader`` names a function ``module:function`` that makes a `tasks.benchmark.loading.Loaded` of a `Subject`;
-    ``calls`` gives the calls per block that the first launch froze, ``modules`` what it
-    imported; ``spawned_at`` is the parent's monotonic clock.
+    ``loader`` names a function ``module:function`` from a `Subject` to a `tasks.benchmark.loading.Loaded`; ``calls``
+    holds the calls per block that the first launch froze, ``modules`` what it imported; ``spawned_at`` is the parent's
+    monotonic clock.
     """
 
     subjects: tuple[Subject, ...]
     loader: str
+    profile: Profile
     threads: int
-    launch: int
-    rounds: int
-    block_s: float
-    warm_up_calls: int
-    warm_up_s: float
-    single_calls: int
-    single_s: float
     seed: int
     calls: dict[str, int] = Field(default={})
     modules: tuple[str, ...] = ()
@@ -56,7 +84,6 @@ class LaunchSpec(Frozen):
 class SubjectReport(Frozen):
     """One subject as timed in one launch: seconds per call, by round and one by one."""
 
-    name: str
     load_s: float
     first_call_s: float
     calls_per_block: int
@@ -72,13 +99,12 @@ class LaunchReport(Frozen):
     candidates needed. ``capability`` is the instruction set that torch dispatches to, ``engines`` its quantized ones.
     """
 
-    subjects: tuple[SubjectReport, ...]
+    subjects: dict[str, SubjectReport]
     refused: dict[str, str]
     start_s: float
     first_block_s: float
     timed_s: float
     affinity: tuple[int, ...]
-    threads: int
     capability: str
     engines: tuple[str, ...]
     voluntary_switches: int
@@ -87,12 +113,12 @@ class LaunchReport(Frozen):
 
 
 class MemorySpec(Frozen):
-    """What the memory process has to do: each subject alone, after importing ``modules``."""
+    """Subjects whose memory to measure, each alone, after importing ``modules``."""
 
     subjects: tuple[Subject, ...]
     loader: str
     threads: int
-    modules: tuple[str, ...]
+    modules: tuple[str, ...] = ()
     calls: int = 3
 
 
@@ -104,13 +130,7 @@ class Memory(Frozen):
 
 
 class MemoryReport(Frozen):
-    """Memory by subject; a subject that could not be measured is missing."""
+    """Memory by subject, and why it is missing for the others."""
 
     memory: dict[str, Memory]
-
-
-def write_message(message: Frozen, path: Path) -> None:
-    """Write a message whole or not at all."""
-    partial = path.with_suffix(".partial")
-    partial.write_text(message.model_dump_json(), encoding="utf-8")
-    partial.replace(path)
+    refused: dict[str, str]

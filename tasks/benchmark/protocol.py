@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from storage.errors import MeasurementError
-from tasks.benchmark.children import Limit, run_child
+from tasks.benchmark.child import Limit, run_child
 from tasks.benchmark.messages import (
     COPY_SUFFIX,
     LaunchReport,
     LaunchSpec,
-    Memory,
     MemoryReport,
     MemorySpec,
+    Profile,
     Subject,
     SubjectReport,
 )
-from tasks.benchmark.profile import Profile
-from tasks.benchmark.statistics import Array
+from tasks.benchmark.statistics import Array, Ratio, speed_ratio
 
+LOCK = "benchmark"  # of the host: one benchmark at a time
 CANDIDATES = "tasks.benchmark.loading:load_candidate"
-NO_LIMIT = Limit()
 _SEED = 29592
 
 
@@ -32,16 +31,18 @@ _SEED = 29592
 class Measured:
     """All launches of one setting; subjects that were refused in any of them are in none of them."""
 
+    baseline: str
+    threads: int
     launches: tuple[LaunchReport, ...]
     refused: dict[str, str]
 
     def names(self) -> list[str]:
         """The subjects that were timed, the baseline's copy among them."""
-        return [report.name for report in self.launches[0].subjects if report.name not in self.refused]
+        return [name for name in self.launches[0].subjects if name not in self.refused]
 
     def of(self, name: str) -> list[SubjectReport]:
         """One subject's report from every launch."""
-        return [next(one for one in launch.subjects if one.name == name) for launch in self.launches]
+        return [launch.subjects[name] for launch in self.launches]
 
     def block_s(self, name: str) -> Array:
         """Seconds per call in every block, float64 [launches, rounds]."""
@@ -51,107 +52,86 @@ class Measured:
         """Seconds of every single call, float64 [calls]."""
         return np.concatenate([np.array(report.single_s, dtype=np.float64) for report in self.of(name)])
 
+    def ratio(self, name: str) -> Ratio:
+        """How much faster than the baseline a subject is."""
+        return speed_ratio(self.block_s(name), self.block_s(self.baseline))
+
+    def aa_ratio(self) -> Ratio:
+        """The baseline against the copy of itself."""
+        return speed_ratio(self.block_s(self.baseline + COPY_SUFFIX), self.block_s(self.baseline))
+
     @property
     def timed_s(self) -> float:
         """Seconds inside timed blocks and calls."""
         return sum(launch.timed_s for launch in self.launches)
 
 
-def measure(
-    subjects: Sequence[Subject],
-    baseline: str,
-    profile: Profile,
-    threads: int,
-    *,
-    loader: str = CANDIDATES,
-    with_copy: bool = True,
-    attempt: int = 1,
-    limit: Limit = NO_LIMIT,
-    on_launch: Callable[[int], None] = lambda done: None,
-) -> Measured:
-    """Time the subjects against each other, and the baseline against a copy of itself.
+@dataclass(frozen=True)
+class Session:
+    """What the measurements of one benchmark have in common.
 
-    Raises
-    ------
-    MeasurementError
-        A launch died or went beyond `limit`, or the baseline itself was refused.
+    ``attempt`` decides the order of the blocks; ``on_launch`` is called with the number of launches that are through.
     """
-    remaining = list(subjects)
-    if with_copy:
-        remaining.append(_named(subjects, baseline).copy_for_check())
-    refused: dict[str, str] = {}
-    calls: dict[str, int] = {}
-    launches: list[LaunchReport] = []
-    for launch in range(profile.launches):
-        spec = _spec(remaining, profile, threads, loader, launch, attempt)
-        if launches:
-            # Frozen by the first launch: every block of a subject then holds the same number of calls.
-            spec = spec.model_copy(update={"calls": calls, "modules": launches[0].modules})
-        report = run_child("tasks.benchmark.launch", spec, LaunchReport, threads, limit)
-        refused |= {name: f"launch {launch + 1}: {reason}" for name, reason in report.refused.items()}
-        for name in (baseline, baseline + COPY_SUFFIX):
-            if name in refused:
-                raise MeasurementError(f"The baseline {baseline} cannot be timed: {refused[name]}.")
-        remaining = [subject for subject in remaining if subject.name not in refused]
-        calls = calls or {one.name: one.calls_per_block for one in report.subjects}
-        launches.append(report)
-        on_launch(launch + 1)
-    return Measured(tuple(launches), refused)
 
+    baseline: str
+    profile: Profile
+    threads: int = 1
+    loader: str = CANDIDATES
+    attempt: int = 1
+    limit: Limit = field(default_factory=Limit)
+    on_launch: Callable[[int], None] = lambda done: None
 
-def measure_memory(
-    subjects: Sequence[Subject],
-    measured: Measured,
-    threads: int,
-    *,
-    loader: str = CANDIDATES,
-    limit: Limit = NO_LIMIT,
-) -> dict[str, Memory]:
-    """Resident memory of every subject that was timed, each in a process of its own.
+    def measure(self, subjects: Sequence[Subject], *, with_copy: bool = True) -> Measured:
+        """Time the subjects against each other and, `with_copy`, the baseline against a copy of itself.
 
-    Raises
-    ------
-    MeasurementError
-        The memory process died or went beyond `limit`.
-    """
-    timed = set(measured.names())
-    spec = MemorySpec(
-        subjects=tuple(subject for subject in subjects if subject.name in timed),
-        loader=loader,
-        threads=threads,
-        modules=measured.launches[0].modules,
-    )
-    return run_child("tasks.benchmark.memory", spec, MemoryReport, threads, limit).memory
+        Raises
+        ------
+        MeasurementError
+            A launch died or went beyond the limit, or the baseline itself was refused.
+        """
+        remaining = [*subjects, self._copy(subjects)] if with_copy else list(subjects)
+        refused: dict[str, str] = {}
+        calls: dict[str, int] = {}
+        launches: list[LaunchReport] = []
+        for number in range(self.profile.launches):
+            spec = LaunchSpec(
+                subjects=tuple(remaining),
+                loader=self.loader,
+                profile=self.profile,
+                threads=self.threads,
+                seed=_SEED + 1000 * self.attempt + number,
+                # Frozen by the first launch: every block of a subject then holds the same number of calls.
+                calls=calls,
+                modules=launches[0].modules if launches else (),
+                spawned_at=time.monotonic(),
+            )
+            report = run_child("tasks.benchmark.launch", spec, LaunchReport, self.threads, self.limit)
+            refused |= {name: f"launch {number + 1}: {reason}" for name, reason in report.refused.items()}
+            for name in (self.baseline, self.baseline + COPY_SUFFIX):
+                if name in refused:
+                    raise MeasurementError(f"The baseline {self.baseline} cannot be timed: {refused[name]}.")
+            remaining = [subject for subject in remaining if subject.name not in refused]
+            calls = calls or {name: timed.calls_per_block for name, timed in report.subjects.items()}
+            launches.append(report)
+            self.on_launch(number + 1)
+        return Measured(self.baseline, self.threads, tuple(launches), refused)
 
+    def measure_memory(self, subjects: Sequence[Subject], modules: tuple[str, ...] = ()) -> MemoryReport:
+        """Resident memory of every subject, each in a process of its own that has imported `modules` before.
 
-def _named(subjects: Sequence[Subject], name: str) -> Subject:
-    for subject in subjects:
-        if subject.name == name:
-            return subject
-    raise MeasurementError(
-        f"The baseline {name} is not among the candidates.", hint="It failed in an earlier stage, or was not asked for."
-    )
+        Raises
+        ------
+        MeasurementError
+            The memory process died or went beyond the limit.
+        """
+        spec = MemorySpec(subjects=tuple(subjects), loader=self.loader, threads=self.threads, modules=modules)
+        return run_child("tasks.benchmark.memory", spec, MemoryReport, self.threads, self.limit)
 
-
-def _spec(
-    subjects: Sequence[Subject],
-    profile: Profile,
-    threads: int,
-    loader: str,
-    launch: int,
-    attempt: int,
-) -> LaunchSpec:
-    return LaunchSpec(
-        subjects=tuple(subjects),
-        loader=loader,
-        threads=threads,
-        launch=launch,
-        rounds=profile.rounds,
-        block_s=profile.block_s,
-        warm_up_calls=profile.warm_up_calls,
-        warm_up_s=profile.warm_up_s,
-        single_calls=-(-profile.single_calls // profile.launches),
-        single_s=profile.single_s,
-        seed=_SEED + 1000 * attempt + launch,
-        spawned_at=time.monotonic(),
-    )
+    def _copy(self, subjects: Sequence[Subject]) -> Subject:
+        for subject in subjects:
+            if subject.name == self.baseline:
+                return subject.model_copy(update={"name": self.baseline + COPY_SUFFIX})
+        raise MeasurementError(
+            f"The baseline {self.baseline} is not among the candidates.",
+            hint="It failed in an earlier stage, or was not asked for.",
+        )

@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
+import numpy as np
+
+from storage.artifacts import ArtifactStore
 from storage.errors import InputError, MeasurementError
 from storage.locks import host_lock
-from tasks.benchmark.children import Limit
-from tasks.benchmark.messages import LaunchReport, Subject
-from tasks.benchmark.profile import Profile, profile_named
-from tasks.benchmark.protocol import Measured, measure, measure_memory
-from tasks.benchmark.result import aa_ratio, timings_of, verdict_of
-from tasks.benchmark.throughput import further_settings, subjects_at
-from tasks.golden import GOLDEN
+from storage.results import Setting as SettingName
+from tasks.benchmark.child import Limit
+from tasks.benchmark.messages import COPY_SUFFIX, LaunchReport, Memory, Profile, Subject
+from tasks.benchmark.protocol import LOCK, Measured, Session
+from tasks.benchmark.statistics import percentiles, verdict_of
+from tasks.domains import DOMAINS
+from tasks.golden import GOLDEN, Golden
 from tasks.job import Job, Workspace
 from tasks.machine import Evidence, fingerprint, observe
 from tasks.refs import ArtifactRef, CandidateRef, Frozen
 from tasks.results import BenchmarkResult, Timing
 from tasks.runtimes.base import CandidateFiles
-from tasks.workload.workload import Workload
-
-LOCK = "benchmark"
+from tasks.workload.workload import Benchmark, Workload
 
 
 class BenchmarkCandidate(Frozen):
@@ -44,10 +48,38 @@ class BenchmarkCandidate(Frozen):
         )
 
 
+@dataclass(frozen=True)
+class Setting:
+    """Intra-op threads and samples in a call."""
+
+    threads: int
+    batch_size: int
+
+    def __str__(self) -> str:
+        return f"batch {self.batch_size}, {self.threads} thread{'s' if self.threads > 1 else ''}"
+
+
+def benchmark_with_rerun(
+    job: Job[Workload],
+    candidates: Sequence[BenchmarkCandidate],
+    profile: Profile,
+    workspace: Workspace,
+    *,
+    limit_s: float | None = None,
+) -> list[BenchmarkResult]:
+    """Benchmark, and once more where the verdict was inconclusive and the profile repeats; both results are kept.
+
+    `limit_s` holds for each of the two.
+    """
+    run = partial(benchmark, job, candidates, profile, workspace, limit_s=limit_s)
+    first = run(attempt=1)
+    return [first, run(attempt=2)] if profile.repeats and first.verdict == "inconclusive" else [first]
+
+
 def benchmark(
     job: Job[Workload],
     candidates: Sequence[BenchmarkCandidate],
-    profile: Profile | str,
+    profile: Profile,
     workspace: Workspace,
     *,
     limit_s: float | None = None,
@@ -71,21 +103,29 @@ def benchmark(
         what goes wrong in a further one is told in ``refused``.
     """
     workload, settings = job.workload, job.workload.benchmark
-    profile = profile_named(profile) if isinstance(profile, str) else profile
     subjects = [candidate.subject(workspace) for candidate in candidates]
     engines = tuple(sorted({workload.recipe_named(each.candidate.recipe).engine for each in candidates}))
     with host_lock(LOCK, on_wait=lambda: workspace.progress(0, profile.launches, "waiting for another benchmark")):
-        limit = Limit(limit_s)
-        session = _Session(job, profile, attempt, workspace, limit)
+        session = Session(
+            settings.baseline,
+            profile,
+            settings.threads,
+            attempt=attempt,
+            limit=Limit(limit_s),
+            on_launch=lambda done: workspace.progress(done, profile.launches, "launches"),
+        )
         began = time.perf_counter()
         before = observe("before", settings.threads, engines)
-        measured = session.primary(subjects)
-        memory = measure_memory(subjects, measured, settings.threads, limit=limit)
-        timed_s, further = session.throughput([one for one in subjects if one.name in measured.names()])
+        measured = session.measure(subjects)
+        timed = [subject for subject in subjects if subject.name in measured.names()]
+        memory = session.measure_memory(timed, measured.launches[0].modules)
+        further, refused = _measure_further(session, timed, job, workspace.store)
         after = _with_launches(observe("after", settings.threads, engines), measured.launches)
         wall_s = time.perf_counter() - began
-    aa = aa_ratio(measured, settings.baseline)
-    primary = timings_of(measured, settings.baseline, settings.threads, settings.batch_size, memory, "primary")
+    aa = measured.aa_ratio()
+    timings = list(_timings(measured, settings.batch_size, "primary", memory.memory))
+    for setting, found in further.items():
+        timings += _timings(found, setting.batch_size, "throughput", {})
     return BenchmarkResult(
         workload=workload.name,
         baseline=settings.baseline,
@@ -96,81 +136,99 @@ def benchmark(
         aa_low=aa.low,
         aa_high=aa.high,
         fingerprint=fingerprint(),
-        timings=(*primary, *further),
-        refused=measured.refused | session.refused,
+        timings=tuple(timings),
+        refused=measured.refused | _told("memory", memory.refused) | refused,
         evidence_before=before.model_dump_json(),
         evidence_after=after.model_dump_json(),
         wall_s=wall_s,
-        timed_s=measured.timed_s + timed_s,
+        timed_s=measured.timed_s + sum(found.timed_s for found in further.values()),
     )
 
 
-def benchmark_with_rerun(
-    job: Job[Workload],
-    candidates: Sequence[BenchmarkCandidate],
-    profile: Profile | str,
-    workspace: Workspace,
-    *,
-    limit_s: float | None = None,
-) -> list[BenchmarkResult]:
-    """Benchmark, and once more where the verdict was inconclusive and the profile repeats; both results are kept.
+def further_settings(benchmark: Benchmark) -> list[Setting]:
+    """Every asked-for batch size with every asked-for thread count, without the setting that is timed anyway."""
+    primary = Setting(benchmark.threads, benchmark.batch_size)
+    batch_sizes = benchmark.batch_sizes or (benchmark.batch_size,)
+    thread_counts = benchmark.thread_counts or (benchmark.threads,)
+    settings = [Setting(threads, batch_size) for threads in thread_counts for batch_size in batch_sizes]
+    return [setting for setting in dict.fromkeys(settings) if setting != primary]
 
-    `limit_s` holds for each of the two.
+
+@contextmanager
+def subjects_at(
+    batch_size: int, subjects: Sequence[Subject], job: Job[Workload], store: ArtifactStore
+) -> Iterator[list[Subject]]:
+    """The subjects with inputs of another batch size, in a file that lasts as long as the block.
+
+    Nothing was evaluated at this size: outputs are only checked for NaN and infinities.
     """
-    profile = profile_named(profile) if isinstance(profile, str) else profile
-    again = partial(benchmark, job, candidates, profile, workspace, limit_s=limit_s)
-    first = again(attempt=1)
-    if first.verdict == "valid" or not profile.repeats:
-        return [first]
-    return [first, again(attempt=2)]
+    if batch_size == job.workload.benchmark.batch_size:
+        yield list(subjects)
+        return
+    inputs = DOMAINS[job.workload.domain].example_inputs(job.workload, job.dataset, store, batch_size)
+    with TemporaryDirectory(prefix="nightquant-") as folder:
+        path = Path(folder) / GOLDEN
+        path.write_bytes(Golden(inputs).to_bytes())
+        yield [subject.model_copy(update={"golden": str(path)}) for subject in subjects]
 
 
-@dataclass
-class _Session:
-    """What all measurements of one benchmark have in common.
+def _measure_further(
+    session: Session, subjects: Sequence[Subject], job: Job[Workload], store: ArtifactStore
+) -> tuple[dict[Setting, Measured], dict[str, str]]:
+    """Measure every further setting; also return what was refused in one, or why nothing was timed in it."""
+    found: dict[Setting, Measured] = {}
+    refused: dict[str, str] = {}
+    for setting in further_settings(job.workload.benchmark):
+        try:
+            with subjects_at(setting.batch_size, subjects, job, store) as there:
+                measured = replace(session, threads=setting.threads).measure(there, with_copy=False)
+        except (MeasurementError, InputError) as error:
+            # What was timed so far is right without it, and the primary setting is what decides.
+            refused |= _told(setting, {"every candidate": str(error)})
+        else:
+            found[setting] = measured
+            refused |= _told(setting, measured.refused)
+    return found, refused
 
-    ``refused`` gathers what a further setting refused, or why nothing was timed in it: ``recipe/runtime (setting)`` and
-    ``every candidate (setting)``.
-    """
 
-    job: Job[Workload]
-    profile: Profile
-    attempt: int
-    workspace: Workspace
-    limit: Limit
-    refused: dict[str, str] = field(default_factory=dict)
+def _told(where: object, refused: dict[str, str]) -> dict[str, str]:
+    return {f"{name} ({where})": reason for name, reason in refused.items()}
 
-    def primary(self, subjects: Sequence[Subject]) -> Measured:
-        """The setting that candidates are compared in, with the A/A check."""
-        return self._measure(subjects, self.job.workload.benchmark.threads, with_copy=True)
 
-    def throughput(self, subjects: Sequence[Subject]) -> tuple[float, list[Timing]]:
-        """Seconds in timed blocks, and the rows, of every further batch size and thread count."""
-        settings = self.job.workload.benchmark
-        timed_s, rows = 0.0, []
-        for setting in further_settings(settings):
-            try:
-                with subjects_at(setting.batch_size, subjects, self.job, self.workspace.store) as there:
-                    measured = self._measure(there, setting.threads, with_copy=False)
-            except (MeasurementError, InputError) as error:
-                # What was timed so far is right without it, and the primary setting is what decides.
-                self.refused[f"every candidate ({setting})"] = str(error)
-                continue
-            timed_s += measured.timed_s
-            self.refused |= {f"{name} ({setting})": reason for name, reason in measured.refused.items()}
-            rows += timings_of(measured, settings.baseline, setting.threads, setting.batch_size, {}, "throughput")
-        return timed_s, rows
-
-    def _measure(self, subjects: Sequence[Subject], threads: int, *, with_copy: bool) -> Measured:
-        return measure(
-            subjects,
-            self.job.workload.benchmark.baseline,
-            self.profile,
-            threads,
-            with_copy=with_copy,
-            attempt=self.attempt,
-            limit=self.limit,
-            on_launch=lambda done: self.workspace.progress(done, self.profile.launches, "launches"),
+def _timings(measured: Measured, batch_size: int, setting: SettingName, memory: dict[str, Memory]) -> Iterator[Timing]:
+    """One row for each subject; the baseline's copy gives the row with the setting ``a/a``."""
+    for name in measured.names():
+        reports, blocks, ratio = measured.of(name), measured.block_s(name), measured.ratio(name)
+        lower, median, upper = np.quantile(blocks, [0.25, 0.5, 0.75])
+        p50_s, p90_s, p99_s = percentiles(measured.single_s(name))
+        recipe, _, runtime = name.removesuffix(COPY_SUFFIX).partition("/")
+        launches, rounds = blocks.shape
+        yield Timing(
+            recipe=recipe,
+            runtime=runtime,
+            setting="a/a" if name.endswith(COPY_SUFFIX) else setting,
+            threads=measured.threads,
+            batch_size=batch_size,
+            latency_s=float(median),
+            latency_q25_s=float(lower),
+            latency_q75_s=float(upper),
+            baseline_latency_s=float(np.median(measured.block_s(measured.baseline))),
+            speedup=ratio.value,
+            speedup_low=ratio.low,
+            speedup_high=ratio.high,
+            blocks=blocks.size,
+            calls_per_block=reports[0].calls_per_block,
+            # The first launch's loads include imports, which later launches do beforehand.
+            load_s=float(np.median([report.load_s for report in reports[1:] or reports])),
+            first_call_s=float(np.median([report.first_call_s for report in reports])),
+            latency_p50_s=p50_s,
+            latency_p90_s=p90_s,
+            latency_p99_s=p99_s,
+            rss_loaded_bytes=memory[name].rss_loaded_bytes if name in memory else None,
+            peak_rss_bytes=memory[name].peak_rss_bytes if name in memory else None,
+            block_launch=tuple(launch + 1 for launch in range(launches) for _ in range(rounds)),
+            block_round=tuple(number + 1 for _ in range(launches) for number in range(rounds)),
+            block_s=tuple(blocks.ravel().tolist()),
         )
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
+# An A/A interval wider than this to either side says that the machine is too noisy to tell small differences.
+WIDEST = 0.05
 RESAMPLES = 10_000
 _SEED = 20_000
 _LOW, _HIGH = 0.025, 0.975
@@ -24,19 +27,11 @@ class Ratio:
     low: float
     high: float
 
-    @property
-    def excludes_one(self) -> bool:
-        """Whether the interval lies on one side of 1."""
-        return self.low > 1 or self.high < 1
 
-
-@dataclass(frozen=True)
-class Percentiles:
-    """Of single calls, in seconds; None where there are too few calls to tell."""
-
-    p50_s: float | None
-    p90_s: float | None
-    p99_s: float | None
+def verdict_of(aa: Ratio) -> Literal["valid", "inconclusive"]:
+    """Inconclusive where the interval of the A/A ratio excludes 1 or is wider than ±5%."""
+    within = 1 - WIDEST <= aa.low <= 1 <= aa.high <= 1 + WIDEST
+    return "valid" if within else "inconclusive"
 
 
 def speed_ratio(candidate_s: Array, baseline_s: Array) -> Ratio:
@@ -82,11 +77,10 @@ def bootstrap_medians(logs: Array, resamples: int = RESAMPLES, seed: int = _SEED
     return medians
 
 
-def percentiles(single_s: Array) -> Percentiles:
-    """Percentiles of single calls, float64 [calls]: p90 from 100 calls on, p99 from 1,000."""
-    count = len(single_s)
-    return Percentiles(
-        p50_s=float(np.quantile(single_s, 0.5)) if count else None,
-        p90_s=float(np.quantile(single_s, 0.9)) if count >= _P90_FROM else None,
-        p99_s=float(np.quantile(single_s, 0.99)) if count >= _P99_FROM else None,
+def percentiles(single_s: Array) -> tuple[float | None, float | None, float | None]:
+    """50th, 90th and 99th percentile of single calls, float64 [calls]; None below 1, 100 and 1,000 calls."""
+    p50, p90, p99 = (
+        float(np.quantile(single_s, share)) if len(single_s) >= least else None
+        for share, least in ((0.5, 1), (0.9, 100), (0.99, 1000))
     )
+    return p50, p90, p99

@@ -18,7 +18,7 @@ from tasks.domains import DOMAINS
 from tasks.gate import GateDecision
 from tasks.golden import GOLDEN, INPUT, OUTPUT, input_names
 from tasks.job import Job
-from tasks.machine import installed_version, this_machine
+from tasks.machine import this_machine, versions
 from tasks.quantize.methods import METHODS
 from tasks.record import Row
 from tasks.refs import CandidateRef
@@ -26,7 +26,6 @@ from tasks.results import Evaluation
 from tasks.runtimes import RUNTIMES
 from tasks.workload.workload import Workload
 
-_LIBRARIES = ("torch", "torchvision", "numpy", "safetensors", "nightquant")
 _RAW = ("block_launch", "block_round", "block_s")
 
 Json = dict[str, object]
@@ -99,17 +98,10 @@ def manifest_of(
         "measured_runtime": made.candidate.runtime,
         "measurements": list(_measurements(made)),
         "gate": made.decision.model_dump(mode="json", include={"decision", "objective", "reason", "rules"}),
-        "versions": versions(),
+        "versions": versions("nightquant"),
         "licence": workload.licence,
         "not_reproducible": [{"file": name, "why": why} for name, why in runtime.not_reproducible.items()],
     }
-
-
-def versions() -> dict[str, str]:
-    """Versions of Python and of the libraries that decide what a model computes."""
-    # A checkout can run without being installed; it is still recorded that it was nightquant.
-    found = {library: installed_version(library) or "not installed" for library in _LIBRARIES}
-    return {"python": platform.python_version(), **found}
 
 
 def describe_golden(path: Path, made: Provenance) -> GoldenDescription:

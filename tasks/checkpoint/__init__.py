@@ -12,7 +12,7 @@ from storage.errors import ConfigurationError
 from storage.transfer import fetch
 from tasks.checkpoint.artifact import build_blank, find_or_make, load_state
 from tasks.checkpoint.state_file import read_state
-from tasks.device import training_device
+from tasks.compute import training_device
 from tasks.domains import DOMAINS
 from tasks.domains.base import Trains
 from tasks.job import Progress, Workspace, silent

@@ -97,3 +97,20 @@ def test_missing_or_wrong_version_says_how_to_mend_it(monkeypatch: pytest.Monkey
     monkeypatch.setitem(doctor.PINS, "no-such-distribution-here", ">=1")
     assert "pip install" in doctor.check_pin("click").advice
     assert doctor.check_pin("no-such-distribution-here").found.startswith("not installed")
+
+
+def test_without_torch_the_doctor_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError('no torch here')\n", encoding="utf-8")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    checks = {check.name: check for check in doctor.examine(str(tmp_path))}
+    assert checks["A/A"].status == "problem"
+    assert "no torch here" in checks["A/A"].found
+    assert "install it again" in checks["A/A"].advice
+
+
+@pytest.mark.slow
+def test_the_small_model_is_timed_float_and_int8(tmp_path: Path) -> None:
+    checks = {check.name: check for check in doctor.examine(str(tmp_path))}
+    assert "×" in checks["int8 kernels"].found
+    assert "itself" in checks["A/A"].found
+    assert checks["int8 engines"].status == "ok"

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import os
+import platform
 import subprocess
 import sys
+from importlib.metadata import version
 
-from tasks.benchmark.process import choose_processors
-from tasks.machine import Evidence, fingerprint, observe, this_machine
+import pytest
+
+from tasks.machine import (
+    LIBRARIES,
+    Evidence,
+    affinity,
+    available_cores,
+    fingerprint,
+    observe,
+    this_machine,
+    versions,
+)
 
 
 def test_evidence_names_what_a_sceptic_asks_for() -> None:
@@ -17,11 +30,17 @@ def test_evidence_names_what_a_sceptic_asks_for() -> None:
     assert evidence.engines == ("x86",)
     assert evidence.available_memory_bytes > 0
     assert len(evidence.load_average) == 3
+    assert evidence.host == platform.node()
 
 
 def test_evidence_survives_json() -> None:
     evidence = observe("after", 1, ())
     assert Evidence.model_validate_json(evidence.model_dump_json()) == evidence
+
+
+def test_evidence_of_earlier_versions_names_no_host() -> None:
+    document = observe("after", 1, ()).model_dump_json(exclude={"host"})
+    assert Evidence.model_validate_json(document).host == ""
 
 
 def test_fingerprint_is_the_same_in_another_process_and_needs_no_torch() -> None:
@@ -36,7 +55,15 @@ def test_vnni_is_told_from_the_instruction_set() -> None:
     assert not machine.model_copy(update={"isa": ("avx2", "avx512f")}).has_vnni
 
 
-def test_processors_are_the_highest_numbered_and_no_more_than_asked_for() -> None:
-    assert choose_processors(1, [1000, 1001, 1002]) == (1002,)
-    assert choose_processors(2, [1000, 1001, 1002]) == (1001, 1002)
-    assert choose_processors(5, [1000, 1001]) == (1000, 1001)
+def test_versions_are_those_installed_or_say_that_there_is_none() -> None:
+    found = versions("numpy", "no-such-distribution-here")
+    assert list(found) == ["python", *LIBRARIES, "no-such-distribution-here"]
+    assert found["numpy"] == version("numpy")
+    assert found["no-such-distribution-here"] == "not installed"
+
+
+def test_cores_are_counted_also_where_affinity_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert available_cores() == len(os.sched_getaffinity(0))
+    monkeypatch.delattr(os, "sched_getaffinity")
+    assert affinity() == ()
+    assert available_cores() == os.cpu_count()

@@ -12,10 +12,10 @@ from PIL import Image, ImageDraw, ImageFont
 from torchvision.transforms import v2
 
 from storage.errors import ConfigurationError
+from tasks.compute import intra_op_threads
 from tasks.domains.image_classification.images import Description, Pixels
 from tasks.domains.image_classification.writer import FILL_ORDER, ImageWriter, find_or_write
 from tasks.sources import code_digest
-from tasks.threads import intra_op_threads
 
 if TYPE_CHECKING:
     from tasks.domains.image_classification.sections import ImageWorkload, RenderedCharacters

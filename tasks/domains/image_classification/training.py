@@ -10,10 +10,9 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from storage.errors import MeasurementError
-from tasks.device import training_device
+from tasks.compute import intra_op_threads, training_device
 from tasks.domains.image_classification.images import training_batches
 from tasks.domains.image_classification.model import build_vision
-from tasks.threads import intra_op_threads
 
 if TYPE_CHECKING:
     from tasks.domains.image_classification.sections import ImageWorkload

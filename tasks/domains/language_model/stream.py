@@ -18,10 +18,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from tasks.compute import intra_op_threads
 from tasks.domains.language_model.model import zero_state
 from tasks.job import Progress, silent
 from tasks.outputs import Call, tensors_of
-from tasks.threads import intra_op_threads
 
 if TYPE_CHECKING:
     from tasks.domains.language_model.sections import WordLanguageModelSpec

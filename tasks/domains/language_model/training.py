@@ -10,11 +10,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from storage.errors import InputError, MeasurementError
-from tasks.device import training_device
+from tasks.compute import intra_op_threads, training_device
 from tasks.domains.language_model.corpus import load_ids
 from tasks.domains.language_model.model import WordLanguageModel, build_word_lm
 from tasks.domains.language_model.sections import TrainedCheckpoint
-from tasks.threads import intra_op_threads
 
 if TYPE_CHECKING:
     from tasks.domains.language_model.sections import LanguageModelWorkload, WordLanguageModelSpec

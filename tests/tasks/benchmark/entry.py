@@ -1,18 +1,25 @@
-"""A module that `tasks.benchmark.child` can run: it says whether garbage was collected when, or fails."""
+"""A module that `tasks.benchmark.child` can run: it reports whether garbage was collected when, or fails."""
 
 from __future__ import annotations
 
 import gc
-import json
-from pathlib import Path
+
+from tasks.refs import Frozen
 
 WHILE_IMPORTED = gc.isenabled()
 
 
-def main(spec: str, out: str) -> None:
-    """Fail where `spec` is ``fail``; write down the collector's state otherwise."""
+class Collector(Frozen):
+    """Whether it was on while this module was imported and while it ran, and how many objects it need not look at."""
+
+    imported: bool
+    running: bool
+    frozen: int
+
+
+def run(spec: str) -> Collector:
+    """Fail where `spec` is ``fail``; report the collector's state otherwise."""
     if spec == "fail":
         raise ValueError("asked to fail")
-    state = {"imported": WHILE_IMPORTED, "running": gc.isenabled(), "frozen": gc.get_freeze_count()}
-    Path(out).write_text(json.dumps(state), encoding="utf-8")
     print("said without a flush")  # noqa: T201
+    return Collector(imported=WHILE_IMPORTED, running=gc.isenabled(), frozen=gc.get_freeze_count())

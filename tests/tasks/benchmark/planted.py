@@ -2,8 +2,8 @@
 
 ``work`` is the number of matrix products in a call, ``copy_work`` that of the baseline's copy (a disturbance that only
 the copy suffers), ``wrong`` makes the output differ from the golden one, ``fails`` is an exception's message, ``dies``
-a signal, ``waits`` a FIFO. With ``simulated``, a call takes no real time: the clock that blocks are timed with is put
-forward, by 10 to 30% more or less than the work asks for.
+a signal, ``waits`` a FIFO, ``mebibytes`` the memory that it holds. With ``simulated``, a call takes no real time: the
+clock that blocks are timed with is put forward, by 10 to 30% more or less than the work asks for.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ import torch
 
 from tasks.benchmark import blocks
 from tasks.benchmark.loading import Loaded
-from tasks.benchmark.messages import Subject
-from tasks.benchmark.profile import Profile
+from tasks.benchmark.messages import COPY_SUFFIX, Profile, Subject
 
 LOADER = "tests.tasks.benchmark.planted:load"
-TINY = Profile("tiny", launches=2, rounds=6, block_s=0.01, warm_up_s=0.02, single_calls=30, single_s=0.02)
+TINY = Profile(name="tiny", launches=2, rounds=6, block_s=0.01, warm_up_s=0.02, single_calls=30, single_s=0.02)
 
 
 class Clock:
@@ -62,7 +61,7 @@ def load(subject: Subject) -> Loaded:
             threading.Event().wait()
     if "dies" in details:
         os.kill(os.getpid(), details["dies"])
-    work = details["copy_work"] if subject.is_copy and "copy_work" in details else details["work"]
+    work = details["copy_work"] if subject.name.endswith(COPY_SUFFIX) and "copy_work" in details else details["work"]
     matrix = torch.eye(96)
     golden = matrix * (2 if details.get("wrong") else 1)
 
@@ -76,10 +75,13 @@ def load(subject: Subject) -> Loaded:
 
         return Loaded(simulated, (golden,))
 
+    held = torch.ones(details.get("mebibytes", 0), 1 << 18)
+
     def call() -> torch.Tensor:
         result = matrix
         for _ in range(work):
             result = result @ matrix
         return result
 
+    call.held = held  # type: ignore[attr-defined]
     return Loaded(call, (golden,))

@@ -1,21 +1,42 @@
-"""The entry of a measurement's child process."""
+"""A measurement's child process: its entry, its environment, and that it never outlives the process that started it."""
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
+
+import psutil
+import pytest
+
+from storage.errors import MeasurementError
+from tasks.benchmark.child import Limit, run_child
+from tasks.benchmark.messages import Subject
+from tasks.benchmark.protocol import Session
+from tests.tasks.benchmark.entry import Collector
+from tests.tasks.benchmark.planted import LOADER, TINY, plan
 
 CHILD = [sys.executable, "-m", "tasks.benchmark.child"]
 
+_PARENT = """
+import signal
+import sys
+from tasks.benchmark.messages import Subject
+from tasks.benchmark.protocol import Session
+from tests.tasks.benchmark.planted import LOADER, TINY
+signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background of a shell
+Session("float/eager", TINY, loader=LOADER).measure([Subject.model_validate_json(sys.argv[1])])
+"""
 
-def run(spec: str, out: Path) -> subprocess.CompletedProcess[str]:
+
+def run(spec: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    (folder / "spec").write_text(spec, encoding="utf-8")
     reader, writer = os.pipe()  # a child ends when its standard input does
     try:
-        command = [*CHILD, "tests.tasks.benchmark.entry", spec, str(out)]
+        command = [*CHILD, "tests.tasks.benchmark.entry", str(folder / "spec"), str(folder / "out.json")]
         return subprocess.run(
             command, stdin=reader, capture_output=True, text=True, check=False, start_new_session=True
         )
@@ -25,19 +46,19 @@ def run(spec: str, out: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_garbage_is_not_collected_while_importing_and_what_was_imported_is_frozen(tmp_path: Path) -> None:
-    done = run("go", tmp_path / "out.json")
+    done = run("go", tmp_path)
     assert done.returncode == 0, done.stderr
-    state = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
-    assert (state["imported"], state["running"]) == (False, True)
-    assert state["frozen"] > 1000
+    state = Collector.model_validate_json((tmp_path / "out.json").read_text(encoding="utf-8"))
+    assert (state.imported, state.running) == (False, True)
+    assert state.frozen > 1000
 
 
 def test_what_was_said_is_not_lost_at_the_end(tmp_path: Path) -> None:
-    assert run("go", tmp_path / "out.json").stdout == "said without a flush\n"
+    assert run("go", tmp_path).stdout == "said without a flush\n"
 
 
 def test_a_failure_keeps_its_traceback_and_exit_code(tmp_path: Path) -> None:
-    done = run("fail", tmp_path / "out.json")
+    done = run("fail", tmp_path)
     assert done.returncode == 1
     assert "ValueError: asked to fail" in done.stderr
     assert not (tmp_path / "out.json").exists()
@@ -49,3 +70,52 @@ def test_a_child_that_still_imports_ends_with_its_parent(tmp_path: Path) -> None
         assert child.stdin is not None
         child.stdin.close()
         assert child.wait(120) == -signal.SIGKILL
+
+
+def test_modules_of_the_working_folder_are_not_taken_for_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("tasks.py", "storage.py"):
+        (tmp_path / name).write_text("raise RuntimeError('this is not nightquant')\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    state = run_child("tests.tasks.benchmark.entry", Subject(name="any"), Collector, 1, Limit())
+    assert state.running
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_launch_ends_when_its_parent_is_ended(tmp_path: Path, how: signal.Signals) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    subject = plan(tmp_path, "float/eager", waits=str(fifo))
+    with subprocess.Popen(
+        [sys.executable, "-c", _PARENT, subject.model_dump_json()], stderr=subprocess.DEVNULL
+    ) as parent:
+        with fifo.open(encoding="ascii") as stream:
+            child = int(stream.readline())
+            assert child != parent.pid
+            parent.send_signal(how)
+            # The end of the file comes when the child's own end of the FIFO is closed: with its death.
+            assert stream.read() == ""
+        assert parent.wait() != 0
+
+
+@pytest.mark.parametrize("limit_s", [None, 600.0])
+def test_child_that_ends_in_time_reports(tmp_path: Path, limit_s: float | None) -> None:
+    session = Session("float/eager", TINY, loader=LOADER, limit=Limit(limit_s))
+    assert session.measure([plan(tmp_path, "float/eager", work=1)]).names() == ["float/eager", "float/eager#copy"]
+
+
+def test_child_that_takes_too_long_is_ended_and_the_setting_is_named(tmp_path: Path) -> None:
+    fifo = tmp_path / "fifo"
+    os.mkfifo(fifo)
+    subject = plan(tmp_path, "float/eager", waits=str(fifo))
+    others = psutil.Process().children()  # what tests before this one have begun
+    with pytest.raises(MeasurementError, match="longer than 1 s") as failure:
+        Session("float/eager", TINY, loader=LOADER, limit=Limit(1.0)).measure([subject])
+    assert "NIGHTQUANT_STAGE_TIMEOUT_S" in str(failure.value)
+    assert [child for child in psutil.Process().children() if child not in others] == []
+
+
+def test_time_that_is_left_runs_out() -> None:
+    assert Limit().left_s() is None
+    assert 0 < (Limit(60.0).left_s() or 0) <= 60
+    assert Limit(60.0, made_at=time.monotonic() - 100).left_s() == 0

@@ -9,21 +9,20 @@ import pytest
 
 from storage.errors import MeasurementError
 from storage.locks import host_lock
-from tasks.benchmark.protocol import measure
-from tasks.benchmark.result import aa_ratio, verdict_of
-from tasks.benchmark.stage import LOCK
-from tasks.benchmark.statistics import speed_ratio
+from tasks.benchmark.protocol import LOCK, Session
+from tasks.benchmark.statistics import verdict_of
 from tests.tasks.benchmark.planted import LOADER, TINY, plan
 
 BASELINE = "float/eager"
+SESSION = Session(BASELINE, TINY, loader=LOADER)
 
 
 @pytest.mark.slow
 def test_planted_ratio_lies_in_its_own_interval(tmp_path: Path) -> None:
     subjects = [plan(tmp_path, BASELINE, work=120), plan(tmp_path, "fast/eager", work=40)]
     with host_lock(LOCK):  # another benchmark on this processor would be measured with it
-        measured = measure(subjects, BASELINE, TINY, 1, loader=LOADER)
-    ratio = speed_ratio(measured.block_s("fast/eager"), measured.block_s(BASELINE))
+        measured = SESSION.measure(subjects)
+    ratio = measured.ratio("fast/eager")
     # The loop around the products costs each product the same, so the ratio of the work is that of the times.
     assert ratio.low * 0.97 <= 3.0 <= ratio.high * 1.03
     assert 2.0 < ratio.value < 4.5
@@ -35,18 +34,18 @@ def test_planted_ratio_is_recovered_from_noise_that_is_known(tmp_path: Path) -> 
         plan(tmp_path, BASELINE, work=120, simulated=True),
         plan(tmp_path, "fast/eager", work=40, simulated=True),
     ]
-    measured = measure(subjects, BASELINE, TINY, 1, loader=LOADER)
-    ratio = speed_ratio(measured.block_s("fast/eager"), measured.block_s(BASELINE))
+    measured = SESSION.measure(subjects)
+    ratio = measured.ratio("fast/eager")
     assert ratio.low <= 3.0 <= ratio.high
     assert ratio.high / ratio.low < 1.3
-    aa = aa_ratio(measured, BASELINE)
+    aa = measured.aa_ratio()
     assert aa.low <= 1.0 <= aa.high
 
 
 @pytest.mark.slow
 def test_disturbed_copy_makes_the_check_inconclusive(tmp_path: Path) -> None:
-    measured = measure([plan(tmp_path, BASELINE, work=40, copy_work=80)], BASELINE, TINY, 1, loader=LOADER)
-    aa = aa_ratio(measured, BASELINE)
+    measured = SESSION.measure([plan(tmp_path, BASELINE, work=40, copy_work=80)])
+    aa = measured.aa_ratio()
     assert aa.value < 0.8
     assert verdict_of(aa) == "inconclusive"
 
@@ -59,7 +58,7 @@ def test_wrong_and_broken_candidates_are_refused_and_the_others_are_timed(tmp_pa
         plan(tmp_path, "broken/eager", fails="no such operator"),
         plan(tmp_path, "good/eager", work=4),
     ]
-    measured = measure(subjects, BASELINE, TINY, 1, loader=LOADER)
+    measured = SESSION.measure(subjects)
     assert measured.names() == [BASELINE, "good/eager", BASELINE + "#copy"]
     assert set(measured.refused) == {"wrong/eager", "broken/eager"}
     assert "differs by 0.5" in measured.refused["wrong/eager"]
@@ -69,16 +68,16 @@ def test_wrong_and_broken_candidates_are_refused_and_the_others_are_timed(tmp_pa
 
 def test_wrong_baseline_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(MeasurementError, match=r"baseline float/eager cannot be timed: launch 1: output 0 differs"):
-        measure([plan(tmp_path, BASELINE, work=1, wrong=True)], BASELINE, TINY, 1, loader=LOADER)
+        SESSION.measure([plan(tmp_path, BASELINE, work=1, wrong=True)])
 
 
 def test_absent_baseline_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(MeasurementError, match="not among the candidates"):
-        measure([plan(tmp_path, "other/eager", work=1)], BASELINE, TINY, 1, loader=LOADER)
+        SESSION.measure([plan(tmp_path, "other/eager", work=1)])
 
 
 @pytest.mark.parametrize("how", [signal.SIGSEGV, signal.SIGKILL])
 def test_death_of_a_launch_names_the_signal(tmp_path: Path, how: signal.Signals) -> None:
     subjects = [plan(tmp_path, BASELINE, work=1), plan(tmp_path, "deadly/eager", dies=int(how))]
     with pytest.raises(MeasurementError, match=how.name):
-        measure(subjects, BASELINE, TINY, 1, loader=LOADER)
+        SESSION.measure(subjects)

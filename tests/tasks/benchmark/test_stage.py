@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
+import subprocess
+import sys
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
-from safetensors.torch import load_file, save_file
 
 from storage.artifacts import ArtifactStore, artifact_digest
 from storage.errors import MeasurementError
-from tasks.benchmark import BenchmarkCandidate, benchmark, benchmark_with_rerun
-from tasks.benchmark.messages import Subject
-from tasks.benchmark.throughput import subjects_at
-from tasks.checkpoint import obtain
-from tasks.evaluate import evaluate
+from storage.results import PROFILES as NAMES
+from tasks.benchmark.messages import PROFILES, MemoryReport, Subject
+from tasks.benchmark.protocol import Session
+from tasks.benchmark.stage import (
+    BenchmarkCandidate,
+    Setting,
+    benchmark,
+    benchmark_with_rerun,
+    further_settings,
+    subjects_at,
+)
+from tasks.golden import GOLDEN, Golden
+from tasks.job import Job, Workspace
 from tasks.machine import fingerprint
-from tasks.prepare import prepare
-from tasks.quantize import quantize
-from tasks.refs import ArtifactRef, DatasetRef
+from tasks.refs import ArtifactRef
 from tasks.workload import Workload, read_workload
+from tasks.workload.workload import Benchmark
 from tests.tasks.benchmark.planted import TINY
+from tests.tasks.pipeline import build, evaluate, job_of
 
 _WORKLOAD = Path(__file__).parents[3] / "flows" / "workloads" / "lstm-demo.toml"
 
@@ -34,48 +43,39 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> ArtifactStore:
 
 
 @pytest.fixture(scope="module")
-def workload() -> Workload:
-    loaded = read_workload(_WORKLOAD)
-    settings = loaded.benchmark.model_copy(update={"batch_sizes": (2,)})
-    return loaded.model_copy(update={"benchmark": settings})
+def job(store: ArtifactStore) -> Job[Workload]:
+    return job_of(read_workload(_WORKLOAD), store)
 
 
 @pytest.fixture(scope="module")
-def dataset(workload: Workload, store: ArtifactStore) -> DatasetRef:
-    return prepare(workload, store)
+def candidates(job: Job[Workload], store: ArtifactStore) -> list[BenchmarkCandidate]:
+    built = [build(job, recipe.name, "eager", store) for recipe in job.workload.recipe]
+    return [
+        BenchmarkCandidate(candidate=candidate, outputs=evaluate(job, candidate, store).outputs) for candidate in built
+    ]
 
 
-@pytest.fixture(scope="module")
-def candidates(workload: Workload, dataset: DatasetRef, store: ArtifactStore) -> list[BenchmarkCandidate]:
-    checkpoint = obtain(workload, dataset, store)
-    found = []
-    for recipe in workload.recipe:
-        quantized = quantize(workload, recipe, dataset, checkpoint, store)
-        evaluation = evaluate(workload, quantized, "eager", dataset, store)
-        artifact = ArtifactRef(kind=quantized.kind, digest=quantized.digest)
-        one = BenchmarkCandidate(recipe=recipe.name, runtime="eager", artifact=artifact, outputs=evaluation.outputs)
-        found.append(one)
-    return found
+def _with_sizes(job: Job[Workload], *sizes: int) -> Job[Workload]:
+    settings = job.workload.benchmark.model_copy(update={"batch_sizes": sizes})
+    return replace(job, workload=job.workload.model_copy(update={"benchmark": settings}))
 
 
 def _with_other_outputs(candidate: BenchmarkCandidate, store: ArtifactStore) -> BenchmarkCandidate:
-    golden = store.path(candidate.outputs.kind, candidate.outputs.digest) / "golden.safetensors"
-    tensors = load_file(golden)
-    tensors["output.0"] += 1
+    golden = Golden.read(store.path(candidate.outputs.kind, candidate.outputs.digest) / GOLDEN)
+    altered = Golden(golden.inputs, tuple(output + 1 for output in golden.outputs))
     digest = artifact_digest("outputs", {"altered": candidate.outputs.digest})
     with store.create("outputs", digest, {}) as folder:
-        save_file(tensors, folder / "golden.safetensors")
+        (folder / GOLDEN).write_bytes(altered.to_bytes())
     return candidate.model_copy(update={"outputs": ArtifactRef(kind="outputs", digest=digest)})
 
 
 @pytest.mark.slow
 def test_every_candidate_is_timed_with_memory_evidence_and_raw_blocks(
-    workload: Workload, candidates: list[BenchmarkCandidate], dataset: DatasetRef, store: ArtifactStore
+    job: Job[Workload], candidates: list[BenchmarkCandidate], store: ArtifactStore
 ) -> None:
     told: list[float] = []
-    result = benchmark(
-        workload, candidates, TINY, store, dataset=dataset, progress=lambda done, total, unit="": told.append(done)
-    )
+    workspace = Workspace(store, lambda done, total, unit="": told.append(done))
+    result = benchmark(_with_sizes(job, 2), candidates, TINY, workspace)
     assert result.refused == {}
     settings = [(row.recipe, row.setting, row.batch_size) for row in result.timings]
     assert sorted(settings) == [
@@ -91,6 +91,8 @@ def test_every_candidate_is_timed_with_memory_evidence_and_raw_blocks(
         assert row.latency_q25_s <= row.latency_s <= row.latency_q75_s
         assert row.latency_p99_s is None
         assert row.setting != "primary" or (row.peak_rss_bytes or 0) >= (row.rss_loaded_bytes or 0) > 0
+    baselines = [row for row in result.timings if row.recipe == "float" and row.setting != "a/a"]
+    assert {(row.speedup_low, row.speedup, row.speedup_high) for row in baselines} == {(1.0, 1.0, 1.0)}
     assert 0 < result.timed_s < result.wall_s
     assert result.fingerprint == fingerprint()
     after = json.loads(result.evidence_after)
@@ -103,11 +105,9 @@ def test_every_candidate_is_timed_with_memory_evidence_and_raw_blocks(
 
 @pytest.mark.slow
 def test_candidate_with_other_outputs_than_evaluated_is_refused(
-    workload: Workload, candidates: list[BenchmarkCandidate], dataset: DatasetRef, store: ArtifactStore
+    job: Job[Workload], candidates: list[BenchmarkCandidate], store: ArtifactStore
 ) -> None:
-    altered = [candidates[0], _with_other_outputs(candidates[1], store)]
-    plain = workload.model_copy(update={"benchmark": workload.benchmark.model_copy(update={"batch_sizes": ()})})
-    result = benchmark(plain, altered, TINY, store)
+    result = benchmark(job, [candidates[0], _with_other_outputs(candidates[1], store)], TINY, Workspace(store))
     assert set(result.refused) == {"dynamic-int8/eager"}
     assert "differs" in result.refused["dynamic-int8/eager"]
     assert {row.recipe for row in result.timings} == {"float"}
@@ -115,45 +115,75 @@ def test_candidate_with_other_outputs_than_evaluated_is_refused(
 
 @pytest.mark.slow
 def test_baseline_with_other_outputs_is_an_error(
-    workload: Workload, candidates: list[BenchmarkCandidate], store: ArtifactStore
+    job: Job[Workload], candidates: list[BenchmarkCandidate], store: ArtifactStore
 ) -> None:
     with pytest.raises(MeasurementError, match="baseline float/eager cannot be timed"):
-        benchmark(workload, [_with_other_outputs(candidates[0], store)], TINY, store)
+        benchmark(job, [_with_other_outputs(candidates[0], store)], TINY, Workspace(store))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("repeats", [True, False])
 def test_only_an_inconclusive_benchmark_of_a_profile_that_repeats_is_repeated_once(
-    repeats: bool, workload: Workload, candidates: list[BenchmarkCandidate], dataset: DatasetRef, store: ArtifactStore
+    repeats: bool, job: Job[Workload], candidates: list[BenchmarkCandidate], store: ArtifactStore
 ) -> None:
-    profile = dataclasses.replace(TINY, repeats=repeats)
-    results = benchmark_with_rerun(workload, candidates, profile, store, dataset=dataset)
+    profile = TINY.model_copy(update={"repeats": repeats})
+    results = benchmark_with_rerun(job, candidates, profile, Workspace(store))
     again = repeats and results[0].verdict == "inconclusive"
     assert [result.attempt for result in results] == ([1, 2] if again else [1])
 
 
-def _with_sizes(workload: Workload, *sizes: int) -> Workload:
-    return workload.model_copy(update={"benchmark": workload.benchmark.model_copy(update={"batch_sizes": sizes})})
-
-
 @pytest.mark.slow
 def test_a_further_setting_that_dies_costs_neither_the_primary_rows_nor_the_other_settings(
-    workload: Workload,
-    candidates: list[BenchmarkCandidate],
-    dataset: DatasetRef,
-    store: ArtifactStore,
-    monkeypatch: pytest.MonkeyPatch,
+    job: Job[Workload], candidates: list[BenchmarkCandidate], store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def dying(batch_size: int, *arguments: Any) -> AbstractContextManager[list[Subject]]:
+    def dying(
+        batch_size: int, subjects: Sequence[Subject], job: Job[Workload], store: ArtifactStore
+    ) -> AbstractContextManager[list[Subject]]:
         if batch_size == 64:
             raise MeasurementError("Most likely memory ran out.")
-        return subjects_at(batch_size, *arguments)
+        return subjects_at(batch_size, subjects, job, store)
 
     monkeypatch.setattr("tasks.benchmark.stage.subjects_at", dying)
-    result = benchmark(_with_sizes(workload, 64, 2), candidates, TINY, store, dataset=dataset)
+    result = benchmark(_with_sizes(job, 64, 2), candidates, TINY, Workspace(store))
     assert result.refused == {"every candidate (batch 64, 1 thread)": "Most likely memory ran out."}
     assert {(row.setting, row.batch_size) for row in result.timings} == {
         ("primary", 1),
         ("a/a", 1),
         ("throughput", 2),
     }
+
+
+@pytest.mark.slow
+def test_memory_that_was_not_measured_is_told_and_costs_nothing_else(
+    job: Job[Workload], candidates: list[BenchmarkCandidate], store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    report = MemoryReport(memory={}, refused={"dynamic-int8/eager": "MemoryError: "})
+    monkeypatch.setattr(Session, "measure_memory", lambda *_: report)
+    result = benchmark(job, candidates, TINY, Workspace(store))
+    assert result.refused == {"dynamic-int8/eager (memory)": "MemoryError: "}
+    assert {row.recipe for row in result.timings} == {"float", "dynamic-int8"}
+    assert {row.peak_rss_bytes for row in result.timings} == {None}
+
+
+def test_nothing_is_added_unasked() -> None:
+    assert further_settings(Benchmark()) == []
+
+
+def test_every_batch_size_meets_every_thread_count_without_the_primary() -> None:
+    settings = further_settings(Benchmark(threads=1, batch_size=1, batch_sizes=(1, 8), thread_counts=(1, 2)))
+    assert settings == [Setting(1, 8), Setting(2, 1), Setting(2, 8)]
+
+
+def test_one_axis_keeps_the_primary_value_of_the_other() -> None:
+    assert further_settings(Benchmark(threads=2, batch_sizes=(4,))) == [Setting(2, 4)]
+    assert str(Setting(2, 4)) == "batch 4, 2 threads"
+
+
+def test_every_name_of_a_profile_has_one() -> None:
+    assert tuple(PROFILES) == tuple(profile.name for profile in PROFILES.values()) == NAMES
+
+
+def test_the_stage_is_imported_without_torch() -> None:
+    code = "import sys, tasks.benchmark.stage, tasks.doctor; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

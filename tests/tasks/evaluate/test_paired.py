@@ -1,4 +1,7 @@
+"""The interval of a paired difference."""
+
 import math
+from statistics import NormalDist
 
 import numpy as np
 import pytest
@@ -6,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from tasks.evaluate.paired import paired_difference
+from tasks.evaluate.paired import _expanded_tail, paired_difference
 
 results = arrays(np.float64, st.integers(2, 40), elements=st.floats(-100, 100, allow_nan=False))
 
@@ -24,7 +27,11 @@ def test_a_constant_shift_has_an_interval_without_width(result, shift):
     assert difference.high - difference.low < 1e-6
 
 
-@given(results.flatmap(lambda one: st.tuples(st.just(one), arrays(np.float64, len(one), elements=st.floats(0, 9)))))
+@given(
+    results.flatmap(
+        lambda before: st.tuples(st.just(before), arrays(np.float64, len(before), elements=st.floats(0, 9)))
+    )
+)
 def test_the_interval_surrounds_the_mean_and_turns_around_with_the_roles(pair):
     before, after = pair
 
@@ -88,6 +95,13 @@ def test_the_width_is_that_of_the_normal_approximation_for_many_samples():
     _, low, high = paired_difference(np.zeros(20_000), differences)
 
     assert high - low == pytest.approx(2 * 1.96 * differences.std() / math.sqrt(20_000), rel=0.05)
+
+
+# Quantiles of Student's t at 97.5% from its printed tables, by degrees of freedom.
+@pytest.mark.parametrize(("freedom", "quantile"), [(1, 12.706), (2, 4.303), (10, 2.228), (1000, 1.962)])
+def test_the_ends_are_as_far_out_as_student_says(freedom, quantile):
+    expected = NormalDist().cdf(-quantile * math.sqrt((freedom + 1) / freedom))
+    assert _expanded_tail(0.025, freedom + 1) == pytest.approx(expected, rel=0.005, abs=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from tasks.compute import intra_op_threads
 from tasks.domains.language_model.model import WordLanguageModel
 from tasks.domains.language_model.sections import WordLanguageModelSpec
 from tasks.domains.language_model.stream import exact_losses, segment_losses
-from tasks.threads import intra_op_threads
 
 VOCABULARY, LAYERS, HIDDEN = 30, 2, 8
 SPEC = WordLanguageModelSpec(kind="word-lm", embedding_size=12, hidden_size=HIDDEN, layers=LAYERS)

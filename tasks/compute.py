@@ -1,19 +1,16 @@
-"""How many intra-op threads a stage computes with."""
+"""What a stage computes with: the device that it trains on, and its intra-op threads."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
 
 
-def available_cores() -> int:
-    """Cores that this process may run on."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+def training_device() -> torch.device:
+    """CUDA where there is one, the CPU otherwise; quantized models are always evaluated and timed on the CPU."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 @contextmanager

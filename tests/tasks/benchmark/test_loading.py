@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tasks.benchmark.agreement import TOLERANCE, disagreement
+from tasks.benchmark.loading import TOLERANCE, disagreement
 
 GOLDEN = (torch.linspace(-1, 1, 12).view(3, 4), torch.arange(3))
 
@@ -21,13 +21,13 @@ def test_rounding_agrees_and_a_different_model_does_not() -> None:
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.parametrize("golden", [(), GOLDEN[:1]])
-def test_values_that_are_no_numbers_are_refused(value: float, golden: tuple[torch.Tensor, ...]) -> None:
-    assert "no numbers" in disagreement((torch.full((3, 4), value),), golden)
+def test_nan_and_infinities_are_refused(value: float, golden: tuple[torch.Tensor, ...]) -> None:
+    assert "NaN or infinities" in disagreement((torch.full((3, 4), value),), golden)
 
 
 def test_other_shapes_and_counts_are_refused() -> None:
     assert "shape [4, 3]" in disagreement((GOLDEN[0].t(), GOLDEN[1]), GOLDEN)
-    assert "gives 1 outputs where 2" in disagreement(GOLDEN[:1], GOLDEN)
+    assert "returns 1 outputs where 2" in disagreement(GOLDEN[:1], GOLDEN)
 
 
 def test_zero_golden_output_needs_zero() -> None:

@@ -1,0 +1,71 @@
+"""Two evaluations are compared on the same samples only."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from storage.artifacts import ArtifactStore
+from storage.errors import MeasurementError
+from tasks.evaluate.compare import compare, compare_all
+from tasks.golden import SAMPLES
+from tasks.job import Workspace
+from tasks.refs import ArtifactRef
+from tasks.results import Evaluation
+
+
+def evaluation(store: ArtifactStore, recipe: str, **samples: list[float] | list[int]) -> Evaluation:
+    with store.create("outputs", recipe, {}) as folder:
+        save_file({name: torch.tensor(values) for name, values in samples.items()}, folder / SAMPLES)
+    quality = samples.get("quality", [0.0])
+    return Evaluation(
+        recipe=recipe,
+        runtime="eager",
+        quality_metric="top1",
+        quality=sum(quality) / len(quality),
+        higher_is_better=True,
+        metrics={},
+        samples=len(quality),
+        outputs=ArtifactRef(kind="outputs", digest=recipe),
+    )
+
+
+def test_agreement_is_the_share_of_equal_predictions(tmp_path: Path) -> None:
+    store = ArtifactStore(tmp_path)
+    before = evaluation(store, "float", quality=[100.0, 100.0, 0.0, 0.0], prediction=[1, 2, 3, 4])
+    after = evaluation(store, "int8", quality=[100.0, 0.0, 0.0, 0.0], prediction=[1, 3, 3, 4])
+    comparison = compare(before, after, store)
+    assert comparison.agreement == 0.75
+    assert comparison.quality_difference == -25
+    low, high = comparison.quality_difference_low, comparison.quality_difference_high
+    assert low is not None
+    assert high is not None
+    assert low <= -25 <= high
+
+
+def test_what_has_no_samples_has_neither_interval_nor_agreement(tmp_path: Path) -> None:
+    store = ArtifactStore(tmp_path)
+    comparison = compare(evaluation(store, "float", other=[0.0]), evaluation(store, "int8", other=[0.0]), store)
+    assert comparison.quality_difference == 0
+    assert (comparison.quality_difference_low, comparison.quality_difference_high) == (None, None)
+    assert comparison.agreement is None
+
+
+def test_all_are_compared_in_their_order(tmp_path: Path) -> None:
+    store, told = ArtifactStore(tmp_path), []
+    first, second = (evaluation(store, name, quality=[value]) for name, value in (("float", 1.0), ("int8", 3.0)))
+    workspace = Workspace(store, lambda done, total, unit="": told.append((done, total)))
+    compared = compare_all(first, [first, second], workspace)
+    assert [comparison.quality_difference for comparison in compared] == [0, 2]
+    assert told == [(1, 2), (2, 2)]
+
+
+def test_different_samples_are_refused(tmp_path: Path) -> None:
+    store = ArtifactStore(tmp_path)
+    before = evaluation(store, "float", quality=[100.0, 0.0], prediction=[1, 2])
+    after = evaluation(store, "int8", quality=[100.0, 0.0, 0.0], prediction=[1, 2, 3])
+    with pytest.raises(MeasurementError, match="int8/eager"):
+        compare(before, after, store)
