@@ -6,19 +6,22 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from datetime import date, timedelta
-from typing import TYPE_CHECKING, cast
+from typing import cast
+
+import httpx
+from prefect.artifacts import create_markdown_artifact, create_table_artifact
+from prefect.blocks.abstract import NotificationBlock, NotificationError
+from prefect.blocks.core import Block
+from prefect.blocks.webhook import Webhook
+from prefect.events import emit_event
+from prefect.events.worker import EventsWorker
+from prefect.exceptions import PrefectException
 
 from flows.settings import Settings
 from storage.results.query import run_query
 from storage.results.regressions import Regression
-from storage.root import StoreRoot
-
-if TYPE_CHECKING:
-    from prefect.blocks.core import Block
-    from prefect.blocks.webhook import Webhook
 
 EVENT = "nightquant.regression"
-ARTIFACT = "regressions"
 
 
 def raise_alarm(
@@ -46,15 +49,20 @@ def raise_alarm(
     message = summary_line(findings, absences)
     for finding in bad:
         _emit(finding, run_id)
-    if findings or absences:
-        _write_artifacts(findings, absences, message)
     if bad:
-        _flush_events()
+        # A thread sends the events. The nightly command stops its own server before this process ends, when Prefect's
+        # flush at exit would find no server.
+        EventsWorker.instance().drain()
+    if findings or absences:
+        create_markdown_artifact(_markdown(findings, absences), key="regressions", description=message[:1000])
+    if findings:
+        rows = [asdict(finding) for finding in findings]
+        create_table_artifact(rows, key="regressions-table", description="Tonight against the nights before")
     failures = _notify(settings, message, findings, absences) if bad or absences else []
     return "; ".join([message, *failures])
 
 
-def missed_nights(store: StoreRoot | str, night: date) -> list[str]:
+def missed_nights(store: str, night: date) -> list[str]:
     """Return one line if nights are missing between a night and the run before it.
 
     A night counts as missed if the two runs before the gap were on consecutive nights: a store that is used now and
@@ -70,7 +78,7 @@ def missed_nights(store: StoreRoot | str, night: date) -> list[str]:
     return [f"no run on {first}" if missed == 1 else f"no run on {missed} nights, {first} to {last}"]
 
 
-def gone_workloads(store: StoreRoot | str, night: date) -> list[str]:
+def gone_workloads(store: str, night: date) -> list[str]:
     """Return one line for each workload that was measured on the night before, but not on this one."""
     before = _nights_before(store, night)
     if not before:
@@ -83,7 +91,7 @@ def gone_workloads(store: StoreRoot | str, night: date) -> list[str]:
     return [f"{row['workload']} was measured on {before[0]}, but not tonight" for row in rows]
 
 
-def _nights_before(store: StoreRoot | str, night: date) -> list[date]:
+def _nights_before(store: str, night: date) -> list[date]:
     """Return the last two nights before one, the later one first."""
     rows = run_query(
         store,
@@ -117,8 +125,6 @@ def describe(finding: Regression) -> str:
 
 
 def _emit(finding: Regression, run_id: str) -> None:
-    from prefect.events import emit_event
-
     emit_event(
         event=EVENT,
         resource={
@@ -129,23 +135,6 @@ def _emit(finding: Regression, run_id: str) -> None:
         },
         payload=asdict(finding) | {"run_id": run_id, "text": describe(finding)},
     )
-
-
-def _flush_events() -> None:
-    # A thread sends the events. The nightly command stops its own server before this process ends, when Prefect's
-    # flush at exit would find no server.
-    from prefect.events.worker import EventsWorker
-
-    EventsWorker.instance().drain()
-
-
-def _write_artifacts(findings: Sequence[Regression], absences: Sequence[str], message: str) -> None:
-    from prefect.artifacts import create_markdown_artifact, create_table_artifact
-
-    create_markdown_artifact(_markdown(findings, absences), key=ARTIFACT, description=message[:1000])
-    if findings:
-        rows = [asdict(finding) for finding in findings]
-        create_table_artifact(rows, key=f"{ARTIFACT}-table", description="Tonight against the nights before")
 
 
 def _markdown(findings: Sequence[Regression], absences: Sequence[str]) -> str:
@@ -164,29 +153,19 @@ def _markdown(findings: Sequence[Regression], absences: Sequence[str]) -> str:
 
 def _notify(settings: Settings, message: str, findings: Sequence[Regression], absences: Sequence[str]) -> list[str]:
     """Call what the settings name; return what failed. A night is not lost because a chat server is."""
-    payload = {
-        "event": EVENT,
-        "message": message,
-        "regressions": [asdict(finding) for finding in findings if finding.is_bad],
-        "absences": list(absences),
-    }
+    regressions = [asdict(finding) for finding in findings if finding.is_bad]
+    payload = {"event": EVENT, "message": message, "regressions": regressions, "absences": list(absences)}
     slug, url = settings.notification_block, settings.webhook_url
     calls: dict[str, Callable[[], None]] = {}
     if slug:
         body = _markdown(findings, absences)
         calls[f"notification block {slug}"] = lambda: _call_block(slug, body, message, payload)
     if url.get_secret_value():
-        from prefect.blocks.webhook import Webhook
-
         calls["webhook"] = lambda: _post(Webhook(url=url), payload)
     return [f"{name} failed: {reason}" for name, call in calls.items() if (reason := _attempt(call))]
 
 
 def _attempt(call: Callable[[], None]) -> str:
-    import httpx
-    from prefect.blocks.abstract import NotificationError
-    from prefect.exceptions import PrefectException
-
     try:
         call()
     except httpx.HTTPStatusError as error:
@@ -197,11 +176,7 @@ def _attempt(call: Callable[[], None]) -> str:
 
 
 def _call_block(slug: str, body: str, subject: str, payload: Mapping[str, object]) -> None:
-    from prefect.blocks.abstract import NotificationBlock
-    from prefect.blocks.core import Block
-    from prefect.blocks.webhook import Webhook
-
-    block = cast("Block", Block.load(slug))  # no coroutine: no event loop runs here
+    block = cast(Block, Block.load(slug))  # no coroutine: no event loop runs here
     if isinstance(block, NotificationBlock):
         block.notify(body, subject)  # type: ignore[unused-coroutine]
     elif isinstance(block, Webhook):

@@ -35,27 +35,24 @@ class Reporter:
         """Hear what a person must know about the run as a whole."""
 
 
-class LineReporter(Reporter):
+class _Lines(Reporter):
     """Prints a line when a stage begins and when it ends, with the time of day."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
 
     def started(self, label: str) -> None:
-        """Print which stage begins."""
         self.noted(f"{label} …")
 
     def finished(self, label: str, seconds: float, error: str = "") -> None:
-        """Print how the stage ended."""
         self.noted(f"{label}: FAILED after {seconds:.1f} s: {error}" if error else f"{label}: done in {seconds:.1f} s")
 
     def noted(self, text: str) -> None:
-        """Print it."""
         self._console.print(f"{datetime.now():%H:%M:%S} {text}", highlight=False, soft_wrap=True, markup=False)
 
 
-class BarReporter(Reporter):
-    """Draws a bar for each running stage; a finished stage leaves one line."""
+class _Bars(Reporter):
+    """Draws a bar for each running stage, which only pulses until the stage says how far it is, and leaves one line."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -72,18 +69,15 @@ class BarReporter(Reporter):
         )
 
     def started(self, label: str) -> None:
-        """Add a bar that only pulses until the stage says how far it is."""
         with self._lock:
             self._bars[label] = self.progress.add_task(label, total=None, unit="")
 
     def progressed(self, label: str, done: float, total: float, unit: str) -> None:
-        """Move the stage's bar."""
         with self._lock:
             if label in self._bars:
                 self.progress.update(self._bars[label], completed=done, total=total, unit=unit)
 
     def finished(self, label: str, seconds: float, error: str = "") -> None:
-        """Replace the bar by a line."""
         with self._lock:
             if label in self._bars:
                 self.progress.remove_task(self._bars.pop(label))
@@ -94,7 +88,6 @@ class BarReporter(Reporter):
             self._console.print(f"[green]✓[/green] {escape(label)} [dim]{seconds:.1f} s[/dim]", highlight=False)
 
     def noted(self, text: str) -> None:
-        """Print it above the bars."""
         self._console.print(text, highlight=False, markup=False)
 
 
@@ -108,9 +101,9 @@ def new_console() -> Console:
 def reporter_for(console: Console) -> Iterator[Reporter]:
     """Report with bars at a terminal, with lines elsewhere."""
     if not console.is_terminal:
-        yield LineReporter(console)
+        yield _Lines(console)
         return
-    bars = BarReporter(console)
+    bars = _Bars(console)
     with bars.progress:
         yield bars
 
@@ -121,7 +114,7 @@ def leaderboard(rows: Iterable[Row], promotions: Iterable[Row]) -> Table:
     for heading in _HEADINGS:
         table.add_column(heading, overflow="fold")
     previous = None
-    for workload, *cells in _lines(rows, promotions):
+    for workload, *cells in _cells(rows, promotions):
         if previous not in (None, workload):
             table.add_section()
         # Text, not str: brackets in an error would be taken for markup.
@@ -136,7 +129,7 @@ def publish_leaderboard(rows: Iterable[Row], promotions: Iterable[Row], report: 
     from prefect.artifacts import create_link_artifact, create_table_artifact
     from prefect.exceptions import PrefectException
 
-    table = [dict(zip(_HEADINGS, cells, strict=True)) for cells in _lines(rows, promotions)]
+    table = [dict(zip(_HEADINGS, cells, strict=True)) for cells in _cells(rows, promotions)]
     try:
         create_table_artifact(table, key="leaderboard", description="Every candidate of the night against its baseline")
         create_link_artifact(report, link_text=report, key="report", description="The night's report, one HTML file")
@@ -145,7 +138,7 @@ def publish_leaderboard(rows: Iterable[Row], promotions: Iterable[Row], report: 
         logging.getLogger(__name__).warning("no leaderboard in Prefect's UI: %s", error)
 
 
-def _lines(rows: Iterable[Row], promotions: Iterable[Row]) -> Iterator[tuple[str, ...]]:
+def _cells(rows: Iterable[Row], promotions: Iterable[Row]) -> Iterator[tuple[str, ...]]:
     """Write out each candidate's last attempt; in each workload the baseline first, then the fastest."""
     decisions = {(row["workload"], row["recipe"], row["runtime"]): row["decision"] for row in promotions}
     last: dict[tuple[str, str, str], Row] = {}

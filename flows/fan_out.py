@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import TypeVar, cast
 
@@ -136,21 +137,22 @@ def study_layers(result: WorkloadResult, store: str) -> tuple[WorkloadResult, li
 def benchmark_all(results: list[WorkloadResult], settings: Settings, store: str) -> Iterator[WorkloadResult]:
     """Time every workload's candidates, on hosts of the wanted fingerprint only; yield each workload that is through.
 
-    A cluster gets all workloads at once and times one on each host; a host of its own times one after the other.
+    A cluster gets all workloads at once, keeps them until a host is free, and times one on each host; a host of its own
+    times one after the other.
     """
     try:
-        placement = place_benchmarks(settings)
+        pins = place_benchmarks(settings)
     except MeasurementError as error:
         yield from (_fail_rest(result, "benchmark", str(error)) for result in results)
         return
 
     def submitted() -> Iterator[tuple[WorkloadResult, PrefectFuture[list[BenchmarkResult]] | None]]:
         for index, result in enumerate(results):
-            with placement.at(index):
+            with pins[index % len(pins)]() if pins else nullcontext():
                 future = _submit_benchmark(result, settings, store)
             yield result, future
 
-    for result, future in list(submitted()) if placement.ahead else submitted():
+    for result, future in list(submitted()) if pins else submitted():
         yield result if future is None else _with_benchmark(result, future)
 
 

@@ -90,14 +90,15 @@ def _run(request: NightlyRequest, settings: Settings, timings: bool) -> int:
     with prefect_api(settings.server_startup_timeout_s) as server_s:
         import httpx
 
-        from flows.execution.context import Invocation, invoked
+        from flows.execution.context import INVOCATION, Invocation
         from flows.execution.task_runners import make_task_runner
         from flows.night import NightSummary
         from flows.nightly import nightly_quantization
 
         flow = nightly_quantization.with_options(task_runner=make_task_runner(settings))
         try:
-            with reporter_for(console) as reporter, invoked(Invocation(settings, reporter)):
+            with reporter_for(console) as reporter:
+                INVOCATION.set(Invocation(settings, reporter))
                 state = flow(request, return_state=True)
                 outcome: object = state.result(raise_on_failure=False)
         except httpx.TransportError as error:

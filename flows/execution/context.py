@@ -47,22 +47,12 @@ class Invocation:
     reporter: Reporter = field(default_factory=Reporter)
 
 
-_INVOCATION: ContextVar[Invocation] = ContextVar("nightquant_invocation")
-
-
-@contextmanager
-def invoked(invocation: Invocation) -> Iterator[None]:
-    """Hand `invocation` to the flow runs in this context."""
-    token = _INVOCATION.set(invocation)
-    try:
-        yield
-    finally:
-        _INVOCATION.reset(token)
+INVOCATION: ContextVar[Invocation] = ContextVar("nightquant_invocation")
 
 
 def current_invocation() -> Invocation:
     """Return what the command handed over; without one, as in a deployment, the settings of this process."""
-    return _INVOCATION.get(None) or Invocation(load_settings())
+    return INVOCATION.get(None) or Invocation(load_settings())
 
 
 class Execution:

@@ -15,7 +15,7 @@ import platform
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -51,18 +51,6 @@ class Host:
     fingerprint: str
 
 
-@dataclass(frozen=True)
-class Placement:
-    """Where benchmarks are submitted: in the block of one pin per host, in turns."""
-
-    pins: tuple[Pin, ...] = (nullcontext,)
-    ahead: bool = False  # whether a cluster keeps submissions until their host is free
-
-    def at(self, index: int) -> AbstractContextManager[None]:
-        """Pin the `index`-th submission."""
-        return self.pins[index % len(self.pins)]()
-
-
 class _ConfiguredTaskRunner(ThreadPoolTaskRunner[Any]):
     """Stands for the task runner of the settings, which are read when a run starts and not when the flow is imported.
 
@@ -90,7 +78,7 @@ def make_task_runner(settings: Settings) -> AnyTaskRunner:
     if settings.task_runner == "processes":
         return _EndedProcesses(settings.workers, initializer=_begin_process, initargs=(_inherited(settings),))
     try:
-        return _CLUSTERS[settings.task_runner].runner(settings)
+        return _dask(settings) if settings.task_runner == "dask" else _ray(settings)
     except ImportError as error:
         raise ConfigurationError(
             f"The task runner {settings.task_runner} is not installed.",
@@ -116,8 +104,10 @@ def require_fingerprint(wanted: str) -> None:
         choose([(this_host(), None)], wanted)
 
 
-def place_benchmarks(settings: Settings) -> Placement:
-    """Find the hosts that the benchmarks of this flow run may run on.
+def place_benchmarks(settings: Settings) -> tuple[Pin, ...]:
+    """Find the hosts of this flow run's cluster that benchmarks may run on; return a pin for each.
+
+    There is none for threads and processes: they have one host, and the task itself refuses one that does not fit.
 
     Raises
     ------
@@ -125,9 +115,10 @@ def place_benchmarks(settings: Settings) -> Placement:
         No host of the cluster has the wanted fingerprint.
     """
     run = FlowRunContext.get()
-    if run is None or settings.task_runner not in _CLUSTERS:
-        return Placement()  # the task itself refuses a host that does not fit
-    return Placement(choose(_CLUSTERS[settings.task_runner].hosts(run.task_runner), settings.fingerprint), ahead=True)
+    if run is None or settings.task_runner not in ("dask", "ray"):
+        return ()
+    hosts = _dask_workers(run.task_runner) if settings.task_runner == "dask" else _ray_nodes()
+    return choose(hosts, settings.fingerprint)
 
 
 def choose(hosts: Iterable[tuple[Host, Spot]], wanted: str) -> tuple[Spot, ...]:
@@ -225,7 +216,7 @@ def _ray(settings: Settings) -> AnyTaskRunner:
     return runner
 
 
-def _ray_nodes(task_runner: AnyTaskRunner) -> list[tuple[Host, Pin]]:
+def _ray_nodes() -> list[tuple[Host, Pin]]:
     import ray
 
     alive = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
@@ -248,14 +239,3 @@ def _only(node: str) -> NodeAffinitySchedulingStrategy:
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     return NodeAffinitySchedulingStrategy(node_id=node, soft=False)
-
-
-@dataclass(frozen=True)
-class _Cluster:
-    """A kind of cluster: how to make its task runner, and to find its hosts."""
-
-    runner: Callable[[Settings], AnyTaskRunner]
-    hosts: Callable[[AnyTaskRunner], Iterable[tuple[Host, Pin]]]
-
-
-_CLUSTERS = {"dask": _Cluster(_dask, _dask_workers), "ray": _Cluster(_ray, _ray_nodes)}

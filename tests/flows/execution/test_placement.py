@@ -1,14 +1,11 @@
 """Which hosts benchmarks go to."""
 
 import os
-from contextlib import contextmanager
-from functools import partial
 
 import pytest
 
 from flows.execution.task_runners import (
     Host,
-    Placement,
     choose,
     make_task_runner,
     place_benchmarks,
@@ -48,25 +45,9 @@ def test_this_host_is_refused_only_where_another_fingerprint_is_wanted():
         require_fingerprint(SLOW)
 
 
-def test_threads_and_processes_have_their_own_host_and_time_one_workload_after_the_other():
+def test_threads_and_processes_have_their_own_host_alone():
     for name in ("threads", "processes"):
-        assert place_benchmarks(Settings(task_runner=name)) == Placement()
-    assert not Placement().ahead
-
-
-def test_submissions_take_the_hosts_in_turns():
-    entered = []
-
-    @contextmanager
-    def pin(name):
-        entered.append(name)
-        yield
-
-    placement = Placement((partial(pin, "left"), partial(pin, "right")), ahead=True)
-    for index in range(3):
-        with placement.at(index):
-            pass
-    assert entered == ["left", "right", "left"]
+        assert place_benchmarks(Settings(task_runner=name)) == ()
 
 
 @pytest.mark.slow
@@ -90,14 +71,14 @@ def test_benchmarks_of_a_dask_cluster_go_to_one_worker_of_each_host_and_a_lost_w
 
     @flow(task_runner=make_task_runner(settings))
     def cluster():
-        placement = place_benchmarks(settings)
+        pins = place_benchmarks(settings)
         pinned = []
         for index in range(6):
-            with placement.at(index):
+            with pins[index % len(pins)]():
                 pinned.append(process.submit())
         with pytest.raises(MeasurementError, match="wanted on hosts of fingerprint bbbb"):
             place_benchmarks(settings.model_copy(update={"fingerprint": SLOW}))
-        return len(placement.pins), {settle(one, "benchmark") for one in pinned}, settle(die.submit(), "evaluate")
+        return len(pins), {settle(one, "benchmark") for one in pinned}, settle(die.submit(), "evaluate")
 
     with config.set({"distributed.scheduler.allowed-failures": 0}):
         hosts, processes, failure = cluster()
