@@ -1,50 +1,42 @@
-"""``manifest.json`` of a bundle: its JSON Schema, and reading one only if it keeps to it."""
+"""``manifest.json`` of a bundle, which is only used if it conforms to its JSON Schema."""
 
 from __future__ import annotations
 
 import json
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from storage.errors import BundleError
 
+if TYPE_CHECKING:
+    from jsonschema import Draft202012Validator
+
 MANIFEST = "manifest.json"
-SCHEMA_FILE = Path(__file__).with_name("manifest.schema.json")
-
-
-@cache
-def manifest_schema() -> dict[str, Any]:
-    """The JSON Schema (draft 2020-12) that every manifest keeps to."""
-    schema: dict[str, Any] = json.loads(SCHEMA_FILE.read_text(encoding="utf-8"))
-    return schema
 
 
 def check_manifest(document: object) -> None:
-    """Hold a manifest against the schema.
+    """Check a manifest against the schema.
 
     Raises
     ------
     BundleError
-        It does not keep to it; the message names the first three places.
+        It does not conform; the message names the first three places.
     """
-    from jsonschema import Draft202012Validator
-
-    problems = sorted(
-        Draft202012Validator(manifest_schema()).iter_errors(document), key=lambda problem: problem.json_path
-    )
+    problems = sorted(_validator().iter_errors(document), key=lambda problem: problem.json_path)
     if problems:
         shown = "; ".join(f"{problem.json_path}: {problem.message[:200]}" for problem in problems[:3])
-        raise BundleError(f"{MANIFEST} does not keep to its schema: {shown}.")
+        raise BundleError(f"{MANIFEST} does not conform to its schema: {shown}.")
 
 
+# Any: the schema, not a type, says what the document holds.
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Read and check a bundle's manifest; its checksum must have been held before.
+    """Read and check a bundle's manifest, whose checksum must have been verified before.
 
     Raises
     ------
     BundleError
-        It is not JSON or does not keep to the schema.
+        It is not JSON or does not conform to the schema.
     """
     try:
         document: dict[str, Any] = json.loads((folder / MANIFEST).read_bytes())
@@ -52,3 +44,10 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         raise BundleError(f"{folder}: {MANIFEST} cannot be read: {error}.") from error
     check_manifest(document)
     return document
+
+
+@cache
+def _validator() -> Draft202012Validator:
+    from jsonschema import Draft202012Validator
+
+    return Draft202012Validator(json.loads(Path(__file__).with_name("manifest.schema.json").read_text("utf-8")))

@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from storage.errors import BundleError
+from storage.manifest import check_manifest
+
+TENSOR = {"name": "x", "golden": "input.x", "dtype": "float32", "shape": [1, 5], "minimum": -1.0, "maximum": 1.0}
+# As the first version of nightquant wrote it.
+OLD: dict[str, Any] = {
+    "format": 1,
+    "workload": {
+        "name": "lstm-demo",
+        "description": "",
+        "purpose": "sequence",
+        "model": {"kind": "lstm"},
+        "data": {"kind": "random"},
+        "checkpoint": {"kind": "seeded"},
+    },
+    "version": "2026-11-21-7c3e3bc8bcab",
+    "night": "2026-11-21",
+    "run_id": "r1",
+    "recipe": {"name": "dynamic", "method": "dynamic", "engine": "x86"},
+    "engine": "x86",
+    "required_isa": {"architecture": "x86_64", "instructions": ["avx2"], "packaged_on": "A processor"},
+    "sources": dict.fromkeys(("checkpoint", "data", "quantized", "outputs"), "0" * 64) | {"calibration": None},
+    "model": {
+        "file": "model.pt",
+        "runtime": "torchscript",
+        "parameters": 100,
+        "inputs": [TENSOR],
+        "outputs": [TENSOR | {"golden": "output.0", "tolerance": 0.001}],
+    },
+    "weights": {"file": "weights.safetensors", "structure": "structure.json"},
+    "golden": {"file": "golden.safetensors", "tolerance_share": 0.0001},
+    "resources": {"vocabulary": "vocabulary.txt"},
+    "measured_runtime": "eager",
+    "measurements": [{"recipe": "dynamic", "runtime": "eager", "setting": "primary", "status": "ok"}],
+    "gate": {"decision": "promote", "objective": "fastest", "reason": "fastest", "rules": []},
+    "versions": {"python": "3.11", "torch": "2.10", "nightquant": "0.1.0"},
+    "licence": "",
+    "not_reproducible": [],
+}
+
+
+def changed(change: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+    document = copy.deepcopy(OLD)
+    change(document)
+    return document
+
+
+def several_files(document: dict[str, Any]) -> None:
+    del document["model"]["file"], document["weights"]
+    document["model"] |= {"files": ["model.onnx", "model.onnx.data"], "runtime": "onnxruntime"}
+
+
+def test_a_manifest_of_the_first_version_is_valid() -> None:
+    check_manifest(OLD)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        several_files,
+        lambda document: document["model"].update(files=["model.pt"]),
+        lambda document: document["model"].update(runtime="aot-inductor"),
+        lambda document: document.update(measured_runtime="openvino", engine=None),
+        lambda document: document.update(engine="xnnpack"),
+        lambda document: document["workload"].update(purpose="text-encoder"),
+        lambda document: document["recipe"].update(method="pt2e"),
+        lambda document: document["resources"].update(tokenizer="tokenizer.json"),
+    ],
+)
+def test_runtimes_domains_and_methods_are_open(change: Callable[[dict[str, Any]], object]) -> None:
+    check_manifest(changed(change))
+
+
+@pytest.mark.parametrize(
+    ("change", "place"),
+    [
+        (lambda document: document["model"].pop("file"), r"\$\.model"),
+        (lambda document: document["model"].update(files=[]), r"\$\.model\.files"),
+        (lambda document: document["model"].update(files=["../model.pt"]), r"\$\.model\.files\[0\]"),
+        (lambda document: document["model"].update(runtime="Not a slug"), r"\$\.model\.runtime"),
+        (lambda document: document["resources"].update({"../x": "file"}), r"\$\.resources"),
+        (lambda document: document.update(format=2), r"\$\.format"),
+        (lambda document: document.pop("golden"), "'golden' is a required property"),
+    ],
+)
+def test_what_does_not_conform_is_refused_with_its_place(
+    change: Callable[[dict[str, Any]], object], place: str
+) -> None:
+    with pytest.raises(BundleError, match=f"does not conform to its schema: .*{place}"):
+        check_manifest(changed(change))
