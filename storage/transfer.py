@@ -1,7 +1,8 @@
-"""Files from anywhere: local ones in place, remote ones downloaded whole, checked and resumed where they broke off."""
+"""Files from anywhere: local ones in place, remote ones downloaded, checked and resumed where they broke off."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import random
 import time
@@ -24,7 +25,7 @@ _LONGEST_WAIT_S = 60.0
 
 @dataclass(frozen=True)
 class Source:
-    """A file by its SHA-256; `path` downloads it where it is not here yet."""
+    """A file by its SHA-256; `path` downloads it if it is not here yet."""
 
     sha256: str
     path: Callable[[], Path]
@@ -41,24 +42,24 @@ def fetch(
     first_wait_s: float = 0.5,
     progress: Listener = lambda done, total, unit: None,
 ) -> Iterator[Source]:
-    """Give access to a file; what was downloaded is removed when the block ends without an error.
+    """Give access to a file; remove what was downloaded when the block ends without an error.
 
-    Nothing is downloaded before :attr:`Source.path` is called. A download is kept in `folder` as ``<sha256>.part``
-    until it is whole and its SHA-256 is right, and goes on there after a broken connection, a crash or an error in
-    the block. Another process that wants the same file waits until the block ends.
+    Nothing is downloaded before :attr:`Source.path` is called. A download stays in `folder` as ``<sha256>.part`` until
+    it is complete and its SHA-256 is right, and continues there after a broken connection, a crash or an error in the
+    block. Another process that wants the same file waits until the block ends.
 
     Parameters
     ----------
     uri
         Plain path, ``file://``, ``https://``, ``http://`` to this machine, or anything that fsspec opens.
     folder
-        Where downloads lie; made when it is needed.
+        Where downloads are kept; created when it is needed.
     sha256
-        What the file's content must be; required for all but local files.
+        The SHA-256 that the file must have; required for all but local files.
     max_bytes
         Larger files are refused.
     retries
-        How often a broken download is taken up again, with exponentially growing pauses.
+        How often a broken download is resumed, with exponentially growing pauses.
     first_wait_s
         The first pause, in seconds.
 
@@ -67,7 +68,7 @@ def fetch(
     ConfigurationError
         The URI is not allowed, or is remote and has no SHA-256.
     InputError
-        The file cannot be had, is too large, or is another one.
+        The file is not available, is too large, or is a different one.
     StoreError
         The folder cannot be written.
     """
@@ -81,13 +82,11 @@ def fetch(
     if sha256 is None:
         raise ConfigurationError(
             f"{shown(uri)} is remote and has no sha256.",
-            hint="Add its SHA-256 beside its URI; without it nobody could tell what was run.",
+            hint="Add its SHA-256 next to its URI; without it there is no telling what was run.",
         )
-    target = folder / sha256
-    download = _Download(uri, target, sha256, max_bytes, retries, first_wait_s, progress)
+    download = _Download(uri, folder, sha256, max_bytes, retries, first_wait_s, progress)
     with ExitStack() as stack:
-        yield Source(sha256, cache(lambda: download.run(stack)))
-        target.unlink(missing_ok=True)
+        yield Source(sha256, cache(lambda: stack.enter_context(download.held())))
 
 
 def local_path(uri: str) -> Path | None:
@@ -125,36 +124,39 @@ def _check_local(path: Path, sha256: str | None, max_bytes: int) -> str:
 @dataclass(frozen=True)
 class _Download:
     uri: str
-    target: Path
+    folder: Path
     sha256: str
     max_bytes: int
     retries: int
     first_wait_s: float
     progress: Listener
 
-    def run(self, stack: ExitStack) -> Path:
-        """Download to the final name, or find the whole file there; `stack` holds the lock until it is used."""
-        part = self.target.with_name(self.target.name + ".part")
-        try:
-            part.parent.mkdir(parents=True, exist_ok=True)
-            stack.enter_context(passing_lock(self.target.with_name(self.target.name + ".lock")))
-            if not self.target.exists():
-                part.touch()
-                self._complete(part)
-                part.replace(self.target)
-        except OSError as error:
-            raise StoreError(
-                f"{part.parent}: cannot be written: {error.strerror or error}.",
-                hint="Free some space or mend the permissions; the download goes on where it stopped.",
-            ) from error
-        return self.target
+    @contextmanager
+    def held(self) -> Iterator[Path]:
+        """Download the file, or find it complete, and keep other processes from it while the block runs."""
+        target = self.folder / self.sha256
+        part = target.with_name(f"{self.sha256}.part")
+        with ExitStack() as stack:
+            try:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                stack.enter_context(passing_lock(target.with_name(f"{self.sha256}.lock")))
+                if not target.exists():
+                    part.touch()
+                    self._complete(part)
+                    part.replace(target)
+            except OSError as error:
+                raise StoreError(
+                    f"{self.folder}: cannot be written: {error.strerror or error}.",
+                    hint="Free some space or fix the permissions; the download continues where it stopped.",
+                ) from error
+            yield target
+            target.unlink(missing_ok=True)
 
     def _complete(self, part: Path) -> None:
-        resumed = part.stat().st_size > 0
-        self._receive(part)
+        is_resumed = self._receive(part)
         digest = file_digest(part)
-        if digest != self.sha256 and resumed:
-            # What lay there may have been the beginning of another version of the file.
+        if digest != self.sha256 and is_resumed:
+            # It may have resumed another version of the file.
             os.truncate(part, 0)
             self._receive(part)
             digest = file_digest(part)
@@ -162,25 +164,29 @@ class _Download:
             os.truncate(part, 0)
             raise InputError(
                 f"{shown(self.uri)}: its SHA-256 is {digest}, but {self.sha256} was expected.",
-                hint="The file was changed or is not the one that was meant; correct the URI or the sha256.",
+                hint="The file has changed or is not the one that was meant; correct the URI or the sha256.",
             )
 
-    def _receive(self, part: Path) -> None:
-        """Fill `part` to the end, however often the connection breaks."""
-        version = ""
-        for attempt in range(self.retries + 1):
+    def _receive(self, part: Path) -> bool:
+        """Fill `part` to the end, however often the connection breaks; return whether it was resumed."""
+        is_resumed = False
+        for attempt in itertools.count():
             try:
-                with open_stream(self.uri, part.stat().st_size, version) as stream:
-                    version = stream.version
+                with open_stream(self.uri, part.stat().st_size) as stream:
+                    is_resumed = stream.start > 0
                     self._write(part, stream)
-                return
-            except Refused as error:
-                raise self._unavailable(str(error), attempt + 1) from error
-            except Broken as error:
-                if attempt == self.retries:
-                    raise self._unavailable(str(error), attempt + 1) from error
-                # Jitter keeps many hosts that lost one server from coming back at the same moment.
-                time.sleep(min(_LONGEST_WAIT_S, self.first_wait_s * 2**attempt) * random.uniform(0.5, 1.0))
+                break
+            except (Broken, Refused) as error:
+                if isinstance(error, Refused) or attempt == self.retries:
+                    tried = f" (tried {attempt + 1} times)" if attempt else ""
+                    raise InputError(
+                        f"{shown(self.uri)} is not available: {error}{tried}.",
+                        hint="Check the URI and the network; what was downloaded so far is kept, and the next run "
+                        "continues from it.",
+                    ) from error
+            # Jitter keeps many hosts that lost one server from coming back at the same moment.
+            time.sleep(min(_LONGEST_WAIT_S, self.first_wait_s * 2**attempt) * random.uniform(0.5, 1.0))
+        return is_resumed
 
     def _write(self, part: Path, stream: Stream) -> None:
         self._check_size(stream.total or 0)
@@ -202,10 +208,3 @@ class _Download:
                 f"{shown(self.uri)}: {size} bytes or more, but at most {self.max_bytes} are allowed.",
                 hint="Raise max_bytes if that is right.",
             )
-
-    def _unavailable(self, reason: str, attempts: int) -> InputError:
-        tried = f" (tried {attempts} times)" if attempts > 1 else ""
-        return InputError(
-            f"{shown(self.uri)} cannot be had: {reason}{tried}.",
-            hint="Check the URI and the network; what was downloaded so far is kept and the next run goes on from it.",
-        )

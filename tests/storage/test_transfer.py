@@ -30,18 +30,40 @@ def content_of(uri: str, folder: Path, **settings: Any) -> bytes:
         return source.path().read_bytes()
 
 
-def test_a_download_is_whole_and_gone_after_its_use(site: Site, tmp_path: Path) -> None:
+def test_a_download_is_complete_and_removed_after_use(site: Site, tmp_path: Path) -> None:
     assert content_of(site.url, tmp_path) == CONTENT
     assert list(tmp_path.iterdir()) == []
 
 
-def test_nothing_is_downloaded_before_the_path_is_asked_for(site: Site, tmp_path: Path) -> None:
+def test_nothing_is_downloaded_before_the_path_is_requested(site: Site, tmp_path: Path) -> None:
     with fetch(site.url, tmp_path, sha256=SHA256, max_bytes=10**7) as source:
         assert source.sha256 == SHA256
     assert site.asked == []
 
 
-def test_broken_connections_are_taken_up_where_they_broke(site: Site, tmp_path: Path) -> None:
+def test_a_file_that_was_not_downloaded_here_is_left_to_who_holds_it(site: Site, tmp_path: Path) -> None:
+    with fetch(site.url, tmp_path, sha256=SHA256, max_bytes=10**7) as held:
+        path = held.path()
+        with fetch(site.url, tmp_path, sha256=SHA256, max_bytes=10**7):
+            pass
+        assert path.read_bytes() == CONTENT
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_error_in_the_block_keeps_the_download(site: Site, tmp_path: Path) -> None:
+    def fail() -> None:
+        with fetch(site.url, tmp_path, sha256=SHA256, max_bytes=10**7) as source:
+            source.path()
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
+    assert [path.name for path in tmp_path.iterdir()] == [SHA256]
+    assert content_of(site.url, tmp_path) == CONTENT
+    assert len(site.asked) == 1
+
+
+def test_broken_connections_are_resumed_where_they_broke(site: Site, tmp_path: Path) -> None:
     site.break_after = [100_000, 200_000]
     assert content_of(site.url, tmp_path) == CONTENT
     assert site.asked[0] == ""
@@ -50,9 +72,9 @@ def test_broken_connections_are_taken_up_where_they_broke(site: Site, tmp_path: 
     assert first < second <= 300_000
 
 
-def test_a_later_run_goes_on_where_an_earlier_one_gave_up(site: Site, tmp_path: Path) -> None:
+def test_a_later_run_continues_where_an_earlier_one_gave_up(site: Site, tmp_path: Path) -> None:
     site.break_after = [300_000]
-    with pytest.raises(InputError, match=r"weights\.bin cannot be had"):
+    with pytest.raises(InputError, match=r"weights\.bin is not available"):
         content_of(site.url, tmp_path, retries=0)
     assert [path.name for path in tmp_path.iterdir()] == [f"{SHA256}.part"]
     assert content_of(site.url, tmp_path) == CONTENT
@@ -71,29 +93,31 @@ def test_a_file_that_changed_between_attempts_is_read_from_the_beginning(site: S
     assert site.asked == ["bytes=32-", ""]
 
 
-def test_a_longer_rest_than_the_file_is_thrown_away(site: Site, tmp_path: Path) -> None:
+def test_a_partial_file_longer_than_the_file_is_discarded(site: Site, tmp_path: Path) -> None:
     (tmp_path / f"{SHA256}.part").write_bytes(CONTENT + b"more")
     assert content_of(site.url, tmp_path) == CONTENT
 
 
-def test_a_whole_rest_is_used_as_it_is(site: Site, tmp_path: Path) -> None:
+def test_a_complete_partial_file_is_used_as_is(site: Site, tmp_path: Path) -> None:
     (tmp_path / f"{SHA256}.part").write_bytes(CONTENT)
     assert content_of(site.url, tmp_path) == CONTENT
     assert len(site.asked) == 1
 
 
-def test_passing_troubles_of_the_server_are_waited_out(site: Site, tmp_path: Path) -> None:
+def test_temporary_server_errors_are_retried(site: Site, tmp_path: Path) -> None:
     site.statuses = [503, 429, 500]
     assert content_of(site.url, tmp_path) == CONTENT
 
 
-def test_troubles_that_do_not_pass_give_one_message_with_the_uri(site: Site, tmp_path: Path) -> None:
+def test_lasting_server_errors_give_one_message_with_the_uri(site: Site, tmp_path: Path) -> None:
     site.statuses = [503] * 10
-    with pytest.raises(InputError, match=r"http://127\.0\.0\.1:\d+/weights\.bin cannot be had: .*503.*tried 3 times"):
+    with pytest.raises(
+        InputError, match=r"http://127\.0\.0\.1:\d+/weights\.bin is not available: .*503.*tried 3 times"
+    ):
         content_of(site.url, tmp_path, retries=2)
 
 
-def test_what_is_not_there_is_asked_for_once(site: Site, tmp_path: Path) -> None:
+def test_a_missing_file_is_requested_once(site: Site, tmp_path: Path) -> None:
     site.statuses = [404] * 10
     with pytest.raises(InputError, match="404"):
         content_of(site.url, tmp_path)
@@ -103,11 +127,11 @@ def test_what_is_not_there_is_asked_for_once(site: Site, tmp_path: Path) -> None
 def test_no_server_gives_one_message_with_the_uri(site: Site, tmp_path: Path) -> None:
     with serving(Site(b"")) as closed:
         pass
-    with pytest.raises(InputError, match=f"{closed.url} cannot be had"):
+    with pytest.raises(InputError, match=f"{closed.url} is not available"):
         content_of(closed.url, tmp_path, retries=1)
 
 
-def test_another_content_than_the_sha256_says_is_refused_and_leaves_nothing(site: Site, tmp_path: Path) -> None:
+def test_content_with_another_sha256_is_refused_and_leaves_nothing(site: Site, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=f"its SHA-256 is {SHA256}, but {'0' * 64} was expected"):
         content_of(site.url, tmp_path, sha256="0" * 64)
     assert all(path.stat().st_size == 0 for path in tmp_path.iterdir())
@@ -138,22 +162,22 @@ def test_chained_uris_cannot_go_around_the_rules(tmp_path: Path) -> None:
         content_of("simplecache::http://example.org/w", tmp_path)
 
 
-def test_schemes_that_fsspec_knows_are_read_and_taken_up(tmp_path: Path) -> None:
+def test_schemes_that_fsspec_knows_are_read_and_resumed(tmp_path: Path) -> None:
     fsspec.filesystem("memory").pipe_file("/transfer/w.bin", CONTENT)
     (tmp_path / f"{SHA256}.part").write_bytes(CONTENT[:1000])
     assert content_of("memory://transfer/w.bin", tmp_path) == CONTENT
-    with pytest.raises(InputError, match=r"memory://transfer/none\.bin cannot be had"):
+    with pytest.raises(InputError, match=r"memory://transfer/none\.bin is not available"):
         content_of("memory://transfer/none.bin", tmp_path, sha256="1" * 64)
 
 
 @pytest.mark.server
-def test_an_object_of_s3_is_read_and_taken_up(s3_store: str, tmp_path: Path) -> None:
+def test_an_s3_object_is_read_and_resumed(s3_store: str, tmp_path: Path) -> None:
     bucket = s3_store.removeprefix("s3://").partition("/")[0]
     boto3 = pytest.importorskip("boto3")
     boto3.client("s3").put_object(Bucket=bucket, Key="models/w.bin", Body=CONTENT)
     (tmp_path / f"{SHA256}.part").write_bytes(CONTENT[:1000])
     assert content_of(f"s3://{bucket}/models/w.bin", tmp_path) == CONTENT
-    with pytest.raises(InputError, match=r"s3://.*/none\.bin cannot be had"):
+    with pytest.raises(InputError, match=r"s3://.*/none\.bin is not available"):
         content_of(f"s3://{bucket}/models/none.bin", tmp_path, sha256="1" * 64)
 
 
@@ -170,7 +194,7 @@ def test_many_that_want_one_file_at_once_all_get_it_whole(site: Site, tmp_path: 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_path_that_is_asked_for_twice_is_the_same(site: Site, tmp_path: Path) -> None:
+def test_a_path_requested_twice_is_downloaded_once(site: Site, tmp_path: Path) -> None:
     with fetch(site.url, tmp_path, sha256=SHA256, max_bytes=10**7) as source:
         assert source.path() == source.path()
     assert len(site.asked) == 1
@@ -203,7 +227,7 @@ def test_local_files_are_held_to_limit_sha256_and_kind(tmp_path: Path) -> None:
         content_of(str(tmp_path / "none"), tmp_path)
 
 
-def test_a_folder_that_cannot_be_made_is_a_trouble_of_the_store(site: Site, tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_a_store_error(site: Site, tmp_path: Path) -> None:
     (tmp_path / "downloads").write_bytes(b"a file in the way")
     with pytest.raises(StoreError, match="cannot be written"):
         content_of(site.url, tmp_path / "downloads")
