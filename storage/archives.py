@@ -1,4 +1,4 @@
-"""A bundle as one file for carrying away: ``.zip`` or ``.tar.zst``, the same bytes for the same bundle."""
+"""A bundle as one file: ``.zip`` or ``.tar.zst``, the same bytes for the same bundle."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
-from storage.checksums import check_sums
 from storage.errors import ConfigurationError, StoreError
+from storage.seal import check_sums
 
-# The earliest time that a zip can hold: when a bundle was packed says nothing about what it is.
+# The earliest time that a zip can hold; the same bundle must yield the same archive.
 _EPOCH = (1980, 1, 1, 0, 0, 0)
 _MODE = 0o644
 
 
 def export_bundle(folder: Path, target: Path, *, name: str, overwrite: bool = False) -> Path:
-    """Write a bundle's folder into one archive, in which all lies under ``<name>/``.
+    """Write a bundle's folder into one archive, under ``<name>/``.
 
     Parameters
     ----------
@@ -41,14 +41,14 @@ def export_bundle(folder: Path, target: Path, *, name: str, overwrite: bool = Fa
     if ending is None:
         raise ConfigurationError(f"{target}: the name must end in {' or '.join(_WRITERS)}.")
     check_sums(folder)
-    with _whole(target, overwrite=overwrite) as stream:
+    with _complete(target, overwrite=overwrite) as stream:
         _WRITERS[ending](folder, name, stream)
     return target
 
 
 @contextmanager
-def _whole(target: Path, *, overwrite: bool) -> Iterator[IO[bytes]]:
-    """A file that takes its name only when all is written."""
+def _complete(target: Path, *, overwrite: bool) -> Iterator[IO[bytes]]:
+    """Open a file that takes its name only once it is complete."""
     if target.exists() and not overwrite:
         raise ConfigurationError(f"{target} exists already.", hint="Use --force to replace it, or another name.")
     temporary = target.with_name(f".{target.name}-{uuid.uuid4().hex}.tmp")
@@ -76,7 +76,7 @@ def _zip(folder: Path, name: str, stream: IO[bytes]) -> None:
 def _tar_zst(folder: Path, name: str, stream: IO[bytes]) -> None:
     import zstandard
 
-    # A single thread: with more, the frame's layout would depend on how many there were.
+    # A single thread: with more, the frame's layout would depend on their number.
     with (
         zstandard.ZstdCompressor(level=10).stream_writer(stream, closefd=False) as packed,
         tarfile.open(fileobj=packed, mode="w|", format=tarfile.PAX_FORMAT) as archive,

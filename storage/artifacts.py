@@ -1,63 +1,102 @@
 """The content-addressed artifact store: ``<root>/artifacts/<kind>/<digest[:2]>/<digest>/``.
 
 An artifact is an immutable folder named by the digest of everything that decides its content. It becomes visible in
-one rename, when every file in it is on disk and listed, with size and SHA-256, in its ``artifact.json``.
+one step, once every file in it is on disk and listed, with size and SHA-256, in its ``artifact.json``: by a rename, or
+on an object store by uploading ``artifact.json`` last.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TypedDict
 
 from storage.digest import digest_of, file_digest
 from storage.errors import StoreError, unwritable
-from storage.mirror import MANIFEST, ArtifactMirror
-from storage.root import StoreRoot, cache_folder, fsync, url_key
+from storage.root import Entry, LocalRoot, StoreRoot, cache_folder
+
+MANIFEST = "artifact.json"
+_LOCATION = re.compile(r"(artifacts/[^/]+/[0-9a-f]{2}/[0-9a-f]{64})/.")
+
+
+class _File(TypedDict):
+    bytes: int
+    sha256: str
+
+
+class Manifest(TypedDict):
+    """``artifact.json``; ``made_from`` is what the digest was computed from."""
+
+    kind: str
+    digest: str
+    made_from: dict[str, object]
+    files: dict[str, _File]
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """An artifact's folder; ``manifest`` is None if it cannot be read."""
+
+    kind: str
+    digest: str
+    location: str
+    files: tuple[Entry, ...]
+    manifest: Manifest | None
+
+    @property
+    def size(self) -> int:
+        """Bytes of all its files."""
+        return sum(entry.size for entry in self.files)
+
+    @property
+    def modified(self) -> float:
+        """When its newest file was written, in seconds since 1970."""
+        return max(entry.modified for entry in self.files)
 
 
 class ArtifactStore:
     """Artifacts under a store's root.
 
+    Its methods raise `StoreError` if the store cannot be read or written, or if what it holds of an artifact is not
+    what was published.
+
     Parameters
     ----------
     place
-        The store's root: a folder, made on first write, or the URL of an object store.
+        The store's root: a folder, created on first write, or the URL of an object store.
 
     Attributes
     ----------
     place
         What opens this store again: a path or URL.
     root
-        The local folder that artifacts are worked with in: the root itself, or for an object store a folder of copies.
+        The local folder that artifacts are used from: the root itself, or for an object store a folder of copies, which
+        can be deleted at any time.
     """
 
     def __init__(self, place: StoreRoot | Path | str) -> None:
-        opened = StoreRoot.of(place)
-        self.place = opened.url
-        self.root = opened.local or cache_folder() / url_key(opened.url)
-        self._artifacts = self.root / "artifacts"
-        self._mirror = ArtifactMirror(opened, self.root) if opened.local is None else None
+        self._store = StoreRoot.of(place)
+        self.place = self._store.url
+        self.root = self._store.local or cache_folder(self.place)
+        self._copies = LocalRoot(self.root)
 
     def find(self, kind: str, digest: str) -> Path | None:
-        """The artifact's folder, or None where it does not exist; from an object store it is fetched on first use."""
-        folder = self._folder(kind, digest)
-        if self._mirror is not None and not self._mirror.fetch(folder.relative_to(self.root).as_posix()):
+        """The artifact's folder, or None if it does not exist; from an object store it is fetched on first use."""
+        location = _location(kind, digest)
+        if not self._store.exists(f"{location}/{MANIFEST}"):
             return None
-        return folder if (folder / MANIFEST).is_file() else None
+        if self._store.local is None:
+            self._fetch(location)
+        return self.root / location
 
     def path(self, kind: str, digest: str) -> Path:
-        """The artifact's folder.
-
-        Raises
-        ------
-        StoreError
-            There is no such artifact.
-        """
+        """The folder of an artifact that must exist."""
         found = self.find(kind, digest)
         if found is None:
             raise StoreError(
@@ -67,35 +106,34 @@ class ArtifactStore:
         return found
 
     @contextmanager
-    def create(self, kind: str, digest: str, made_from: Mapping[str, Any]) -> Iterator[Path]:
-        """Yield an empty folder to fill; publish it whole when the block ends without an error.
+    def create(self, kind: str, digest: str, made_from: Mapping[str, object]) -> Iterator[Path]:
+        """Yield an empty folder to fill; publish it when the block ends without an error.
 
-        Where another process published the same artifact meanwhile, its copy stays and this one is dropped: equal
+        If another process has published the same artifact meanwhile, its copy stays and this one is dropped: equal
         digests mean equal content. On an error nothing is published and the folder is removed.
 
         Parameters
         ----------
         made_from
             What the digest was computed from; kept in ``artifact.json`` for people and for ``store check``.
-
-        Raises
-        ------
-        StoreError
-            The store cannot be written.
         """
-        final = self._folder(kind, digest)
-        work = self._artifacts / ".tmp" / f"{digest[:12]}-{uuid.uuid4().hex}"
+        location = _location(kind, digest)
+        work = self._temporary(digest)
         try:
             work.mkdir(parents=True)
-        except OSError as error:
-            raise unwritable(self.root, error) from error
-        try:
             yield work
-            self._publish(work, final, kind, digest, made_from)
-            if self._mirror is not None:
-                self._mirror.upload(final.relative_to(self.root).as_posix())
+            files: dict[str, _File] = {
+                str(path.relative_to(work)): {"bytes": path.stat().st_size, "sha256": file_digest(path)}
+                for path in sorted(work.rglob("*"))
+                if path.is_file()
+            }
+            manifest: Manifest = {"kind": kind, "digest": digest, "made_from": dict(made_from), "files": files}
+            (work / MANIFEST).write_text(json.dumps(manifest, indent=1, sort_keys=True), encoding="utf-8")
+            self._copies.publish(work, location, MANIFEST)
+            if self._store.local is None:
+                self._store.publish(self.root / location, location, MANIFEST)
         except OSError as error:
-            # Disk full and lost permissions surface here, whichever write they hit.
+            # A full disk and lost permissions surface here, whichever write they hit.
             if error.filename is None or str(self.root) in str(error.filename):
                 raise unwritable(self.root, error) from error
             raise
@@ -103,13 +141,7 @@ class ArtifactStore:
             shutil.rmtree(work, ignore_errors=True)
 
     def work_folder(self, digest: str) -> Path:
-        """A folder for what unfinished work goes on from after a kill; whoever finishes the work removes it.
-
-        Raises
-        ------
-        StoreError
-            The store cannot be written.
-        """
+        """Create a folder from which unfinished work continues after a kill; remove it once the work is done."""
         folder = self.root / "work" / digest
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -117,36 +149,68 @@ class ArtifactStore:
             raise unwritable(self.root, error) from error
         return folder
 
-    def _publish(self, work: Path, final: Path, kind: str, digest: str, made_from: Mapping[str, Any]) -> None:
-        files = {
-            str(path.relative_to(work)): {"bytes": path.stat().st_size, "sha256": file_digest(path)}
-            for path in sorted(work.rglob("*"))
-            if path.is_file()
-        }
-        manifest = {"kind": kind, "digest": digest, "made_from": dict(made_from), "files": files}
-        (work / MANIFEST).write_text(json.dumps(manifest, indent=1, sort_keys=True), encoding="utf-8")
-        for path in work.rglob("*"):
-            fsync(path)
-        fsync(work)
-        final.parent.mkdir(parents=True, exist_ok=True)
+    def _temporary(self, digest: str) -> Path:
+        return self.root / "artifacts" / ".tmp" / f"{digest[:12]}-{uuid.uuid4().hex}"
+
+    def _fetch(self, location: str) -> None:
+        if (self.root / location / MANIFEST).is_file():
+            return
+        work = self._temporary(PurePosixPath(location).name)
+        work.mkdir(parents=True)
         try:
-            work.rename(final)
-        except OSError:
-            if (final / MANIFEST).is_file():
-                return
-            if not final.exists():
-                raise
-            # Half an artifact, of which a kill or a person removed the rest: out of the way with it.
-            aside = work.with_name(f"{digest[:12]}-{uuid.uuid4().hex}")
-            final.rename(aside)
-            work.rename(final)
-            shutil.rmtree(aside, ignore_errors=True)
-        fsync(final.parent)
+            content = self._store.read(f"{location}/{MANIFEST}")
+            manifest: Manifest = json.loads(content)
+            for name, facts in manifest["files"].items():
+                self._download(location, name, facts["sha256"], work)
+            (work / MANIFEST).write_bytes(content)
+            self._copies.publish(work, location, MANIFEST)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
 
-    def _folder(self, kind: str, digest: str) -> Path:
-        return self._artifacts / kind / digest[:2] / digest
+    def _download(self, location: str, name: str, sha256: str, work: Path) -> None:
+        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+            raise self._damaged(location, f"its manifest names {name!r}, which is outside its folder")
+        target = work / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            self._store.download(f"{location}/{name}", target)
+        except FileNotFoundError as error:
+            raise self._damaged(location, f"{name} is missing") from error
+        if file_digest(target) != sha256:
+            raise self._damaged(location, f"{name} is not what was published")
+
+    def _damaged(self, location: str, what: str) -> StoreError:
+        return StoreError(
+            f"The artifact {self._store.uri(location)} is damaged: {what}.",
+            hint="Remove it (nightquant store check lists all of them) and run the night again, which makes it again.",
+        )
 
 
-def artifact_digest(kind: str, made_from: Mapping[str, Any]) -> str:
+def artifact_digest(kind: str, made_from: Mapping[str, object]) -> str:
     """Name an artifact by everything that decides its content."""
     return digest_of({"kind": kind, "made_from": dict(made_from)})
+
+
+def artifacts_in(root: StoreRoot) -> list[Artifact]:
+    """List every artifact with its files and manifest; files that are not where artifacts belong are left out."""
+    folders: dict[str, list[Entry]] = {}
+    for entry in root.list("artifacts"):
+        if place := _LOCATION.match(entry.name):
+            folders.setdefault(place[1], []).append(entry)
+    artifacts = []
+    for location, files in folders.items():
+        _, kind, _, digest = location.split("/")
+        artifacts.append(Artifact(kind, digest, location, tuple(files), _manifest(root, location)))
+    return artifacts
+
+
+def _manifest(root: StoreRoot, location: str) -> Manifest | None:
+    try:
+        manifest: Manifest = json.loads(root.read(f"{location}/{MANIFEST}"))
+        return manifest if isinstance(manifest["files"], dict) else None
+    except (FileNotFoundError, ValueError, TypeError, KeyError):
+        return None
+
+
+def _location(kind: str, digest: str) -> str:
+    return f"artifacts/{kind}/{digest[:2]}/{digest}"

@@ -6,7 +6,7 @@ import hashlib
 import io
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -14,19 +14,18 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from storage.artifacts import artifact_digest
+from storage.artifacts import MANIFEST, Artifact, artifact_digest, artifacts_in
 from storage.bundles import BundleStore
-from storage.checksums import SUMS, check_sums
-from storage.contents import Artifact, artifacts_in, leftovers
 from storage.errors import BundleError, ConfigurationError, StoreError
-from storage.mirror import MANIFEST
+from storage.gc import leftovers
 from storage.results.catalog import CATALOG, current_names
 from storage.results.layout import find_files, folder
 from storage.results.query import open_catalog
 from storage.results.tables import TABLES, Table
 from storage.root import Entry, StoreRoot
+from storage.seal import SUMS, check_sums
 
-_ABANDONED_S = 3600.0  # no writer takes an hour over one file or artifact folder without touching it
+_ABANDONED_S = 3600.0  # no writer leaves a file or an artifact's folder untouched for an hour
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Checked:
-    """What was looked at, and what is wrong with it."""
+    """How much was checked, and what is wrong with it."""
 
     results_files: int
     artifacts: int
@@ -48,7 +47,7 @@ class Checked:
 
 
 def check(root: StoreRoot | Path | str) -> Checked:
-    """Read every results file, artifact and bundle of a store and compare them with what they should be."""
+    """Read every results file, artifact and bundle of a store and check them."""
     root = StoreRoot.of(root)
     artifacts = artifacts_in(root)
     problems: list[Problem] = []
@@ -63,9 +62,11 @@ def check(root: StoreRoot | Path | str) -> Checked:
     for artifact in artifacts:
         problems += _check_artifact(root, artifact)
     problems += _check_bundles(root)
-    for entry in leftovers(root, time.time() - _ABANDONED_S):
-        problems.append(Problem(entry.name, "is left over from a writer that was killed", "Run: nightquant store gc"))
-    if not problems:  # the catalog is made from the files: with those broken, what it says means nothing
+    problems += [
+        Problem(entry.name, "is left over from a writer that was killed", "Run: nightquant store gc")
+        for entry in leftovers(root, time.time() - _ABANDONED_S)
+    ]
+    if not problems:  # the catalog is built from the files: if those are broken, it means nothing
         problems += _check_catalog(root, artifacts)
     return Checked(results_files, len(artifacts), tuple(problems))
 
@@ -77,7 +78,7 @@ def _check_results_file(root: StoreRoot, table: Table, entry: Entry) -> Iterator
     if name.suffix not in (".parquet", ".pq"):
         yield Problem(entry.name, "does not belong here", "Move it out of the store.")
         return
-    remedy = "Move it out of the store, then run: nightquant store compact (which makes the catalog anew)."
+    remedy = "Move it out of the store, then run: nightquant store compact (which builds the catalog again)."
     try:
         schema = pq.ParquetFile(io.BytesIO(root.read(entry.name))).read().schema
     except (pa.ArrowException, OSError, StoreError) as error:
@@ -101,7 +102,7 @@ def _check_runs(root: StoreRoot, table: Table) -> Iterator[Problem]:
 
 
 def _check_artifact(root: StoreRoot, artifact: Artifact) -> Iterator[Problem]:
-    remedy = "Remove the folder; the next night makes it anew."
+    remedy = "Remove the folder; the next night makes it again."
     if artifact.manifest is None:
         yield Problem(artifact.location, f"has no readable {MANIFEST}", remedy)
         return
@@ -120,6 +121,7 @@ def _check_artifact(root: StoreRoot, artifact: Artifact) -> Iterator[Problem]:
 
 
 def _check_bundles(root: StoreRoot) -> Iterator[Problem]:
+    bundles = BundleStore(root)
     folders: dict[str, list[Entry]] = {}
     pointers = []
     for entry in root.list("handoff"):
@@ -133,12 +135,16 @@ def _check_bundles(root: StoreRoot) -> Iterator[Problem]:
     sums: dict[str, str] = {}
     for location, files in folders.items():
         if f"{location}/{SUMS}" not in {entry.name for entry in files}:
-            # On an object store the list comes last, so that a young folder may be a bundle in the making.
+            # On an object store the list comes last, so that a young folder may be a bundle that is being uploaded.
             if root.local is not None or max(entry.modified for entry in files) < time.time() - _ABANDONED_S:
                 yield Problem(location, f"has no {SUMS}, so it is no bundle", "Remove the folder.")
             continue
         try:
-            sums[location] = _sums_of(root, location, files)
+            if root.local is not None:
+                sums[location] = check_sums(root.local / location)
+            else:
+                with bundles.downloaded(location) as copy:
+                    sums[location] = check_sums(copy)
         except BundleError as error:
             what = error.message.partition(": ")[2].rstrip(".")
             yield Problem(
@@ -147,41 +153,30 @@ def _check_bundles(root: StoreRoot) -> Iterator[Problem]:
                 "Do not deploy it: restore it from a copy, or go to another with: nightquant handoff rollback",
             )
     for name in pointers:
-        yield from _check_pointer(root, name, folders, sums)
-
-
-def _sums_of(root: StoreRoot, location: str, files: Sequence[Entry]) -> str:
-    if root.local is not None:
-        return check_sums(root.local / location)
-    with BundleStore(root).draft() as copy:
-        for entry in files:
-            target = copy / entry.name.removeprefix(f"{location}/")
-            target.parent.mkdir(parents=True, exist_ok=True)
-            root.download(entry.name, target)
-        return check_sums(copy)
+        yield from _check_pointer(bundles, name, folders, sums)
 
 
 def _check_pointer(
-    root: StoreRoot, name: str, folders: Mapping[str, object], sums: Mapping[str, str]
+    bundles: BundleStore, name: str, folders: Mapping[str, object], sums: Mapping[str, str]
 ) -> Iterator[Problem]:
     base = str(PurePosixPath(name).parent)
     workload = PurePosixPath(base).name
     try:
-        current = BundleStore(root).current(workload)
+        pointer = bundles.pointer(workload)
     except (StoreError, ConfigurationError) as error:
         yield Problem(name, f"cannot be used: {error.message.rstrip('.')}", error.hint or "Remove the folder.")
         return
-    if current is None:
+    if pointer is None:
         return  # removed since the listing
-    if current.workload != workload:
-        yield Problem(name, f"is {current.workload}'s, not {workload}'s", "Restore it from a copy.")
-    if f"{base}/{current.version}" not in folders:
+    if pointer.workload != workload:
+        yield Problem(name, f"is {pointer.workload}'s, not {workload}'s", "Restore it from a copy.")
+    if f"{base}/{pointer.version}" not in folders:
         yield Problem(
             name,
-            f"names the bundle {current.version}, which is not there",
+            f"names the bundle {pointer.version}, which is not there",
             f"Restore the bundle from a copy, or run: nightquant handoff rollback {workload} --to VERSION --reason …",
         )
-    recorded = {switch.version: switch.sha256sums for switch in current.history} | {current.version: current.sha256sums}
+    recorded = {switch.version: switch.sha256sums for switch in pointer.history} | {pointer.version: pointer.sha256sums}
     for version, digest in sorted(recorded.items()):
         if sums.get(f"{base}/{version}", digest) != digest:
             yield Problem(
@@ -192,7 +187,7 @@ def _check_pointer(
 
 
 def _check_catalog(root: StoreRoot, artifacts: list[Artifact]) -> Iterator[Problem]:
-    remedy = "Run: nightquant store compact (which makes it anew)."
+    remedy = "Run: nightquant store compact (which builds it again)."
     current = sorted(current_names(root))
     if not current:
         return

@@ -11,18 +11,10 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any
-
-_BLOCK = 1 << 20
 
 
-def canonical_json(value: Any) -> str:
-    """Write a JSON value so that equal values give equal text.
-
-    Parameters
-    ----------
-    value
-        Anything of JSON's types; tuples count as lists.
+def canonical_json(value: object) -> str:
+    """Serialize a JSON value so that equal values have equal text; tuples count as lists.
 
     Raises
     ------
@@ -34,31 +26,28 @@ def canonical_json(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
 
 
-def digest_of(value: Mapping[str, Any]) -> str:
+def digest_of(value: Mapping[str, object]) -> str:
     """SHA-256 (64 hexadecimal digits) of the canonical JSON of `value`."""
     return hashlib.sha256(canonical_json(value).encode("ascii")).hexdigest()
 
 
 def file_digest(path: Path) -> str:
-    """SHA-256 (64 hexadecimal digits) of a file's bytes, read in blocks."""
-    hasher = hashlib.sha256()
+    """SHA-256 (64 hexadecimal digits) of a file's bytes."""
     with path.open("rb") as stream:
-        while block := stream.read(_BLOCK):
-            hasher.update(block)
-    return hasher.hexdigest()
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def source_digest(*makers: Callable[..., Any] | type | ModuleType) -> str:
+def source_digest(*makers: Callable[..., object] | type | ModuleType) -> str:
     """Digest of the source of the functions, classes or modules that make an artifact.
 
     Comments, formatting and docstrings do not count: what is digested is the syntax tree without them, so that
-    correcting a comment does not train a model anew.
+    correcting a comment does not train a model again.
     """
     return digest_of({"sources": [_normalized_source(maker) for maker in makers]})
 
 
 @lru_cache(maxsize=256)
-def _normalized_source(maker: Callable[..., Any] | type | ModuleType) -> str:
+def _normalized_source(maker: Callable[..., object] | type | ModuleType) -> str:
     tree = ast.parse(textwrap.dedent(inspect.getsource(maker)))
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):

@@ -1,7 +1,7 @@
 """Errors that a user can cause, each with one message that says what to do.
 
 Everything here derives from :class:`NightquantError`. The command line prints such an error as one message without a
-traceback and exits with its ``exit_code``; any other exception is a defect and keeps its traceback.
+traceback and exits with its ``exit_code``; any other exception is a bug and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import ClassVar
 
 
 class NightquantError(Exception):
-    """An expected failure: its text is shown to the user as it stands.
+    """An expected failure: its text is shown to the user as is.
 
     Parameters
     ----------
@@ -31,7 +31,7 @@ class NightquantError(Exception):
         return f"{self.message} {self.hint}".rstrip()
 
     def __reduce__(self) -> tuple[object, ...]:
-        # Keyword arguments are lost by the default, and errors cross process borders (Dask, Ray, process pools).
+        # The default drops keyword arguments, and errors cross process boundaries (Dask, Ray, process pools).
         return (_rebuild, (type(self), self.message, self.hint))
 
 
@@ -56,25 +56,25 @@ class QuantizationError(NightquantError):
 
 
 class MeasurementError(NightquantError):
-    """A candidate could not be measured, or what it computed is wrong."""
+    """A candidate could not be measured, or its results are wrong."""
 
     exit_code = 1
 
 
 class StoreError(NightquantError):
-    """The store cannot be read or written, or holds something broken."""
-
-
-def unwritable(place: object, error: OSError) -> StoreError:
-    """What to tell of a store that cannot be written, from the operating system's own reason."""
-    return StoreError(
-        f"The store {place} cannot be written: {error.strerror or error}.",
-        hint="Free some space or mend the permissions, or choose another place with --store; the next run goes on "
-        "from what is already there.",
-    )
+    """The store cannot be read or written, or something in it is broken."""
 
 
 class BundleError(NightquantError):
-    """A bundle is incomplete, tampered with or does not reproduce its golden outputs."""
+    """A bundle is incomplete, was tampered with or does not reproduce its golden outputs."""
 
     exit_code = 1
+
+
+def unwritable(place: object, error: OSError) -> StoreError:
+    """The error for a store that cannot be written, with the operating system's reason."""
+    return StoreError(
+        f"The store {place} cannot be written: {error.strerror or error}.",
+        hint="Free some space or fix the permissions, or choose another place with --store; the next run continues "
+        "from what is already there.",
+    )

@@ -1,7 +1,8 @@
-"""``store gc``: remove artifacts that nothing kept refers to."""
+"""``store gc``: remove artifacts that nothing kept refers to, and what killed writers left."""
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
 import time
@@ -13,17 +14,22 @@ from pathlib import Path, PurePosixPath
 
 import duckdb
 
-from storage.contents import Artifact, artifacts_in, bundle_digests, digests_in, leftovers
+from storage.artifacts import MANIFEST, Artifact, artifacts_in
 from storage.digest import canonical_json
 from storage.errors import StoreError, unwritable
-from storage.mirror import MANIFEST
 from storage.results.catalog import CATALOG, build
 from storage.root import Entry, StoreRoot
 
-# What a run has made and not yet referred to in a row: no night takes this long.
+# A run's artifacts are referred to by its rows only at its end: no night takes this long.
 YOUNG_S = 24 * 3600.0
-# Made from other artifacts and looked up through them: kept as long as the one they describe.
-_DESCRIBING = frozenset({"outputs"})
+# The next run continues half a download or a training from its last epoch; a much later one hardly ever does.
+_UNFINISHED_S = 30 * 24 * 3600.0
+_DIGEST = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
+# Only names that nightquant gives, so that nobody's own files are lost when a folder is mistaken for a store.
+_TEMPORARY = re.compile(r"artifacts/\.tmp/([0-9a-f]{12}-)?[0-9a-f]{32}/.|results/.*/\.[^/]*-[0-9a-f]{32}\.tmp$")
+_UNFINISHED = re.compile(
+    r"work/[0-9a-f]{64}(/.|\.lock$)|downloads/([0-9a-f]{64}(\.part|\.lock)?$|extracted-[a-z0-9_]{8}/.)"
+)
 
 
 @dataclass(frozen=True)
@@ -46,7 +52,8 @@ def collect(
     """Remove artifacts that neither a bundle nor a row of the newest nights refers to.
 
     Kept are: what a row of each workload's newest `keep_nights` nights names, what any file of a bundle names, what
-    those were made from, outputs of kept models, and whatever is younger than a day. Rows of results are never removed.
+    those were made from, the evaluation outputs of what is kept, and whatever is younger than a day. Rows of results
+    are never removed.
 
     Parameters
     ----------
@@ -66,7 +73,7 @@ def collect(
         )
     now = time.time() if now is None else now
     artifacts = artifacts_in(root)
-    kept = _reachable(artifacts, _row_digests(root, keep_nights) | bundle_digests(root))
+    kept = _reachable(artifacts, _row_digests(root, keep_nights) | _bundle_digests(root))
     removed = [item for item in artifacts if item.digest not in kept and item.modified < now - YOUNG_S]
     rest = leftovers(root, now - YOUNG_S)
     if not dry_run:
@@ -78,16 +85,38 @@ def collect(
     return Collected(tuple(removed), tuple(rest), len(artifacts) - len(removed))
 
 
-def _row_digests(root: StoreRoot, keep_nights: int) -> frozenset[str]:
+def leftovers(root: StoreRoot, before: float) -> list[Entry]:
+    """List the files of killed writers: temporary ones unchanged since `before` (seconds since 1970).
+
+    Unfinished downloads and trainings, which a later run continues, are listed after a month more.
+    """
+    found = []
+    for folder, pattern, oldest in (
+        ("artifacts/.tmp", _TEMPORARY, before),
+        ("results", _TEMPORARY, before),
+        ("work", _UNFINISHED, before - _UNFINISHED_S),
+        ("downloads", _UNFINISHED, before - _UNFINISHED_S),
+    ):
+        found += [entry for entry in root.list(folder) if pattern.match(entry.name) and entry.modified < oldest]
+    return found
+
+
+def _bundle_digests(root: StoreRoot) -> set[str]:
+    """Every digest that a bundle or its pointer mentions."""
+    documents = [entry.name for entry in root.list("handoff") if entry.name.endswith(".json")]
+    return {digest for name in documents for digest in _DIGEST.findall(root.read(name).decode("utf-8", "replace"))}
+
+
+def _row_digests(root: StoreRoot, keep_nights: int) -> set[str]:
     # From the files, not from the catalog, which may be older than a run's last rows.
     with tempfile.TemporaryDirectory(prefix="nightquant-") as scratch:
         path = Path(scratch) / CATALOG
         build(root, path)
         with duckdb.connect(path, read_only=True) as connection:
-            if root.duckdb_filesystem() is not None:
-                connection.register_filesystem(root.duckdb_filesystem())
+            if filesystem := root.duckdb_filesystem():
+                connection.register_filesystem(filesystem)
             rows = connection.execute(_KEPT_ROWS, {"nights": keep_nights}).fetchall()
-    return frozenset(digest for row in rows for digest in row if digest)
+    return {digest for row in rows for digest in row if digest}
 
 
 _KEPT_ROWS = """
@@ -104,25 +133,27 @@ from kept union from promoted
 """
 
 
-def _reachable(artifacts: list[Artifact], wanted: frozenset[str]) -> set[str]:
-    named = {item.digest: digests_in(canonical_json(item.manifest)) for item in artifacts if item.manifest is not None}
-    kept: set[str] = set()
-    open_ = {digest for digest in wanted if digest in named}
-    while open_:
-        kept |= open_
-        open_ = {digest for name in open_ for digest in named[name] if digest in named} - kept
-    models = {item.digest for item in artifacts if item.kind == "quantized"} & kept
-    describing = {
-        item.digest for item in artifacts if item.kind in _DESCRIBING and named.get(item.digest, frozenset()) & models
+def _reachable(artifacts: list[Artifact], wanted: set[str]) -> set[str]:
+    named = {
+        item.digest: set(_DIGEST.findall(canonical_json(item.manifest)))
+        for item in artifacts
+        if item.manifest is not None
     }
-    return kept | describing
+    kept: set[str] = set()
+    new = wanted & named.keys()
+    while new:
+        kept |= new
+        new = {digest for name in new for digest in named[name] & named.keys()} - kept
+    # Nothing refers to an evaluation's outputs: they refer to the candidate that was evaluated.
+    outputs = {item.digest for item in artifacts if item.kind == "outputs"}
+    return kept | {digest for digest in outputs & named.keys() if named[digest] & kept}
 
 
 def _remove_emptied_folders(root: StoreRoot, removed: Iterable[Entry]) -> None:
     if root.local is None:
         return
-    # A month's folder stays: a writer may just be about to put something into it.
     for entry in removed:
+        # A month's folder stays: a writer may be about to put something into it.
         if not entry.name.startswith("results/"):
             own = 3 if entry.name.startswith("artifacts/") else 2  # artifacts/.tmp/<name>, work/<digest>
             with suppress(OSError):  # something young is in it
@@ -132,8 +163,8 @@ def _remove_emptied_folders(root: StoreRoot, removed: Iterable[Entry]) -> None:
 
 def _remove(root: StoreRoot, artifact: Artifact) -> None:
     if root.local is not None:
-        # Out of its place in one step: a kill leaves it whole, or as a left-over of which the next collection removes
-        # the rest, but never half of it where the next night wants to put it again.
+        # Moved away in one step: a kill leaves it complete, or as a leftover that the next collection removes, but
+        # never half of it where the next night would put it again.
         aside = root.local / "artifacts" / ".tmp" / f"{artifact.digest[:12]}-{uuid.uuid4().hex}"
         try:
             aside.parent.mkdir(exist_ok=True)

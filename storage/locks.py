@@ -1,7 +1,6 @@
-"""Locks that hold for every process of the host, and that the kernel frees when their holder dies.
+"""Locks between processes, which the kernel releases when their holder dies.
 
-``flock`` belongs to an open file, so a crash or a SIGKILL releases it at once; there is nothing to expire or to clean
-up. The files lie in a place that all users of the host share, since two users' benchmarks disturb each other as well.
+``flock`` belongs to an open file, so a crash or a SIGKILL releases it at once; nothing has to expire or be cleaned up.
 """
 
 from __future__ import annotations
@@ -11,64 +10,92 @@ import os
 import re
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from storage.errors import StoreError
+from storage.errors import StoreError, unwritable
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
 
 
 @contextmanager
 def host_lock(name: str, *, on_wait: Callable[[], None] | None = None, folder: Path | None = None) -> Iterator[None]:
-    """Hold the lock `name` while the block runs; wait, without polling, until it is free.
+    """Hold the lock `name` of this host while the block runs; wait, without polling, until it is free.
 
-    It is not re-entrant: a process that asks for a lock which it holds already waits for ever.
+    It is not re-entrant: a process that asks for a lock it already holds waits forever.
 
     Parameters
     ----------
     name
         Lower-case letters, digits and hyphens.
     on_wait
-        Called once, before waiting, where another process holds the lock.
+        Called once, before waiting, if another process holds the lock.
     folder
-        Where the lock files lie; the host's shared runtime folder where it is left out.
+        Where the lock files are. By default the host's shared runtime folder: two users' benchmarks disturb each other
+        as well.
 
     Raises
     ------
     StoreError
-        The lock file cannot be made or opened.
+        The lock file cannot be created or opened.
     ValueError
-        `name` is no valid name.
+        `name` is not valid.
     """
     if not _NAME.fullmatch(name):
         raise ValueError(f"{name!r} is no name for a lock: expected lower-case letters, digits and hyphens")
     path = (folder or _shared_folder()) / f"nightquant-{name}.lock"
-    descriptor = _open(path)
     try:
-        _acquire(descriptor, on_wait)
+        lock = open(path, "rb", opener=_open_shared)  # noqa: SIM115
+    except OSError as error:
+        raise StoreError(
+            f"The lock {path} cannot be opened: {error.strerror}.", hint="Make it readable for this user, or remove it."
+        ) from error
+    # Closing releases a lock: no child inherits the file.
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if on_wait is not None:
+                on_wait()
+            fcntl.flock(lock, fcntl.LOCK_EX)
         yield
-    finally:
-        # Closing releases the lock: no child inherits the descriptor, so nobody else keeps the file open.
-        os.close(descriptor)
+
+
+@contextmanager
+def file_lock(path: Path, *, shared: bool = False) -> Iterator[None]:
+    """Hold ``flock`` on a file, which is created if it is missing and never removed.
+
+    Raises
+    ------
+    StoreError
+        The file cannot be created, opened or locked.
+    """
+    with ExitStack() as stack:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lock = stack.enter_context(path.open("ab"))
+            fcntl.flock(lock, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+        except OSError as error:
+            raise unwritable(path, error) from error
+        yield
 
 
 @contextmanager
 def passing_lock(path: Path) -> Iterator[None]:
-    """Hold the lock file `path`, in a folder that exists, while the block runs; it is gone afterwards.
+    """Hold the lock file `path`, in a folder that exists, while the block runs; remove it afterwards.
 
-    For what is wanted once and then never again (a download, a training), whose lock files would else pile up.
+    For work that is done once (a download, a training), whose lock files would otherwise pile up.
 
     Raises
     ------
     OSError
-        The lock file cannot be made or opened.
+        The lock file cannot be created or opened.
     """
     while True:
         with path.open("ab") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not _is_at(lock.fileno(), path):
-                # Its last holder has removed it, and somebody may hold a new one.
+                # Its last holder has removed it, and another process may hold a new one.
                 continue
             try:
                 yield
@@ -89,24 +116,10 @@ def _shared_folder() -> Path:
     return runtime if os.access(runtime, os.W_OK | os.X_OK) else Path(tempfile.gettempdir())
 
 
-def _open(path: Path) -> int:
-    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+def _open_shared(path: str, flags: int) -> int:
+    flags |= os.O_NOFOLLOW
     try:
-        try:
-            # Without O_CREAT first: Linux refuses to "create" another user's file in a sticky folder.
-            return os.open(path, flags)
-        except FileNotFoundError:
-            return os.open(path, flags | os.O_CREAT, 0o644)
-    except OSError as error:
-        raise StoreError(
-            f"The lock {path} cannot be opened: {error.strerror}.", hint="Make it readable for this user, or remove it."
-        ) from error
-
-
-def _acquire(descriptor: int, on_wait: Callable[[], None] | None) -> None:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        if on_wait is not None:
-            on_wait()
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        # Without O_CREAT first: Linux refuses to "create" another user's file in a sticky folder.
+        return os.open(path, flags)
+    except FileNotFoundError:
+        return os.open(path, flags | os.O_CREAT, 0o644)

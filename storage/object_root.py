@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from storage.errors import ConfigurationError, StoreError
-from storage.root import Entry, StoreRoot, cache_folder, file_lock, url_key
+from storage.root import Entry, StoreRoot
 
 if TYPE_CHECKING:
     import pyarrow.fs
+    from s3fs import S3FileSystem
 
 
 class ObjectRoot(StoreRoot):
@@ -20,6 +21,7 @@ class ObjectRoot(StoreRoot):
 
     Credentials, region and endpoint come from where every S3 client takes them (``AWS_ACCESS_KEY_ID``,
     ``AWS_ENDPOINT_URL``, ``~/.aws`` …). Listings are never cached: a cached one hides what another process wrote.
+    Without the s3 extra every operation raises `ConfigurationError`.
     """
 
     def __init__(self, url: str) -> None:
@@ -29,7 +31,7 @@ class ObjectRoot(StoreRoot):
             raise ConfigurationError(f'The store "{url}" names no bucket.', hint="Use s3://bucket/prefix.")
 
     @cached_property
-    def _files(self) -> Any:
+    def _files(self) -> S3FileSystem:
         try:
             import s3fs
         except ImportError as error:
@@ -38,96 +40,92 @@ class ObjectRoot(StoreRoot):
             ) from error
         return s3fs.S3FileSystem(use_listings_cache=False, skip_instance_cache=True)
 
-    @property
-    def local(self) -> None:
-        """None: there is no local folder."""
-
-    def uri(self, name: str) -> str:
-        """The file's URL."""
-        return f"{self.url}/{name}"
-
     def list(self, prefix: str) -> list[Entry]:
-        """Every object under a prefix, sorted by name."""
-        with self._explained():
-            found = self._files.find(f"{self._prefix}/{prefix}", detail=True)
-        # An empty listing makes s3fs ask for the prefix itself, which is a folder if a writer was quicker than that.
-        entries = [
+        """List every object under a prefix, sorted by name."""
+        with self._opened() as files:
+            found = files.find(f"{self._prefix}/{prefix}", detail=True)
+        # For an empty listing s3fs asks for the prefix itself, which is a folder if a writer was quicker than that.
+        return sorted(
             Entry(path.removeprefix(f"{self._prefix}/"), int(info["size"]), info["LastModified"].timestamp())
             for path, info in found.items()
             if info["type"] == "file"
-        ]
-        return sorted(entries, key=lambda entry: entry.name)
+        )
 
     def exists(self, name: str) -> bool:
         """Whether there is an object of that name."""
-        # Not isfile, which takes a store that cannot be reached for a file that is not there.
-        with self._explained():
+        # Not isfile, which says that a file is missing when the store cannot be reached.
+        with self._opened() as files:
             try:
-                return bool(self._files.info(f"{self._prefix}/{name}")["type"] == "file")
+                return bool(files.info(f"{self._prefix}/{name}")["type"] == "file")
             except FileNotFoundError:
                 return False
 
     def read(self, name: str) -> bytes:
-        """An object's bytes."""
-        with self._explained(may_miss=True):
-            content: bytes = self._files.cat_file(f"{self._prefix}/{name}")
-        return content
+        """Read an object."""
+        with self._opened(may_miss=True) as files:
+            return bytes(files.cat_file(f"{self._prefix}/{name}"))
 
     def put_new(self, name: str, content: bytes) -> bool:
         """Write an object unless the key is taken: one conditional put."""
-        with self._explained():
+        with self._opened() as files:
             try:
-                self._files.pipe_file(f"{self._prefix}/{name}", content, mode="create")
+                files.pipe_file(f"{self._prefix}/{name}", content, mode="create")
             except FileExistsError:
                 return False
         return True
 
     def put(self, name: str, content: bytes | Path) -> None:
-        """Write or replace an object; an upload in parts becomes visible when its last part is in."""
-        with self._explained():
+        """Write or replace an object; an upload in parts becomes visible with its last part."""
+        with self._opened() as files:
             if isinstance(content, Path):
-                self._files.put_file(str(content), f"{self._prefix}/{name}")
+                files.put_file(str(content), f"{self._prefix}/{name}")
             else:
-                self._files.pipe_file(f"{self._prefix}/{name}", content)
+                files.pipe_file(f"{self._prefix}/{name}", content)
+
+    def publish(self, folder: Path, location: str, marker: str) -> bool:
+        """Upload a folder, its marker last."""
+        if self.exists(f"{location}/{marker}"):
+            return False
+        names = [path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*")) if path.is_file()]
+        for name in sorted(names, key=lambda name: name == marker):
+            self.put(f"{location}/{name}", folder / name)
+        return True
 
     def download(self, name: str, target: Path) -> None:
         """Copy an object to a local path."""
-        with self._explained(may_miss=True):
-            self._files.get_file(f"{self._prefix}/{name}", str(target))
+        with self._opened(may_miss=True) as files:
+            files.get_file(f"{self._prefix}/{name}", str(target))
 
     def delete(self, name: str) -> None:
         """Remove an object."""
         if self.exists(name):
-            with self._explained():
-                self._files.rm_file(f"{self._prefix}/{name}")
-
-    def lock(self, name: str, *, shared: bool = False) -> AbstractContextManager[None]:
-        """Exclude the other processes of this host and user; other hosts are kept apart by conditional puts."""
-        return file_lock(cache_folder() / url_key(self.url) / "locks" / name, shared=shared)
+            with self._opened() as files:
+                files.rm_file(f"{self._prefix}/{name}")
 
     def arrow(self) -> tuple[pyarrow.fs.FileSystem, str]:
-        """The fsspec file system behind pyarrow's interface."""
+        """Wrap the fsspec file system in pyarrow's interface."""
         from pyarrow.fs import FSSpecHandler, PyFileSystem
 
         handler = FSSpecHandler(self._files)  # type: ignore[abstract]  # the stubs miss what the class implements
         return PyFileSystem(handler), self._prefix
 
-    def duckdb_filesystem(self) -> Any:
+    def duckdb_filesystem(self) -> S3FileSystem:
         """The fsspec file system, which DuckDB reads ``s3://`` through; no extension is needed."""
         return self._files
 
     @contextmanager
-    def _explained(self, *, may_miss: bool = False) -> Iterator[None]:
-        """Say what to do about a store that cannot be reached; `may_miss` lets a missing file through as such."""
+    def _opened(self, *, may_miss: bool = False) -> Iterator[S3FileSystem]:
+        """Yield the file system, and say what to do if it cannot be reached; `may_miss` lets a missing file through."""
+        files = self._files
         from botocore.exceptions import BotoCoreError, ClientError  # type: ignore[import-untyped]
 
         try:
-            yield
+            yield files
         except (OSError, BotoCoreError, ClientError) as error:
             if may_miss and isinstance(error, FileNotFoundError):
                 raise
             raise StoreError(
                 f"The store {self.url} cannot be used: {str(error).rstrip('.')}.",
-                hint="Check the bucket's name, the network, the credentials and AWS_ENDPOINT_URL; the next run goes on "
-                "from what is already there.",
+                hint="Check the bucket's name, the network, the credentials and AWS_ENDPOINT_URL; the next run "
+                "continues from what is already there.",
             ) from error

@@ -6,19 +6,23 @@ import abc
 import hashlib
 import os
 import re
+import shutil
+import uuid
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from storage.errors import ConfigurationError, unwritable
+from storage.errors import ConfigurationError, StoreError, unwritable
+from storage.locks import file_lock
 
 if TYPE_CHECKING:
     import pyarrow.fs
+    from fsspec import AbstractFileSystem
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class Entry:
     """A file in the store: its name relative to the root, its bytes, and when it was written (seconds since 1970)."""
 
@@ -28,14 +32,15 @@ class Entry:
 
 
 class StoreRoot(abc.ABC):
-    """Where a store lies; names are relative to it and use forward slashes.
+    """Where a store is; names are relative to it and use forward slashes.
 
-    A file is never visible before it is whole: `put_new` and `put` write elsewhere first (or, on an object store, in
-    one request) and an error in between leaves nothing that a reader could see. What the store's place refuses is a
-    `StoreError` from every operation.
+    A file is never visible before it is complete: `put_new` and `put` write elsewhere first (or, on an object store,
+    in one request), and an error in between leaves nothing that a reader could see. Every operation raises `StoreError`
+    when the place refuses it.
     """
 
-    url: str
+    url: str  # the root's absolute path or URL
+    local: Path | None = None  # its folder, unless it is on an object store
 
     @staticmethod
     def of(place: StoreRoot | Path | str) -> StoreRoot:
@@ -44,7 +49,7 @@ class StoreRoot(abc.ABC):
         Raises
         ------
         ConfigurationError
-            The URL has another scheme, or the extra that it needs is not installed.
+            The URL has another scheme or names no bucket.
         """
         if isinstance(place, StoreRoot):
             return place
@@ -58,22 +63,15 @@ class StoreRoot(abc.ABC):
                 f'The store "{text}" has the scheme {scheme[1]}://, which is not supported.',
                 hint="Use a local path or s3://bucket/prefix.",
             )
-        from storage.local_root import LocalRoot
-
         return LocalRoot(Path(text.removeprefix("file://")).expanduser().absolute())
 
-    @property
-    @abc.abstractmethod
-    def local(self) -> Path | None:
-        """The root's folder, or None on an object store."""
-
-    @abc.abstractmethod
     def uri(self, name: str) -> str:
         """The file's absolute path or URL."""
+        return f"{self.url}/{name}"
 
     @abc.abstractmethod
     def list(self, prefix: str) -> list[Entry]:
-        """Every file under a folder, at any depth, sorted by name; always the present state; [] where there is none."""
+        """List every file under a folder, at any depth, sorted by name; never cached; [] if there is none."""
 
     @abc.abstractmethod
     def exists(self, name: str) -> bool:
@@ -81,74 +79,198 @@ class StoreRoot(abc.ABC):
 
     @abc.abstractmethod
     def read(self, name: str) -> bytes:
-        """A file's bytes; `FileNotFoundError` where there is none, `StoreError` where it cannot be read."""
+        """Read a file; `FileNotFoundError` if there is none."""
 
     @abc.abstractmethod
     def put_new(self, name: str, content: bytes) -> bool:
-        """Write a file unless the name is taken; False where it is. Never overwrites, even in a race."""
+        """Write a file unless the name is taken; False if it is. Never overwrites, even in a race."""
 
     @abc.abstractmethod
     def put(self, name: str, content: bytes | Path) -> None:
         """Write or replace a file in one step; readers see the old or the new content."""
 
     @abc.abstractmethod
-    def download(self, name: str, target: Path) -> None:
-        """Copy a file to a local path, whose folder exists; `FileNotFoundError` where there is none."""
+    def publish(self, folder: Path, location: str, marker: str) -> bool:
+        """Move or copy a local folder into the store; False if it has a complete one at `location` already.
 
-    @abc.abstractmethod
-    def delete(self, name: str) -> None:
-        """Remove a file; good where it is gone already."""
-
-    @abc.abstractmethod
-    def lock(self, name: str, *, shared: bool = False) -> AbstractContextManager[None]:
-        """Hold a lock on this store; released by the operating system however the process ends.
-
-        On an object store it excludes the processes of this host only.
+        Readers take a folder for complete if it has the file `marker`, which therefore appears last.
         """
 
     @abc.abstractmethod
-    def arrow(self) -> tuple[pyarrow.fs.FileSystem, str]:
-        """A pyarrow file system and the root's path in it."""
+    def download(self, name: str, target: Path) -> None:
+        """Copy a file to a local path, whose folder exists; `FileNotFoundError` if there is none."""
 
     @abc.abstractmethod
-    def duckdb_filesystem(self) -> Any | None:
-        """The fsspec file system to register with DuckDB, or None where it needs none."""
+    def delete(self, name: str) -> None:
+        """Remove a file if it is there."""
+
+    def lock(self, name: str, *, shared: bool = False) -> AbstractContextManager[None]:
+        """Hold a lock on this store; the operating system releases it however the process ends.
+
+        On an object store it excludes only the processes of this host and user; conditional puts keep others apart.
+        """
+        folder = self.local / ".locks" if self.local else cache_folder(self.url) / "locks"
+        return file_lock(folder / name, shared=shared)
+
+    @abc.abstractmethod
+    def arrow(self) -> tuple[pyarrow.fs.FileSystem, str]:
+        """Open a pyarrow file system, with the root's path in it."""
+
+    def duckdb_filesystem(self) -> AbstractFileSystem | None:
+        """The fsspec file system to register with DuckDB, or None if it needs none."""
+        return None
 
 
-def cache_folder() -> Path:
-    """Where copies of what lies on an object store are kept: ``NIGHTQUANT_CACHE``, or the user's cache folder."""
-    chosen = os.environ.get("NIGHTQUANT_CACHE")
-    if chosen:
-        return Path(chosen).expanduser().absolute()
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "nightquant"
+class LocalRoot(StoreRoot):
+    """A store in a local folder, which is created on first write."""
 
+    local: Path
 
-def url_key(url: str) -> str:
-    """A short folder name for what is kept about a URL."""
-    return hashlib.sha256(url.encode()).hexdigest()[:16]
+    def __init__(self, folder: Path) -> None:
+        self.local = folder
+        self.url = str(folder)
 
+    def list(self, prefix: str) -> list[Entry]:
+        """List every file under a folder, sorted by name."""
+        found = []
+        with self._reading():
+            for folder, _, names in os.walk(self.local / prefix, onerror=_raise_unless_missing):
+                for name in names:
+                    path = Path(folder, name)
+                    with suppress(FileNotFoundError):  # removed since it was listed, as temporary files are
+                        status = path.stat()
+                        name = path.relative_to(self.local).as_posix()
+                        found.append(Entry(name, status.st_size, status.st_mtime))
+        return sorted(found)
 
-@contextmanager
-def file_lock(path: Path, *, shared: bool = False) -> Iterator[None]:
-    """Hold ``flock`` on a file, which is made where it is missing and never removed.
+    def exists(self, name: str) -> bool:
+        """Whether there is a file of that name."""
+        with self._reading():
+            return (self.local / name).is_file()
 
-    Raises
-    ------
-    StoreError
-        The file cannot be made, opened or locked.
-    """
-    import fcntl
+    def read(self, name: str) -> bytes:
+        """Read a file."""
+        with self._reading():
+            return (self.local / name).read_bytes()
 
-    with ExitStack() as stack:
+    def put_new(self, name: str, content: bytes) -> bool:
+        """Write a file unless the name is taken: temporary name, fsync, link, fsync of the folder."""
+        with self._written_beside(name, content) as (temporary, target):
+            try:
+                target.hardlink_to(temporary)
+            except FileExistsError:
+                return False
+        return True
+
+    def put(self, name: str, content: bytes | Path) -> None:
+        """Write or replace a file: temporary name, fsync, rename, fsync of the folder."""
+        with self._written_beside(name, content) as (temporary, target):
+            temporary.replace(target)
+
+    def publish(self, folder: Path, location: str, marker: str) -> bool:
+        """Move a folder of this file system into the store: fsync, rename, fsync of the folder above."""
+        final = self.local / location
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-            stack.callback(os.close, handle)
-            fcntl.flock(handle, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+            for path in folder.rglob("*"):
+                fsync(path)
+            fsync(folder)
+            final.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                folder.rename(final)
+            except OSError:
+                if (final / marker).is_file():
+                    return False
+                if not final.exists():
+                    raise
+                # Half a folder, the rest of which a kill or a person has removed.
+                aside = folder.with_name(uuid.uuid4().hex)
+                final.rename(aside)
+                folder.rename(final)
+                shutil.rmtree(aside, ignore_errors=True)
+            fsync(final.parent)
         except OSError as error:
-            raise unwritable(path, error) from error
-        yield
+            raise unwritable(self.url, error) from error
+        return True
+
+    def download(self, name: str, target: Path) -> None:
+        """Copy a file to a local path."""
+        with self._reading():
+            shutil.copyfile(self.local / name, target)
+
+    def delete(self, name: str) -> None:
+        """Remove a file."""
+        try:
+            (self.local / name).unlink(missing_ok=True)
+        except OSError as error:
+            raise unwritable(self.url, error) from error
+
+    def arrow(self) -> tuple[pyarrow.fs.FileSystem, str]:
+        """Open pyarrow's local file system."""
+        from pyarrow.fs import LocalFileSystem
+
+        return LocalFileSystem(), self.url
+
+    @contextmanager
+    def _written_beside(self, name: str, content: bytes | Path) -> Iterator[tuple[Path, Path]]:
+        """Yield a complete file under a temporary name, and the path at which it belongs."""
+        target = self.local / name
+        # No suffix of the final name: readers' globs (*.parquet) must not match a half-written file.
+        temporary = target.with_name(f".{target.stem}-{uuid.uuid4().hex}.tmp")
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if isinstance(content, Path):
+                shutil.copyfile(content, temporary)
+            else:
+                temporary.write_bytes(content)
+            fsync(temporary)
+            yield temporary, target
+            fsync(target.parent)
+        except OSError as error:
+            raise unwritable(self.url, error) from error
+        finally:
+            with suppress(OSError):
+                temporary.unlink()
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise StoreError(
+                f"The store {self.url} cannot be read: {error}.",
+                hint="Fix the permissions or the disk, or name another store with --store.",
+            ) from error
+
+
+def check_writable(place: StoreRoot | Path | str) -> None:
+    """Write and remove a small file, so that a `StoreError` comes before hours of work are spent on it."""
+    root = StoreRoot.of(place)
+    name = f".probe/{uuid.uuid4().hex}"
+    root.put(name, b"nightquant\n")
+    root.delete(name)
+
+
+_chosen_cache = ""
+
+
+def set_cache_folder(folder: str) -> None:
+    """Keep copies of object stores in `folder` from now on, in this process alone; "" goes back to the default."""
+    global _chosen_cache
+    _chosen_cache = folder
+
+
+def cache_folder(url: str) -> Path:
+    """The folder for copies from the object store at `url`.
+
+    It is in the one that was set, in ``NIGHTQUANT_CACHE``, or else in the user's cache folder.
+    """
+    if chosen := _chosen_cache or os.environ.get("NIGHTQUANT_CACHE"):
+        base = Path(chosen).expanduser().absolute()
+    else:
+        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nightquant"
+    return base / hashlib.sha256(url.encode()).hexdigest()[:16]
 
 
 def fsync(path: Path) -> None:
@@ -158,3 +280,8 @@ def fsync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def _raise_unless_missing(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error

@@ -3,22 +3,25 @@
 A month passes through three states, each reached by one atomic step, so that a kill at any moment leaves one of them:
 
 1. The runs' own files, which the catalog names and readers' ``**/*.parquet`` find.
-2. A whole-month ``.pq`` file stands beside them, under a name that no reader's glob matches. The next catalog names it
+2. A whole-month ``.pq`` file is beside them, under a name that no reader's glob matches. The next catalog names it
    instead of the runs' files; a reader that has the old catalog open still finds those.
 3. At least `grace` later, the month's folder is exchanged for one that holds the same rows as one ``.parquet`` file,
-   unless a late run came in meanwhile, and the runs' own files are deleted. The catalog goes on naming the ``.pq`` (a
+   unless a late run came in meanwhile, and the runs' own files are deleted. The catalog still names the ``.pq`` (a
    hard link to the same bytes).
 
-A glob over the folders so counts every row once before and after. A reader that listed the folder just before the
+So a glob over the folders counts every row once before and after. A reader that listed the folder just before the
 exchange and opens its files just after gets a "no such file" error, never a wrong count; the catalog's readers do not
 even get that. On an object store, which has no exchange, the runs' files go first: a glob may miss rows for a moment.
 """
 
 from __future__ import annotations
 
+import ctypes
 import datetime as dt
+import errno
 import io
 import json
+import os
 import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -27,23 +30,22 @@ from pathlib import Path, PurePosixPath
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from storage.exchange import exchange
 from storage.results.catalog import refresh
 from storage.results.layout import RUNS_KEY, CompactedFile, Files, RunFile, broken, find_files, folder, months_of
 from storage.results.tables import TABLES, Table
 from storage.results.writer import serialized
 from storage.root import StoreRoot, fsync
 
-# A run begun before midnight may publish into the old month for a while; nothing is gained by being in time.
+# A run that started before midnight may publish into the old month for a while; nothing is gained by hurry.
 MONTH_SETTLES = dt.timedelta(days=2)
-# Readers hold a catalog for minutes at most; a night is far longer.
+# Readers hold a catalog for minutes at most.
 GRACE = dt.timedelta(hours=12)
 RETIRED = "results/.retired"
 
 
 @dataclass(frozen=True)
 class Compacted:
-    """What one compaction did: months put together, months whose small files were dropped, small files dropped."""
+    """What one compaction did: months merged, months whose small files were dropped, small files dropped."""
 
     written: tuple[str, ...]
     retired: tuple[str, ...]
@@ -51,7 +53,7 @@ class Compacted:
 
 
 def compact(root: StoreRoot | Path | str, *, now: dt.datetime | None = None, grace: dt.timedelta = GRACE) -> Compacted:
-    """Put each finished month's small files into one and drop those that an earlier compaction replaced.
+    """Merge each finished month's small files and drop those that an earlier compaction replaced.
 
     Parameters
     ----------
@@ -83,7 +85,7 @@ def compact(root: StoreRoot | Path | str, *, now: dt.datetime | None = None, gra
             _drop_superseded(root, table, files)
             for month, loose in months_of(files.runs).items():
                 fresh = [file for file in loose if file.run_id not in files.compacted_runs]
-                # A lone run's file is rewritten too: what is named .pq is what the catalog goes on naming.
+                # A lone run's file is rewritten too: the catalog goes on naming the .pq.
                 if month < open_month and fresh:
                     _write(root, table, month, files.newest.get(month), fresh)
                     written.append(f"{table.name} {month}")
@@ -96,7 +98,7 @@ def _write(root: StoreRoot, table: Table, month: str, before: CompactedFile | No
     rows = pa.concat_tables(_read(root, table, name) for name in entries)
     runs = {file.run_id for file in fresh} | (before.runs if before else frozenset())
     number = before.number + 1 if before else 1
-    # No clobber: of two compactors, the later one's file would otherwise replace one that a catalog names already.
+    # Never overwritten: of two compactors, the later one would otherwise replace a file that a catalog names already.
     root.put_new(f"{folder(table)}/compacted/{month}-{number:04}.pq", whole_month(table, rows, runs))
 
 
@@ -111,10 +113,9 @@ def _read(root: StoreRoot, table: Table, name: str) -> pa.Table:
     try:
         # Not read_table: it would take the folder's month=… for a column.
         rows = pq.ParquetFile(io.BytesIO(root.read(name))).read()
-        missing = [pa.nulls(rows.num_rows, field.type) for field in table.schema if field.name not in rows.column_names]
-        names = [field.name for field in table.schema if field.name not in rows.column_names]
-        for column, values in zip(names, missing, strict=True):
-            rows = rows.append_column(column, values)
+        for field in table.schema:
+            if field.name not in rows.column_names:
+                rows = rows.append_column(field, pa.nulls(rows.num_rows, field.type))
         return rows.select(table.schema.names).cast(table.schema)
     except (pa.ArrowException, ValueError, KeyError) as error:
         raise broken(root, name, error) from error
@@ -123,7 +124,7 @@ def _read(root: StoreRoot, table: Table, name: str) -> pa.Table:
 def _retirable(
     root: StoreRoot, table: Table, files: Files, before: dt.datetime
 ) -> list[tuple[CompactedFile, list[RunFile]]]:
-    """Compacted months that are old enough, hold every run that has its own file, and are not shown to globs yet."""
+    """Compacted months that are old enough, hold every run that has its own file, and are not visible to globs yet."""
     loose = months_of(files.runs)
     return [
         (whole, loose.get(month, []))
@@ -139,23 +140,21 @@ def _visible(table: Table, whole: CompactedFile) -> str:
 
 
 def _retire(root: StoreRoot, table: Table, whole: CompactedFile, gone: Sequence[RunFile]) -> bool:
-    """Show the compacted month to globs in the place of its runs' files; say whether that was done."""
+    """Make the compacted month visible to globs in place of its runs' files; return whether that was done."""
     visible = _visible(table, whole)
     if root.local is not None:
-        if not _exchange_month(root, root.local, table, whole, visible):
-            return False
-    else:
-        for file in gone:
-            root.delete(file.entry.name)
-        for entry in root.list(f"{folder(table)}/month={whole.month}"):
-            if PurePosixPath(entry.name).name.startswith("compacted-") and entry.name != visible:
-                root.delete(entry.name)
-        root.put_new(visible, root.read(whole.entry.name))
+        return _exchange_month(root, root.local, table, whole, visible)
+    for file in gone:
+        root.delete(file.entry.name)
+    for entry in root.list(f"{folder(table)}/month={whole.month}"):
+        if PurePosixPath(entry.name).name.startswith("compacted-") and entry.name != visible:
+            root.delete(entry.name)
+    root.put_new(visible, root.read(whole.entry.name))
     return True
 
 
 def _drop_superseded(root: StoreRoot, table: Table, files: Files) -> None:
-    """Delete a month's older ``.pq`` files once the newest is shown to globs: no catalog in use names them by then."""
+    """Delete a month's older ``.pq`` files once globs find the newest: no catalog in use names them by then."""
     for month, entries in files.superseded.items():
         if entries and root.exists(_visible(table, files.newest[month])):
             for entry in entries:
@@ -163,7 +162,7 @@ def _drop_superseded(root: StoreRoot, table: Table, files: Files) -> None:
 
 
 def _exchange_month(root: StoreRoot, base: Path, table: Table, whole: CompactedFile, visible: str) -> bool:
-    """Exchange the month's folder, unless a late run has come in; say whether that was done."""
+    """Exchange the month's folder, unless a late run has come in; return whether that was done."""
     prepared = base / RETIRED / table.name / whole.month
     prepared.mkdir(parents=True, exist_ok=True)
     target = prepared / PurePosixPath(visible).name
@@ -172,7 +171,7 @@ def _exchange_month(root: StoreRoot, base: Path, table: Table, whole: CompactedF
     fsync(prepared)
     month = (base / visible).parent
     month.mkdir(parents=True, exist_ok=True)
-    # Exclusive: writers link their files under this lock, so that no run comes in between the look and the exchange.
+    # Exclusive: writers link their files under this lock, so that no run comes in between the check and the exchange.
     with root.lock("results"):
         is_whole = all(
             path.stem in whole.runs for path in month.glob("*.parquet") if not path.name.startswith("compacted-")
@@ -188,3 +187,28 @@ def _sweep(root: StoreRoot, table: Table) -> None:
     """Delete what an exchange took out of a month's folder, or what was prepared for one."""
     if root.local is not None and (taken := root.local / RETIRED / table.name).exists():
         shutil.rmtree(taken)
+
+
+def exchange(first: Path, second: Path) -> None:
+    """Exchange two folders' names in one step: Linux's ``renameat2`` with ``RENAME_EXCHANGE``.
+
+    Where the kernel or the file system lacks it (NFS, macOS) three renames do it, and for an instant `second` does not
+    exist.
+
+    Raises
+    ------
+    OSError
+        A folder is missing, or may not be renamed.
+    """
+    at_fdcwd, rename_exchange = -100, 2
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if rename is not None:
+        if rename(at_fdcwd, os.fsencode(first), at_fdcwd, os.fsencode(second), rename_exchange) == 0:
+            return
+        code = ctypes.get_errno()
+        if code not in (errno.ENOSYS, errno.EINVAL, errno.EXDEV):
+            raise OSError(code, os.strerror(code), str(second))
+    between = first.with_name(f"{first.name}.exchange")
+    second.rename(between)
+    first.rename(second)
+    between.rename(first)

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Literal
 
 from storage.bundles import BundleStore
-from storage.checksums import write_sums
 from storage.digest import digest_of
 from storage.errors import BundleError
 from storage.manifest import MANIFEST, check_manifest
-from storage.signing import sign, signing_key
+from storage.seal import sign, signing_key, write_sums
 from tasks.bundle.card import model_card
 from tasks.bundle.manifest import Provenance, describe_golden, manifest_of
 from tasks.bundle.verify import checker_source, verify
@@ -80,7 +79,7 @@ def package(
     content = _content(made)[:12]
     existing = next((version for version in bundles.versions(workload.name) if version.endswith(content)), None)
     version = existing or f"{made.night.isoformat()}-{content}"
-    before = bundles.current(workload.name)
+    before = bundles.pointer(workload.name)
     if existing is None:
         with bundles.draft() as folder:
             _fill(folder, version, made, workspace, key)

@@ -18,11 +18,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Literal
 
-from storage.checksums import SIGNATURE, SUMS, check_sums
 from storage.digest import file_digest
 from storage.errors import BundleError
 from storage.manifest import read_manifest
-from storage.signing import check_signature
+from storage.seal import SIGNATURE, SUMS, check_signature, check_sums
 from tasks.runtimes import RUNTIMES
 
 _CHECKER = Path(__file__).with_name("checker.py")

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
 from storage.bundles import BundleStore
-from storage.checksums import write_sums
+from storage.seal import write_sums
 
 
 def fill(folder: Path, content: bytes = b"weights", files: int = 3) -> None:
@@ -27,3 +30,8 @@ def publish(bundles: BundleStore, number: int, workload: str = "word-lm", *, fil
         bundles.publish(folder, workload, version(number))
     bundles.promote(workload, version(number), by="a test", reason=f"number {number}")
     return version(number)
+
+
+def public_key_text(key: Ed25519PrivateKey) -> str:
+    """The PEM text of the public key."""
+    return key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()

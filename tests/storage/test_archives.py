@@ -10,8 +10,8 @@ import pytest
 import zstandard
 
 from storage.archives import export_bundle
-from storage.checksums import check_sums
 from storage.errors import BundleError, ConfigurationError
+from storage.seal import check_sums
 from tests.storage.bundle_files import fill
 
 
@@ -35,13 +35,13 @@ def unpack(archive: Path, into: Path) -> Path:
 
 
 @pytest.mark.parametrize("ending", [".zip", ".tar.zst"])
-def test_an_archive_unpacks_to_a_bundle_that_holds(ending: str, bundle: Path, tmp_path: Path):
+def test_an_archive_unpacks_to_an_intact_bundle(ending: str, bundle: Path, tmp_path: Path):
     archive = export_bundle(bundle, tmp_path / f"out{ending}", name="word-lm")
     assert check_sums(unpack(archive, tmp_path / "unpacked")) == check_sums(bundle)
 
 
 @pytest.mark.parametrize("ending", [".zip", ".tar.zst"])
-def test_the_same_bundle_gives_the_same_archive(ending: str, bundle: Path, tmp_path: Path):
+def test_the_same_bundle_yields_the_same_archive(ending: str, bundle: Path, tmp_path: Path):
     first = export_bundle(bundle, tmp_path / f"one{ending}", name="word-lm").read_bytes()
     for path in bundle.iterdir():
         path.chmod(0o444)
@@ -73,6 +73,7 @@ def test_another_ending_is_refused(bundle: Path, tmp_path: Path):
 
 
 def test_verifying_needs_neither_prefect_nor_duckdb_nor_torch_in_this_process():
-    code = "import sys, tasks.bundle.verify, storage.archives; print(sorted({'torch', 'prefect', 'duckdb'} & set(sys.modules)))"
+    heavy = "sorted({'torch', 'prefect', 'duckdb'} & set(sys.modules))"
+    code = f"import sys, tasks.bundle.verify, storage.archives; print({heavy})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

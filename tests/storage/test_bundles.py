@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from storage.bundles import BundleStore
-from storage.checksums import check_sums
 from storage.errors import BundleError, ConfigurationError, StoreError
+from storage.seal import check_sums
 from tests.storage.bundle_files import fill, publish, version
 
 
@@ -25,13 +25,13 @@ def bundles(tmp_path: Path) -> BundleStore:
 def test_nothing_is_there_before_anything_was_published(bundles: BundleStore):
     assert bundles.workloads() == []
     assert bundles.versions("word-lm") == []
-    assert bundles.current("word-lm") is None
+    assert bundles.pointer("word-lm") is None
     assert bundles.entries() == []
 
 
 def test_a_published_bundle_is_whole_and_current(bundles: BundleStore):
     publish(bundles, 1)
-    current = bundles.current("word-lm")
+    current = bundles.pointer("word-lm")
     assert current is not None
     assert current.version == version(1)
     assert check_sums(bundles.local_folder("word-lm", version(1))) == current.sha256sums
@@ -73,7 +73,7 @@ def test_promoting_what_is_current_changes_nothing(bundles: BundleStore, tmp_pat
     assert (tmp_path / "store/handoff/word-lm/current.json").read_bytes() == before
 
 
-def test_rolling_back_goes_one_back_each_time_and_tells_who_and_why(bundles: BundleStore):
+def test_rolling_back_goes_one_back_each_time_and_records_who_and_why(bundles: BundleStore):
     for number in (1, 2, 3):
         publish(bundles, number)
     assert bundles.roll_back("word-lm", by="someone", reason="worse").version == version(2)
@@ -110,7 +110,7 @@ def test_a_bundle_that_was_tampered_with_does_not_become_current(bundles: Bundle
     victim.write_bytes(b"evil")
     with pytest.raises(BundleError, match=r"file-0\.bin"):
         bundles.roll_back("word-lm", by="someone", reason="worse")
-    current = bundles.current("word-lm")
+    current = bundles.pointer("word-lm")
     assert current is not None
     assert current.version == version(2)
 
@@ -119,7 +119,7 @@ def test_a_bundle_that_was_tampered_with_does_not_become_current(bundles: Bundle
 def test_names_that_could_leave_the_folder_are_refused(name: str, bundles: BundleStore):
     publish(bundles, 1)
     calls: list[Callable[[], object]] = [
-        lambda: bundles.current(name),
+        lambda: bundles.pointer(name),
         lambda: bundles.versions(name),
         lambda: bundles.require("word-lm", name or "../x"),
         lambda: bundles.roll_back(name, by="x", reason="y"),
@@ -136,7 +136,7 @@ def test_names_that_could_leave_the_folder_are_refused(name: str, bundles: Bundl
                 call()
 
 
-def test_unknown_workloads_and_versions_are_told_with_what_there_is(bundles: BundleStore):
+def test_unknown_workloads_and_versions_are_reported_with_what_there_is(bundles: BundleStore):
     publish(bundles, 1)
     with pytest.raises(ConfigurationError, match="word-lm"):
         bundles.require("resnet18")
@@ -145,18 +145,18 @@ def test_unknown_workloads_and_versions_are_told_with_what_there_is(bundles: Bun
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"workload": "word-lm"}'])
-def test_a_damaged_pointer_is_told_and_not_overwritten(content: str, bundles: BundleStore, tmp_path: Path):
+def test_a_damaged_pointer_is_reported_and_not_overwritten(content: str, bundles: BundleStore, tmp_path: Path):
     publish(bundles, 1)
     pointer = tmp_path / "store/handoff/word-lm/current.json"
     pointer.write_text(content)
     with pytest.raises(StoreError, match="damaged"):
-        bundles.current("word-lm")
+        bundles.pointer("word-lm")
     with pytest.raises(StoreError, match="damaged"):
         publish(bundles, 2)
     assert pointer.read_text() == content
 
 
-def test_a_store_that_cannot_be_written_is_told(tmp_path: Path):
+def test_a_store_that_cannot_be_written_is_reported(tmp_path: Path):
     (tmp_path / "file").touch()
     with pytest.raises(StoreError, match="cannot be written"), BundleStore(tmp_path / "file").draft():
         pass
@@ -177,14 +177,14 @@ def test_publishers_side_by_side_lose_no_switch(bundles: BundleStore):
         thread.start()
     for thread in threads:
         thread.join()
-    current = bundles.current("word-lm")
+    current = bundles.pointer("word-lm")
     assert current is not None
     assert sorted(switch.version for switch in current.history) == [version(number) for number in range(8)]
     assert len(bundles.versions("word-lm")) == 8
 
 
 @pytest.mark.slow
-def test_publishing_killed_at_any_moment_leaves_a_current_bundle_that_holds(bundles: BundleStore, tmp_path: Path):
+def test_publishing_killed_at_any_moment_leaves_an_intact_current_bundle(bundles: BundleStore, tmp_path: Path):
     publish(bundles, 0)
     moments = random.Random(0)
     number, seen = 1, set()
@@ -222,6 +222,9 @@ def test_an_object_store_keeps_bundles_too(s3_store: str):
     after = bundles.roll_back("word-lm", by="someone", reason="worse")
     assert after.version == version(1)
     assert check_sums(bundles.local_folder("word-lm", version(1))) == after.sha256sums
+    bundles.root.put(f"handoff/word-lm/{version(1)}/sub/file", b"more")
+    with pytest.raises(BundleError, match="plain name"):
+        bundles.local_folder("word-lm", version(1))
     # Files without their list are an upload that was cut off, not a bundle.
     bundles.root.put(f"handoff/word-lm/{version(3)}/file-0.bin", b"half")
     assert bundles.versions("word-lm") == [version(1), version(2)]

@@ -154,7 +154,9 @@ def test_a_pointer_to_a_bundle_that_is_gone_is_named(handed_over: StoreRoot) -> 
 
 
 @pytest.mark.parametrize("number", [1, 2], ids=["earlier", "current"])
-def test_a_bundle_swapped_for_another_whole_one_is_named(number: int, handed_over: StoreRoot, tmp_path: Path) -> None:
+def test_a_bundle_swapped_for_another_complete_one_is_named(
+    number: int, handed_over: StoreRoot, tmp_path: Path
+) -> None:
     other = tmp_path / "other"
     other.mkdir()
     fill(other, b"evil")
@@ -172,7 +174,7 @@ def test_a_damaged_or_foreign_pointer_is_named(handed_over: StoreRoot) -> None:
     assert problems(handed_over) == ["handoff/word-lm/current.json is resnet18's, not word-lm's"]
 
 
-def test_a_bundle_without_its_list_is_named(tmp_path: Path) -> None:
+def test_a_bundle_without_its_checksums_is_named(tmp_path: Path) -> None:
     publish(BundleStore(tmp_path), 1)
     (tmp_path / "handoff/word-lm" / version(1) / "SHA256SUMS").unlink()
     assert f"handoff/word-lm/{version(1)} has no SHA256SUMS, so it is no bundle" in said(tmp_path)

@@ -72,6 +72,20 @@ def test_what_a_bundle_mentions_stays(tmp_path: Path) -> None:
     assert digests["model1"] not in left(tmp_path)
 
 
+def test_candidates_keep_what_they_were_made_from_and_their_outputs(tmp_path: Path) -> None:
+    made = {"checkpoint": make(tmp_path, "checkpoint", seed=1)}
+    made["fine-tuned"] = make(tmp_path, "fine-tuned", checkpoint=made["checkpoint"])
+    made["converted"] = make(tmp_path, "converted", fine_tuned=made["fine-tuned"])
+    made["candidate"] = make(tmp_path, "candidate", converted=made["converted"])
+    made["outputs"] = make(tmp_path, "outputs", candidate=made["candidate"])
+    other = make(tmp_path, "candidate", converted=made["converted"], runtime="other")
+    outputs_of_other = make(tmp_path, "outputs", candidate=other)
+    write_night(tmp_path, NIGHTS[0], [measurement("run", NIGHTS[0], artifact_digest=made["candidate"])], "run")
+    done = collect(tmp_path, 1, now=TOMORROW)
+    assert left(tmp_path) == set(made.values())
+    assert {item.digest for item in done.removed} == {other, outputs_of_other}
+
+
 def test_a_dry_run_says_the_same_and_removes_nothing(tmp_path: Path) -> None:
     fill(tmp_path)
     before = left(tmp_path)
@@ -111,7 +125,7 @@ def test_a_folder_that_is_no_store_is_refused(tmp_path: Path) -> None:
         "results/plots/figure.tmp",
     ],
 )
-def test_names_that_nightquant_never_gives_are_let_alone(name: str, tmp_path: Path) -> None:
+def test_names_that_nightquant_never_uses_are_left_alone(name: str, tmp_path: Path) -> None:
     fill(tmp_path)
     own = old_file(tmp_path / name)
     assert collect(tmp_path, 9).leftovers == ()
@@ -154,7 +168,7 @@ def test_half_an_artifact_makes_way_for_a_whole_one(tmp_path: Path) -> None:
     assert list((tmp_path / "artifacts/.tmp").iterdir()) == []
 
 
-def test_what_killed_writers_left_goes(tmp_path: Path) -> None:
+def test_what_killed_writers_left_is_removed(tmp_path: Path) -> None:
     fill(tmp_path)
     temporary = old_file(tmp_path / "artifacts/.tmp" / f"{'a' * 12}-{'b' * 32}" / "half")
     assert len(collect(tmp_path, 9).leftovers) == 1
@@ -170,7 +184,7 @@ def test_what_killed_writers_left_goes(tmp_path: Path) -> None:
         "downloads/extracted-a1_b2c3d/x/y",
     ],
 )
-def test_what_a_later_night_could_go_on_from_stays_for_a_month(name: str, tmp_path: Path) -> None:
+def test_what_a_later_night_could_continue_stays_for_a_month(name: str, tmp_path: Path) -> None:
     fill(tmp_path)
     unfinished = tmp_path / name
     unfinished.parent.mkdir(parents=True)

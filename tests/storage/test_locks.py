@@ -46,7 +46,7 @@ def test_lock_is_free_again_after_an_error_inside_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-def test_killed_holder_frees_the_lock_for_who_waits(tmp_path: Path, how: signal.Signals) -> None:
+def test_killed_holder_frees_the_lock_for_a_waiter(tmp_path: Path, how: signal.Signals) -> None:
     with _holder(tmp_path) as process:
         waited: list[bool] = []
 

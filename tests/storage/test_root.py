@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -97,7 +98,16 @@ def test_an_object_store_that_cannot_be_reached_says_so(
             operation()
 
 
-def test_a_bucket_that_is_not_there_is_told(s3_store: str) -> None:
+@pytest.mark.parametrize("missing", ["s3fs", "botocore"])
+def test_a_missing_extra_says_what_to_install(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.partition(".")[0] in (missing, "s3fs")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(ConfigurationError, match=r"needs the s3 extra.*nightquant\[s3\]"):
+        StoreRoot.of("s3://bucket/store").read("x")
+
+
+def test_a_missing_bucket_is_reported(s3_store: str) -> None:
     root = StoreRoot.of("s3://no-such-bucket-anywhere/store")
     with pytest.raises(StoreError, match="bucket"):
         root.put("x", b"1")
@@ -115,7 +125,7 @@ def operations(root: StoreRoot, tmp_path: Path) -> list[Callable[[], object]]:
     ]
 
 
-def test_a_file_where_a_folder_should_be_is_told(tmp_path: Path) -> None:
+def test_a_file_where_a_folder_should_be_is_reported(tmp_path: Path) -> None:
     (tmp_path / "store").touch()
     root = StoreRoot.of(tmp_path / "store")
     for number, operation in enumerate(operations(root, tmp_path)):
@@ -126,7 +136,7 @@ def test_a_file_where_a_folder_should_be_is_told(tmp_path: Path) -> None:
         pass
 
 
-def test_a_lock_that_cannot_be_opened_is_told(tmp_path: Path) -> None:
+def test_a_lock_that_cannot_be_opened_is_reported(tmp_path: Path) -> None:
     (tmp_path / ".locks/results").mkdir(parents=True)
     with pytest.raises(StoreError, match="Is a directory"), StoreRoot.of(tmp_path).lock("results"):
         pass

@@ -11,10 +11,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from storage.errors import StoreError
-from storage.exchange import exchange
 from storage.results import compact as compaction
 from storage.results.catalog import refresh
-from storage.results.compact import compact
+from storage.results.compact import compact, exchange
 from storage.results.layout import find_files
 from storage.results.query import run_query
 from storage.results.tables import MEASUREMENTS, TABLES
@@ -59,7 +58,7 @@ def count_by_glob(store: Path) -> int:
     return rows
 
 
-def test_a_finished_month_is_put_together_beside_its_small_files(store: Path) -> None:
+def test_a_finished_month_is_merged_beside_its_small_files(store: Path) -> None:
     done = compact(store, now=LATER)
     assert done.written == ("runs 2026-03", "measurements 2026-03")
     assert done.files_removed == 0
@@ -87,7 +86,7 @@ def test_compacting_again_changes_nothing(store: Path) -> None:
     assert not list((store / "results/.retired").rglob("*.parquet"))
 
 
-def test_a_late_run_of_a_compacted_month_is_taken_in(store: Path) -> None:
+def test_a_late_run_of_a_compacted_month_is_merged(store: Path) -> None:
     for _ in range(2):
         compact(store, now=LATER, grace=EXPIRED)
     write_night(store, dt.date(2026, 3, 9))
@@ -134,7 +133,7 @@ def test_files_without_a_later_column_compact_to_null(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("limit", [0, 2_000_000], ids=["views over the files", "rows in the catalog"])
-def test_a_reader_of_the_catalog_before_goes_on_through_a_compaction(store: Path, limit: int) -> None:
+def test_a_reader_of_the_old_catalog_survives_a_compaction(store: Path, limit: int) -> None:
     refresh(store, materialize_up_to=limit)
     with duckdb.connect() as reader:
         reader.execute(f"attach '{store}/results.duckdb' as results (read_only)")
@@ -162,7 +161,7 @@ def test_an_interrupted_exchange_is_finished_by_the_next_compaction(store: Path,
     assert not list((store / "results/.retired").rglob("*.parquet"))
 
 
-def test_a_run_that_comes_in_just_before_the_exchange_is_never_out_of_sight(store: Path, monkeypatch: Any) -> None:
+def test_a_run_published_just_before_the_exchange_is_never_out_of_sight(store: Path, monkeypatch: Any) -> None:
     compact(store, now=LATER)
     listed = compaction._retirable
 
@@ -183,7 +182,7 @@ def test_a_run_that_comes_in_just_before_the_exchange_is_never_out_of_sight(stor
     assert count(store) == count_by_glob(store) == 12
 
 
-def test_a_kill_before_older_whole_months_are_deleted_is_made_good(store: Path, monkeypatch: Any) -> None:
+def test_a_kill_before_older_months_are_deleted_is_recovered(store: Path, monkeypatch: Any) -> None:
     for _ in range(2):
         compact(store, now=LATER, grace=EXPIRED)
     write_night(store, dt.date(2026, 3, 9))
@@ -224,7 +223,7 @@ def test_a_lister_that_a_compaction_overtakes_lists_again(store: Path, monkeypat
     assert late in files.compacted_runs
 
 
-def test_a_compacted_file_that_stays_unreadable_is_told(store: Path, monkeypatch: Any) -> None:
+def test_a_compacted_file_that_stays_unreadable_is_reported(store: Path, monkeypatch: Any) -> None:
     compact(store, now=LATER)
     root = StoreRoot.of(store)
     entries = root.list("results/measurements")
@@ -234,7 +233,7 @@ def test_a_compacted_file_that_stays_unreadable_is_told(store: Path, monkeypatch
         find_files(root, MEASUREMENTS)
 
 
-def test_two_folders_change_places(tmp_path: Path) -> None:
+def test_two_folders_are_exchanged(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         (tmp_path / name / f"was-{name}").touch()

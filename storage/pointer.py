@@ -1,11 +1,13 @@
-"""``current.json``: which bundle of a workload is the one to deploy, and how it came to be."""
+"""``current.json``: which bundle of a workload is deployed, and how it came to be."""
 
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Literal, Self
+from typing import Literal
 
 from pydantic import BaseModel, ConfigDict
+
+Action = Literal["promote", "rollback"]
 
 
 class Switch(BaseModel):
@@ -13,7 +15,7 @@ class Switch(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    action: Literal["promote", "rollback"]
+    action: Action
     version: str
     sha256sums: str
     at: datetime
@@ -21,12 +23,12 @@ class Switch(BaseModel):
     reason: str
 
 
-class Current(BaseModel):
+class Pointer(BaseModel):
     """The current bundle with every switch that led to it, oldest first.
 
     ``sha256sums`` is the digest of the bundle's ``SHA256SUMS``: it names the content, so that a bundle swapped for
-    another whole one is noticed. ``withdrawn`` lists versions that people rolled back from: the next night does not
-    promote them again by itself.
+    another complete one is noticed. ``withdrawn`` lists versions that people rolled back from, which the next night
+    does not promote again by itself.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -38,17 +40,12 @@ class Current(BaseModel):
     withdrawn: tuple[str, ...] = ()
     history: tuple[Switch, ...]
 
-    @classmethod
-    def first(cls, workload: str, switch: Switch) -> Self:
-        """The state after a workload's first promotion."""
-        return cls(workload=workload, version=switch.version, sha256sums=switch.sha256sums, history=(switch,))
-
-    def after(self, switch: Switch) -> Self:
-        """The state after one more switch; rolling back withdraws what was current, and restores what it goes to."""
+    def after(self, switch: Switch) -> Pointer:
+        """Switch to another bundle; rolling back withdraws the current one, and restores the one it goes to."""
         withdrawn = set(self.withdrawn) - {switch.version}
         if switch.action == "rollback":
             withdrawn.add(self.version)
-        return type(self)(
+        return Pointer(
             workload=self.workload,
             version=switch.version,
             sha256sums=switch.sha256sums,
@@ -58,7 +55,5 @@ class Current(BaseModel):
 
     def previous(self) -> Switch | None:
         """The newest switch to a version that is neither current nor withdrawn."""
-        for switch in reversed(self.history):
-            if switch.version != self.version and switch.version not in self.withdrawn:
-                return switch
-        return None
+        passed_over = {self.version, *self.withdrawn}
+        return next((switch for switch in reversed(self.history) if switch.version not in passed_over), None)

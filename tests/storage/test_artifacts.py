@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -75,3 +76,14 @@ def test_damage_is_found_when_fetching(s3_store: str, tmp_path: Path, content: b
     with pytest.raises(StoreError, match=message):
         store.find("checkpoint", DIGEST)
     assert not list((tmp_path / "cache").rglob("weights.bin"))
+
+
+@pytest.mark.parametrize("name", ["../../../../../evil", "/tmp/nightquant-evil", "sub/../../evil"])
+def test_a_manifest_that_names_files_outside_its_folder_is_refused(s3_store: str, tmp_path: Path, name: str) -> None:
+    manifest = {"files": {name: {"bytes": 4, "sha256": "0" * 64}}}
+    root = StoreRoot.of(s3_store)
+    root.put(f"{LOCATION}/{name}", b"evil")
+    root.put(f"{LOCATION}/artifact.json", json.dumps(manifest).encode())
+    with pytest.raises(StoreError, match="outside its folder"):
+        ArtifactStore(s3_store).find("checkpoint", DIGEST)
+    assert not list((tmp_path / "cache").rglob("*evil*"))

@@ -1,0 +1,191 @@
+"""``SHA256SUMS``: what a bundle's folder holds, byte for byte, and the Ed25519 signature over it.
+
+``sha256sum -c`` reads the list, and OpenSSL checks the signature: 64 raw bytes. A bundle is flat: regular files with
+plain names in one folder. That leaves no path to escape by, and anything else (a link, a folder, a device, a file that
+is not listed) is a reason to refuse it before a byte of it is used.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from storage.digest import file_digest
+from storage.errors import BundleError, ConfigurationError
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+SUMS, SIGNATURE = "SHA256SUMS", "SHA256SUMS.sig"
+VARIABLE = "NIGHTQUANT_SIGNING_KEY"
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_LINE = re.compile(rf"([0-9a-f]{{64}})  ({_NAME.pattern})")
+_LONGEST = 1 << 20
+
+
+def write_sums(folder: Path) -> str:
+    """Write ``SHA256SUMS`` over every file of a flat folder, sorted by name; return the digest of `SUMS` itself.
+
+    Raises
+    ------
+    BundleError
+        The folder holds something that a bundle may not hold.
+    """
+    names = sorted(_regular_files(folder) - {SUMS, SIGNATURE})
+    text = "".join(f"{file_digest(folder / name)}  {name}\n" for name in names)
+    (folder / SUMS).write_text(text, encoding="ascii")
+    return hashlib.sha256(text.encode("ascii")).hexdigest()
+
+
+def check_sums(folder: Path) -> str:
+    """Check a folder against its ``SHA256SUMS``; return the digest of `SUMS`, which names the bundle's content.
+
+    Nothing but regular files is opened, and no file is interpreted.
+
+    Raises
+    ------
+    BundleError
+        A file is missing, changed, not listed, or no regular file; or the list is not as :func:`write_sums` writes it.
+        The message names every file that is wrong.
+    """
+    present = _regular_files(folder)
+    if SUMS not in present:
+        raise BundleError(f"{folder}: there is no {SUMS}, so this is no bundle.", hint="Fetch the bundle again, whole.")
+    if (folder / SUMS).stat().st_size > _LONGEST:
+        raise BundleError(f"{folder}: {SUMS} is longer than any that nightquant writes.")
+    content = (folder / SUMS).read_bytes()
+    listed = _parse(folder, content)
+    problems = [f"{name} is missing" for name in sorted(listed.keys() - present)]
+    problems += [f"{name} is not listed in {SUMS}" for name in sorted(present - listed.keys() - {SUMS, SIGNATURE})]
+    problems += [
+        f"{name} was changed" for name in sorted(listed.keys() & present) if file_digest(folder / name) != listed[name]
+    ]
+    if problems:
+        raise BundleError(f"{folder}: {'; '.join(problems)}.", hint="Do not use it; fetch the bundle again.")
+    return hashlib.sha256(content).hexdigest()
+
+
+def check_name(folder: object, name: str) -> None:
+    """Refuse a name that no file of a bundle has.
+
+    Raises
+    ------
+    BundleError
+        It is not plain.
+    """
+    if not _NAME.fullmatch(name):
+        raise _odd(folder, name)
+
+
+def signing_key(value: str | None = None) -> Ed25519PrivateKey | None:
+    """The key that signs bundles: `value`, or else the environment's; None if neither is given.
+
+    Parameters
+    ----------
+    value
+        A private Ed25519 key without a password: its PEM text, or the path of a file with it.
+
+    Raises
+    ------
+    ConfigurationError
+        It is no such key. The message never holds the key.
+    """
+    given = value or os.environ.get(VARIABLE, "")
+    if not given:
+        return None
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    try:
+        pem = given.encode() if "-----BEGIN" in given else Path(given).expanduser().read_bytes()
+        key = load_pem_private_key(pem, password=None)
+        if not isinstance(key, Ed25519PrivateKey):
+            raise TypeError("another kind of key")
+    except (OSError, ValueError, TypeError) as error:
+        raise ConfigurationError(
+            f"{VARIABLE} is neither a private Ed25519 key in PEM without a password nor the path of one.",
+            hint="Make one with: openssl genpkey -algorithm ed25519 -out signing-key.pem",
+        ) from error
+    return key
+
+
+def sign(folder: Path, key: Ed25519PrivateKey) -> None:
+    """Sign a bundle's ``SHA256SUMS``; the same key and content yield the same signature."""
+    (folder / SIGNATURE).write_bytes(key.sign((folder / SUMS).read_bytes()))
+
+
+def check_signature(folder: Path, public_key: Path) -> None:
+    """Check a bundle's signature against a public key.
+
+    Raises
+    ------
+    ConfigurationError
+        The key's file is no public Ed25519 key in PEM.
+    BundleError
+        The bundle is not signed, or not by this key.
+    """
+    from cryptography.exceptions import InvalidSignature
+
+    key = _read_public_key(public_key)
+    if not (folder / SIGNATURE).is_file():
+        raise BundleError(f"{folder}: not signed: there is no {SIGNATURE}.", hint="Ask for the signed bundle.")
+    try:
+        key.verify((folder / SIGNATURE).read_bytes(), (folder / SUMS).read_bytes())
+    except InvalidSignature as error:
+        raise BundleError(
+            f"{folder}: the signature is not that of this {SUMS} with the key of {public_key.name}.",
+            hint="Do not use it: it was changed, or signed by someone else.",
+        ) from error
+
+
+def _read_public_key(path: Path) -> Ed25519PublicKey:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
+    try:
+        key = load_pem_public_key(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"{path}: no public key in PEM can be read from it.") from error
+    if not isinstance(key, Ed25519PublicKey):
+        raise ConfigurationError(f"{path}: not an Ed25519 key.")
+    return key
+
+
+def _parse(folder: Path, content: bytes) -> dict[str, str]:
+    lines = content.decode("latin-1").split("\n")
+    matches = [_LINE.fullmatch(line) for line in lines[:-1]]
+    if lines[-1] or not matches or None in matches:
+        raise BundleError(f"{folder}: {SUMS} is damaged: it is no list of digests and names.")
+    pairs = [(match[2], match[1]) for match in matches if match is not None]
+    names = [name for name, _ in pairs]
+    # One spelling for one content: a list in another order, or with a name twice, was not written by nightquant.
+    if names != sorted(set(names)) or {SUMS, SIGNATURE} & set(names):
+        raise BundleError(f"{folder}: {SUMS} is damaged: its names are not sorted and unique.")
+    return dict(pairs)
+
+
+def _regular_files(folder: Path) -> set[str]:
+    """Names in a flat folder of plain files; refuses links, folders and special files without opening them."""
+    try:
+        if not stat.S_ISDIR(folder.lstat().st_mode):
+            raise BundleError(f"{folder}: not a folder.", hint="Give the bundle's own folder, not a link to it.")
+        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    except OSError as error:
+        raise BundleError(f"{folder}: cannot be read: {error.strerror or error}.") from error
+    for entry in entries:
+        check_name(folder, entry.name)
+        if not entry.is_file(follow_symlinks=False):
+            raise _odd(folder, entry.name)
+    return {entry.name for entry in entries}
+
+
+def _odd(folder: object, name: str) -> BundleError:
+    return BundleError(
+        f"{folder}: {name!r} is no regular file with a plain name; a bundle holds nothing else.",
+        hint="Do not use it; fetch the bundle again.",
+    )
