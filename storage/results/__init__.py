@@ -1,1 +1,38 @@
-"""Results: typed Parquet tables, the DuckDB catalog over them, and what people read from it."""
+"""What a row of results is, and which values its columns of names may take.
+
+Every layer reads these, so they are here and cost no import; `storage.results.tables` has the columns.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping, Sequence
+from typing import Literal, TypeAlias, get_args
+
+Profile = Literal["quick", "standard", "full"]
+PROFILES: tuple[Profile, ...] = get_args(Profile)
+RunStatus = Literal["completed", "failed", "cancelled"]
+Status = Literal["ok", "failed"]
+Setting = Literal["primary", "throughput", "a/a"]
+Verdict = Literal["valid", "inconclusive", "not-measured"]
+Decision = Literal["promote", "pass", "hold", "reject"]
+
+# Maps may be written as pairs; a date-time is a date too.
+Cell: TypeAlias = (
+    str | int | float | dt.date | Sequence[float] | Sequence[tuple[str, float]] | Mapping[str, float] | None
+)
+Row: TypeAlias = Mapping[str, Cell]
+
+
+def number(row: Row, column: str) -> float | None:
+    """The number in a column; None where there is none.
+
+    Raises
+    ------
+    TypeError
+        The column holds something else.
+    """
+    value = row.get(column)
+    if value is None or isinstance(value, int | float):
+        return value
+    raise TypeError(f"{column} is {value!r}, not a number")

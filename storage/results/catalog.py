@@ -8,16 +8,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import duckdb
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
 
 from storage.results.layout import broken, find_files, footer
 from storage.results.tables import TABLES, Table
 from storage.root import Entry, StoreRoot
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 CATALOG = "results.duckdb"
 # Up to this many rows are copied into the catalog, which then opens from any place; more stay in the files.
@@ -29,7 +28,7 @@ _KEYS = "run_id, night, workload, recipe, runtime, setting, attempt, threads, ba
 
 
 @dataclass(frozen=True)
-class Source:
+class _Source:
     """A table's current files, their rows and raw samples, and which of today's columns they have.
 
     `uniform` says whether every file has all of them; `missing` names those that no file has yet.
@@ -44,15 +43,15 @@ class Source:
 
 
 def refresh(root: StoreRoot | Path | str, *, materialize_up_to: int = MATERIALIZE_UP_TO) -> str:
-    """Build the catalog anew and swap it in; give its path or URL.
+    """Build the catalog and swap it in; return its path or URL.
 
     A catalog that holds every row opens from any place. One with views over the files names them by the store's present
     place, which it records: `open_catalog` notices when the store was moved or copied and builds one of its own for
-    the query. Other clients cannot, so there run ``nightquant store compact`` once, which makes the catalog anew.
+    the query. Other clients cannot, so run ``nightquant store compact`` there once, which builds the catalog again.
 
     Refreshers of one host wait for each other, so that none publishes an older listing over a newer one; those of
-    several hosts on one object store look again after publishing, and begin anew where files came in meanwhile. Readers
-    keep the catalog that they have open.
+    several hosts on one object store list the files again after publishing, and start over if some came in meanwhile.
+    Readers keep the catalog that they have open.
 
     Raises
     ------
@@ -76,11 +75,10 @@ def current_names(root: StoreRoot) -> list[str]:
 
 
 def build(root: StoreRoot, target: Path, *, materialize_up_to: int = MATERIALIZE_UP_TO) -> list[str]:
-    """Write a catalog of the store's present results to a local file that does not exist yet; give the files' names."""
+    """Write a catalog of the store's present results to a new local file; return the results files' names."""
     names = []
     with duckdb.connect() as connection:
-        filesystem = root.duckdb_filesystem()
-        if filesystem is not None:
+        if filesystem := root.duckdb_filesystem():
             connection.register_filesystem(filesystem)
         connection.execute(f"attach '{quoted(str(target))}' as catalog (storage_version '{_STORAGE_VERSION}')")
         connection.execute("use catalog")
@@ -88,8 +86,15 @@ def build(root: StoreRoot, target: Path, *, materialize_up_to: int = MATERIALIZE
         connection.execute("create table catalog_root (url text)")
         names_files = False
         for table in TABLES.values():
-            source = inspect(root, table)
-            names_files |= _add_table(connection, root, source, materialize_up_to)
+            source = _inspect(root, table)
+            columns = [column.name for column in table.columns if column.name not in _RAW]
+            copied = source.rows <= materialize_up_to
+            _add(connection, root, source, table.name, ", ".join(columns), copied)
+            if len(columns) < len(table.columns):
+                copied = copied and source.samples <= materialize_up_to
+                raw = f"{_KEYS}, {', '.join(_RAW)}"
+                _add(connection, root, source, "raw_blocks", raw, copied, "where block_s is not null")
+            names_files |= not copied
             for entry in source.files:
                 connection.execute("insert into catalog_files values (?, ?, ?)", [table.name, entry.name, entry.size])
                 names.append(entry.name)
@@ -102,61 +107,44 @@ def build(root: StoreRoot, target: Path, *, materialize_up_to: int = MATERIALIZE
     return names
 
 
-def inspect(root: StoreRoot, table: Table) -> Source:
+def _inspect(root: StoreRoot, table: Table) -> _Source:
     """Find a table's current files and read their footers."""
     files = find_files(root, table).current
     rows = samples = 0
-    expected = table.schema.empty_table().schema.names
-    uniform = True
-    missing = set(expected)
+    uniform, missing = True, set(table.schema.names)
     for entry in files:
         metadata = footer(root, entry)
         rows += metadata.num_rows
+        samples += _count_samples(metadata)
         names = metadata.schema.to_arrow_schema().names
-        uniform = uniform and names == expected
+        uniform = uniform and names == table.schema.names
         missing.difference_update(names)
-        for group in range(metadata.num_row_groups if "block_s" in expected else 0):
-            chunk = metadata.row_group(group)
-            samples += next(
-                (
-                    chunk.column(index).num_values
-                    for index in range(chunk.num_columns)
-                    if chunk.column(index).path_in_schema.startswith("block_s.")
-                ),
-                0,
-            )
-    return Source(table, tuple(files), rows, samples, uniform, frozenset(missing))
+    return _Source(table, tuple(files), rows, samples, uniform, frozenset(missing))
 
 
-def _add_table(connection: duckdb.DuckDBPyConnection, root: StoreRoot, source: Source, materialize_up_to: int) -> bool:
-    """Add a table, and its raw samples where it has any; say whether the catalog names the table's files now."""
-    columns = [column.name for column in source.table.columns if column.name not in _RAW]
-    copied = not source.files or source.rows <= materialize_up_to
-    _add(connection, root, source, source.table.name, ", ".join(columns), copied)
-    if len(columns) == len(source.table.columns):
-        return not copied
-    raw = f"{_KEYS}, {', '.join(_RAW)}"
-    raw_copied = copied and source.samples <= materialize_up_to
-    _add(connection, root, source, "raw_blocks", raw, raw_copied, "where block_s is not null")
-    return not raw_copied
+def _count_samples(metadata: pq.FileMetaData) -> int:
+    groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
+    chunks = (group.column(index) for group in groups for index in range(group.num_columns))
+    return sum(chunk.num_values for chunk in chunks if chunk.path_in_schema.startswith("block_s."))
 
 
 def _add(
     connection: duckdb.DuckDBPyConnection,
     root: StoreRoot,
-    source: Source,
+    source: _Source,
     name: str,
     columns: str,
     copied: bool,
     where: str = "",
 ) -> None:
+    """Add a table of the source's rows, or a view over its files."""
     if copied:
         with _registered(connection, root, source):
             connection.execute(f"create table {name} as select {columns} from current_files {where}")
         return
     paths = ", ".join(f"'{quoted(root.uri(entry.name))}'" for entry in source.files)
     by_name = "" if source.uniform else ", union_by_name = true"
-    # Types as DuckDB names them: a column that no file has is NULL of its own type, not of any.
+    # Types by their DuckDB names: a column that no file has is NULL of its own type, not of any.
     types = connection.from_arrow(source.table.schema.empty_table())
     typed = dict(zip(types.columns, types.types, strict=True))
     absent = "".join(f", null::{typed[column]} as {column}" for column in sorted(source.missing))
@@ -167,13 +155,11 @@ def _add(
 
 
 @contextmanager
-def _registered(connection: duckdb.DuckDBPyConnection, root: StoreRoot, source: Source) -> Iterator[None]:
-    import pyarrow as pa
-    import pyarrow.dataset as ds
-
+def _registered(connection: duckdb.DuckDBPyConnection, root: StoreRoot, source: _Source) -> Iterator[None]:
+    """Register the source's rows as ``current_files``."""
     filesystem, base = root.arrow()
     paths = [f"{base}/{entry.name}" for entry in source.files]
-    # The fixed schema makes a column that a file is too old to have read as NULL, and spares a look at each file.
+    # With the fixed schema a column that a file is too old to have reads as NULL, and no file is opened twice.
     data: pa.Table | ds.Dataset = (
         ds.dataset(paths, schema=source.table.schema, format="parquet", filesystem=filesystem)
         if paths

@@ -1,10 +1,10 @@
-"""Where a table's files lie, and which of them hold its rows now.
+"""Where a table's files are, and which of them hold its rows now.
 
 ``results/<table>/month=YYYY-MM/<run-id>.parquet``
     One run's rows, in the month of their publication.
 ``results/<table>/compacted/YYYY-MM-NNNN.pq``
     All rows of a finished month; the highest NNNN counts. Its footer names the runs that it holds. The suffix keeps
-    it out of readers' ``**/*.parquet``, because the runs' own files still stand there for a while.
+    it out of readers' ``**/*.parquet``, because the runs' own files are still there for a while.
 ``results/<table>/month=YYYY-MM/compacted-NNNN.parquet``
     The same rows, once they have taken the place of the runs' own files.
 """
@@ -46,7 +46,7 @@ class RunFile:
 
 @dataclass(frozen=True)
 class CompactedFile:
-    """The file that counts of a finished month, and the runs in it."""
+    """The file that counts for a finished month, and the runs in it."""
 
     entry: Entry
     month: str
@@ -64,15 +64,21 @@ class Files:
 
     @cached_property
     def compacted_runs(self) -> frozenset[str]:
-        """Every run that a counting compacted file holds."""
+        """Every run that a compacted file which counts holds."""
         return frozenset(run for file in self.newest.values() for run in file.runs)
 
     @property
     def current(self) -> list[Entry]:
         """The files that together hold each row once, by month."""
         loose = [(file.month, file.entry) for file in self.runs if file.run_id not in self.compacted_runs]
-        whole = [(month, file.entry) for month, file in self.newest.items()]
-        return [entry for _, entry in sorted(whole + loose, key=lambda pair: (pair[0], pair[1].name))]
+        compacted = [(month, file.entry) for month, file in self.newest.items()]
+        return [entry for _, entry in sorted(compacted + loose)]
+
+    def file_of(self, run_id: str) -> Entry | None:
+        """A file that holds this run's rows."""
+        loose = (file.entry for file in self.runs if file.run_id == run_id)
+        compacted = (file.entry for file in self.newest.values() if run_id in file.runs)
+        return next(loose, None) or next(compacted, None)
 
 
 def find_files(root: StoreRoot, table: Table) -> Files:
@@ -83,57 +89,38 @@ def find_files(root: StoreRoot, table: Table) -> Files:
     StoreError
         A compacted file is broken.
     """
-    gone = ""
+    missing = ""
     while True:
         try:
-            return _listed(root, table)
-        except _Vanished as error:
+            return _list_files(root, table)
+        except StoreError as error:
             # A compaction has deleted it since the listing; the next listing shows the one that holds its rows now.
-            if error.name == gone:
-                raise broken(root, gone, error) from error
-            gone = error.name
+            if not isinstance(error.__cause__, FileNotFoundError) or error.message == missing:
+                raise
+            missing = error.message
 
 
-class _Vanished(Exception):  # noqa: N818
-    """A compacted file was listed and is no longer there."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__("it is listed, but not there")
-        self.name = name
-
-
-def _listed(root: StoreRoot, table: Table) -> Files:
+def _list_files(root: StoreRoot, table: Table) -> Files:
     runs: list[RunFile] = []
-    compacted: dict[str, dict[int, Entry]] = {}
+    compacted: dict[str, list[tuple[int, Entry]]] = {}
     for entry in root.list(folder(table)):
         path = PurePosixPath(entry.name)
         if month := _MONTH.match(path.parent.name):
             if path.suffix == ".parquet" and not path.name.startswith((".", "compacted-")):
                 runs.append(RunFile(entry, month[1], path.stem))
         elif match := _COMPACTED.match(path.name):
-            compacted.setdefault(match[1], {})[int(match[2])] = entry
+            compacted.setdefault(match[1], []).append((int(match[2]), entry))
     newest, superseded = {}, {}
-    for month_name, numbered in sorted(compacted.items()):
-        number = max(numbered)
-        entry = numbered.pop(number)
-        newest[month_name] = CompactedFile(entry, month_name, number, runs_in(root, entry))
-        superseded[month_name] = tuple(numbered.values())
+    for name, numbered in sorted(compacted.items()):
+        *older, (number, entry) = sorted(numbered)
+        held = json.loads((footer(root, entry).metadata or {}).get(RUNS_KEY, b"[]"))
+        newest[name] = CompactedFile(entry, name, number, frozenset(held))
+        superseded[name] = tuple(entry for _, entry in older)
     return Files(tuple(runs), newest, superseded)
 
 
-def runs_in(root: StoreRoot, entry: Entry) -> frozenset[str]:
-    """The run ids that a compacted file's footer names."""
-    try:
-        metadata = footer(root, entry).metadata or {}
-    except StoreError as error:
-        if isinstance(error.__cause__, FileNotFoundError):
-            raise _Vanished(entry.name) from error
-        raise
-    return frozenset(json.loads(metadata.get(RUNS_KEY, b"[]")))
-
-
 def footer(root: StoreRoot, entry: Entry) -> pq.FileMetaData:
-    """A Parquet file's footer.
+    """Read a Parquet file's footer.
 
     Raises
     ------
@@ -152,7 +139,7 @@ def broken(root: StoreRoot, name: str, error: Exception) -> StoreError:
     """The error for a results file that cannot be read."""
     return StoreError(
         f"The results file {root.uri(name)} cannot be read: {error}.",
-        hint="See what else is wrong with: nightquant store check. A broken file is to be moved out of the store.",
+        hint="See what else is wrong with: nightquant store check. Move a broken file out of the store.",
     )
 
 

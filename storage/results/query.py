@@ -45,9 +45,9 @@ class Described:
 def open_catalog(root: StoreRoot | Path | str) -> Iterator[duckdb.DuckDBPyConnection]:
     """Open the store's catalog for reading; yield the connection.
 
-    The connection reads the catalog, and the results files where they are too many to be in it, and nothing else; its
-    settings are locked. Where a store has results but no catalog yet, or one whose views name the files of another
-    place because the store was moved or copied, one is built in a temporary folder.
+    The connection reads the catalog, and the results files if they are too many to be in it, and nothing else; its
+    settings are locked. If a store has results but no catalog yet, or one whose views name the files of another place
+    because the store was moved or copied, one is built in a temporary folder.
 
     Raises
     ------
@@ -73,12 +73,12 @@ def open_catalog(root: StoreRoot | Path | str) -> Iterator[duckdb.DuckDBPyConnec
                 raise
             raise StoreError(
                 f"The catalog {root.uri(CATALOG)}, or a results file that it names, cannot be read: {error}",
-                hint="Make the catalog anew with: nightquant store compact",
+                hint="Build the catalog again with: nightquant store compact",
             ) from error
 
 
 def run_query(root: StoreRoot | Path | str, sql: str) -> pa.Table:
-    """Run SQL that reads, over tables and views; give the last statement's rows.
+    """Run SQL that reads, over tables and views; return the last statement's rows.
 
     Raises
     ------
@@ -104,7 +104,7 @@ def run_query(root: StoreRoot | Path | str, sql: str) -> pa.Table:
 
 
 def described() -> list[Described]:
-    """Tables and views with what they hold and an example each."""
+    """Describe the tables and views, with an example each."""
     tables = [
         Described(table.name, "table", table.meaning, f"select * from {table.name} limit 5")
         for table in TABLES.values()
@@ -112,36 +112,35 @@ def described() -> list[Described]:
     views = []
     for name, sql in view_files().items():
         comments = [line.removeprefix("--").strip() for line in sql.splitlines() if line.startswith("--")]
-        example = next(line.removeprefix("example: ") for line in comments if line.startswith("example: "))
-        meaning = " ".join(comments[: comments.index(f"example: {example}")])
-        views.append(Described(Path(name).stem.partition("_")[2], "view", meaning, example))
+        meaning, _, rest = "\n".join(comments).partition("\nexample: ")
+        example, _, _ = rest.partition("\n")
+        views.append(Described(Path(name).stem.partition("_")[2], "view", meaning.replace("\n", " "), example))
     return tables + views
 
 
 def _catalog_file(root: StoreRoot, scratch: Path) -> Path:
-    if root.local is not None and root.exists(CATALOG):
-        return root.local / CATALOG
-    path = scratch / CATALOG
+    path = (root.local or scratch) / CATALOG
     if root.exists(CATALOG):
-        root.download(CATALOG, path)
+        if root.local is None:
+            root.download(CATALOG, path)
         return path
     if not root.list("results"):
         raise StoreError(
             f"The store {root.url} holds no results.",
             hint="Run a night first (nightquant nightly), or name another store with --store.",
         )
-    build(root, path)
-    return path
+    build(root, scratch / CATALOG)
+    return scratch / CATALOG
 
 
 def _attach(connection: duckdb.DuckDBPyConnection, path: Path) -> str | None:
-    """Attach a catalog; give the root whose files its views name, None where they name none, "" where it is unknown."""
+    """Attach a catalog; return the root whose files its views name: None if they name none, "" if it is unknown."""
     connection.execute(f"attach '{quoted(str(path))}' as results (read_only)")
     connection.execute("use results")
     if not connection.execute("from duckdb_tables() where table_name = 'catalog_root'").fetchall():
         return ""  # an older version made it
-    found = connection.execute("select url from catalog_root").fetchall()
-    return str(found[0][0]) if found else None
+    found = connection.execute("select url from catalog_root").fetchone()
+    return str(found[0]) if found else None
 
 
 def _is_at(root: StoreRoot, place: str) -> bool:
@@ -152,15 +151,14 @@ def _is_at(root: StoreRoot, place: str) -> bool:
 
 
 def _is_damage(error: duckdb.Error) -> bool:
-    # A wrong checksum comes as the base class itself, and what is cut off as an input-output error.
+    # A wrong checksum is reported as the base class itself, a truncated file as an input-output error.
     return isinstance(error, duckdb.IOException) or str(error).startswith("Corrupt database file")
 
 
 def _restrict(connection: duckdb.DuckDBPyConnection, root: StoreRoot, place: str | None) -> None:
-    """Take everything from the connection but the catalog, and the files at `place` where its views name any."""
+    """Take everything from the connection but the catalog, and the files at `place` if its views name any."""
     if place is not None:
-        filesystem = root.duckdb_filesystem()
-        if filesystem is not None:
+        if filesystem := root.duckdb_filesystem():
             connection.register_filesystem(filesystem)
         connection.execute("set allowed_directories = [$folder]", {"folder": f"{place}/results/"})
     connection.execute("set enable_external_access = false")
@@ -190,8 +188,8 @@ def _without(sql: str, *kinds: duckdb.token_type) -> str:
 
 
 def _check_is_pivot(connection: duckdb.DuckDBPyConnection, statement: duckdb.Statement) -> None:
-    # DuckDB makes several statements of one with PIVOT in it, whether that reads or writes. Inside EXISTS the grammar
-    # takes nothing but reading.
+    # DuckDB turns one statement with PIVOT in it into several, whether it reads or writes. Inside EXISTS its grammar
+    # accepts nothing but reading.
     query = _without(statement.query, duckdb.token_type.comment).rstrip("; \n\t")
     try:
         connection.extract_statements(f"select exists (\n{query}\n)")

@@ -1,8 +1,9 @@
-"""Regressions of a night: the ``regressions_on`` macro's rows as values."""
+"""Regressions of a night: the rows of the ``regressions_on`` macro as data classes."""
 
 from __future__ import annotations
 
 import datetime as dt
+from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal
@@ -21,7 +22,7 @@ class Regression:
 
     ``tonight`` with its interval and ``reference`` (the median of ``nights`` valid nights before the last two) are in
     the unit of ``metric``: speedup, size_bytes, quality_difference or quality. ``change`` is tonight ÷ reference - 1;
-    None where the reference is 0, and like the numbers None for a candidate that appeared or vanished.
+    None if the reference is 0. All of these are None for a candidate that appeared or vanished.
     """
 
     workload: str
@@ -60,14 +61,8 @@ def find_regressions(
     StoreError
         The store holds no results.
     """
-    if isinstance(source, duckdb.DuckDBPyConnection):
-        return _find(source, night)
-    with open_catalog(source) as connection:
-        return _find(connection, night)
-
-
-def _find(connection: duckdb.DuckDBPyConnection, night: dt.date | None) -> list[Regression]:
+    columns = ", ".join(field.name for field in fields(Regression))
     asked = "null::date" if night is None else f"date '{night.isoformat()}'"
-    columns = [field.name for field in fields(Regression)]
-    rows = connection.execute(f"select {', '.join(columns)} from regressions_on({asked})").fetchall()
+    with nullcontext(source) if isinstance(source, duckdb.DuckDBPyConnection) else open_catalog(source) as connection:
+        rows = connection.execute(f"select {columns} from regressions_on({asked})").fetchall()
     return [Regression(*row) for row in rows]

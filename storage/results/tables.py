@@ -1,29 +1,38 @@
 """The tables' columns: names, types, units and meaning, in one place.
 
-Schemas, validation, the catalog and ``docs/results.md`` are all made from these lists. A column may be added at the end
-of a table (older files then read as NULL); removing or retyping one breaks what people have saved, and a test refuses
-it.
+Schemas, validation, the catalog and ``docs/results.md`` are all generated from these lists. A column may be added at
+the end of a table (older files then read as NULL); removing or retyping one breaks what people have saved, and a test
+refuses it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import get_args
 
 import pyarrow as pa
+
+from storage.results import PROFILES, Decision, RunStatus, Setting, Status, Verdict
 
 SCHEMA_VERSION = 1
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column; ``unit`` is "" for text, flags and plain ratios without a name."""
+    """A column; ``unit`` is "" for text, flags and plain ratios without a name, ``choices`` () if any value will do."""
 
     name: str
     type: pa.DataType
     meaning: str
     unit: str = ""
     nullable: bool = True
+    choices: tuple[str, ...] = ()
+
+    @property
+    def description(self) -> str:
+        """The meaning, with the values that the column may have."""
+        return f"{self.meaning}: {', '.join(self.choices)}" if self.choices else self.meaning
 
 
 @dataclass(frozen=True)
@@ -40,7 +49,7 @@ class Table:
     def schema(self) -> pa.Schema:
         """The pyarrow schema, with unit and meaning in each field's metadata and the version in the file's."""
         fields = [
-            pa.field(column.name, column.type, column.nullable, {"unit": column.unit, "meaning": column.meaning})
+            pa.field(column.name, column.type, column.nullable, {"unit": column.unit, "meaning": column.description})
             for column in self.columns
         ]
         return pa.schema(fields, metadata={"nightquant.table": self.name, "nightquant.schema": str(SCHEMA_VERSION)})
@@ -50,15 +59,18 @@ TEXT, FLAG, INT, REAL = pa.string(), pa.bool_(), pa.int64(), pa.float64()
 DATE, TIME = pa.date32(), pa.timestamp("us", tz="UTC")
 
 
-def _required(name: str, type_: pa.DataType, meaning: str, unit: str = "") -> Column:
-    return Column(name, type_, meaning, unit, nullable=False)
+def _required(name: str, type_: pa.DataType, meaning: str, unit: str = "", choices: tuple[str, ...] = ()) -> Column:
+    return Column(name, type_, meaning, unit, nullable=False, choices=choices)
 
 
 _RUN_ID = _required("run_id", TEXT, "the nightly run that the row belongs to")
 _NIGHT = _required("night", DATE, "the date that the run counts for")
 _WORKLOAD = _required("workload", TEXT, "name of the workload")
 _RECIPE = _required("recipe", TEXT, "name of the recipe")
-_RUNTIME = _required("runtime", TEXT, "how the model was executed: eager or torchscript")
+_RUNTIME = _required("runtime", TEXT, "the runtime that executed the model")
+_PROFILE = _required("profile", TEXT, "length of the benchmarks", choices=PROFILES)
+_FINGERPRINT = Column("fingerprint", TEXT, "SHA-256 of what is constant about the host and its libraries")
+_ARTIFACT_DIGEST = Column("artifact_digest", TEXT, "the candidate in the artifact store")
 
 RUNS = Table(
     name="runs",
@@ -68,14 +80,14 @@ RUNS = Table(
     columns=(
         _RUN_ID,
         _NIGHT,
-        _required("started_at", TIME, "when the flow began", "UTC"),
+        _required("started_at", TIME, "when the flow started", "UTC"),
         _required("finished_at", TIME, "when the rows were written", "UTC"),
-        _required("status", TEXT, "completed, or failed where some work failed, or cancelled"),
-        _required("profile", TEXT, "quick, standard or full"),
+        _required("status", TEXT, "outcome; failed if any of the work failed", choices=get_args(RunStatus)),
+        _PROFILE,
         _required("workloads", INT, "workloads asked for", "workloads"),
         _required("candidates_ok", INT, "candidates measured", "candidates"),
         _required("candidates_failed", INT, "candidates that failed", "candidates"),
-        Column("fingerprint", TEXT, "SHA-256 of what is constant about the host and its libraries"),
+        _FINGERPRINT,
         Column("host", TEXT, "host name"),
         Column("cpu", TEXT, "processor model"),
         Column("evidence", TEXT, "the machine's state before and after each benchmark, as JSON"),
@@ -97,26 +109,31 @@ MEASUREMENTS = Table(
         _WORKLOAD,
         _RECIPE,
         _RUNTIME,
-        _required("setting", TEXT, "primary, throughput (a further batch size or thread count) or a/a"),
-        _required("attempt", INT, "1, or 2 for the one rerun after an inconclusive benchmark", "attempts"),
+        _required(
+            "setting",
+            TEXT,
+            "the primary setting, another batch size or thread count, or the baseline against itself",
+            choices=get_args(Setting),
+        ),
+        _required("attempt", INT, "1, or 2 for the only rerun after an inconclusive benchmark", "attempts"),
         _required("threads", INT, "intra-op threads", "threads"),
         _required("batch_size", INT, "samples in a call", "samples"),
-        _required("status", TEXT, "ok or failed"),
+        _required("status", TEXT, "outcome of the candidate", choices=get_args(Status)),
         Column("stage", TEXT, "the stage that failed, or NULL"),
         Column("error", TEXT, "why the candidate failed, or NULL"),
-        _required("measured_at", TIME, "when the row was made", "UTC"),
-        _required("profile", TEXT, "quick, standard or full"),
-        Column("purpose", TEXT, "language-model, sequence or image-classification"),
-        Column("method", TEXT, "none, dynamic, static or qat"),
-        Column("engine", TEXT, "quantized engine: x86, fbgemm, onednn or qnnpack"),
-        Column("flow", TEXT, "quantization flow that was taken: eager or fx, or NULL"),
+        _required("measured_at", TIME, "when the row was created", "UTC"),
+        _PROFILE,
+        Column("purpose", TEXT, "kind of work: the workload's domain"),
+        Column("method", TEXT, "quantization method; none for a float model"),
+        Column("engine", TEXT, "quantized engine, or NULL"),
+        Column("flow", TEXT, "graph mode of the quantization: eager or fx, or NULL"),
         Column("baseline", TEXT, "the candidate compared to, as recipe/runtime"),
         Column("is_baseline", FLAG, "whether the row is the baseline itself"),
-        Column("fingerprint", TEXT, "SHA-256 of what is constant about the host and its libraries"),
+        _FINGERPRINT,
         Column("size_bytes", INT, "serialized state", "bytes"),
         Column("baseline_size_bytes", INT, "serialized state of the baseline", "bytes"),
         Column("size_ratio", REAL, "baseline size / candidate size; above 1 is smaller", "ratio"),
-        Column("quality_metric", TEXT, "what quality is: loss, top1, difference_percent"),
+        Column("quality_metric", TEXT, "name of the quality metric"),
         Column("quality", REAL, "the candidate's quality", "quality_metric"),
         Column("baseline_quality", REAL, "the baseline's quality", "quality_metric"),
         Column("quality_difference", REAL, "quality - baseline quality", "quality_metric"),
@@ -126,7 +143,7 @@ MEASUREMENTS = Table(
         Column("agreement", REAL, "share of samples on which candidate and baseline predict the same", "share"),
         Column("evaluation_mode", TEXT, "how quality was computed: exact, segments or plain"),
         Column("evaluation_samples", INT, "samples (tokens for text) evaluated", "samples"),
-        Column("metrics", pa.map_(TEXT, REAL), "every number that the evaluation gave, by name"),
+        Column("metrics", pa.map_(TEXT, REAL), "every number that the evaluation computed, by name"),
         Column("latency_s", REAL, "median seconds of one call", "seconds"),
         Column("latency_q25_s", REAL, "lower quartile over blocks", "seconds"),
         Column("latency_q75_s", REAL, "upper quartile over blocks", "seconds"),
@@ -143,14 +160,19 @@ MEASUREMENTS = Table(
         Column("first_call_s", REAL, "median seconds of the first call in a fresh process", "seconds"),
         Column("rss_loaded_bytes", INT, "resident memory above the process before loading, once loaded", "bytes"),
         Column("peak_rss_bytes", INT, "peak resident memory above the process before loading", "bytes"),
-        Column("verdict", TEXT, "valid, inconclusive (the A/A check failed) or not-measured"),
+        Column(
+            "verdict",
+            TEXT,
+            "whether the benchmark counts; inconclusive if the A/A check failed",
+            choices=get_args(Verdict),
+        ),
         Column("aa_ratio", REAL, "the baseline against a copy of itself", "ratio"),
         Column("aa_low", REAL, "lower end of its 95% interval", "ratio"),
         Column("aa_high", REAL, "upper end of its 95% interval", "ratio"),
-        Column("coverage", REAL, "share of the parameters that lie in quantized modules", "share"),
+        Column("coverage", REAL, "share of the parameters that are in quantized modules", "share"),
         Column("modules_quantized", INT, "leaf modules quantized", "modules"),
         Column("modules_total", INT, "leaf modules with parameters", "modules"),
-        Column("artifact_digest", TEXT, "the quantized model in the artifact store"),
+        _ARTIFACT_DIGEST,
         Column("checkpoint_digest", TEXT, "the float weights in the artifact store"),
         Column("data_digest", TEXT, "the data set in the artifact store"),
         Column("calibration_digest", TEXT, "SHA-256 of the list of calibration samples"),
@@ -192,13 +214,18 @@ PROMOTIONS = Table(
         _WORKLOAD,
         _RECIPE,
         _RUNTIME,
-        _required("decision", TEXT, "promote, pass (good, but another was better), hold or reject"),
+        _required(
+            "decision",
+            TEXT,
+            "the gate's decision; pass if it is good, but another is better",
+            choices=get_args(Decision),
+        ),
         _required("decided_at", TIME, "when the gate was evaluated", "UTC"),
         _required("objective", TEXT, "what the best passing candidate was chosen by"),
         _required("rules", TEXT, "each rule's name, bound, the number it saw and its outcome, as JSON"),
         _required("reason", TEXT, "the decision in one line"),
         Column("bundle_version", TEXT, "version of the bundle that was handed over, or NULL"),
-        Column("artifact_digest", TEXT, "the quantized model in the artifact store"),
+        _ARTIFACT_DIGEST,
     ),
 )
 

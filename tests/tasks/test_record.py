@@ -4,7 +4,7 @@ import pytest
 
 from flows.request import BUILT_IN
 from storage.results.tables import LAYERS, MEASUREMENTS
-from storage.results.validate import validated
+from storage.results.writer import validated
 from tasks.record import CandidateResult, Failure, RunInfo, WorkloadResult, layer_rows, measurement_rows
 from tasks.refs import ArtifactRef, CandidateRef, CheckpointRef, DatasetRef, ModuleCoverage
 from tasks.results import BenchmarkResult, Comparison, Evaluation, LayerSensitivity, Timing

@@ -69,7 +69,7 @@ def test_a_first_night_has_nothing_to_be_compared_to(tmp_path: Path) -> None:
     assert kinds(tmp_path) == []
 
 
-def test_nights_alike_raise_nothing(tmp_path: Path) -> None:
+def test_similar_nights_raise_nothing(tmp_path: Path) -> None:
     nights(tmp_path, 14)
     assert kinds(tmp_path) == []
 

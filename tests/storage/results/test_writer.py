@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from storage.errors import StoreError
 from storage.results.tables import MEASUREMENTS, TABLES
-from storage.results.validate import validated
-from storage.results.writer import ResultsStore
+from storage.results.writer import ResultsStore, validated
 from tests.storage.results.rows import at, baseline, measurement, promotion, run_row
 
 NIGHT = dt.date(2026, 3, 1)
@@ -42,7 +41,7 @@ def test_text_is_dictionary_encoded_and_floats_are_split(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("month", [3, 4])
-def test_a_retried_run_gives_the_file_that_exists_already(tmp_path: Path, month: int) -> None:
+def test_a_retried_run_returns_the_existing_file(tmp_path: Path, month: int) -> None:
     store = ResultsStore(tmp_path)
     first = store.append("measurements", [measurement("r1", NIGHT)], "r1", at(NIGHT))
     again = store.append("measurements", [measurement("r1", NIGHT, speedup=9.0)], "r1", at(dt.date(2026, month, 9)))
