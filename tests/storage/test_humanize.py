@@ -1,0 +1,36 @@
+from __future__ import annotations
+
+import datetime as dt
+
+import pytest
+
+from storage import humanize
+
+
+@pytest.mark.parametrize(
+    ("shown", "expected"),
+    [
+        (humanize.size(999), "999 B"),
+        (humanize.size(10_141_653), "10.1 MB"),
+        (humanize.size(2.5e9), "2.5 GB"),
+        (humanize.duration(1.5), "1.5 s"),
+        (humanize.duration(0.00123), "1.23 ms"),
+        (humanize.duration(45e-6), "45 µs"),
+        (humanize.duration(7e-9), "7 ns"),
+        (humanize.ratio(1.7), "1.70×"),
+        (humanize.ratio(1.7, 1.65, 1.76), "1.70× (1.65 to 1.76)"),
+        (humanize.number(0.123456), "0.1235"),
+        (humanize.number(0.05, "+.1%"), "+5.0%"),
+        (humanize.time(dt.datetime(2026, 3, 1, 4, tzinfo=dt.timezone(dt.timedelta(hours=1)))), "2026-03-01 03:00 UTC"),
+        (humanize.metric(2048, "size_bytes"), "2.05 kB"),
+        (humanize.metric(2, "speedup"), "2.00×"),
+        (humanize.metric(2, "quality"), "2"),
+    ],
+)
+def test_numbers_are_short_and_have_their_unit(shown: str, expected: str) -> None:
+    assert shown == expected
+
+
+def test_what_is_missing_is_a_dash() -> None:
+    for show in (humanize.size, humanize.duration, humanize.ratio, humanize.number, humanize.time):
+        assert show(None) == "–"
