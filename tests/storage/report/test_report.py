@@ -98,7 +98,7 @@ def test_it_is_accessible(page: Path) -> None:
     assert targets <= set(identifiers)
 
 
-def test_the_same_night_gives_the_same_file(store: Path, page: Path, tmp_path: Path) -> None:
+def test_the_same_night_yields_the_same_file(store: Path, page: Path, tmp_path: Path) -> None:
     write_report(store, FIRST + dt.timedelta(days=13), tmp_path / "again.html")
     assert (tmp_path / "again.html").read_bytes() == page.read_bytes()
 
@@ -121,7 +121,7 @@ def test_a_night_without_results_says_which_there_are(store: Path, tmp_path: Pat
         write_report(store, dt.date(2020, 1, 1), tmp_path / "r.html")
 
 
-def test_a_place_that_cannot_be_written_is_said(store: Path, tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_written_is_reported(store: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="cannot be written"):
         write_report(store, None, tmp_path)
 
