@@ -105,8 +105,8 @@ def check_repeatable(aa: Ratio) -> Check:
     if verdict_of(aa) == "valid":
         return Check("A/A", "ok", found)
     advice = (
-        f"The interval must hold 1 and stay within ±{WIDEST:.0%}: stop what else runs here, pin the frequency, "
-        "or take a machine (or processors) of one's own; then run this again."
+        f"The interval must hold 1 and stay within ±{WIDEST:.0%}: stop other programs, pin the frequency, "
+        "or use a dedicated machine (or processors); then run this again."
     )
     return Check("A/A", "problem", found, advice)
 
@@ -119,18 +119,18 @@ def check_busy(evidence: Evidence) -> Check:
     if pressure:
         found += f", tasks waited for a processor in {pressure.some_avg10:.0f}% of the last 10 s"
     if share > BUSY_LOAD or (pressure and pressure.some_avg10 > BUSY_PRESSURE):
-        return Check("other work", "note", found, "Something else runs here: stop it, or expect wide intervals.")
+        return Check("other work", "note", found, "Something else is running: stop it, or expect wide intervals.")
     return Check("other work", "ok", found)
 
 
 def check_steal(before: Evidence, after: Evidence) -> Check:
-    """Whether the hypervisor gave our processors to others meanwhile."""
+    """Whether the hypervisor ran others on our processors meanwhile."""
     if before.steal_s is None or after.steal_s is None:
         return Check("steal time", "ok", "not reported by this system")
     share = (after.steal_s - before.steal_s) / max(1e-9, after.at_s - before.at_s) / after.machine.processors
     found = f"{share:.1%} of the processors' time went to other machines on this host"
     if share > STOLEN_SHARE:
-        return Check("steal time", "note", found, "Take a machine with processors of its own.")
+        return Check("steal time", "note", found, "Use a machine with dedicated processors.")
     return Check("steal time", "ok", found)
 
 
@@ -145,12 +145,12 @@ def check_governor(evidence: Evidence) -> Check:
 def check_store(store: str) -> Check:
     """Whether the store can be written and has room."""
     if "://" in store:
-        return Check("store", "ok", f"{store}: remote; `nightquant store check` looks into it")
+        return Check("store", "ok", f"{store}: remote; `nightquant store check` checks it")
     place = Path(store).absolute()
     while not place.exists():
         place = place.parent
     if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
-        return Check("store", "problem", f"{store} cannot be written", "Mend the permissions or pass another --store.")
+        return Check("store", "problem", f"{store} cannot be written", "Fix the permissions or pass another --store.")
     free = shutil.disk_usage(place).free
     found = f"{store}: writable, {free / _GIB:.1f} GiB free"
     if free < NEEDED_BYTES:
@@ -161,7 +161,7 @@ def check_store(store: str) -> Check:
 
 
 def check_pin(distribution: str) -> Check:
-    """Whether an installed version is one that works."""
+    """Whether the installed version is one that works."""
     found = installed_version(distribution)
     if found is not None and SpecifierSet(PINS[distribution]).contains(found):
         return Check(distribution, "ok", f"{found}, wanted {PINS[distribution]}")

@@ -152,7 +152,7 @@ def installed_version(distribution: str) -> str | None:
 
 
 def _pressure(resource: str) -> Pressure | None:
-    """Linux's pressure stall information; None where the kernel does not give it."""
+    """Linux's pressure stall information; None where the kernel has none."""
     text = _read(f"/proc/pressure/{resource}")
     if not text:
         return None

@@ -11,7 +11,7 @@ from itertools import repeat
 
 Call = Callable[[], object]
 
-# Blocks are made a little longer than asked for: the speed at which they were planned may have been a slow moment's.
+# Blocks are planned a little longer than required: the calls that they are planned by may have run at a slow moment.
 _MARGIN = 1.1
 _MAX_CALLS = 10_000_000
 
@@ -46,7 +46,7 @@ def time_single_calls(call: Call, most: int, budget_s: float) -> list[float]:
 
 
 def warm_up(call: Call, least_calls: int, least_s: float) -> float:
-    """Call until both minima are reached; give the mean seconds of these calls."""
+    """Call until both minima are reached; return the mean seconds of these calls."""
     began = time.perf_counter()
     calls = 0
     while (elapsed := time.perf_counter() - began) < least_s or calls < max(1, least_calls):

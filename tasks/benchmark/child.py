@@ -25,6 +25,7 @@ import tasks
 from storage.errors import MeasurementError
 
 if TYPE_CHECKING:
+    from tasks.benchmark.messages import ChildSpec
     from tasks.refs import Frozen
 
 Report = TypeVar("Report", bound="Frozen")
@@ -44,7 +45,7 @@ class Limit:
         return None if self.seconds is None else max(0.0, self.made_at + self.seconds - time.monotonic())
 
 
-def run_child(module: str, spec: Frozen, report: type[Report], threads: int, limit: Limit) -> Report:
+def run_child(module: str, spec: ChildSpec, report: type[Report], limit: Limit) -> Report:
     """Run ``run(SPEC)`` of `module` in a process of its own: from the spec as JSON to a report.
 
     This process sleeps in the kernel until the child ends. The child never outlives it: an exception here kills the
@@ -59,7 +60,7 @@ def run_child(module: str, spec: Frozen, report: type[Report], threads: int, lim
     with TemporaryDirectory(prefix="nightquant-") as name:
         folder = Path(name)
         (folder / "spec.json").write_text(spec.model_dump_json(), encoding="utf-8")
-        code = _run(module, folder, threads, limit)
+        code = _run(module, folder, spec.threads, limit)
         out = folder / "out.json"
         if code != 0 or not out.is_file():
             raise MeasurementError(_how_it_ended(module, code, (folder / "log").read_text(errors="replace")))

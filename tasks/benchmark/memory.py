@@ -19,13 +19,15 @@ import psutil
 import torch
 
 from tasks.benchmark.loading import loader_named
-from tasks.benchmark.messages import Memory, MemoryReport, MemorySpec, Subject
+from tasks.benchmark.messages import ChildSpec, Memory, MemoryReport, Subject
 from tasks.machine import available_cores
+
+_CALLS = 3
 
 
 def run(spec_json: str) -> MemoryReport:
-    """Do what a `MemorySpec` says; the traceback of a subject that fails goes to standard error."""
-    spec = MemorySpec.model_validate_json(spec_json)
+    """Measure each subject of a `ChildSpec` alone; the traceback of one that fails goes to standard error."""
+    spec = ChildSpec.model_validate_json(spec_json)
     torch.set_num_threads(spec.threads)
     for module in spec.modules:
         importlib.import_module(module)
@@ -43,7 +45,7 @@ def run(spec_json: str) -> MemoryReport:
     )
 
 
-def _start(subject: Subject, spec: MemorySpec) -> tuple[ForkProcess, Connection]:
+def _start(subject: Subject, spec: ChildSpec) -> tuple[ForkProcess, Connection]:
     context = get_context("fork")
     reader, writer = context.Pipe(duplex=False)
     child = context.Process(target=_measure_and_send, args=(subject, spec, writer))
@@ -63,7 +65,7 @@ def _answer(child: ForkProcess, reader: Connection) -> Memory | str:
     return answer
 
 
-def _measure_and_send(subject: Subject, spec: MemorySpec, writer: Connection) -> None:
+def _measure_and_send(subject: Subject, spec: ChildSpec, writer: Connection) -> None:
     try:
         writer.send(_measure(subject, spec))
     except Exception as error:
@@ -71,13 +73,13 @@ def _measure_and_send(subject: Subject, spec: MemorySpec, writer: Connection) ->
         raise
 
 
-def _measure(subject: Subject, spec: MemorySpec) -> Memory:
+def _measure(subject: Subject, spec: ChildSpec) -> Memory:
     before = psutil.Process().memory_info().rss
     with torch.inference_mode():
         loaded = loader_named(spec.loader)(subject)
         after = psutil.Process().memory_info().rss
         with loaded.scope():
-            for _ in range(spec.calls):
+            for _ in range(_CALLS):
                 loaded.call()
     return Memory(rss_loaded_bytes=max(0, after - before), peak_rss_bytes=max(0, _peak_bytes() - before))
 

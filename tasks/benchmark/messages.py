@@ -63,21 +63,25 @@ class Subject(Frozen):
     golden: str = ""
 
 
-class LaunchSpec(Frozen):
-    """One launch.
+class ChildSpec(Frozen):
+    """What a child process measures.
 
-    ``loader`` names a function ``module:function`` from a `Subject` to a `tasks.benchmark.loading.Loaded`; ``calls``
-    holds the calls per block that the first launch froze, ``modules`` what it imported; ``spawned_at`` is the parent's
-    monotonic clock.
+    ``loader`` names a function ``module:function`` from a `Subject` to a `tasks.benchmark.loading.Loaded`; ``modules``
+    are imported before.
     """
 
     subjects: tuple[Subject, ...]
     loader: str
-    profile: Profile
     threads: int
+    modules: tuple[str, ...] = ()
+
+
+class LaunchSpec(ChildSpec):
+    """One launch: ``calls`` are those per block, which the first launch froze; ``spawned_at`` the monotonic clock."""
+
+    profile: Profile
     seed: int
     calls: dict[str, int] = Field(default={})
-    modules: tuple[str, ...] = ()
     spawned_at: float
 
 
@@ -110,16 +114,6 @@ class LaunchReport(Frozen):
     voluntary_switches: int
     involuntary_switches: int
     modules: tuple[str, ...]
-
-
-class MemorySpec(Frozen):
-    """Subjects whose memory to measure, each alone, after importing ``modules``."""
-
-    subjects: tuple[Subject, ...]
-    loader: str
-    threads: int
-    modules: tuple[str, ...] = ()
-    calls: int = 3
 
 
 class Memory(Frozen):

@@ -12,10 +12,10 @@ from storage.errors import MeasurementError
 from tasks.benchmark.child import Limit, run_child
 from tasks.benchmark.messages import (
     COPY_SUFFIX,
+    ChildSpec,
     LaunchReport,
     LaunchSpec,
     MemoryReport,
-    MemorySpec,
     Profile,
     Subject,
     SubjectReport,
@@ -105,7 +105,7 @@ class Session:
                 modules=launches[0].modules if launches else (),
                 spawned_at=time.monotonic(),
             )
-            report = run_child("tasks.benchmark.launch", spec, LaunchReport, self.threads, self.limit)
+            report = run_child("tasks.benchmark.launch", spec, LaunchReport, self.limit)
             refused |= {name: f"launch {number + 1}: {reason}" for name, reason in report.refused.items()}
             for name in (self.baseline, self.baseline + COPY_SUFFIX):
                 if name in refused:
@@ -124,8 +124,8 @@ class Session:
         MeasurementError
             The memory process died or went beyond the limit.
         """
-        spec = MemorySpec(subjects=tuple(subjects), loader=self.loader, threads=self.threads, modules=modules)
-        return run_child("tasks.benchmark.memory", spec, MemoryReport, self.threads, self.limit)
+        spec = ChildSpec(subjects=tuple(subjects), loader=self.loader, threads=self.threads, modules=modules)
+        return run_child("tasks.benchmark.memory", spec, MemoryReport, self.limit)
 
     def _copy(self, subjects: Sequence[Subject]) -> Subject:
         for subject in subjects:

@@ -31,7 +31,7 @@ from tasks.workload.workload import Benchmark, Workload
 
 
 class BenchmarkCandidate(Frozen):
-    """A candidate to time, and the golden outputs that it must still give."""
+    """A candidate to time, and the golden outputs that it must still compute."""
 
     candidate: CandidateRef
     outputs: ArtifactRef
@@ -100,7 +100,7 @@ def benchmark(
     ------
     MeasurementError
         The baseline is missing or wrong, a child process died, or `limit_s` was reached, all in the primary setting;
-        what goes wrong in a further one is told in ``refused``.
+        what goes wrong in a further one is reported in ``refused``.
     """
     workload, settings = job.workload, job.workload.benchmark
     subjects = [candidate.subject(workspace) for candidate in candidates]
@@ -137,7 +137,7 @@ def benchmark(
         aa_high=aa.high,
         fingerprint=fingerprint(),
         timings=tuple(timings),
-        refused=measured.refused | _told("memory", memory.refused) | refused,
+        refused=measured.refused | _labelled("memory", memory.refused) | refused,
         evidence_before=before.model_dump_json(),
         evidence_after=after.model_dump_json(),
         wall_s=wall_s,
@@ -146,7 +146,7 @@ def benchmark(
 
 
 def further_settings(benchmark: Benchmark) -> list[Setting]:
-    """Every asked-for batch size with every asked-for thread count, without the setting that is timed anyway."""
+    """Every requested batch size with every requested thread count, except the setting that is timed anyway."""
     primary = Setting(benchmark.threads, benchmark.batch_size)
     batch_sizes = benchmark.batch_sizes or (benchmark.batch_size,)
     thread_counts = benchmark.thread_counts or (benchmark.threads,)
@@ -184,19 +184,19 @@ def _measure_further(
                 measured = replace(session, threads=setting.threads).measure(there, with_copy=False)
         except (MeasurementError, InputError) as error:
             # What was timed so far is right without it, and the primary setting is what decides.
-            refused |= _told(setting, {"every candidate": str(error)})
+            refused |= _labelled(setting, {"every candidate": str(error)})
         else:
             found[setting] = measured
-            refused |= _told(setting, measured.refused)
+            refused |= _labelled(setting, measured.refused)
     return found, refused
 
 
-def _told(where: object, refused: dict[str, str]) -> dict[str, str]:
+def _labelled(where: object, refused: dict[str, str]) -> dict[str, str]:
     return {f"{name} ({where})": reason for name, reason in refused.items()}
 
 
 def _timings(measured: Measured, batch_size: int, setting: SettingName, memory: dict[str, Memory]) -> Iterator[Timing]:
-    """One row for each subject; the baseline's copy gives the row with the setting ``a/a``."""
+    """One row for each subject; that of the baseline's copy has the setting ``a/a``."""
     for name in measured.names():
         reports, blocks, ratio = measured.of(name), measured.block_s(name), measured.ratio(name)
         lower, median, upper = np.quantile(blocks, [0.25, 0.5, 0.75])

@@ -14,7 +14,7 @@ import pytest
 
 from storage.errors import MeasurementError
 from tasks.benchmark.child import Limit, run_child
-from tasks.benchmark.messages import Subject
+from tasks.benchmark.messages import ChildSpec
 from tasks.benchmark.protocol import Session
 from tests.tasks.benchmark.entry import Collector
 from tests.tasks.benchmark.planted import LOADER, TINY, plan
@@ -76,7 +76,8 @@ def test_modules_of_the_working_folder_are_not_taken_for_ours(tmp_path: Path, mo
     for name in ("tasks.py", "storage.py"):
         (tmp_path / name).write_text("raise RuntimeError('this is not nightquant')\n", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    state = run_child("tests.tasks.benchmark.entry", Subject(name="any"), Collector, 1, Limit())
+    spec = ChildSpec(subjects=(), loader=LOADER, threads=1)
+    state = run_child("tests.tasks.benchmark.entry", spec, Collector, Limit())
     assert state.running
 
 

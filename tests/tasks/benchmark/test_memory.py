@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from tasks.benchmark.messages import MemoryReport, MemorySpec
+from tasks.benchmark.messages import ChildSpec, MemoryReport
 from tests.tasks.benchmark.planted import LOADER, plan
 
 MIB = 1 << 20
@@ -18,7 +18,7 @@ MIB = 1 << 20
 def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[MemoryReport, str]:
     """The report on four subjects, and what the process wrote to its log."""
     folder = tmp_path_factory.mktemp("memory")
-    spec = MemorySpec(
+    spec = ChildSpec(
         subjects=(
             plan(folder, "small/eager", work=1),
             plan(folder, "large/eager", work=1, mebibytes=200),
