@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from flows.server import prefect_api
+from flows.execution.server import prefect_api
 
 LIMIT_S = 0.100
 WARM_UP = 5
@@ -34,7 +34,7 @@ class Overhead:
 def measure(tasks: int) -> Overhead:
     """Run `tasks` trivial tasks as a night runs its own: submitted to threads, waited for one by one.
 
-    Needs a Prefect API (see `flows.server.prefect_api`) that a child of this process serves.
+    Needs a Prefect API (see `flows.execution.server.prefect_api`) that a child of this process serves.
     """
     from prefect import flow, task
     from prefect.cache_policies import NO_CACHE
@@ -69,8 +69,9 @@ def measure(tasks: int) -> Overhead:
 
 
 def _server_cpu_s() -> float:
-    children = [one for one in psutil.Process(os.getpid()).children() if "flows.server_process" in one.cmdline()]
-    return sum(one.cpu_times().user + one.cpu_times().system for one in children)
+    children = psutil.Process(os.getpid()).children()
+    servers = [child.cpu_times() for child in children if "flows.execution.server_process" in child.cmdline()]
+    return sum(times.user + times.system for times in servers)
 
 
 def _drain() -> None:

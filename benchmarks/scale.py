@@ -19,7 +19,9 @@ from pathlib import Path
 
 from benchmarks import overhead
 from benchmarks.scale_model import Costs, Outcome, Setting, simulate
-from flows.server import prefect_api
+from flows.console import Reporter
+from flows.execution.server import prefect_api
+from flows.settings import Settings
 from storage.root import StoreRoot
 from tasks.workload import Workload, find_workloads
 
@@ -37,26 +39,26 @@ SETTINGS = (
 
 
 @dataclass
-class Stages:
-    """A reporter that keeps how long each stage took, in seconds."""
+class Stages(Reporter):
+    """Keeps how long each stage took, in seconds."""
 
     times: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     errors: list[str] = field(default_factory=list)
-
-    def started(self, label: str) -> None:
-        """Ignore it."""
-
-    def progressed(self, label: str, done: float, total: float, unit: str) -> None:
-        """Ignore it."""
-
-    def noted(self, text: str) -> None:
-        """Ignore it."""
 
     def finished(self, label: str, seconds: float, error: str = "") -> None:
         """Keep it."""
         self.times[label.rpartition(": ")[2]].append(seconds)
         if error:
             self.errors.append(f"{label}: {error}")
+
+
+class OneThread(Settings):
+    """Settings of workers that compute with one thread each, however many processors there are."""
+
+    @property
+    def threads_per_worker(self) -> int:
+        """One."""
+        return 1
 
 
 @dataclass(frozen=True)
@@ -91,27 +93,26 @@ def generated() -> list[Workload]:
 
 
 def fan_out(count: int, store: str) -> Fanned:
-    """Quantize and evaluate all candidates with `count` workers of one thread each; data and weights exist before."""
+    """Build and evaluate all candidates with `count` workers of one thread each; data and weights exist before."""
     from prefect import flow
     from prefect.task_runners import ThreadPoolTaskRunner
 
     from flows import steps
+    from flows.execution.context import executing
     from flows.fan_out import gather, later, submit
-    from flows.isolation import Workers
-    from flows.site import Site, at_site
 
     reporter, workloads = Stages(), generated()
 
     @flow(persist_result=False, task_runner=ThreadPoolTaskRunner(max_workers=64))
     def night() -> float:
-        with Workers(count, threads=1) as workers, at_site(Site(workers, reporter, 3600.0)):
+        with executing(OneThread(workers=count, stage_timeout_s=3600.0), reporter):
             datasets = [(workload, steps.prepare.submit(workload, store)) for workload in workloads]
             for job in [steps.obtain.submit(workload, later(dataset), store) for workload, dataset in datasets]:
                 job.result()
             reporter.times.clear()
             began = time.perf_counter()
-            for one in [submit(workload, store) for workload in workloads]:
-                gather(one)
+            for futures in [submit(workload, store) for workload in workloads]:
+                gather(futures)
             return time.perf_counter() - began
 
     wall_s = night()
@@ -182,11 +183,10 @@ def simulated_text(outcomes: list[Outcome]) -> list[str]:
         f"| 1,000 candidates on | evaluated after | all after | busy: {' | '.join(names)} | busiest |",
         "| --- | --- | --- |" + " --- |" * (len(names) + 1),
     ]
-    for one in outcomes:
-        busy = " | ".join(f"{100 * one.busy[name]:.0f}%" for name in names)
-        lines.append(
-            f"| {one.setting.name} | {one.evaluated_s:.0f} s | {one.end_s:.0f} s | {busy} | {one.bottleneck} |"
-        )
+    for outcome in outcomes:
+        busy = " | ".join(f"{100 * outcome.busy[name]:.0f}%" for name in names)
+        times = f"{outcome.evaluated_s:.0f} s | {outcome.end_s:.0f} s"
+        lines.append(f"| {outcome.setting.name} | {times} | {busy} | {outcome.bottleneck} |")
     return lines
 
 
@@ -217,7 +217,7 @@ def main() -> None:
     parts = {
         "measured": measured_text(runs, load),
         "costs": costs_text(costs),
-        "simulated": simulated_text([simulate(one, costs) for one in SETTINGS]),
+        "simulated": simulated_text([simulate(setting, costs) for setting in SETTINGS]),
     }
     for lines in parts.values():
         print("\n".join([*lines, ""]))

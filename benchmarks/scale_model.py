@@ -138,15 +138,15 @@ def simulate(setting: Setting, costs: Costs, seed: int = 0) -> Outcome:
         yield store, costs.store_s
         yield server, costs.server_s / 2
 
-    def recipe() -> Process:
-        yield from stage("quantize", workers)
-        yield [stage("evaluate", workers) for _ in range(setting.runtimes)]
+    def candidate() -> Process:
+        yield from stage("build", workers)
+        yield from stage("evaluate", workers)
 
     def workload() -> Process:
         nonlocal evaluated
         yield from stage("prepare data set", workers)
         yield from stage("obtain checkpoint", workers)
-        yield [recipe() for _ in range(setting.recipes)]
+        yield [candidate() for _ in range(setting.recipes * setting.runtimes)]
         yield from stage("compare with the baseline", workers)
         evaluated = max(evaluated, simulation.now)
         if not setting.barrier:
@@ -160,4 +160,4 @@ def simulate(setting: Setting, costs: Costs, seed: int = 0) -> Outcome:
 
     end = simulation.run(night())
     resources = (client, server, store, workers, hosts)
-    return Outcome(setting, evaluated, end, {one.name: one.busy_s / (one.capacity * end) for one in resources})
+    return Outcome(setting, evaluated, end, {each.name: each.busy_s / (each.capacity * end) for each in resources})
