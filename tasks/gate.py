@@ -6,18 +6,17 @@ Pure logic over rows of the ``measurements`` table: a decision can be made again
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import date, datetime
-from typing import Any, Literal
+from typing import Literal
 
 from storage.digest import canonical_json
+from storage.results import Decision, Row, number
 from tasks.refs import Frozen
 from tasks.runtimes import RUNTIMES
 from tasks.workload.workload import Gate, Workload
 
-Row = Mapping[str, Any]
 Outcome = Literal["passed", "held", "failed"]
-Decision = Literal["promote", "pass", "hold", "reject"]
 
 
 class RuleOutcome(Frozen):
@@ -63,20 +62,20 @@ def judge(workload: Workload, rows: Iterable[Row]) -> tuple[GateDecision, ...]:
         Rows with the columns of the ``measurements`` table. Rows of other workloads and settings are passed over, and
         of several attempts at a candidate the last one counts.
     """
-    latest: dict[tuple[str, str], Row] = {}
-    for row in rows:
-        key = (row["recipe"], row["runtime"])
-        primary = row["workload"] == workload.name and row["setting"] == "primary"
-        if primary and (key not in latest or row["attempt"] >= latest[key]["attempt"]):
-            latest[key] = row
-    candidates = [row for key, row in latest.items() if key != workload.baseline()]
-    decided = [_decide(workload.gate, row) for row in candidates]
+    gate, latest = workload.gate, dict[tuple[str, str], Row]()
+    mine = (row for row in rows if row["workload"] == workload.name and row["setting"] == "primary")
+    for row in sorted(mine, key=lambda row: number(row, "attempt") or 0):
+        key = (str(row["recipe"]), str(row["runtime"]))
+        latest[key] = row
+    candidates = [(key, row) for key, row in latest.items() if key != workload.baseline()]
+    decided = [_decide(gate, *key, row) for key, row in candidates]
     passing = [index for index, each in enumerate(decided) if each.decision == "pass" and _hands_over(each.runtime)]
     if passing:
-        order = _ORDERS[workload.gate.objective]
-        best = min(passing, key=lambda index: order(candidates[index]))
+        # Names come last, so that equal candidates are decided between in the same way every night.
+        best = min(passing, key=lambda index: (*_rank(gate, candidates[index][1]), candidates[index][0]))
+        count = f"{len(passing)} passing candidate{'s' if len(passing) > 1 else ''}"
         decided[best] = decided[best].model_copy(
-            update={"decision": "promote", "reason": _why_best(workload.gate, len(passing))}
+            update={"decision": "promote", "reason": f"{gate.objective} of {count}"}
         )
     return tuple(decided)
 
@@ -89,105 +88,82 @@ def promotion_rows(
     night: date,
     decided_at: datetime,
     bundle_version: str | None = None,
-) -> list[dict[str, Any]]:
+) -> list[Row]:
     """Rows of the ``promotions`` table; `bundle_version` goes to the promoted candidate's."""
     return [
         {
             "run_id": run_id,
             "night": night,
             "workload": workload,
-            "recipe": decision.recipe,
-            "runtime": decision.runtime,
-            "decision": decision.decision,
             "decided_at": decided_at,
-            "objective": decision.objective,
+            **decision.model_dump(exclude={"rules"}),
             "rules": canonical_json([rule.model_dump(mode="json") for rule in decision.rules]),
-            "reason": decision.reason,
             "bundle_version": bundle_version if decision.decision == "promote" else None,
-            "artifact_digest": decision.artifact_digest,
         }
         for decision in decisions
     ]
 
 
-def _decide(gate: Gate, row: Row) -> GateDecision:
-    rules = (_failure(row),) if row["status"] != "ok" else tuple(_rules(gate, row))
-    decision: Decision = "pass"
-    if any(rule.outcome == "failed" for rule in rules):
-        decision = "reject"
-    elif any(rule.outcome == "held" for rule in rules):
-        decision = "hold"
+def _decide(gate: Gate, recipe: str, runtime: str, row: Row) -> GateDecision:
+    rules = tuple(_rules(gate, row))
+    outcomes = {rule.outcome for rule in rules}
+    decision: Decision = "reject" if "failed" in outcomes else "hold" if "held" in outcomes else "pass"
     return GateDecision(
-        recipe=row["recipe"],
-        runtime=row["runtime"],
+        recipe=recipe,
+        runtime=runtime,
         decision=decision,
         objective=gate.objective,
         rules=rules,
-        reason=_reason(decision, rules, row["runtime"]),
-        artifact_digest=row.get("artifact_digest"),
+        reason=_reason(decision, rules, runtime),
+        artifact_digest=_text(row, "artifact_digest"),
     )
-
-
-def _failure(row: Row) -> RuleOutcome:
-    stage, error = row.get("stage") or "a stage", row.get("error") or "no reason was recorded"
-    return RuleOutcome(name="status", bound="ok", seen=row["status"], outcome="failed", note=f"{stage}: {error}")
 
 
 def _rules(gate: Gate, row: Row) -> Iterator[RuleOutcome]:
-    conclusive = row.get("verdict") in gate.allowed_verdicts
-    yield RuleOutcome(
-        name="allowed_verdicts",
-        bound=" or ".join(gate.allowed_verdicts),
-        seen=row.get("verdict"),
-        outcome="passed" if conclusive else "held",
-    )
+    if row["status"] != "ok":
+        why = f"{_text(row, 'stage') or 'a stage'}: {_text(row, 'error') or 'no reason was recorded'}"
+        yield RuleOutcome(name="status", bound="ok", seen=_text(row, "status"), outcome="failed", note=why)
+        return
+    verdict = _text(row, "verdict")
+    conclusive = verdict in gate.allowed_verdicts
+    allowed = " or ".join(gate.allowed_verdicts)
+    yield RuleOutcome(name="allowed_verdicts", bound=allowed, seen=verdict, outcome="passed" if conclusive else "held")
     if gate.max_quality_drop is not None:
         drop, note = _quality_drop(gate, row)
-        yield _at_most("max_quality_drop", gate.max_quality_drop, drop, note)
+        yield _rule("max_quality_drop", gate.max_quality_drop, drop, note)
     if gate.min_size_ratio is not None:
-        yield _at_least("min_size_ratio", gate.min_size_ratio, row.get("size_ratio"))
+        yield _rule("min_size_ratio", gate.min_size_ratio, _finite(row, "size_ratio"))
     if gate.min_speedup is not None:
         # A slow figure out of an inconclusive benchmark is no reason to reject, nor a fast one to promote.
-        speedup = row.get("speedup_low") if conclusive else None
-        yield _at_least("min_speedup", gate.min_speedup, speedup, "" if conclusive else "the benchmark is inconclusive")
+        seen, note = (_finite(row, "speedup_low"), "") if conclusive else (None, "the benchmark is inconclusive")
+        yield _rule("min_speedup", gate.min_speedup, seen, note)
     if gate.max_peak_rss_bytes is not None:
-        yield _at_most("max_peak_rss_bytes", gate.max_peak_rss_bytes, row.get("peak_rss_bytes"))
+        yield _rule("max_peak_rss_bytes", gate.max_peak_rss_bytes, _finite(row, "peak_rss_bytes"))
     if gate.min_coverage is not None:
-        yield _at_least("min_coverage", gate.min_coverage, row.get("coverage"))
+        yield _rule("min_coverage", gate.min_coverage, _finite(row, "coverage"))
+
+
+def _rule(name: str, bound: float, seen: float | None, note: str = "") -> RuleOutcome:
+    """A rule whose name says by ``min_`` or ``max_`` which side of the bound is good; held without a number."""
+    seen = seen if seen is not None and math.isfinite(seen) else None  # a share of next to nothing overflows
+    good = seen is not None and (seen >= bound if name.startswith("min_") else seen <= bound)
+    outcome: Outcome = "held" if seen is None else "passed" if good else "failed"
+    return RuleOutcome(name=name, bound=float(bound), seen=seen, outcome=outcome, note=note)
 
 
 def _quality_drop(gate: Gate, row: Row) -> tuple[float | None, str]:
     """How much worse than the baseline, in the metric's unit or as a share of its quality; below 0 is better."""
-    metric = row.get("quality_metric") or "quality"
-    difference, higher_is_better = _finite(row.get("quality_difference")), row.get("higher_is_better")
+    metric = _text(row, "quality_metric") or "quality"
+    difference, higher_is_better = _finite(row, "quality_difference"), row.get("higher_is_better")
     if difference is None or higher_is_better is None:
         return None, f"no {metric} to compare"
     drop = -difference if higher_is_better else difference
     if gate.quality_drop == "absolute":
         return drop, f"{metric}, {'higher' if higher_is_better else 'lower'} is better"
-    baseline = _finite(row.get("baseline_quality"))
+    baseline = _finite(row, "baseline_quality")
     if not baseline:
         return None, f"the baseline's {metric} is {baseline}, of which there is no share: use quality_drop = 'absolute'"
     return drop / abs(baseline), f"share of the baseline's {metric}"
-
-
-def _at_most(name: str, bound: float, seen: float | None, note: str = "") -> RuleOutcome:
-    number = _finite(seen)
-    return _outcome(name, bound, number, number is not None and number <= bound, note)
-
-
-def _at_least(name: str, bound: float, seen: float | None, note: str = "") -> RuleOutcome:
-    number = _finite(seen)
-    return _outcome(name, bound, number, number is not None and number >= bound, note)
-
-
-def _outcome(name: str, bound: float, seen: float | None, good: bool, note: str) -> RuleOutcome:
-    outcome: Outcome = "held" if seen is None else "passed" if good else "failed"
-    return RuleOutcome(name=name, bound=float(bound), seen=seen, outcome=outcome, note=note)
-
-
-def _finite(value: float | None) -> float | None:
-    return float(value) if value is not None and math.isfinite(value) else None
 
 
 def _hands_over(runtime: str) -> bool:
@@ -196,10 +172,9 @@ def _hands_over(runtime: str) -> bool:
 
 
 def _reason(decision: Decision, rules: Sequence[RuleOutcome], runtime: str) -> str:
-    if decision == "pass" and not _hands_over(runtime):
-        return f"passes all {len(rules)} rules; {runtime} is measured but not handed over"
     if decision == "pass":
-        return f"passes all {len(rules)} rules; another passing candidate is better"
+        why = "another passing candidate is better" if _hands_over(runtime) else f"{runtime} is never handed over"
+        return f"passes all {len(rules)} rules; {why}"
     wanted = "failed" if decision == "reject" else "held"
     return "; ".join(_describe(rule) for rule in rules if rule.outcome == wanted)
 
@@ -207,27 +182,25 @@ def _reason(decision: Decision, rules: Sequence[RuleOutcome], runtime: str) -> s
 def _describe(rule: RuleOutcome) -> str:
     if rule.name == "status":
         return f"failed in {rule.note}"
-    seen = "nothing" if rule.seen is None else f"{rule.seen:.6g}" if isinstance(rule.seen, float) else rule.seen
-    bound = f"{rule.bound:.6g}" if isinstance(rule.bound, float) else rule.bound
+    bound, seen = (
+        "nothing" if value is None else f"{value:.6g}" if isinstance(value, float) else value
+        for value in (rule.bound, rule.seen)
+    )
     return f"{rule.name} asks for {bound}, saw {seen}" + (f" ({rule.note})" if rule.note else "")
 
 
-def _why_best(gate: Gate, passing: int) -> str:
-    return f"{gate.objective} of {passing} passing candidate{'s' if passing > 1 else ''}"
+def _rank(gate: Gate, row: Row) -> tuple[float, float]:
+    """Smaller is better by the gate's objective."""
+    speed, size = -(_finite(row, "speedup") or 0.0), _finite(row, "size_bytes")
+    size = math.inf if size is None else size
+    return (speed, size) if gate.objective == "fastest" else (size, speed)
 
 
-def _by_speed(row: Row) -> tuple[float, float, str, str]:
-    return (-(_finite(row.get("speedup")) or 0.0), _size(row), row["recipe"], row["runtime"])
+def _finite(row: Row, column: str) -> float | None:
+    value = number(row, column)
+    return float(value) if value is not None and math.isfinite(value) else None
 
 
-def _by_size(row: Row) -> tuple[float, float, str, str]:
-    return (_size(row), -(_finite(row.get("speedup")) or 0.0), row["recipe"], row["runtime"])
-
-
-def _size(row: Row) -> float:
-    size = _finite(row.get("size_bytes"))
-    return math.inf if size is None else size
-
-
-# Names come last, so that equal candidates are decided between in the same way every night.
-_ORDERS = {"fastest": _by_speed, "smallest": _by_size}
+def _text(row: Row, column: str) -> str | None:
+    value = row.get(column)
+    return None if value is None else str(value)

@@ -35,7 +35,7 @@ def workload(**gate: Any) -> Workload:
     )
 
 
-def row(candidate: str = "int8/eager", **changes: Any) -> dict[str, Any]:
+def row(candidate: str = "int8/torchscript", **changes: Any) -> dict[str, Any]:
     recipe, _, runtime = candidate.partition("/")
     good = {
         "workload": "demo",
@@ -187,13 +187,13 @@ def test_a_relative_drop_from_nothing_cannot_be_decided():
 
 def test_fastest_and_smallest_choose_differently_and_only_among_those_that_pass():
     rows = [
-        row("int8/eager", speedup=2.0, size_bytes=50),
-        row("int8/torchscript", speedup=3.0, size_bytes=60),
-        row("half/eager", speedup=9.0, size_bytes=10, quality_difference=9.0),
+        row("int8/torchscript", speedup=2.0, size_bytes=50),
+        row("other/torchscript", speedup=3.0, size_bytes=60),
+        row("half/torchscript", speedup=9.0, size_bytes=10, quality_difference=9.0),
     ]
-    for objective, best in (("fastest", "int8/torchscript"), ("smallest", "int8/eager")):
+    for objective, best in (("fastest", "other/torchscript"), ("smallest", "int8/torchscript")):
         decided = {d.candidate: d.decision for d in judge(workload(objective=objective, max_quality_drop=1.0), rows)}
-        assert decided.pop("half/eager") == "reject"
+        assert decided.pop("half/torchscript") == "reject"
         assert decided.pop(best) == "promote"
         assert list(decided.values()) == ["pass"]
 
@@ -214,7 +214,9 @@ numbers = st.one_of(st.none(), st.floats(allow_nan=True), st.floats(0, 4))
 @given(
     st.lists(
         st.tuples(
-            st.sampled_from(["int8/eager", "int8/torchscript", "half/eager", "float/torchscript", "float/eager"]),
+            st.sampled_from(
+                ["int8/torchscript", "other/torchscript", "half/torchscript", "float/torchscript", "float/eager"]
+            ),
             st.fixed_dictionaries(
                 {
                     "status": st.sampled_from(["ok", "ok", "ok", "failed"]),
@@ -259,7 +261,7 @@ def test_whatever_is_measured_at_most_one_is_promoted_and_nothing_better_was_pas
 
 def test_decisions_become_rows_of_the_promotions_table():
     rows = promotion_rows(
-        judge(workload(**STRICT), [row("int8/eager"), row("half/eager", coverage=None)]),
+        judge(workload(**STRICT), [row("int8/torchscript"), row("half/torchscript", coverage=None)]),
         workload="demo",
         run_id="r1",
         night=date(2026, 11, 21),

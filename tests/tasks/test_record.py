@@ -5,6 +5,7 @@ import pytest
 from flows.request import BUILT_IN
 from storage.results.tables import LAYERS, MEASUREMENTS
 from storage.results.writer import validated
+from tasks.job import Job
 from tasks.record import CandidateResult, Failure, RunInfo, WorkloadResult, layer_rows, measurement_rows
 from tasks.refs import ArtifactRef, CandidateRef, CheckpointRef, DatasetRef, ModuleCoverage
 from tasks.results import BenchmarkResult, Comparison, Evaluation, LayerSensitivity, Timing
@@ -19,13 +20,12 @@ def _candidate(recipe="float", runtime="eager", size=1000, quality=0.0, **other)
     return CandidateResult(
         recipe=recipe,
         runtime=runtime,
-        quantized=CandidateRef(
-            kind="quantized",
+        built=CandidateRef(
+            kind="candidate",
             digest="d" * 64,
             recipe=recipe,
-            method="dynamic",
-            engine="x86",
-            size_bytes={"eager": size, "torchscript": 2 * size},
+            runtime=runtime,
+            size_bytes=size if runtime == "eager" else 2 * size,
             coverage=(
                 ModuleCoverage(module="lstm", type="LSTM", parameters=75, quantized=True),
                 ModuleCoverage(module="head", type="Linear", parameters=25, quantized=False, reason="excluded"),
@@ -90,10 +90,12 @@ def _benchmark(*timings, attempt=1, verdict="valid"):
 
 
 def _result(*candidates, benchmarks=(), **other):
+    dataset = DatasetRef(kind="sequence", digest="a" * 64, splits={"test": 20})
+    checkpoint = CheckpointRef(kind="checkpoint", digest="c" * 64, parameters=100)
     return WorkloadResult(
         workload=WORKLOAD,
-        dataset=DatasetRef(kind="sequence", digest="a" * 64, splits={"test": 20}),
-        checkpoint=CheckpointRef(kind="checkpoint", digest="c" * 64, parameters=100),
+        dataset=dataset,
+        job=Job(workload=WORKLOAD, dataset=dataset, checkpoint=checkpoint),
         candidates=candidates,
         benchmarks=benchmarks,
         **other,
@@ -113,7 +115,7 @@ def test_rows_are_what_the_measurements_table_takes():
     assert (int8["quality_difference"], int8["baseline_quality"]) == (1.5, 0.0)
     assert (int8["speedup"], int8["verdict"], int8["is_baseline"]) == (2.0, "valid", False)
     assert (int8["coverage"], int8["modules_quantized"], int8["modules_total"]) == (0.75, 1, 2)
-    assert int8["block_s"] == [1e-4, 1e-4]
+    assert int8["block_s"] == (1e-4, 1e-4)
     assert rows[0]["is_baseline"]
 
 
@@ -163,3 +165,12 @@ def test_layers_have_one_row_a_module_whatever_the_runtimes():
     assert validated(LAYERS, rows, RUN.run_id).num_rows == 2
     assert rows[0]["sqnr_db"] == 30.0
     assert (rows[1]["quantized"], rows[1]["reason"], rows[1]["sqnr_db"]) == (False, "excluded", None)
+
+
+def test_a_number_that_no_table_takes_is_left_out():
+    candidate = _candidate()
+    metrics = {"loss": 800.0, "perplexity": float("inf")}
+    evaluation = candidate.evaluation.model_copy(update={"metrics": metrics})
+    rows = measurement_rows(RUN, _result(candidate.model_copy(update={"evaluation": evaluation})), NOW)
+    assert validated(MEASUREMENTS, rows, RUN.run_id).num_rows == 1
+    assert rows[0]["metrics"] == [("loss", 800.0)]
