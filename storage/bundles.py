@@ -16,17 +16,67 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Literal
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from storage.errors import ConfigurationError, StoreError, unwritable
-from storage.pointer import Action, Pointer, Switch
 from storage.root import StoreRoot, cache_folder
 from storage.seal import SUMS, check_name, check_sums
 
 _WORKLOAD = re.compile(r"[a-z0-9][a-z0-9.-]{0,62}")
 _VERSION = re.compile(r"\d{4}-\d{2}-\d{2}-[0-9a-f]{12}")
 _ABANDONED_S = 24 * 3600
+_Action = Literal["promote", "rollback"]
+
+
+class Switch(BaseModel):
+    """One change of the current bundle: to what, when, by whom and why."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    action: _Action
+    version: str
+    sha256sums: str
+    at: datetime
+    by: str
+    reason: str
+
+
+class Pointer(BaseModel):
+    """``current.json``: the bundle that is deployed, with every switch that led to it, oldest first.
+
+    ``sha256sums`` is the digest of the bundle's ``SHA256SUMS``: it names the content, so that a bundle swapped for
+    another complete one is noticed. ``withdrawn`` lists versions that people rolled back from, which the next night
+    does not promote again by itself.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    format: Literal[1] = 1
+    workload: str
+    version: str
+    sha256sums: str
+    withdrawn: tuple[str, ...] = ()
+    history: tuple[Switch, ...]
+
+    def after(self, switch: Switch) -> Pointer:
+        """Switch to another bundle; rolling back withdraws the current one, and restores the one it goes to."""
+        withdrawn = set(self.withdrawn) - {switch.version}
+        if switch.action == "rollback":
+            withdrawn.add(self.version)
+        return Pointer(
+            workload=self.workload,
+            version=switch.version,
+            sha256sums=switch.sha256sums,
+            withdrawn=tuple(sorted(withdrawn)),
+            history=(*self.history, switch),
+        )
+
+    def previous(self) -> Switch | None:
+        """The newest switch to a version that is neither current nor withdrawn."""
+        passed_over = {self.version, *self.withdrawn}
+        return next((switch for switch in reversed(self.history) if switch.version not in passed_over), None)
 
 
 @dataclass(frozen=True)
@@ -169,7 +219,7 @@ class BundleStore:
                 self.root.download(entry.name, copy / name)
             yield copy
 
-    def _switch(self, action: Action, workload: str, version: str, *, by: str, reason: str) -> Pointer:
+    def _switch(self, action: _Action, workload: str, version: str, *, by: str, reason: str) -> Pointer:
         location = _location(workload)
         with self.root.lock(f"handoff-{workload}"):
             before = self.pointer(workload)
@@ -210,5 +260,5 @@ def _remove_abandoned(drafts: Path) -> None:
 def _location(workload: str, version: str | None = None) -> str:
     for name, pattern in ((workload, _WORKLOAD), (version, _VERSION)):
         if name is not None and not pattern.fullmatch(name):
-            raise ConfigurationError(f"{name!r} is no name of a workload or of a bundle's version.")
+            raise ConfigurationError(f"{name!r} is not a valid name of a workload or version of a bundle.")
     return f"handoff/{workload}" if version is None else f"handoff/{workload}/{version}"

@@ -137,7 +137,7 @@ def _check_bundles(root: StoreRoot) -> Iterator[Problem]:
         if f"{location}/{SUMS}" not in {entry.name for entry in files}:
             # On an object store the list comes last, so that a young folder may be a bundle that is being uploaded.
             if root.local is not None or max(entry.modified for entry in files) < time.time() - _ABANDONED_S:
-                yield Problem(location, f"has no {SUMS}, so it is no bundle", "Remove the folder.")
+                yield Problem(location, f"has no {SUMS}, so it is not a bundle", "Remove the folder.")
             continue
         try:
             if root.local is not None:

@@ -25,7 +25,7 @@ YOUNG_S = 24 * 3600.0
 # The next run continues half a download or a training from its last epoch; a much later one hardly ever does.
 _UNFINISHED_S = 30 * 24 * 3600.0
 _DIGEST = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
-# Only names that nightquant gives, so that nobody's own files are lost when a folder is mistaken for a store.
+# Only names that nightquant uses, so that no other files are lost when a folder is mistaken for a store.
 _TEMPORARY = re.compile(r"artifacts/\.tmp/([0-9a-f]{12}-)?[0-9a-f]{32}/.|results/.*/\.[^/]*-[0-9a-f]{32}\.tmp$")
 _UNFINISHED = re.compile(
     r"work/[0-9a-f]{64}(/.|\.lock$)|downloads/([0-9a-f]{64}(\.part|\.lock)?$|extracted-[a-z0-9_]{8}/.)"

@@ -42,7 +42,7 @@ def host_lock(name: str, *, on_wait: Callable[[], None] | None = None, folder: P
         `name` is not valid.
     """
     if not _NAME.fullmatch(name):
-        raise ValueError(f"{name!r} is no name for a lock: expected lower-case letters, digits and hyphens")
+        raise ValueError(f"{name!r} is not a valid lock name: expected lower-case letters, digits and hyphens")
     path = (folder or _shared_folder()) / f"nightquant-{name}.lock"
     try:
         lock = open(path, "rb", opener=_open_shared)  # noqa: SIM115

@@ -112,7 +112,7 @@ def _open_fsspec(uri: str, start: int) -> Iterator[Stream]:
             hint="For s3:// install nightquant[s3]; for others see fsspec's documentation.",
         ) from error
     except ValueError as error:
-        raise ConfigurationError(f"{scheme}:// is no scheme that fsspec knows: {error}.") from error
+        raise ConfigurationError(f"{scheme}:// is not a scheme that fsspec knows: {error}.") from error
     with _classified():
         size = file_system.size(path)
         file = file_system.open(path, "rb")

@@ -55,7 +55,7 @@ def check_sums(folder: Path) -> str:
     """
     present = _regular_files(folder)
     if SUMS not in present:
-        raise BundleError(f"{folder}: there is no {SUMS}, so this is no bundle.", hint="Fetch the bundle again, whole.")
+        raise BundleError(f"{folder}: there is no {SUMS}, so this is not a bundle.", hint="Fetch the complete bundle again.")
     if (folder / SUMS).stat().st_size > _LONGEST:
         raise BundleError(f"{folder}: {SUMS} is longer than any that nightquant writes.")
     content = (folder / SUMS).read_bytes()
@@ -93,7 +93,7 @@ def signing_key(value: str | None = None) -> Ed25519PrivateKey | None:
     Raises
     ------
     ConfigurationError
-        It is no such key. The message never holds the key.
+        It is not such a key. The message never holds the key.
     """
     given = value or os.environ.get(VARIABLE, "")
     if not given:
@@ -125,7 +125,7 @@ def check_signature(folder: Path, public_key: Path) -> None:
     Raises
     ------
     ConfigurationError
-        The key's file is no public Ed25519 key in PEM.
+        The key's file is not a public Ed25519 key in PEM.
     BundleError
         The bundle is not signed, or not by this key.
     """
@@ -150,7 +150,7 @@ def _read_public_key(path: Path) -> Ed25519PublicKey:
     try:
         key = load_pem_public_key(path.read_bytes())
     except (OSError, ValueError) as error:
-        raise ConfigurationError(f"{path}: no public key in PEM can be read from it.") from error
+        raise ConfigurationError(f"{path}: it does not hold a public key in PEM.") from error
     if not isinstance(key, Ed25519PublicKey):
         raise ConfigurationError(f"{path}: not an Ed25519 key.")
     return key
@@ -160,7 +160,7 @@ def _parse(folder: Path, content: bytes) -> dict[str, str]:
     lines = content.decode("latin-1").split("\n")
     matches = [_LINE.fullmatch(line) for line in lines[:-1]]
     if lines[-1] or not matches or None in matches:
-        raise BundleError(f"{folder}: {SUMS} is damaged: it is no list of digests and names.")
+        raise BundleError(f"{folder}: {SUMS} is damaged: it is not a list of digests and names.")
     pairs = [(match[2], match[1]) for match in matches if match is not None]
     names = [name for name, _ in pairs]
     # One spelling for one content: a list in another order, or with a name twice, was not written by nightquant.
@@ -186,6 +186,6 @@ def _regular_files(folder: Path) -> set[str]:
 
 def _odd(folder: object, name: str) -> BundleError:
     return BundleError(
-        f"{folder}: {name!r} is no regular file with a plain name; a bundle holds nothing else.",
+        f"{folder}: {name!r} is not a regular file with a plain name, and a bundle holds nothing else.",
         hint="Do not use it; fetch the bundle again.",
     )

@@ -194,4 +194,4 @@ def _check_is_pivot(connection: duckdb.DuckDBPyConnection, statement: duckdb.Sta
     try:
         connection.extract_statements(f"select exists (\n{query}\n)")
     except duckdb.ParserException as error:
-        raise QueryError("What is no plain PIVOT query is refused: a query can only read.") from error
+        raise QueryError("Anything but a plain PIVOT query is refused: a query can only read.") from error

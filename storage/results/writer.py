@@ -65,7 +65,7 @@ class ResultsStore:
             raise StoreError(f'There is no table "{table}".', hint=f"Expected one of: {', '.join(TABLES)}.")
         layout = TABLES[table]
         if not _RUN_ID.match(run_id) or run_id.startswith("compacted-"):
-            raise StoreError(f"{run_id!r} is no run id.", hint="Use letters, digits, dots, dashes and underscores.")
+            raise StoreError(f"{run_id!r} is not a valid run id.", hint="Use letters, digits, dots, dashes and underscores.")
         if published.tzinfo is None:
             raise StoreError("The time of publication has no time zone.", hint="Pass datetime.now(UTC).")
         content = serialized(layout, validated(layout, rows, run_id))
@@ -132,7 +132,7 @@ def _array(table: Table, column: Column, values: Sequence[Cell]) -> pa.Array[pa.
     try:
         array = pa.array(values, column.type)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise _refused(table, f"column {column.name} is no {column.type}: {error}") from error
+        raise _refused(table, f"column {column.name} is not {column.type}: {error}") from error
     if not column.nullable and array.null_count:
         raise _refused(table, f"column {column.name} is NULL in row {values.index(None)}")
     for value in values if column.choices else ():

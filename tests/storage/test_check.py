@@ -177,4 +177,4 @@ def test_a_damaged_or_foreign_pointer_is_named(handed_over: StoreRoot) -> None:
 def test_a_bundle_without_its_checksums_is_named(tmp_path: Path) -> None:
     publish(BundleStore(tmp_path), 1)
     (tmp_path / "handoff/word-lm" / version(1) / "SHA256SUMS").unlink()
-    assert f"handoff/word-lm/{version(1)} has no SHA256SUMS, so it is no bundle" in said(tmp_path)
+    assert f"handoff/word-lm/{version(1)} has no SHA256SUMS, so it is not a bundle" in said(tmp_path)

@@ -83,5 +83,5 @@ def test_unusable_folder_is_a_clear_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", "Upper", "a/b", "..", "a b"])
 def test_odd_names_are_refused(name: str, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="no name for a lock"), host_lock(name, folder=tmp_path):
+    with pytest.raises(ValueError, match="not a valid lock name"), host_lock(name, folder=tmp_path):
         pass

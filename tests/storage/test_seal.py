@@ -96,7 +96,7 @@ def test_a_link_to_a_bundle_and_a_path_that_is_none_are_refused(bundle: Path):
 
 def test_a_folder_with_something_else_cannot_be_sealed(bundle: Path):
     (bundle / "sub").mkdir()
-    with pytest.raises(BundleError, match="no regular file"):
+    with pytest.raises(BundleError, match="not a regular file"):
         write_sums(bundle)
 
 

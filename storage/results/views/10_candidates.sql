@@ -1,4 +1,4 @@
--- The primary measurement of each candidate in each run: of an inconclusive benchmark and its rerun, the rerun.
+-- The primary measurement of each candidate in each run: the rerun, if the benchmark was inconclusive and repeated.
 -- example: select night, recipe, runtime, verdict from candidates where workload = 'word-lm' order by night desc
 create view candidates as
 select * from measurements as kept

@@ -1,8 +1,8 @@
--- Every row of each workload's newest night; of a candidate that several runs measured that night, the last run's.
+-- Every row of each workload's newest night; if several runs measured a candidate that night, the last run's.
 -- example: select workload, recipe, runtime, setting, latency_s, verdict from latest
 --
--- A run may have been asked for some recipes only: it replaces what it measured, not what an earlier run measured.
--- In two steps, because a night is found without a look at the runs, and then only its rows are read.
+-- A run may be limited to some recipes: it replaces what it measured, not what an earlier run measured.
+-- In two steps, because the night is found without looking at the runs, and then only its rows are read.
 create macro newest_nights(asked) as table
 select workload, max(night) as night from measurements where asked is null or night = asked group by workload;
 

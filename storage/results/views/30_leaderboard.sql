@@ -1,6 +1,6 @@
 -- Each workload's newest night, the best passing candidate first.
--- speedup_over_best_float compares with the host's fastest float candidate that night, not with whichever float was
--- named the baseline.
+-- speedup_over_best_float compares with the host's fastest float candidate that night, not with the one that is the
+-- baseline.
 -- example: select * from leaderboard where workload = 'word-lm'
 create macro leaderboard_on(asked) as table
 with tonight as materialized (

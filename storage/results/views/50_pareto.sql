@@ -1,4 +1,4 @@
--- The newest candidates that no other one beats in size, speed-up and quality at once.
+-- The newest candidates that no other beats in size, speed-up and quality at once.
 -- example: select workload, recipe, runtime, size_bytes, speedup, quality from pareto
 create macro pareto_on(asked) as table
 with measured as (

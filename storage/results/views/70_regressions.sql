@@ -1,9 +1,9 @@
--- A night against the last valid nights of the same host: alerts, and candidates that appeared or vanished.
+-- A night compared with the last valid nights of the same host: alerts, and candidates that appeared or vanished.
 -- example: select workload, recipe, runtime, kind, metric, tonight, reference, change from regressions
 --
--- A metric alerts where its whole interval clears the reference by more than the least effect that matters, on this
--- night and on the one before, and clears what the nights before were themselves scattered over. The reference is the
--- median of the nights before those two. docs/regressions.md shows what this finds and how often it is wrong.
+-- A metric alerts if its whole interval clears the reference by more than the least effect that matters, on this night
+-- and on the one before, and also clears the scatter of the nights before. The reference is the median of the nights
+-- before those two. docs/regressions.md shows what this finds and how often it is wrong.
 create macro reference_nights() as 10;      -- valid nights that the reference is taken over
 create macro least_nights() as 3;           -- with fewer of them there is no reference, hence no alert
 create macro history_days() as 90;          -- older nights are no history
@@ -35,8 +35,8 @@ hosts as materialized (  -- what tonight's runs are compared on; a candidate tha
     from measured
     where night = last_night and fingerprint is not null
 ),
--- One row per candidate and night on tonight's hosts, the last one of all runs: a run that was asked for some recipes
--- only replaces what it measured, tonight as on the nights before.
+-- One row per candidate and night on tonight's hosts, from the last of all runs: a run that was limited to some
+-- recipes replaces only what it measured, tonight as on the nights before.
 history as materialized (
     select measured.*
     from measured

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from flows.commands.report import command
+from flows.commands.query import report as command
 from storage.errors import ConfigurationError
 from storage.report import write_report
 from storage.results.catalog import refresh

@@ -58,7 +58,7 @@ def test_a_retried_run_returns_the_existing_file(tmp_path: Path, month: int) -> 
         ({"speedup": 0.0}, "out of range for ratio"),
         ({"latency_s": -1.0}, "out of range for seconds"),
         ({"coverage": 1.5}, "out of range for share"),
-        ({"size_bytes": "many"}, "column size_bytes is no int64"),
+        ({"size_bytes": "many"}, "column size_bytes is not int64"),
         ({"workload": None}, "column workload is NULL in row 1"),
         ({"latency_ms": 3.0}, "unknown columns"),
         ({"run_id": "other"}, "in a file of run"),
@@ -75,7 +75,7 @@ def test_a_bad_row_is_refused_and_nothing_is_written(tmp_path: Path, changes: di
 
 @pytest.mark.parametrize("run_id", ["", "../x", "a/b", ".hidden", "compacted-0001", "x" * 200])
 def test_a_run_id_that_is_no_file_name_is_refused(tmp_path: Path, run_id: str) -> None:
-    with pytest.raises(StoreError, match="no run id"):
+    with pytest.raises(StoreError, match="not a valid run id"):
         ResultsStore(tmp_path).append("runs", [run_row(run_id, NIGHT)], run_id, at(NIGHT))
 
 
