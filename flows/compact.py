@@ -19,7 +19,7 @@ from storage.root import set_cache_folder
     persist_result=False,
 )
 def compact_months(store: str) -> str:
-    """Prefect task over `storage.results.compact.compact`; gives one line of what was done."""
+    """Prefect task over `storage.results.compact.compact`; returns one line of what was done."""
     return str(compact(store))
 
 

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from tasks.record import Row
+from storage.results import Row, number
 
 _HEADINGS = ("workload", "candidate", "size", "quality", "latency", "speed-up", "status")
 
@@ -140,42 +140,47 @@ def publish_leaderboard(rows: Iterable[Row], promotions: Iterable[Row], report: 
 
 def _cells(rows: Iterable[Row], promotions: Iterable[Row]) -> Iterator[tuple[str, ...]]:
     """Write out each candidate's last attempt; in each workload the baseline first, then the fastest."""
-    decisions = {(row["workload"], row["recipe"], row["runtime"]): row["decision"] for row in promotions}
+    decisions = {_key(row): str(row["decision"]) for row in promotions}
     last: dict[tuple[str, str, str], Row] = {}
-    for row in sorted(rows, key=lambda row: row["attempt"]):
+    for row in sorted(rows, key=lambda row: number(row, "attempt") or 0):
         if row["setting"] == "primary":
-            last[row["workload"], row["recipe"], row["runtime"]] = row
-    for key, row in sorted(last.items(), key=lambda item: _rank(item[1])):
-        name, status = f"{row['recipe']}/{row['runtime']}", _status(row, decisions.get(key, ""))
-        yield row["workload"], name, _size(row), _quality(row), _latency(row), _speedup(row), status
+            last[_key(row)] = row
+    for key, row in sorted(last.items(), key=_rank):
+        name, status = f"{key[1]}/{key[2]}", _status(row, decisions.get(key, ""))
+        yield key[0], name, _size(row), _quality(row), _latency(row), _speedup(row), status
 
 
-def _rank(row: Row) -> tuple[str, bool, bool, float]:
-    return row["workload"], not row["is_baseline"], row["status"] == "failed", -(row.get("speedup") or 0.0)
+def _key(row: Row) -> tuple[str, str, str]:
+    return str(row["workload"]), str(row["recipe"]), str(row["runtime"])
+
+
+def _rank(item: tuple[tuple[str, str, str], Row]) -> tuple[str, bool, bool, float]:
+    (workload, _, _), row = item
+    return workload, not row["is_baseline"], row["status"] == "failed", -(number(row, "speedup") or 0.0)
 
 
 def _size(row: Row) -> str:
-    size, baseline = row.get("size_bytes"), row.get("baseline_size_bytes")
+    size, baseline, ratio = (number(row, name) for name in ("size_bytes", "baseline_size_bytes", "size_ratio"))
     if size is None:
         return "–"
     if row["is_baseline"] or baseline is None:
         return f"{size / 1e6:.3f} MB"
-    return f"{baseline / 1e6:.3f} → {size / 1e6:.3f} MB, {row['size_ratio']:.2f}×"
+    return f"{baseline / 1e6:.3f} → {size / 1e6:.3f} MB, {ratio:.2f}×"
 
 
 def _quality(row: Row) -> str:
-    quality, metric = row.get("quality"), row.get("quality_metric")
+    quality, difference = number(row, "quality"), number(row, "quality_difference")
     if quality is None:
         return "–"
-    if row["is_baseline"] or row.get("quality_difference") is None:
-        return f"{metric} {quality:.4g}"
-    text = f"{metric} {row['baseline_quality']:.4g} → {quality:.4g}, {row['quality_difference']:+.3g}"
-    low, high = row.get("quality_difference_low"), row.get("quality_difference_high")
+    if row["is_baseline"] or difference is None:
+        return f"{row['quality_metric']} {quality:.4g}"
+    text = f"{row['quality_metric']} {number(row, 'baseline_quality'):.4g} → {quality:.4g}, {difference:+.3g}"
+    low, high = number(row, "quality_difference_low"), number(row, "quality_difference_high")
     return text if low is None or high is None else f"{text} [{low:+.3g}, {high:+.3g}]"
 
 
 def _latency(row: Row) -> str:
-    latency, baseline = row.get("latency_s"), row.get("baseline_latency_s")
+    latency, baseline = number(row, "latency_s"), number(row, "baseline_latency_s")
     if latency is None:
         return "–"
     if row["is_baseline"] or baseline is None:
@@ -184,11 +189,10 @@ def _latency(row: Row) -> str:
 
 
 def _speedup(row: Row) -> str:
+    speedup, low, high = (number(row, name) for name in ("speedup", "speedup_low", "speedup_high"))
     if row["is_baseline"]:
         return "baseline"
-    if row.get("speedup") is None:
-        return "–"
-    return f"{row['speedup']:.2f}× [{row['speedup_low']:.2f}, {row['speedup_high']:.2f}]"
+    return "–" if speedup is None else f"{speedup:.2f}× [{low:.2f}, {high:.2f}]"
 
 
 def _status(row: Row, decision: str) -> str:

@@ -13,10 +13,11 @@ from pathlib import Path
 
 from flows.request import NightlyRequest
 from flows.settings import Settings
+from storage.results import Row
 from storage.root import StoreRoot
 from tasks.gate import GateDecision, promotion_rows
 from tasks.machine import Evidence, versions
-from tasks.record import Row, RunInfo, WorkloadResult, layer_rows, measurement_rows
+from tasks.record import RunInfo, WorkloadResult, layer_rows, measurement_rows
 from tasks.refs import Frozen
 from tasks.results import BenchmarkResult
 from tasks.workload import Workload
@@ -118,7 +119,7 @@ class Night:
 
     def candidates(self) -> tuple[set[Key], set[Key]]:
         """Return the good and the failed candidates."""
-        status = {(row["workload"], row["recipe"], row["runtime"]): row["status"] for row in self.rows}
+        status = {(str(row["workload"]), str(row["recipe"]), str(row["runtime"])): row["status"] for row in self.rows}
         failed = {key for key, found in status.items() if found == "failed"}
         return set(status) - failed, failed
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from flows.settings import ProfileName
 from storage.errors import ConfigurationError
+from storage.results import Profile
 from tasks.workload import Workload, find_workloads
 
 BUILT_IN = Path(__file__).parent / "workloads"
@@ -25,7 +25,7 @@ class NightlyRequest(BaseModel):
     recipes: tuple[str, ...] = Field(
         default=(), title="Recipes", description="Only these recipes (the baseline's is always run); none: all"
     )
-    profile: ProfileName | None = Field(
+    profile: Profile | None = Field(
         default=None, title="Profile", description="How long to measure; none: as the settings say"
     )
     night: date | None = Field(default=None, title="Night", description="The date the run counts for; none: today")

@@ -20,8 +20,8 @@ from pydantic_settings import (
 )
 
 from storage.errors import ConfigurationError
+from storage.results import Profile
 
-ProfileName = Literal["quick", "standard", "full"]
 TaskRunnerName = Literal["threads", "processes", "dask", "ray"]
 
 
@@ -37,7 +37,7 @@ class Settings(BaseSettings):
     )
 
     store: str = Field(default="nightquant-store", description="the store's root: a folder or an s3:// URL")
-    profile: ProfileName = Field(default="standard", description="how long benchmarks take")
+    profile: Profile = Field(default="standard", description="how long benchmarks take")
     task_runner: TaskRunnerName = Field(default="threads", description="what fans the stages out")
     workers: PositiveInt = Field(default_factory=_default_workers, description="stages at work at once")
     stage_timeout_s: PositiveFloat = Field(default=4 * 3600.0, description="a stage that works for longer is ended")

@@ -20,6 +20,7 @@ from flows.execution.context import current_execution
 from flows.execution.task_runners import require_fingerprint
 from storage.artifacts import ArtifactStore
 from storage.report import write_report
+from storage.results import Row
 from storage.results.writer import ResultsStore
 from storage.root import StoreRoot
 from tasks import stages
@@ -28,7 +29,7 @@ from tasks.bundle.manifest import Provenance
 from tasks.bundle.package import BundleRef
 from tasks.bundle.package import package as package_candidate
 from tasks.job import Job, Workspace
-from tasks.record import Row, RunInfo
+from tasks.record import RunInfo
 from tasks.refs import CandidateRef, DatasetRef
 from tasks.results import BenchmarkResult, Comparison, Evaluation, LayerSensitivity
 from tasks.workload.recipe import Recipe

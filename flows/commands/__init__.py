@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from datetime import date
-from typing import TYPE_CHECKING, TypeVar, get_args
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 from rich.console import Console
 from rich.table import Table
 
 from flows.console import reporter_for
-from flows.settings import ProfileName, load_settings
+from flows.settings import load_settings
+from storage.results import PROFILES
 from storage.root import set_cache_folder
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ recipe_option = click.option("--recipe", "-r", multiple=True, metavar="NAME", he
 # ``profile: str | None``.
 profile_option = click.option(
     "--profile",
-    type=click.Choice(get_args(ProfileName)),
+    type=click.Choice(PROFILES),
     help="How long to measure: 2 x 4, 5 x 8 or 10 x 10 launches x rounds (default: standard).",
 )
 

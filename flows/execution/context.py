@@ -132,6 +132,7 @@ class Execution:
 
 
 _EXECUTION: ContextVar[Execution] = ContextVar("nightquant_execution")
+_FIRST = threading.Lock()
 
 
 @contextmanager
@@ -154,19 +155,14 @@ def executing(settings: Settings, reporter: Reporter) -> Iterator[Execution]:
 
 def current_execution() -> Execution:
     """Return the execution of this context; on a remote worker, one that belongs to its process."""
-    return _EXECUTION.get(None) or _remote_execution()
-
-
-def _remote_execution() -> Execution:
+    if (execution := _EXECUTION.get(None)) is not None:
+        return execution
     with _FIRST:  # tasks on two threads of a Dask worker share its one process
-        return _make_remote_execution()
-
-
-_FIRST = threading.Lock()
+        return _remote_execution()
 
 
 @cache
-def _make_remote_execution() -> Execution:
+def _remote_execution() -> Execution:
     # Python denies children to the daemonic processes that Dask's workers are, because they might be left behind; ours
     # end with their parent (see `flows.execution.workers`).
     multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
+import select
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -143,23 +143,23 @@ def _start(timeout_s: float) -> subprocess.Popen[str]:
             start_new_session=True,
         )
         try:
-            watchdog = threading.Timer(timeout_s, process.kill)
-            # A stop may come at any moment: a watchdog that is still running must not keep this process waiting.
-            watchdog.daemon = True
-            watchdog.start()
-            port = process.stdout.readline().strip() if process.stdout else ""
-            watchdog.cancel()
+            port = _port_of(process, timeout_s)
+            if not port:
+                raise ConfigurationError(
+                    f"Prefect's server did not start within {timeout_s:.0f} s.",
+                    hint="Give it more time with NIGHTQUANT_SERVER_STARTUP_TIMEOUT_S, or start a server of your own "
+                    "(prefect server start) and set PREFECT_API_URL.",
+                )
         except BaseException:  # a server that is still starting needs no soft end
             process.kill()
             process.wait()
             raise
-    if not port:
-        process.kill()
-        process.wait()
-        raise ConfigurationError(
-            f"Prefect's server did not start within {timeout_s:.0f} s.",
-            hint="Give it more time with NIGHTQUANT_SERVER_STARTUP_TIMEOUT_S, or start a server of your own "
-            "(prefect server start) and set PREFECT_API_URL.",
-        )
     os.environ["PREFECT_API_URL"] = f"http://127.0.0.1:{port}/api"
     return process
+
+
+def _port_of(process: subprocess.Popen[str], timeout_s: float) -> str:
+    """Return the port that the server prints once it answers; "" if it ends or does not answer in time."""
+    if process.stdout is None or not select.select([process.stdout], [], [], timeout_s)[0]:
+        return ""
+    return process.stdout.readline().strip()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from types import FrameType
+
+Handler = Callable[[int, FrameType | None], None] | signal.Handlers
 
 
 class Terminated(BaseException):
@@ -31,7 +33,20 @@ def interruption_behind(error: BaseException) -> BaseException | None:
 
 
 @contextmanager
-def unwinding_on_sigterm() -> Iterator[None]:
+def _handling(handler: Handler, *signals: signal.Signals) -> Iterator[None]:
+    """Handle signals in the block, if this is the main thread: others may not, and are sent none."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, handler) for number in signals}
+    try:
+        yield
+    finally:
+        for number, previous in before.items():
+            signal.signal(number, previous)
+
+
+def unwinding_on_sigterm() -> AbstractContextManager[None]:
     """Raise `Terminated` in the main thread when SIGTERM arrives.
 
     Prefect replaces the handler while a flow runs, reports the run as crashed, and then sends the signal on to the
@@ -41,11 +56,12 @@ def unwinding_on_sigterm() -> Iterator[None]:
     def terminate(number: int, frame: FrameType | None) -> None:
         raise Terminated
 
-    before = signal.signal(signal.SIGTERM, terminate)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    return _handling(terminate, signal.SIGTERM)
+
+
+def undisturbed() -> AbstractContextManager[None]:
+    """Ignore SIGTERM and Control-C in the block: the few things that must still be done after the first one."""
+    return _handling(signal.SIG_IGN, signal.SIGTERM, signal.SIGINT)
 
 
 @contextmanager
@@ -57,35 +73,16 @@ def heard_everywhere() -> Iterator[None]:
     """
     from prefect.exceptions import TerminationSignal
 
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
     heard: list[int] = []
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         heard.append(number)
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
     try:
-        yield
+        with _handling(interrupt, signal.SIGTERM):
+            yield
     except BaseException as error:
         if heard and isinstance(interruption_behind(error), KeyboardInterrupt):
             raise TerminationSignal(signal=signal.SIGTERM) from None
         raise
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-@contextmanager
-def undisturbed() -> Iterator[None]:
-    """Ignore SIGTERM and Control-C in the block: the few things that must still be done after the first one."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

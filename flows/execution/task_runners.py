@@ -51,7 +51,7 @@ class Host:
     fingerprint: str
 
 
-class _ConfiguredTaskRunner(ThreadPoolTaskRunner[Any]):
+class _ConfiguredTaskRunner(ThreadPoolTaskRunner[object]):
     """Stands for the task runner of the settings, which are read when a run starts and not when the flow is imported.
 
     Prefect starts each run with a duplicate of its flow's task runner.
