@@ -55,7 +55,9 @@ def check_sums(folder: Path) -> str:
     """
     present = _regular_files(folder)
     if SUMS not in present:
-        raise BundleError(f"{folder}: there is no {SUMS}, so this is not a bundle.", hint="Fetch the complete bundle again.")
+        raise BundleError(
+            f"{folder}: there is no {SUMS}, so this is not a bundle.", hint="Fetch all of the bundle again."
+        )
     if (folder / SUMS).stat().st_size > _LONGEST:
         raise BundleError(f"{folder}: {SUMS} is longer than any that nightquant writes.")
     content = (folder / SUMS).read_bytes()

@@ -65,7 +65,9 @@ class ResultsStore:
             raise StoreError(f'There is no table "{table}".', hint=f"Expected one of: {', '.join(TABLES)}.")
         layout = TABLES[table]
         if not _RUN_ID.match(run_id) or run_id.startswith("compacted-"):
-            raise StoreError(f"{run_id!r} is not a valid run id.", hint="Use letters, digits, dots, dashes and underscores.")
+            raise StoreError(
+                f"{run_id!r} is not a valid run id.", hint="Use letters, digits, dots, dashes, underscores."
+            )
         if published.tzinfo is None:
             raise StoreError("The time of publication has no time zone.", hint="Pass datetime.now(UTC).")
         content = serialized(layout, validated(layout, rows, run_id))
