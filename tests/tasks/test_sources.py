@@ -1,15 +1,24 @@
+"""What a digest of code covers: edits to a copy of the project, and which artifacts would be made anew."""
+
+from __future__ import annotations
+
 import importlib
+import json
+import os
+import shutil
+import subprocess
 import sys
 import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
-from torch import nn
 
-from storage.digest import source_digest
+from tasks import sources
 from tasks.domains.factory import call_factory
 from tasks.domains.image_classification.sections import FactorySpec
-from tasks.sources import model_sources
 
+ROOT = Path(__file__).parents[2]
 NETWORK = """
     import torch
 
@@ -20,41 +29,179 @@ NETWORK = """
     def network():
         return torch.nn.Sequential(torch.nn.Linear(4, 2), {parts})
 """
+IMAGES = "tasks/domains/image_classification"
+# Runs a small night's stages on a copy of the project and notes whose code is digested for whom; then makes each edit
+# in turn, digests the same again, and prints what changed.
+RECORD = """
+import json, sys
+from pathlib import Path
+
+from tasks import sources
+
+asked, digest_now = {}, sources.code_digest
+def recording(*roots):
+    caller = sys._getframe(1)
+    caller = caller.f_back if caller.f_globals["__name__"] == "tasks.sources" else caller
+    asked[f"{caller.f_globals['__name__']} {[getattr(root, '__name__', root) for root in roots]}"] = roots
+    return digest_now(*roots)
+sources.code_digest = recording
+
+from storage.artifacts import ArtifactStore
+from tasks import stages
+from tasks.job import Workspace
+from tasks.workload import Workload
+
+workspace = Workspace(ArtifactStore(Path(sys.argv[1])))
+for workload in map(Workload.model_validate, json.loads(sys.argv[2])):
+    job = stages.obtain(workspace, workload, stages.prepare(workspace, workload))
+    for recipe in workload.recipe:
+        for runtime in recipe.runtimes:
+            stages.build(workspace, job, recipe, runtime)
+
+def digests():
+    for cached in (sources._read, sources._path_of):
+        cached.cache_clear()
+    import linecache
+    linecache.clearcache()
+    return {name: digest_now(*roots) for name, roots in asked.items()}
+
+before = digests()
+changed = []
+for file, old, new in json.loads(sys.argv[3]):
+    path = Path(sys.argv[4]) / file
+    text = path.read_text()
+    assert text.count(old) >= 1, (file, old)
+    path.write_text(text.replace(old, new, 1))
+    after = digests()
+    changed.append([name for name in before if before[name] != after[name]])
+    path.write_text(text)
+assert digests() == before
+print(json.dumps(changed))
+"""
+COMMON = {"schema_version": 1, "description": "a small one", "benchmark": {"baseline": "float/eager", "batch_size": 2}}
+BOTH = ["eager", "torchscript"]
+WORKLOADS = [
+    {
+        **COMMON,
+        "name": "pictures",
+        "domain": "image-classification",
+        "data": {
+            "kind": "rendered-characters",
+            "characters": "AH",
+            "image_size": 16,
+            "train": 8,
+            "calibration": 4,
+            "valid": 4,
+            "test": 4,
+        },
+        "model": {"kind": "factory", "factory": "tests.tasks.quantize.networks:plain"},
+        "checkpoint": {"kind": "train", "epochs": 1},
+        "recipe": [
+            {"name": "float", "method": "none", "runtimes": BOTH},
+            {"name": "static", "method": "static", "graph": "fx", "runtimes": BOTH},
+            {"name": "qat", "method": "qat", "graph": "fx", "epochs": 1},
+        ],
+    },
+    {
+        **COMMON,
+        "name": "sequence",
+        "domain": "sequence",
+        "data": {"kind": "random-sequence"},
+        "model": {"kind": "lstm"},
+        "checkpoint": {"kind": "seeded"},
+        "recipe": [
+            {"name": "float", "method": "none", "runtimes": BOTH},
+            {"name": "dynamic", "method": "dynamic", "runtimes": BOTH},
+        ],
+    },
+]
+EDITS = {
+    "an image data set's constant": (f"{IMAGES}/rendered.py", "_OVERSAMPLING = ", "_OVERSAMPLING = 1 + "),
+    "the training's constant": (f"{IMAGES}/training.py", "_WEIGHT_DECAY = ", "_WEIGHT_DECAY = 2 * "),
+    "a runtime's line": ("tasks/runtimes/torchscript.py", "torch.jit.trace(", "torch.jit.script("),
+    "a method's line": ("tasks/quantize/methods/dynamic.py", "return ", "return None or "),
+    "a docstring": (f"{IMAGES}/rendered.py", '"""', '"""Edited. '),
+    "a comment": ("tasks/quantize/converted.py", "import io\n", "import io  # edited\n"),
+    "a registry's line": (
+        "tasks/runtimes/__init__.py",
+        '"eager": "',
+        '"other": "tasks.runtimes.eager:Eager", "eager": "',
+    ),
+}
 
 
 @pytest.fixture
-def own_module(tmp_path, monkeypatch):
+def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., str]]:
     """Write the user's module, import it anew, and give the digest of what its factory builds."""
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
-    names = iter(f"own_network_{number}" for number in range(9))
 
-    def digest(factor="2", parts="Scaled()"):
-        name = next(names)
-        (tmp_path / f"{name}.py").write_text(textwrap.dedent(NETWORK.format(factor=factor, parts=parts)))
+    def digest(factor: str = "2", parts: str = "Scaled()") -> str:
+        (tmp_path / "own_network.py").write_text(textwrap.dedent(NETWORK.format(factor=factor, parts=parts)))
+        sys.modules.pop("own_network", None)
         importlib.invalidate_caches()
-        spec = FactorySpec(kind="factory", factory=f"{name}:network")
-        return source_digest(*model_sources(call_factory(spec), spec))
+        for cached in (sources._read, sources._path_of):
+            cached.cache_clear()
+        spec = FactorySpec(kind="factory", factory="own_network:network")
+        return sources.model_digest(call_factory(spec), spec)
 
     yield digest
-    for name in [name for name in sys.modules if name.startswith("own_network_")]:
-        del sys.modules[name]
+    sys.modules.pop("own_network", None)
 
 
-def test_an_equal_network_has_an_equal_digest(own_module):
+def test_an_equal_network_has_an_equal_digest(own_module: Callable[..., str]) -> None:
     assert own_module() == own_module()
 
 
-def test_a_factory_that_puts_other_parts_together_is_noticed(own_module):
+def test_a_factory_that_puts_other_parts_together_is_noticed(own_module: Callable[..., str]) -> None:
     assert own_module(parts="torch.nn.ReLU()") != own_module(parts="torch.nn.Tanh()")
 
 
-def test_a_part_that_computes_something_else_is_noticed(own_module):
+def test_a_part_that_computes_something_else_is_noticed(own_module: Callable[..., str]) -> None:
     assert own_module(factor="2") != own_module(factor="3")
 
 
-def test_torchs_own_modules_are_left_out_and_the_builder_is_not():
-    spec = FactorySpec(kind="factory", factory="torch.nn:ReLU")
-    assert [module.__name__ for module in model_sources(nn.ReLU(), spec)] == [
-        "tasks.domains.image_classification.model"
-    ]
+@pytest.fixture(scope="module")
+def made_anew(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
+    """Which makers' digests each of `EDITS` changes."""
+    folder = tmp_path_factory.mktemp("edited")
+    for layer in ("tasks", "storage", "tests"):
+        shutil.copytree(ROOT / layer, folder / "copy" / layer, ignore=shutil.ignore_patterns("__pycache__"))
+    arguments = [str(folder / "store"), json.dumps(WORKLOADS), json.dumps(list(EDITS.values())), str(folder / "copy")]
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", RECORD, *arguments],
+        env={**os.environ, "PYTHONPATH": str(folder / "copy")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return dict(zip(EDITS, map(set, json.loads(done.stdout)), strict=True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("edit", ["a docstring", "a comment", "a registry's line"])
+def test_what_decides_nothing_changes_no_digest(made_anew: dict[str, set[str]], edit: str) -> None:
+    assert made_anew[edit] == set()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("edit", "makers"),
+    [
+        ("an image data set's constant", {"tasks.domains.image_classification.rendered"}),
+        ("the training's constant", {"tasks.checkpoint"}),
+        ("a runtime's line", {"tasks.build"}),
+        ("a method's line", {"tasks.build", "tasks.quantize.converted"}),
+    ],
+)
+def test_an_edit_of_code_makes_anew_what_that_code_makes(
+    made_anew: dict[str, set[str]], edit: str, makers: set[str]
+) -> None:
+    assert {name.split()[0] for name in made_anew[edit]} == makers
+
+
+@pytest.mark.slow
+def test_a_runtimes_edit_leaves_other_runtimes_alone(made_anew: dict[str, set[str]]) -> None:
+    assert all("torchscript" in name for name in made_anew["a runtime's line"])
+    assert all("dynamic" in name for name in made_anew["a method's line"])
