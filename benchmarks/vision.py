@@ -29,7 +29,7 @@ from storage.artifacts import ArtifactStore
 from storage.errors import QuantizationError
 from tasks.benchmark.statistics import speed_ratio
 from tasks.compute import intra_op_threads
-from tasks.evaluate.compare import compare
+from tasks.compare import compare
 from tasks.job import Workspace
 from tasks.quantize.engine import instruction_set, quantized_engine
 from tasks.quantize.graph.convert import finished, observed

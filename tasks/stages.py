@@ -50,15 +50,15 @@ def build(workspace: Workspace, job: Job[Workload], recipe: Recipe, runtime: str
 
 
 def evaluate(workspace: Workspace, job: Job[Workload], candidate: CandidateRef) -> Evaluation:
-    """Compute a candidate's quality; see `tasks.evaluate.evaluate`."""
-    from tasks.evaluate.evaluate import evaluate as evaluate_candidate
+    """Compute a candidate's quality; see `tasks.evaluate`."""
+    from tasks.evaluate import evaluate as evaluate_candidate
 
     return evaluate_candidate(job, candidate, workspace)
 
 
 def compare(workspace: Workspace, baseline: Evaluation, candidates: Sequence[Evaluation]) -> list[Comparison]:
-    """Compare candidates with the baseline; see `tasks.evaluate.compare`."""
-    from tasks.evaluate.compare import compare_all
+    """Compare candidates with the baseline; see `tasks.compare`."""
+    from tasks.compare import compare_all
 
     return compare_all(baseline, candidates, workspace)
 

@@ -19,7 +19,7 @@ from tasks.domains.language_model.corpus import load_ids
 from tasks.domains.language_model.evaluation import block_contributions, evaluate_language_model, word_losses
 from tasks.domains.language_model.model import WordLanguageModel
 from tasks.domains.language_model.sections import Evaluate, LanguageModelWorkload, WordLanguageModelSpec
-from tasks.evaluate.compare import compare
+from tasks.compare import compare
 from tasks.golden import Golden
 from tasks.job import Job, Workspace
 from tasks.results import Evaluation

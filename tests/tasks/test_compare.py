@@ -1,17 +1,82 @@
-"""The interval of a paired difference."""
+"""Two evaluations are compared on the same samples only."""
+
+from __future__ import annotations
 
 import math
+from pathlib import Path
 from statistics import NormalDist
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from safetensors.torch import save_file
 
-from tasks.evaluate.paired import _expanded_tail, paired_difference
+from storage.artifacts import ArtifactStore
+from storage.errors import MeasurementError
+from tasks.compare import _expanded_tail, compare, compare_all, paired_difference
+from tasks.golden import SAMPLES
+from tasks.job import Workspace
+from tasks.refs import ArtifactRef
+from tasks.results import Evaluation
 
 results = arrays(np.float64, st.integers(2, 40), elements=st.floats(-100, 100, allow_nan=False))
+
+
+def evaluation(store: ArtifactStore, recipe: str, **samples: list[float] | list[int]) -> Evaluation:
+    with store.create("outputs", recipe, {}) as folder:
+        save_file({name: torch.tensor(values) for name, values in samples.items()}, folder / SAMPLES)
+    quality = samples.get("quality", [0.0])
+    return Evaluation(
+        recipe=recipe,
+        runtime="eager",
+        quality_metric="top1",
+        quality=sum(quality) / len(quality),
+        higher_is_better=True,
+        metrics={},
+        samples=len(quality),
+        outputs=ArtifactRef(kind="outputs", digest=recipe),
+    )
+
+
+def test_agreement_is_the_share_of_equal_predictions(tmp_path: Path) -> None:
+    store = ArtifactStore(tmp_path)
+    before = evaluation(store, "float", quality=[100.0, 100.0, 0.0, 0.0], prediction=[1, 2, 3, 4])
+    after = evaluation(store, "int8", quality=[100.0, 0.0, 0.0, 0.0], prediction=[1, 3, 3, 4])
+    comparison = compare(before, after, store)
+    assert comparison.agreement == 0.75
+    assert comparison.quality_difference == -25
+    low, high = comparison.quality_difference_low, comparison.quality_difference_high
+    assert low is not None
+    assert high is not None
+    assert low <= -25 <= high
+
+
+def test_what_has_no_samples_has_neither_interval_nor_agreement(tmp_path: Path) -> None:
+    store = ArtifactStore(tmp_path)
+    comparison = compare(evaluation(store, "float", other=[0.0]), evaluation(store, "int8", other=[0.0]), store)
+    assert comparison.quality_difference == 0
+    assert (comparison.quality_difference_low, comparison.quality_difference_high) == (None, None)
+    assert comparison.agreement is None
+
+
+def test_all_are_compared_in_their_order(tmp_path: Path) -> None:
+    store, told = ArtifactStore(tmp_path), []
+    first, second = (evaluation(store, name, quality=[value]) for name, value in (("float", 1.0), ("int8", 3.0)))
+    workspace = Workspace(store, lambda done, total, unit="": told.append((done, total)))
+    compared = compare_all(first, [first, second], workspace)
+    assert [comparison.quality_difference for comparison in compared] == [0, 2]
+    assert told == [(1, 2), (2, 2)]
+
+
+def test_different_samples_are_refused(tmp_path: Path) -> None:
+    store = ArtifactStore(tmp_path)
+    before = evaluation(store, "float", quality=[100.0, 0.0], prediction=[1, 2])
+    after = evaluation(store, "int8", quality=[100.0, 0.0, 0.0], prediction=[1, 2, 3])
+    with pytest.raises(MeasurementError, match="int8/eager"):
+        compare(before, after, store)
 
 
 @given(results)
@@ -64,19 +129,6 @@ def test_a_planted_difference_is_covered_about_as_often_as_promised(samples):
     assert 0.91 <= covered / trials <= 0.985
 
 
-def test_clusters_widen_the_interval_where_their_samples_go_together():
-    rng = np.random.default_rng(2)
-    clusters = np.repeat(np.arange(20), 30)
-    before = np.zeros(600)
-    after = np.repeat(rng.normal(0, 1, 20), 30) + rng.normal(0, 0.1, 600)
-
-    alone = paired_difference(before, after)
-    together = paired_difference(before, after, clusters=clusters)
-
-    assert together.mean == pytest.approx(alone.mean)
-    assert together.high - together.low > 3 * (alone.high - alone.low)
-
-
 def test_one_wrong_image_in_five_hundred_is_no_loss():
     right = np.full(500, 100.0)
     candidate = right.copy()
@@ -108,10 +160,5 @@ def test_the_ends_are_as_far_out_as_student_says(freedom, quantile):
     ("before", "after"), [([], []), ([1.0], [1.0, 2.0]), ([math.nan, 1.0], [1.0, 1.0]), ([[1.0]], [[2.0]])]
 )
 def test_what_cannot_be_compared_is_refused(before, after):
-    with pytest.raises(ValueError, match=r"expected two lists|no numbers"):
+    with pytest.raises(ValueError, match=r"expected two lists|NaN"):
         paired_difference(before, after)
-
-
-def test_clusters_must_name_every_sample():
-    with pytest.raises(ValueError, match="2 cluster names"):
-        paired_difference([0.0, 1.0], [1.0, 3.0], clusters=[1])

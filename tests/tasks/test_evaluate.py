@@ -13,7 +13,7 @@ from tasks.golden import GOLDEN, Golden
 from tasks.workload import read_workload
 from tests.tasks.pipeline import build, evaluate, job_of
 
-_WORKLOAD = Path(__file__).parents[3] / "flows" / "workloads" / "lstm-demo.toml"
+_WORKLOAD = Path(__file__).parents[2] / "flows" / "workloads" / "lstm-demo.toml"
 
 
 def test_the_same_outputs_are_written_once(tmp_path: Path) -> None:

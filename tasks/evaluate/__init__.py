@@ -1,1 +1,0 @@
-"""Evaluation: a candidate's quality, and its comparison with the baseline on the same samples."""
