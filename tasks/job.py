@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
 from storage.artifacts import ArtifactStore
-from storage.errors import NightquantError, unwritable
+from storage.errors import NightquantError, StoreError, unwritable
 from storage.locks import passing_lock
 from tasks.refs import CheckpointRef, DatasetRef
 from tasks.workload.workload import Workload
@@ -50,8 +50,8 @@ class Workspace:
         """Make an artifact while no other process makes the same one; wait where one does.
 
         Yields a work folder for what unfinished work goes on from after a kill. It is removed at the end, unless the
-        block was interrupted: after an error that would come again there is nothing to go on from. The lock is the
-        kernel's and ends with its holder.
+        block was interrupted or the store could not be written: other errors would come again. The lock is the kernel's
+        and ends with its holder.
 
         Raises
         ------
@@ -66,7 +66,8 @@ class Workspace:
             work = self.store.work_folder(digest)  # again, for its last holder has removed it
             try:
                 yield work
-            except NightquantError:
-                shutil.rmtree(work, ignore_errors=True)
+            except NightquantError as error:
+                if not isinstance(error, StoreError):
+                    shutil.rmtree(work, ignore_errors=True)
                 raise
             shutil.rmtree(work, ignore_errors=True)

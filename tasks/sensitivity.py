@@ -20,7 +20,7 @@ from storage.errors import ConfigurationError
 from tasks.domains.base import GivesCalibration, Quality
 from tasks.job import Job, Workspace
 from tasks.quantize.converted import KIND, find_or_convert, open_converted
-from tasks.quantize.counterparts import pairs
+from tasks.quantize.counterparts import pair_with_float
 from tasks.quantize.methods import METHODS
 from tasks.quantize.methods.dynamic import DynamicRecipe
 from tasks.quantize.methods.float import FloatRecipe
@@ -69,7 +69,7 @@ def sensitivity(job: Job[Workload], recipe: Recipe, workspace: Workspace) -> tup
     with METHODS[recipe.method].running(recipe):
         converted = open_converted(folder)
         graph = Structure.read(folder).graph
-        found = pairs(source.float_model(), converted, recipe, graph, source.example_inputs)
+        found = pair_with_float(source.float_model(), converted, recipe, graph, source.example_inputs)
         noises = {pair.path: _Noise(pair.float) for pair in found}
         with ExitStack() as hooks, torch.no_grad():
             for pair in found:

@@ -1,50 +1,104 @@
-"""Pairs of a quantized module and the float one that computes the same, to compare them on equal input."""
+"""Which float module became which quantized one: coverage of models that were fused, and pairs to compare."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import torch
-from torch import nn
+from torch import Tensor, nn
 
-from tasks.quantize.graph import eager_mode as eager
-from tasks.quantize.graph import fx
-from tasks.quantize.graph.attribution import has_quantized_kernel, modules_by_float_path
-from tasks.quantize.graph.plan import make_plan
-from tasks.quantize.methods.qat import QatRecipe
-from tasks.quantize.methods.static import StaticRecipe
+from tasks.quantize.coverage import Leaf, cover, is_within
+from tasks.quantize.embedding import FourBitEmbedding
+from tasks.quantize.graph import eager_mode, fx
+from tasks.quantize.graph.eager_mode import FloatInside, QuantizedInside
+from tasks.quantize.graph.observers import why_unsupported
+from tasks.quantize.graph.plan import Plan, make_plan
+from tasks.quantize.methods.static import GraphRecipe
+from tasks.refs import ModuleCoverage
 from tasks.workload.recipe import Recipe
+
+# Without torch.ao.nn.quantized.reference, whose modules compute in float.
+_QUANTIZED_MODULES = (
+    "torch.ao.nn.quantized.modules",
+    "torch.ao.nn.quantized.dynamic.modules",
+    "torch.ao.nn.intrinsic.quantized.modules",
+    "torch.ao.nn.intrinsic.quantized.dynamic.modules",
+)
 
 
 @dataclass(frozen=True)
 class Pair:
-    """``path`` is the module's in the float model; a fused one goes by the path of its first module."""
+    """A quantized module and the float one that computes the same.
+
+    ``path`` is the module's in the float model; a fused one goes by the path of its first module.
+    """
 
     path: str
     quantized: nn.Module
     float: nn.Module
 
 
-def pairs(
-    model: nn.Module, converted: nn.Module, recipe: Recipe, flow: str, example_inputs: Mapping[str, torch.Tensor]
+def pair_with_float(
+    model: nn.Module, converted: nn.Module, recipe: Recipe, graph: str, example_inputs: Mapping[str, Tensor]
 ) -> tuple[Pair, ...]:
-    """Every quantized module with weights, in the model's order.
+    """Pair every quantized module that has weights with its float module, in the model's order.
 
     Parameters
     ----------
     model
         The float model with its checkpoint's weights; it is fused in place where the recipe's method fuses.
-    converted, flow
-        What the recipe made of it, and the flow that it took.
+    converted, graph
+        What the recipe made of it, and in which graph mode.
     """
-    if isinstance(recipe, StaticRecipe | QatRecipe):
-        taken = recipe.model_copy(update={"flow": flow})
-        plan = make_plan(model, taken, example_inputs)
-        model = fx.fused(model) if flow == "fx" else eager.fused(model, plan, is_qat=False)
+    if isinstance(recipe, GraphRecipe):
+        plan = make_plan(model, recipe.model_copy(update={"graph": graph}), example_inputs)
+        model = fx.fuse(model) if graph == "fx" else eager_mode.fuse(model, plan, is_qat=False)
     floats = dict(model.named_modules())
     return tuple(
         Pair(path, module, floats[path])
-        for path, module in modules_by_float_path(converted).items()
+        for path, module in _modules_by_float_path(converted).items()
         if path in floats and has_quantized_kernel(module) and next(floats[path].parameters(), None) is not None
     )
+
+
+def cover_fused(leaves: Sequence[Leaf], converted: nn.Module, plan: Plan) -> tuple[ModuleCoverage, ...]:
+    """One row per module of the float model that has parameters of its own.
+
+    A module that was fused (a batch norm folded into its convolution) counts as quantized where the module that took it
+    up is.
+
+    Parameters
+    ----------
+    leaves
+        Of the float model, before anything was fused.
+    """
+    found = _modules_by_float_path(converted)
+    heads = {path: chain.head for chain in plan.chains for path in chain.modules}
+
+    def why_float(leaf: Leaf) -> str:
+        head = heads.get(leaf.name, leaf.name)
+        # torchvision's own fusing leaves an Identity where a module was folded into the one before it.
+        if head in found and (isinstance(found[head], nn.Identity) or has_quantized_kernel(found[head])):
+            return ""
+        if reason := why_unsupported(leaf.type):
+            return reason
+        if is_within(leaf.name, plan.excluded) or is_within(head, plan.excluded):
+            return "excluded by the recipe"
+        if leaf.name in plan.outside:
+            return "outside the model's own quantization stubs"
+        return f"no quantized kernel for type {leaf.type}"
+
+    return cover(leaves, why_float)
+
+
+def has_quantized_kernel(module: nn.Module) -> bool:
+    """Whether a converted model's module computes in integers, or reads rows of them."""
+    return isinstance(module, FourBitEmbedding) or is_within(type(module).__module__, _QUANTIZED_MODULES)
+
+
+def _modules_by_float_path(converted: nn.Module) -> dict[str, nn.Module]:
+    """The converted model's modules by the paths that they have in the float model."""
+    inner = converted.module if isinstance(converted, QuantizedInside) else converted
+    return {
+        path: module.module if isinstance(module, FloatInside) else module for path, module in inner.named_modules()
+    }

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
+from difflib import get_close_matches
 
-import torch
+from torch import nn
 
 from storage.errors import QuantizationError
 from tasks.refs import ModuleCoverage
@@ -20,7 +21,7 @@ class Leaf:
     parameters: int
 
 
-def leaves_of(model: torch.nn.Module) -> tuple[Leaf, ...]:
+def leaves_of(model: nn.Module) -> tuple[Leaf, ...]:
     """Every module of the float model that has parameters of its own, in the model's order."""
     counted = (
         Leaf(name, type(module).__name__, sum(parameter.numel() for parameter in module.parameters(recurse=False)))
@@ -29,47 +30,36 @@ def leaves_of(model: torch.nn.Module) -> tuple[Leaf, ...]:
     return tuple(leaf for leaf in counted if leaf.parameters)
 
 
-def cover(
-    leaves: Iterable[Leaf], quantized: Collection[str], reasons: Mapping[str, str], otherwise: str
-) -> tuple[ModuleCoverage, ...]:
-    """One row per leaf.
-
-    Parameters
-    ----------
-    quantized
-        Names of the leaves that were quantized.
-    reasons
-        Why a leaf stayed float, by name.
-    otherwise
-        Why the leaves that `reasons` does not name stayed float.
-    """
+def cover(leaves: Iterable[Leaf], why_float: Callable[[Leaf], str]) -> tuple[ModuleCoverage, ...]:
+    """One row per leaf; `why_float` says why a leaf stayed float, "" where it was quantized."""
+    rows = ((leaf, why_float(leaf)) for leaf in leaves)
     return tuple(
         ModuleCoverage(
-            module=leaf.name,
-            type=leaf.type,
-            parameters=leaf.parameters,
-            quantized=leaf.name in quantized,
-            reason="" if leaf.name in quantized else reasons.get(leaf.name, otherwise),
+            module=leaf.name, type=leaf.type, parameters=leaf.parameters, quantized=not reason, reason=reason
         )
-        for leaf in leaves
+        for leaf, reason in rows
     )
 
 
-def excluded_modules(model: torch.nn.Module, exclude: Iterable[str]) -> frozenset[str]:
-    """Names of the excluded modules and of everything within them.
+def excluded_modules(model: nn.Module, exclude: Collection[str]) -> frozenset[str]:
+    """Paths of the excluded modules and of everything in them.
 
     Raises
     ------
     QuantizationError
-        The model has no module of such a name.
+        The model has no module of such a name; lists them all, and names that are close.
     """
-    names = [name for name, _ in model.named_modules() if name]
-    excluded: set[str] = set()
-    for wanted in exclude:
-        if wanted not in names:
-            raise QuantizationError(
-                f'The recipe excludes the module "{wanted}", which the model does not have.',
-                hint=f"Its modules are: {', '.join(names)}.",
-            )
-        excluded.update(name for name in names if name == wanted or name.startswith(f"{wanted}."))
-    return frozenset(excluded)
+    paths = [path for path, _ in model.named_modules() if path]
+    unknown = [name for name in exclude if name not in paths]
+    if unknown:
+        near = {close for name in unknown for close in get_close_matches(name, paths)}
+        raise QuantizationError(
+            f"exclude names modules that {type(model).__name__} does not have: {', '.join(unknown)}.",
+            hint=f"Close to them: {', '.join(sorted(near))}." if near else f"It has: {', '.join(sorted(paths)[:40])}.",
+        )
+    return frozenset(path for path in paths if is_within(path, exclude))
+
+
+def is_within(path: str, modules: Iterable[str]) -> bool:
+    """Whether the module `path` is one of `modules` or lies in one of them."""
+    return any(f"{path}.".startswith(f"{other}.") for other in modules)

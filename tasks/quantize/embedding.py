@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
@@ -43,24 +43,16 @@ def quantize_embeddings(model: nn.Module, names: Iterable[str], bits: int | None
     4-bit rows need an even width: the last of an odd number of values would share its byte with the next row.
     """
     for name in names:
-        parent, _, attribute = name.rpartition(".")
-        module = model.get_submodule(name)
-        assert isinstance(module, nn.Embedding)
-        assert bits is not None
-        setattr(model.get_submodule(parent), attribute, _MAKERS[bits](module))
+        embedding = model.get_submodule(name)
+        assert isinstance(embedding, nn.Embedding)
+        weight = embedding.weight.detach().float()
+        packed = FourBitEmbedding(_ops.embedding_bag_4bit_prepack(weight)) if bits == 4 else _eight_bits(weight)
+        model.set_submodule(name, packed)
 
 
-def _eight_bits(module: nn.Embedding) -> nn.Module:
+def _eight_bits(weight: Tensor) -> nn.Module:
     observer = PerChannelMinMaxObserver(dtype=torch.quint8, qscheme=torch.per_channel_affine_float_qparams, ch_axis=0)
-    weight = module.weight.detach().float()
     observer(weight)
     scales, zero_points = observer.calculate_qparams()
     quantized = torch.quantize_per_channel(weight, scales, zero_points, 0, torch.quint8)
-    return Embedding(module.num_embeddings, module.embedding_dim, _weight=quantized)
-
-
-def _four_bits(module: nn.Embedding) -> nn.Module:
-    return FourBitEmbedding(_ops.embedding_bag_4bit_prepack(module.weight.detach().float()))
-
-
-_MAKERS: dict[int, Callable[[nn.Embedding], nn.Module]] = {8: _eight_bits, 4: _four_bits}
+    return Embedding(weight.shape[0], weight.shape[1], _weight=quantized)

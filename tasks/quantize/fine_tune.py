@@ -1,4 +1,4 @@
-"""Fine-tune an image classifier with simulated quantization.
+"""Fine-tune a model with simulated quantization.
 
 The recipe is that of Jacob et al., "Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only
 Inference" (2018): train with fake quantization, and towards the end hold the ranges and the batch norms' statistics
@@ -7,70 +7,162 @@ still, so that the last epochs train for the arithmetic that the converted model
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING, Protocol, Self
 
 import torch
+from safetensors import safe_open
 from torch import Tensor, nn
 from torch.ao.quantization import disable_fake_quant, disable_observer, enable_fake_quant, enable_observer
-from torch.nn.functional import cross_entropy
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from storage.errors import QuantizationError
-from tasks.domains.image_classification.images import load_images, training_batches
-from tasks.quantize.base import Context
-from tasks.quantize.methods.qat import QatRecipe
-from tasks.quantize.training_state import TrainingState, snapshot
+from tasks.tensor_files import save_tensors
+
+if TYPE_CHECKING:
+    from tasks.job import Progress
+    from tasks.quantize.methods.qat import QatRecipe
 
 _FIRST_RANGES_BATCHES = 8
+_EPOCH = "epoch.safetensors"
 
 
-def fine_tune(model: nn.Module, recipe: QatRecipe, context: Context, work: Path, device: torch.device) -> nn.Module:
-    """Train a prepared model and give it the weights of its best epoch on the valid split, on the CPU.
+class FineTuning(Protocol):
+    """What a domain contributes to fine-tuning: its data, its loss and its score."""
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Batches that an epoch has."""
+        ...
+
+    def batches(self, generator: torch.Generator) -> Iterator[tuple[tuple[Tensor, ...], Tensor]]:
+        """One epoch of a model's positional inputs and their target; all chance comes from the CPU generator."""
+        ...
+
+    def loss(self, outputs: object, target: Tensor) -> Tensor:
+        """What training minimizes: a scalar, for what the model returned in training mode."""
+        ...
+
+    def validate(self, model: nn.Module, device: torch.device) -> tuple[float, float]:
+        """Score (higher is better) and mean loss on the valid split, of a model in evaluation mode on a device."""
+        ...
+
+
+@dataclass
+class TrainingState:
+    """Training between two epochs: how many are done, and the score, loss and state dict of the best one."""
+
+    epochs: int = 0
+    score: float = -math.inf
+    loss: float = math.inf
+    best: dict[str, Tensor] = field(default_factory=dict)
+
+    def save(self, folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        """Replace the saved state by this one; a reader sees the old one or the new one, whole."""
+        moments: Mapping[int, Mapping[str, Tensor]] = optimizer.state_dict()["state"]
+        groups = {"model": model.state_dict(), "best": self.best, **{f"{key}": group for key, group in moments.items()}}
+        tensors = {
+            f"{group}/{name}": tensor for group, state in groups.items() for name, tensor in _copied(state).items()
+        }
+        numbers = {"epochs": self.epochs, "score": self.score, "loss": self.loss}
+        temporary = folder / f"{_EPOCH}.{os.getpid()}.tmp"
+        save_tensors(tensors, temporary, metadata={"numbers": json.dumps(numbers)})
+        with temporary.open("rb") as stream:
+            os.fsync(stream.fileno())
+        temporary.replace(folder / _EPOCH)
+
+    @classmethod
+    def load(cls, folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> Self:
+        """Put what was saved into `model` and `optimizer`; the start of training where nothing was."""
+        path = folder / _EPOCH
+        if not path.is_file():
+            return cls()
+        groups: defaultdict[str, dict[str, Tensor]] = defaultdict(dict)
+        with safe_open(path, framework="pt") as file:
+            numbers = json.loads(file.metadata()["numbers"])
+            for key in file.keys():  # noqa: SIM118 - not a mapping
+                group, _, name = key.partition("/")
+                groups[group][name] = file.get_tensor(key)
+        model.load_state_dict(groups.pop("model"))
+        best = groups.pop("best")
+        moments = {int(key): group for key, group in groups.items()}
+        optimizer.load_state_dict({"state": moments, "param_groups": optimizer.state_dict()["param_groups"]})
+        return cls(**numbers, best=best)
+
+
+def fine_tune(
+    model: nn.Module,
+    recipe: QatRecipe,
+    tuning: FineTuning,
+    calibration: Iterable[tuple[Tensor, ...]],
+    work: Path,
+    device: torch.device,
+    progress: Progress,
+) -> dict[str, Tensor]:
+    """Train a prepared model.
 
     Equal seeds give equal results on one kind of processor with one number of threads, whether or not the process was
     killed in between: after each epoch all that the next one depends on is saved in `work`.
 
+    Parameters
+    ----------
+    calibration
+        Batches of positional inputs; the first ones set the ranges that training starts from.
+
+    Returns
+    -------
+    dict
+        The state dict of the best epoch, on the CPU: the one with the highest score, or of equal ones that with the
+        lowest loss.
+
     Raises
     ------
     QuantizationError
-        There are no calibration or valid images, or the loss becomes NaN or infinite.
+        There are no calibration samples, or the loss becomes NaN or infinite.
     """
     model.to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=recipe.learning_rate)
     state = TrainingState.load(work, model, optimizer)
-    if state.standing.epochs == 0:
-        _find_first_ranges(model, recipe, context, device)
-    for epoch in range(state.standing.epochs, recipe.epochs):
-        _train_epoch(model, optimizer, recipe, context, epoch, device)
-        top1, loss = _validate(model, recipe, context, device)
-        standing = replace(state.standing, epochs=epoch + 1)
-        if not state.best or standing.beaten_by(top1, loss):
-            state.best = snapshot(model)
-            standing = replace(standing, best_epoch=epoch, best_top1=top1, best_loss=loss)
-        state.standing = standing
+    if state.epochs == 0:
+        _find_first_ranges(model, recipe, calibration, device)
+    for epoch in range(state.epochs, recipe.epochs):
+        _train_epoch(model, optimizer, recipe, tuning, epoch, device, progress)
+        model.eval()
+        model.apply(disable_observer)
+        with torch.no_grad():
+            score, loss = tuning.validate(model, device)
+        state.epochs = epoch + 1
+        if not state.best or (score, -loss) > (state.score, -state.loss):
+            state.score, state.loss = score, loss
+            state.best = _copied(model.state_dict())
         state.save(work, model, optimizer)
-    model.load_state_dict(state.best)
-    return model.cpu().eval()
+    return state.best
 
 
-def _find_first_ranges(model: nn.Module, recipe: QatRecipe, context: Context, device: torch.device) -> None:
-    """Let the observers see calibration images, so that the first step does not train against arbitrary ranges."""
+def _find_first_ranges(
+    model: nn.Module, recipe: QatRecipe, calibration: Iterable[tuple[Tensor, ...]], device: torch.device
+) -> None:
+    """Let the observers see calibration samples, so that the first step does not train against arbitrary ranges."""
     model.eval()
     model.apply(disable_fake_quant)
     model.apply(enable_observer)
-    split = load_images(context.dataset, "calibration", context.store)
-    if not len(split):
-        raise QuantizationError(
-            f'The data set of workload "{context.workload.name}" has no calibration images.',
-            hint="Set data.calibration above 0, or use a data set with more training images.",
-        )
+    seen = False
     with torch.no_grad():
-        for images, _ in islice(split.batches(recipe.batch_size), _FIRST_RANGES_BATCHES):
-            model(images.to(device))
+        for inputs in islice(calibration, _FIRST_RANGES_BATCHES):
+            model(*(tensor.to(device) for tensor in inputs))
+            seen = True
+    if not seen:
+        raise QuantizationError(
+            f'There are no calibration samples for recipe "{recipe.name}" to start from.',
+            hint="Set data.calibration above 0, or use a data set with more training samples.",
+        )
     model.apply(enable_fake_quant)
 
 
@@ -78,21 +170,22 @@ def _train_epoch(
     model: nn.Module,
     optimizer: torch.optim.Optimizer,
     recipe: QatRecipe,
-    context: Context,
+    tuning: FineTuning,
     epoch: int,
     device: torch.device,
+    progress: Progress,
 ) -> None:
     model.train()
     model.apply(disable_observer if epoch >= recipe.freeze_observers_after else enable_observer)
     if epoch >= recipe.freeze_batch_norm_after:
         model.apply(_freeze_batch_norm)
     # Order, shifts and dropout follow from seed and epoch alone, so that an epoch can be repeated.
-    generator = torch.Generator().manual_seed(recipe.seed * 1_000_003 + epoch)
-    steps = math.ceil(context.dataset.splits["train"] / recipe.batch_size)
-    with _seeded(recipe.seed * 1_000_003 + epoch, device):
-        batches = training_batches(context.dataset, context.store, recipe.batch_size, generator)
-        for step, (images, labels) in enumerate(batches, start=1):
-            loss = _loss(model, images.to(device), labels.to(device))
+    seed = recipe.seed * 1_000_003 + epoch
+    steps = tuning.steps_per_epoch
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        for step, (inputs, target) in enumerate(tuning.batches(torch.Generator().manual_seed(seed)), start=1):
+            loss = _loss(model, tuning, [tensor.to(device) for tensor in inputs], target.to(device))
             if not torch.isfinite(loss):
                 raise QuantizationError(
                     f'Training of recipe "{recipe.name}" diverged in epoch {epoch + 1}: the loss is {loss.item()}.',
@@ -101,31 +194,17 @@ def _train_epoch(
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
-            context.progress(epoch * steps + step, recipe.epochs * steps, "training batches")
+            progress(epoch * steps + step, recipe.epochs * steps, "training batches")
 
 
-def _validate(model: nn.Module, recipe: QatRecipe, context: Context, device: torch.device) -> tuple[float, float]:
-    """Top-1 (share) and mean loss on the valid split, with quantization simulated."""
-    split = load_images(context.dataset, "valid", context.store)
-    if not len(split):
-        raise QuantizationError(
-            f'The data set of workload "{context.workload.name}" has no valid images to choose the best epoch by.',
-            hint="Set data.valid or data.valid_share above 0.",
-        )
-    model.eval()
-    model.apply(disable_observer)
-    correct, loss = 0.0, 0.0
-    with torch.no_grad():
-        for images, labels in split.batches(recipe.batch_size):
-            logits, expected = _logits(model(images.to(device))), labels.to(device)
-            correct += float((logits.argmax(1) == expected).sum())
-            loss += float(cross_entropy(logits, expected, reduction="sum"))
-    return correct / len(split), loss / len(split)
+def _copied(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors on the CPU, in memory that they share with nothing: safetensors refuses to write others."""
+    return {name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in state.items()}
 
 
-def _loss(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
+def _loss(model: nn.Module, tuning: FineTuning, inputs: Iterable[Tensor], target: Tensor) -> Tensor:
     try:
-        return cross_entropy(_logits(model(images)), labels)
+        return tuning.loss(model(*inputs), target)
     except RuntimeError as error:
         # How fake quantization takes weights that have become infinite.
         if "`zero_point` must be between" not in str(error):
@@ -133,21 +212,8 @@ def _loss(model: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
         return torch.tensor(math.nan)
 
 
-def _logits(output: Tensor | tuple[Tensor, ...]) -> Tensor:
-    # GoogLeNet and Inception also give their auxiliary heads' outputs in training.
-    return output if isinstance(output, Tensor) else output[0]
-
-
 def _freeze_batch_norm(module: nn.Module) -> None:
     if hasattr(module, "freeze_bn_stats"):
         module.freeze_bn_stats()  # type: ignore[operator]
-    elif isinstance(module, nn.modules.batchnorm._BatchNorm):
+    elif isinstance(module, _BatchNorm):
         module.eval()
-
-
-@contextmanager
-def _seeded(seed: int, device: torch.device) -> Iterator[None]:
-    devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(seed)
-        yield

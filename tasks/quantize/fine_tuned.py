@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+
+import torch
 from safetensors.torch import load_file
 from torch import nn
 
 from storage.artifacts import artifact_digest
-from tasks.device import training_device
+from tasks.compute import training_device
 from tasks.quantize.fine_tune import fine_tune
 from tasks.quantize.methods.qat import QatRecipe
 from tasks.quantize.source import ModelSource
@@ -42,6 +45,7 @@ def fine_tuned(prepared: nn.Module, recipe: QatRecipe, source: ModelSource) -> n
     made_from = {
         **source.made_from,
         "recipe": recipe.content(),
+        "weights": _digest_of_weights(prepared),
         "device": device.type,
         "training": code_digest("tasks.quantize.fine_tune", "tasks.quantize.graph.convert", source.tuner.fine_tuning),
     }
@@ -50,8 +54,19 @@ def fine_tuned(prepared: nn.Module, recipe: QatRecipe, source: ModelSource) -> n
         if store.find(KIND, digest) is None:
             tuning = source.fine_tuning(recipe.batch_size)
             ranges = source.calibration(recipe.batch_size)
-            fine_tune(prepared, recipe, tuning, ranges, work, device, source.workspace.progress)
+            best = fine_tune(prepared, recipe, tuning, ranges, work, device, source.workspace.progress)
             with store.create(KIND, digest, made_from) as folder:
-                save_tensors(prepared.state_dict(), folder / WEIGHTS)
+                save_tensors(best, folder / WEIGHTS)
     prepared.load_state_dict(load_file(store.path(KIND, digest) / WEIGHTS))
     return prepared.cpu().eval()
+
+
+def _digest_of_weights(model: nn.Module) -> str:
+    weights = hashlib.sha256()
+    for name, tensor in model.state_dict().items():
+        weights.update(name.encode())
+        # Cloned, for memory that numpy has seen cannot be resized, as observers do with theirs.
+        weights.update(
+            tensor.detach().cpu().clone(memory_format=torch.contiguous_format).view(-1).view(torch.uint8).numpy()
+        )
+    return weights.hexdigest()

@@ -9,7 +9,7 @@ import torch
 from pydantic import JsonValue, SerializeAsAny
 
 from storage.errors import QuantizationError
-from tasks.quantize.state import Node
+from tasks.quantize.state import StateLayout
 from tasks.refs import DatasetRef, Frozen, ModuleCoverage
 from tasks.workload.recipe import Recipe
 
@@ -35,9 +35,8 @@ class TensorSpec(Frozen):
 class Structure(Frozen):
     """A converted module without its tensors.
 
-    ``model`` is the section that describes the float model, in its domain's terms; ``entries`` describes each entry of
-    the state dict in those of `tasks.quantize.state`; ``versions`` are the modules' layouts' in it; ``size_bytes`` is
-    the state dict as ``torch.save`` writes it.
+    ``model`` is the section that describes the float model, in its domain's terms; ``size_bytes`` is that of the state
+    dict as ``torch.save`` writes it.
     """
 
     schema_version: int = 2
@@ -47,8 +46,7 @@ class Structure(Frozen):
     dataset: DatasetRef
     graph: str
     example_inputs: dict[str, TensorSpec]
-    entries: dict[str, Node]
-    versions: dict[str, int]
+    state: StateLayout
     size_bytes: int
     coverage: tuple[ModuleCoverage, ...]
 

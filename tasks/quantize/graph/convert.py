@@ -1,27 +1,26 @@
-"""Static quantization and the end of quantization-aware training: observe, calibrate, convert."""
+"""From a float model to a converted one, in the planned graph mode: attach observers, show data, convert, try out."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from copy import deepcopy
-from functools import partial
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import nn
+from torch.ao import quantization
 from torch.ao.nn.quantized import ELU
-from torch.ao.quantization import convert
 from torch.ao.quantization.quantize_fx import convert_fx
 from torch.fx import GraphModule
 from torch.nn.modules.conv import _ConvNd
 
 from storage.errors import QuantizationError
 from tasks.quantize.base import Converted
-from tasks.quantize.coverage import Leaf, leaves_of
-from tasks.quantize.graph import calibrate, eager_mode, fx, smoke_test
-from tasks.quantize.graph.attribution import attribute
+from tasks.quantize.counterparts import cover_fused
+from tasks.quantize.coverage import leaves_of
+from tasks.quantize.graph import eager_mode, fx
+from tasks.quantize.graph.observers import calibrate
 from tasks.quantize.graph.plan import Plan, make_plan
-from tasks.quantize.graph.smoke_test import try_out
+from tasks.quantize.graph.smoke_test import refuse_non_finite_state, refusing, try_out
 from tasks.quantize.methods.static import GraphRecipe, StaticRecipe
 from tasks.quantize.source import ModelSource
 
@@ -35,12 +34,48 @@ def quantize_statically(model: nn.Module, recipe: StaticRecipe, source: ModelSou
         The graph mode that the recipe asks for cannot express the model, there is nothing to calibrate with, an
         operation has no quantized kernel, or numbers are not finite.
     """
-    calibrate.refuse_non_finite_state(model)
-    leaves = leaves_of(model)
+    refuse_non_finite_state(model)
     plan = make_plan(model, recipe, source.example_inputs)
-    if recipe.graph == "auto" and plan.graph == "eager":
-        return _in_either_mode(model, plan, recipe, source, leaves)
-    return _converted(model, plan, recipe, source, leaves)
+    try:
+        return _calibrate_and_convert(model, plan, recipe, source)
+    except QuantizationError as error:
+        if recipe.graph != "auto" or plan.graph == "fx":
+            raise
+        refusal = error
+    # Eager mode has changed the model.
+    model, in_fx = source.float_model(), recipe.model_copy(update={"graph": "fx"})
+    try:
+        return _calibrate_and_convert(model, make_plan(model, in_fx, source.example_inputs), in_fx, source)
+    except QuantizationError as error:
+        if error.message == refusal.message:
+            # What is wrong has nothing to do with the graph mode.
+            raise refusal from None
+        raise QuantizationError(
+            f"{refusal.message} FX graph mode fails as well: {error.message}", hint=error.hint
+        ) from refusal
+
+
+def quantize_as_planned(
+    model: nn.Module, plan: Plan, recipe: GraphRecipe, source: ModelSource, show_data: Callable[[nn.Module], object]
+) -> Converted:
+    """Quantize a float model, which is changed.
+
+    Parameters
+    ----------
+    show_data
+        Calibrates or trains the prepared model.
+
+    Raises
+    ------
+    QuantizationError
+        torch cannot do it, an operation has no quantized kernel, or numbers are not finite.
+    """
+    leaves = leaves_of(model)
+    prepared = prepare(model, plan, recipe, source.example_inputs)
+    show_data(prepared)
+    converted = convert(prepared, type(model).__name__)
+    try_out(converted, source.example_inputs)
+    return Converted(converted, plan.graph, cover_fused(leaves, converted, plan))
 
 
 def skeleton(
@@ -52,81 +87,25 @@ def skeleton(
     with warnings.catch_warnings():
         # True here, and meant: the saved scales take the place of the default ones.
         warnings.filterwarnings("ignore", message=r"(?s)must run observer before calling calculate_qparams.*")
-        return finished(observed(model, plan, taken, example_inputs))
+        return convert(prepare(model, plan, taken, example_inputs))
 
 
-def _in_either_mode(
-    model: nn.Module, plan: Plan, recipe: StaticRecipe, source: ModelSource, leaves: Sequence[Leaf]
-) -> Converted:
-    """Eager mode as planned; where torch then cannot do it, FX graph mode."""
-    # Eager mode changes the model in place.
-    untouched = _copy(model)
-    try:
-        return _converted(model, plan, recipe, source, leaves)
-    except QuantizationError as error:
-        if untouched is None:
-            raise
-        refused = error
-    graphed = recipe.model_copy(update={"graph": "fx"})
-    try:
-        again = make_plan(untouched, graphed, source.example_inputs)
-        return _converted(untouched, again, graphed, source, leaves)
-    except QuantizationError as error:
-        if error.message == refused.message:
-            # What is wrong has nothing to do with the graph mode.
-            raise refused from None
-        raise QuantizationError(
-            f"{refused.message} FX graph mode fails as well: {error.message}", hint=error.hint
-        ) from refused
-
-
-def _copy(model: nn.Module) -> nn.Module | None:
-    """A copy of a model, None where torch cannot make one."""
-    memo: dict[int, object] = {}
-    for module in model.modules():
-        for value in vars(module).values():
-            # A weight that is computed from others (`weight_norm`): torch copies only tensors that are not.
-            if isinstance(value, torch.Tensor) and not value.is_leaf:
-                memo[id(value)] = value.detach().clone()
-    try:
-        return deepcopy(model, memo)
-    except (RuntimeError, TypeError):
-        return None
-
-
-def _converted(
-    model: nn.Module, plan: Plan, recipe: StaticRecipe, source: ModelSource, leaves: Sequence[Leaf]
-) -> Converted:
-    name = type(model).__name__
-    prepared = observed(model, plan, recipe, source.example_inputs)
-    with smoke_test.refusing("calibrated", name, plan.graph):
-        batches = source.calibration(recipe.calibration_batch_size)
-        name_of_workload = source.job.workload.name
-        calibrate.calibrate(prepared, batches, recipe.calibration_batches, name_of_workload, source.workspace.progress)
-    converted = finished(prepared, name)
-    try_out(converted, source.example_inputs)
-    return Converted(converted, plan.graph, attribute(leaves, converted, plan))
-
-
-def observed(
-    model: nn.Module, plan: Plan, recipe: GraphRecipe, example_inputs: Mapping[str, torch.Tensor]
-) -> nn.Module:
-    """A float model with observers or fake quantization, in the plan's graph mode; the model may be changed.
+def prepare(model: nn.Module, plan: Plan, recipe: GraphRecipe, example_inputs: Mapping[str, torch.Tensor]) -> nn.Module:
+    """Attach observers or fake quantization to a float model in the plan's graph mode; the model may be changed.
 
     Raises
     ------
     QuantizationError
         torch cannot prepare the model.
     """
-    with smoke_test.refusing("prepared", type(model).__name__, plan.graph):
+    with refusing("prepared", type(model).__name__, plan.graph):
         _pad_by_numbers(model)
-        if plan.graph == "fx":
-            return fx.observed(model, plan, recipe, example_inputs)
-        return eager_mode.observed(model, plan, recipe, example_inputs)
+        prepare_it = fx.prepare if plan.graph == "fx" else eager_mode.prepare
+        return prepare_it(model, plan, recipe, example_inputs)
 
 
-def finished(prepared: nn.Module, name: str = "The model") -> nn.Module:
-    """The quantized model, from one that has seen its data; packed for the quantized engine that is set.
+def convert(prepared: nn.Module, name: str = "The model") -> nn.Module:
+    """Convert a model that has seen its data; it is packed for the quantized engine that is set.
 
     Parameters
     ----------
@@ -139,10 +118,30 @@ def finished(prepared: nn.Module, name: str = "The model") -> nn.Module:
         torch cannot convert the model.
     """
     prepared.eval()
-    graphed = isinstance(prepared, GraphModule)
-    with smoke_test.refusing("converted", name, "fx" if graphed else "eager"):
-        convert_it: Callable[..., nn.Module] = convert_fx if graphed else partial(convert, inplace=True)
-        return _storable(convert_it(prepared))
+    with refusing("converted", name, "fx" if isinstance(prepared, GraphModule) else "eager"):
+        converted: nn.Module
+        if isinstance(prepared, GraphModule):
+            converted = convert_fx(prepared)
+        else:
+            converted = quantization.convert(prepared, inplace=True)  # type: ignore[no-untyped-call]
+    for module in converted.modules():
+        if isinstance(module, ELU):
+            # torch's quantized ELU alone keeps its output's range in plain attributes, outside the state dict.
+            scale, zero_point = float(module.scale), int(module.zero_point)
+            del module.scale, module.zero_point
+            module.register_buffer("scale", torch.tensor(scale))
+            module.register_buffer("zero_point", torch.tensor(zero_point))
+    return converted
+
+
+def _calibrate_and_convert(model: nn.Module, plan: Plan, recipe: StaticRecipe, source: ModelSource) -> Converted:
+    def show_data(prepared: nn.Module) -> None:
+        with refusing("calibrated", type(model).__name__, plan.graph):
+            batches = source.calibration(recipe.calibration_batch_size)
+            workload_name, progress = source.job.workload.name, source.workspace.progress
+            calibrate(prepared, batches, recipe.calibration_batches, workload_name, progress)
+
+    return quantize_as_planned(model, plan, recipe, source, show_data)
 
 
 def _pad_by_numbers(model: nn.Module) -> None:
@@ -154,14 +153,3 @@ def _pad_by_numbers(model: nn.Module) -> None:
                 module.padding = (0,) * len(reaches)
             elif not any(reach % 2 for reach in reaches):
                 module.padding = tuple(reach // 2 for reach in reaches)
-
-
-def _storable(converted: nn.Module) -> nn.Module:
-    for module in converted.modules():
-        if isinstance(module, ELU):
-            # torch's quantized ELU alone keeps its output's range in plain attributes, outside the state dict.
-            scale, zero_point = float(module.scale), int(module.zero_point)
-            del module.scale, module.zero_point
-            module.register_buffer("scale", torch.tensor(scale))
-            module.register_buffer("zero_point", torch.tensor(zero_point))
-    return converted

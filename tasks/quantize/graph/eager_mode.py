@@ -1,50 +1,67 @@
-"""Eager mode: fuse, set borders, attach observers."""
+"""Eager mode: fuse, set borders between float and quantized values, attach observers."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import nn
-from torch.ao.quantization import QConfig, prepare, prepare_qat
+from torch.ao import quantization
+from torch.ao.quantization import DeQuantStub, QConfig, QuantStub
 
 from storage.errors import QuantizationError
-from tasks.quantize.graph.borders import FloatInside, QuantizedInside, remove_stubs, replace_module
 from tasks.quantize.graph.fuse import fuse_chains
 from tasks.quantize.graph.observers import qconfig_for
 from tasks.quantize.graph.plan import Plan
-from tasks.quantize.methods.qat import QatRecipe
-from tasks.quantize.methods.static import StaticRecipe
+
+if TYPE_CHECKING:
+    from tasks.quantize.methods.static import GraphRecipe
 
 
-def fused(model: nn.Module, plan: Plan, *, is_qat: bool) -> nn.Module:
-    """The float model with its chains fused, in place; in training mode for quantization-aware training."""
-    model.train(is_qat)
-    if plan.own_fusing:
-        _fuse_by_itself(model, is_qat)
-    else:
-        fuse_chains(model, plan.chains, is_qat=is_qat)
-    return model
+class QuantizedInside(nn.Module):
+    """A model whose floating-point inputs are quantized and whose outputs are dequantized.
+
+    Parameters
+    ----------
+    module
+        The model without stubs; called with the same positional tensors.
+    example_inputs
+        One tensor per argument; integer ones pass the border as they are.
+    """
+
+    def __init__(self, module: nn.Module, example_inputs: Iterable[torch.Tensor]) -> None:
+        super().__init__()
+        # One stub per argument, for each has a range of its own.
+        self.quants = nn.ModuleList(
+            QuantStub() if tensor.is_floating_point() else nn.Identity() for tensor in example_inputs
+        )
+        self.module = module
+        self.dequant = DeQuantStub()
+
+    def forward(self, *inputs: torch.Tensor) -> object:
+        """Call the model between the borders."""
+        quantized = [quant(tensor) for quant, tensor in zip(self.quants, inputs, strict=True)]
+        return _map_tensors(self.dequant, self.module(*quantized))
 
 
-def _fuse_by_itself(model: nn.Module, is_qat: bool) -> None:
-    """Call `fuse_model`: torchvision's protocol for quantizable models, or the older one without `is_qat`."""
-    fuse: Any = model.fuse_model
-    parameters = inspect.signature(fuse).parameters
-    if "is_qat" in parameters or any(each.kind is each.VAR_KEYWORD for each in parameters.values()):
-        fuse(is_qat=is_qat)
-        return
-    # It folds batch norms away, which torch only does in evaluation mode; training goes on without them.
-    model.eval()
-    fuse()
-    model.train(is_qat)
+class FloatInside(nn.Module):
+    """A module that stays float within a quantized model: dequantize, compute, quantize again."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.dequant = DeQuantStub()
+        self.module = module
+        self.quant = QuantStub()
+
+    def forward(self, *inputs: object, **options: object) -> object:
+        """Call the module on dequantized inputs."""
+        values = (self.dequant(value) if isinstance(value, torch.Tensor) else value for value in inputs)
+        return _map_tensors(self.quant, self.module(*values, **options))
 
 
-def observed(
-    model: nn.Module, plan: Plan, recipe: StaticRecipe | QatRecipe, example_inputs: Mapping[str, torch.Tensor]
-) -> nn.Module:
+def prepare(model: nn.Module, plan: Plan, recipe: GraphRecipe, example_inputs: Mapping[str, torch.Tensor]) -> nn.Module:
     """Fuse a float model and attach observers (static) or fake quantization (qat).
 
     Raises
@@ -53,40 +70,45 @@ def observed(
         An excluded module was fused into a neighbour by the model's own `fuse_model`, or is only called by a method.
     """
     is_qat = recipe.method == "qat"
-    model = fused(model, plan, is_qat=is_qat)
-    qconfig = qconfig_for(recipe)
-    _keep_embeddings_float(model)
+    model = fuse(model, plan, is_qat=is_qat)
+    if plan.borders == "around":
+        remove_stubs(model)
+    embeddings = (module for module in model.modules() if isinstance(module, nn.Embedding | nn.EmbeddingBag))
+    for module in (*embeddings, *map(model.get_submodule, plan.outside)):
+        _set_qconfig(module, None)
     for path in plan.excluded:
         _keep_float(model, path)
-    for path in plan.outside:
-        set_qconfig(model.get_submodule(path), None)
     if plan.borders == "around":
-        remove_stubs_outside_kept(model)
         model = QuantizedInside(model, example_inputs.values()).train(is_qat)
-    set_qconfig(model, qconfig)
-    attach = prepare_qat if is_qat else prepare
+    _set_qconfig(model, qconfig_for(recipe))
+    attach = quantization.prepare_qat if is_qat else quantization.prepare
     prepared: nn.Module = attach(model, inplace=True)
     return prepared
 
 
-def set_qconfig(module: nn.Module, qconfig: QConfig | None) -> None:
-    """Attach what eager mode reads from the attribute ``qconfig``; None keeps the module float."""
-    module.qconfig = qconfig  # type: ignore[assignment]
+def fuse(model: nn.Module, plan: Plan, *, is_qat: bool) -> nn.Module:
+    """The float model with its chains fused, in place; in training mode for quantization-aware training."""
+    model.train(is_qat)
+    if not plan.own_fusing:
+        fuse_chains(model, plan.chains, is_qat=is_qat)
+        return model
+    # torchvision's protocol for quantizable models, or the older one without `is_qat`.
+    fuse_model = cast(Callable[..., None], model.fuse_model)
+    parameters = inspect.signature(fuse_model).parameters
+    if "is_qat" in parameters or any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        fuse_model(is_qat=is_qat)
+        return model
+    # It folds batch norms away, which torch only does in evaluation mode; training goes on without them.
+    model.eval()
+    fuse_model()
+    return model.train(is_qat)
 
 
-def remove_stubs_outside_kept(model: nn.Module) -> None:
-    """Remove the model's own stubs, but not those around modules that stay float."""
-    kept = [module for module in model.modules() if isinstance(module, FloatInside)]
-    borders = [(module, module.dequant, module.quant) for module in kept]
-    remove_stubs(model)
-    for module, dequant, quant in borders:
-        module.dequant, module.quant = dequant, quant
-
-
-def _keep_embeddings_float(model: nn.Module) -> None:
-    for module in model.modules():
-        if isinstance(module, nn.Embedding | nn.EmbeddingBag):
-            set_qconfig(module, None)
+def remove_stubs(model: nn.Module) -> None:
+    """Put an Identity in the place of every quant and dequant stub."""
+    for path, module in list(model.named_modules(remove_duplicate=False)):
+        if isinstance(module, QuantStub | DeQuantStub):
+            model.set_submodule(path, nn.Identity())
 
 
 def _keep_float(model: nn.Module, path: str) -> None:
@@ -94,8 +116,21 @@ def _keep_float(model: nn.Module, path: str) -> None:
     if isinstance(module, nn.Identity) or hasattr(module, "activation_post_process"):
         raise QuantizationError(
             f"{path} cannot be kept float by itself: it was fused into a neighbour or is called by its methods.",
-            hint='Name the module before it, or the block that holds it, in exclude, or use flow = "fx".',
+            hint='Name the module before it, or the block that holds it, in exclude, or use graph = "fx".',
         )
     for inner in module.modules():
-        set_qconfig(inner, None)
-    replace_module(model, path, FloatInside(module))
+        _set_qconfig(inner, None)
+    model.set_submodule(path, FloatInside(module))
+
+
+def _set_qconfig(module: nn.Module, qconfig: QConfig | None) -> None:
+    """Attach what eager mode reads from the attribute ``qconfig``; None keeps the module float."""
+    module.qconfig = qconfig  # type: ignore[assignment]
+
+
+def _map_tensors(border: Callable[[torch.Tensor], torch.Tensor], output: object) -> object:
+    if isinstance(output, tuple | list):
+        return tuple(_map_tensors(border, item) for item in output)
+    if isinstance(output, torch.Tensor) and (output.is_quantized or output.is_floating_point()):
+        return border(output)
+    return output

@@ -3,53 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 from torch.ao.quantization.quantize_fx import fuse_fx, prepare_fx, prepare_qat_fx
 
-from tasks.quantize.graph.borders import remove_stubs
+from tasks.quantize.graph.eager_mode import remove_stubs
 from tasks.quantize.graph.observers import mapping_for
 from tasks.quantize.graph.plan import Plan
-from tasks.quantize.methods.qat import QatRecipe
-from tasks.quantize.methods.static import StaticRecipe
+
+if TYPE_CHECKING:
+    from tasks.quantize.methods.static import GraphRecipe
 
 
 class _FloatPReLU(nn.PReLU):
     """One that torch does not know: it quantizes every PReLU between quantized values, observed or not."""
 
 
-def fused(model: nn.Module) -> nn.Module:
-    """The float model with its chains fused, as a graph module; parameters are shared with `model`."""
-    remove_stubs(model)
-    return fuse_fx(model.eval())
-
-
-def observed(
-    model: nn.Module, plan: Plan, recipe: StaticRecipe | QatRecipe, example_inputs: Mapping[str, torch.Tensor]
-) -> nn.Module:
+def prepare(model: nn.Module, plan: Plan, recipe: GraphRecipe, example_inputs: Mapping[str, torch.Tensor]) -> nn.Module:
     """Attach observers (static) or fake quantization (qat) to a float model's graph."""
     remove_stubs(model)
     for module in model.modules():
         if type(module) is nn.PReLU:
             module.__class__ = _FloatPReLU
     mapping = mapping_for(recipe)
-    kept = {*plan.excluded, *(path for chain in plan.chains if chain.head in plan.excluded for path in chain.modules)}
-    for path in sorted(kept):
+    for path in sorted(plan.kept):
         mapping.set_module_name(path, None)
     inputs = tuple(example_inputs.values())
-    if recipe.method == "qat":
-        return prepare_qat_fx(_training_leaves_only(model), mapping, inputs).train()
-    return prepare_fx(model.eval(), mapping, inputs)
-
-
-def _training_leaves_only(model: nn.Module) -> nn.Module:
-    """Training mode for the modules that have one of their own, evaluation mode for those that only hold others.
-
-    A graph keeps the branch that ``self.training`` took when it was traced: with this, functional dropout and auxiliary
-    heads do not stay in the graph for good.
-    """
+    if recipe.method != "qat":
+        return prepare_fx(model.eval(), mapping, inputs)
+    # A graph keeps the branch that ``self.training`` took when it was traced. Functional dropout and auxiliary heads do
+    # not stay in it for good where modules that hold others are in evaluation mode.
     for module in model.train().modules():
         if any(True for _ in module.children()):
             module.training = False
-    return model
+    return prepare_qat_fx(model, mapping, inputs).train()
+
+
+def fuse(model: nn.Module) -> nn.Module:
+    """The float model with its chains fused, as a graph module; parameters are shared with `model`."""
+    remove_stubs(model)
+    return fuse_fx(model.eval())

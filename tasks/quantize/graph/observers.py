@@ -1,15 +1,18 @@
-"""Observers per engine: a recipe's choices laid over the defaults that PyTorch gives for its engine.
+"""Observers: those that a recipe asks for, the modules that get none, and the calibration data that they see.
 
 Whether activations use 7 or 8 of the 8 bits (``reduce_range``) is the engine's affair, not the recipe's: x86 and fbgemm
 multiply with ``vpmaddubsw`` where the processor has no VNNI, whose 16-bit sums saturate unless one bit is kept free;
-onednn and qnnpack use the whole range. So it is read from the engine's own default and never set here.
+onednn and qnnpack use the whole range. So it is read from PyTorch's default for the engine and never set here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from itertools import islice
+from typing import TYPE_CHECKING
 
+import torch
+from torch import Tensor, nn
 from torch.ao.quantization import (
     HistogramObserver,
     MinMaxObserver,
@@ -25,55 +28,114 @@ from torch.ao.quantization import (
     get_default_qconfig,
     get_default_qconfig_mapping,
 )
+from torch.ao.quantization.observer import UniformQuantizationObserverBase
+from torch.nn import functional
 
-from tasks.quantize.graph import unsupported as unsound
-from tasks.quantize.methods.qat import QatRecipe
-from tasks.quantize.methods.static import StaticRecipe
+from storage.errors import QuantizationError
+from tasks.quantize.graph.smoke_test import refuse_non_finite
+from tasks.quantize.methods.static import GraphRecipe, StaticRecipe
 
-ACTIVATION_OBSERVERS: dict[str, Any] = {
+if TYPE_CHECKING:
+    from tasks.job import Progress
+
+_ACTIVATION_OBSERVERS: dict[str, type[UniformQuantizationObserverBase]] = {
     "min-max": MinMaxObserver,
     "moving-average": MovingAverageMinMaxObserver,
     "histogram": HistogramObserver,
 }
-WEIGHT_OBSERVERS: dict[str, Any] = {
-    "per-channel": default_per_channel_weight_observer,
-    "per-tensor": default_weight_observer,
-}
-WEIGHT_FAKE_QUANTS: dict[str, Any] = {
+_WEIGHT_OBSERVERS = {"per-channel": default_per_channel_weight_observer, "per-tensor": default_weight_observer}
+_WEIGHT_FAKE_QUANTS = {
     "per-channel": default_fused_per_channel_wt_fake_quant,
     "per-tensor": default_fused_wt_fake_quant,
 }
 
+_TRANSPOSED = "torch's quantized kernels for it are wrong for some shapes"
+# What stays float whatever a recipe asks for, because torch's int8 kernels for it cannot be trusted.
+# Of transposed convolutions, fbgemm's kernels write outside their memory where kernel and stride are 2 (the usual
+# upsampling), and onednn's compute garbage where channels in and out differ: `python -m benchmarks.transposed`.
+# The quantized PReLU rounds negative slopes to 0, takes no slope per channel, and keeps its weight and range outside of
+# the state dict.
+UNSUPPORTED: dict[type[nn.Module], str] = {
+    nn.ConvTranspose1d: _TRANSPOSED,
+    nn.ConvTranspose2d: _TRANSPOSED,
+    nn.ConvTranspose3d: _TRANSPOSED,
+    nn.PReLU: "torch's quantized PReLU loses negative slopes and cannot be saved",
+}
+_UNSUPPORTED_FUNCTIONS = (functional.conv_transpose1d, functional.conv_transpose2d, functional.conv_transpose3d)
 
-def qconfig_for(recipe: StaticRecipe | QatRecipe) -> QConfig:
+
+def why_unsupported(type_name: str) -> str:
+    """Why modules of the type of that name stay float; "" where their kernels can be trusted."""
+    return next((reason for kind, reason in UNSUPPORTED.items() if kind.__name__ == type_name), "")
+
+
+def qconfig_for(recipe: GraphRecipe) -> QConfig:
     """Observers (static) or fake quantization (qat) for a recipe's engine."""
-    if recipe.method == "qat":
-        default = get_default_qat_qconfig(recipe.engine)  # type: ignore[no-untyped-call]
-        return _qconfig(default.activation, WEIGHT_FAKE_QUANTS[recipe.weights])
-    default = get_default_qconfig(recipe.engine)  # type: ignore[no-untyped-call]
-    reduce_range = default.activation().reduce_range
-    activation = ACTIVATION_OBSERVERS[recipe.activation_observer].with_args(reduce_range=reduce_range)
-    return _qconfig(activation, WEIGHT_OBSERVERS[recipe.weights])
+    if isinstance(recipe, StaticRecipe):
+        default = get_default_qconfig(recipe.engine)  # type: ignore[no-untyped-call]
+        observer = _ACTIVATION_OBSERVERS[recipe.activation_observer]
+        activation = observer.with_args(reduce_range=default.activation().reduce_range)
+        weight = _WEIGHT_OBSERVERS[recipe.weights]
+    else:
+        activation = get_default_qat_qconfig(recipe.engine).activation  # type: ignore[no-untyped-call]
+        weight = _WEIGHT_FAKE_QUANTS[recipe.weights]
+    return QConfig(activation=activation, weight=weight)  # type: ignore[no-untyped-call]
 
 
-def mapping_for(recipe: StaticRecipe | QatRecipe) -> QConfigMapping:
+def mapping_for(recipe: GraphRecipe) -> QConfigMapping:
     """What FX graph mode takes: the engine's default mapping with the recipe's observers in the default's place.
 
-    Operators that PyTorch singles out (those with a fixed output range, layer norm, …) keep
-    the treatment that they have there.
+    Operators that PyTorch singles out (those with a fixed output range, layer norm, …) keep the treatment that they
+    have there.
     """
     qconfig = qconfig_for(recipe)
-    make = get_default_qat_qconfig_mapping if recipe.method == "qat" else get_default_qconfig_mapping
-    mapping = make(recipe.engine)
+    static = isinstance(recipe, StaticRecipe)
+    make_default = get_default_qconfig_mapping if static else get_default_qat_qconfig_mapping
+    mapping = make_default(recipe.engine)
     usual = mapping.global_qconfig
     for kind, given in mapping.object_type_qconfigs.items():
-        if given is usual or given == usual:
+        if given == usual:
             mapping.set_object_type(kind, qconfig)
-    untrusted: tuple[Callable[..., Any], ...] = (*unsound.MODULES, *unsound.FUNCTIONS)
-    for each in untrusted:
-        mapping.set_object_type(each, None)
+    untrusted: tuple[Callable[..., object], ...] = (*UNSUPPORTED, *_UNSUPPORTED_FUNCTIONS)
+    for operation in untrusted:
+        mapping.set_object_type(operation, None)
     return mapping.set_global(qconfig)
 
 
-def _qconfig(activation: Any, weight: Any) -> QConfig:
-    return QConfig(activation=activation, weight=weight)  # type: ignore[no-untyped-call]
+def calibrate(
+    prepared: nn.Module, batches: Iterable[tuple[Tensor, ...]], total: int, workload_name: str, progress: Progress
+) -> None:
+    """Run the first batches of representative inputs through a prepared model.
+
+    Parameters
+    ----------
+    batches
+        The model's positional inputs.
+    total
+        How many batches to run, where there are as many.
+
+    Raises
+    ------
+    QuantizationError
+        There are no batches, or the model returns NaN or infinity for one.
+    """
+    number = 0
+    with torch.no_grad():
+        for number, inputs in enumerate(islice(batches, total), start=1):
+            try:
+                output = prepared(*inputs)
+            except RuntimeError as error:
+                # A histogram observer cannot bin what lies between NaN and NaN.
+                if "is not finite" not in str(error):
+                    raise
+                raise QuantizationError(
+                    f"An activation of the model is NaN or infinite in batch {number} of calibration.",
+                    hint="Look at the float checkpoint and at the calibration samples.",
+                ) from error
+            refuse_non_finite(output, f"batch {number} of calibration")
+            progress(number, total, "calibration batches")
+    if not number:
+        raise QuantizationError(
+            f'The data set of workload "{workload_name}" has no calibration samples.',
+            hint="Set data.calibration above 0, or use a data set with more training samples.",
+        )

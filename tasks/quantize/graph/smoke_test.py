@@ -1,4 +1,4 @@
-"""One call of a converted model, so that what cannot run is refused here, by name, and not in production."""
+"""What cannot be prepared, converted or run is refused here, by name, and not in production."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import nn
 
 from storage.errors import NightquantError, QuantizationError
 from tasks.outputs import tensors_of
-from tasks.quantize.graph.calibrate import refuse_non_finite
+from tasks.quantize.graph.trace import failing_module, first_line
 
 # What torch raises where it cannot prepare, observe or convert a layer.
 _FAILURES = (RuntimeError, AttributeError, TypeError, AssertionError, ValueError)
@@ -20,7 +20,7 @@ _NO_KERNEL = re.compile(r"Could not run '([\w:.]+)' with arguments from the '(\w
 
 
 @contextmanager
-def refusing(step: str, model: str, flow: str) -> Iterator[None]:
+def refusing(step: str, model: str, graph: str) -> Iterator[None]:
     """Turn what torch raises in the block into a refusal.
 
     Parameters
@@ -33,7 +33,7 @@ def refusing(step: str, model: str, flow: str) -> Iterator[None]:
     Raises
     ------
     QuantizationError
-        Names the three, with the first line of what torch says.
+        Names the three, with the first line of torch's message.
     """
     try:
         yield
@@ -41,9 +41,9 @@ def refusing(step: str, model: str, flow: str) -> Iterator[None]:
         raise
     except _FAILURES as error:
         raise QuantizationError(
-            f"{model} cannot be {step} in {_MODES[flow]}: {_what(error)}.",
+            f"{model} cannot be {step} in {_MODES[graph]}: {_what(error)}.",
             hint="Name the module that this is about in exclude"
-            + (', or use flow = "fx".' if flow == "eager" else "."),
+            + (', or use graph = "fx".' if graph == "eager" else "."),
         ) from error
 
 
@@ -55,41 +55,57 @@ def try_out(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> Non
     QuantizationError
         An operation has no quantized kernel (named, with the module that called it), or the output is not finite.
     """
-    with _called(model) as stack, torch.no_grad():
-        try:
-            output = model(*example_inputs.values())
-        except _FAILURES as error:
-            raise QuantizationError(
-                f"The converted model cannot run: {_what(error)} in {_innermost(stack)}.",
-                hint='Name that module in exclude, or use flow = "fx", which keeps such operations float.',
-            ) from error
-    refuse_non_finite(tensors_of(output), "its output after conversion")
-
-
-@contextmanager
-def _called(model: nn.Module) -> Iterator[list[str]]:
-    """The paths of the modules being called, outermost first; where a call fails, the stack stays as it was."""
-    stack: list[str] = []
-    handles = []
-    for path, module in model.named_modules():
-        kind = type(module).__name__
-        label = f"module {path} ({kind})" if path else kind
-        handles.append(module.register_forward_pre_hook(lambda *_, label=label: stack.append(label)))
-        handles.append(module.register_forward_hook(lambda *_: stack.pop() and None))
     try:
-        yield stack
-    finally:
-        for handle in handles:
-            handle.remove()
+        with torch.no_grad():
+            output = model(*example_inputs.values())
+    except _FAILURES as error:
+        raise QuantizationError(
+            f"The converted model cannot run: {_what(error)} in {_failing_path(model, error)}.",
+            hint='Name that module in exclude, or use graph = "fx", which keeps such operations float.',
+        ) from error
+    refuse_non_finite(output, "its output after conversion")
 
 
-def _innermost(stack: list[str]) -> str:
-    return stack[-1].replace("module module.", "module ") if stack else "the model"
+def refuse_non_finite_state(model: nn.Module) -> None:
+    """Refuse a float model with NaN or infinity among its parameters and buffers.
+
+    Raises
+    ------
+    QuantizationError
+        Names the first such tensor.
+    """
+    for name, tensor in model.state_dict().items():
+        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+            raise QuantizationError(
+                f'The float checkpoint has NaN or infinity in "{name}".', hint="Train or fetch the checkpoint anew."
+            )
+
+
+def refuse_non_finite(output: object, where: str) -> None:
+    """Refuse a model's output that holds NaN or infinity.
+
+    Raises
+    ------
+    QuantizationError
+        It does.
+    """
+    for tensor in tensors_of(output):
+        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+            raise QuantizationError(
+                f"The model gives NaN or infinity in {where}.",
+                hint="Look at the float checkpoint: its weights or its outputs are not finite.",
+            )
+
+
+def _failing_path(model: nn.Module, error: Exception) -> str:
+    failed = failing_module(error)
+    for path, module in model.named_modules():
+        if failed and module is failed[0] and path:
+            # The borders hold the model itself as `module`.
+            return f"module {path.removeprefix('module.')} ({type(module).__name__})"
+    return type(model).__name__
 
 
 def _what(error: Exception) -> str:
-    text = str(error)
-    missing = _NO_KERNEL.search(text)
-    if missing:
-        return f"{missing[1]} has no kernel for {missing[2]} tensors"
-    return (text.splitlines() or [type(error).__name__])[0].rstrip(".")
+    missing = _NO_KERNEL.search(str(error))
+    return f"{missing[1]} has no kernel for {missing[2]} tensors" if missing else first_line(error)

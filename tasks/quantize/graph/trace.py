@@ -1,10 +1,11 @@
-"""A model's graph, with what each node gave for an example input: what fusing and choosing a flow look at."""
+"""A model's graph, with what each node returned for an example input: what fusing and planning look at."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from typing import Any
+from traceback import walk_tb
 
 import torch
 from torch import fx, nn
@@ -17,7 +18,7 @@ from storage.errors import QuantizationError
 class Traced:
     """A symbolically traced model.
 
-    ``ranks`` maps each node that gave floating-point tensors to the number of dimensions of the first of them;
+    ``ranks`` maps each node that returned floating-point tensors to the number of dimensions of the first of them;
     ``calls`` counts how often each module is called.
     """
 
@@ -25,6 +26,10 @@ class Traced:
     modules: Mapping[str, nn.Module]
     ranks: Mapping[fx.Node, int]
     calls: Mapping[str, int]
+
+    def module_of(self, node: fx.Node) -> nn.Module | None:
+        """The module that a node calls, None where it calls none."""
+        return self.modules[str(node.target)] if node.op == "call_module" else None
 
 
 def trace(model: nn.Module, example_inputs: Mapping[str, torch.Tensor], leaves: Collection[str] = ()) -> Traced:
@@ -40,24 +45,43 @@ def trace(model: nn.Module, example_inputs: Mapping[str, torch.Tensor], leaves: 
     Raises
     ------
     QuantizationError
-        The model cannot be traced, for instance because its control flow depends on values; says where it gave up.
+        The model cannot be traced, for instance because its control flow depends on values; says where it failed.
     """
     try:
         graph = _Tracer(leaves).trace(model)
     except Exception as error:
+        failed = failing_module(error)
+        where = f" (in {type(failed[0]).__name__}.forward, line {failed[1]})" if failed else ""
         raise QuantizationError(
-            f"{type(model).__name__} cannot be traced symbolically: {_first_line(error)}{_where(error)}.",
+            f"{type(model).__name__} cannot be traced symbolically: {first_line(error)}{where}.",
             hint="Make its control flow independent of tensor values, or give it QuantStub, DeQuantStub and a "
             "fuse_model(is_qat) method as torchvision's quantizable models have.",
         ) from error
     recorder = _Recorder(fx.GraphModule(model, graph))
     with torch.no_grad():
         recorder.run(*example_inputs.values())
-    calls: dict[str, int] = {}
-    for node in graph.nodes:
-        if node.op == "call_module":
-            calls[str(node.target)] = calls.get(str(node.target), 0) + 1
+    calls = Counter(str(node.target) for node in graph.nodes if node.op == "call_module")
     return Traced(graph, dict(model.named_modules()), recorder.ranks, calls)
+
+
+def operation_name(node: fx.Node) -> str:
+    """Name of the function or method that a node calls."""
+    return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
+
+
+def first_line(error: Exception) -> str:
+    """What an error says, without what torch adds below and without the full stop."""
+    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+
+
+def failing_module(error: Exception) -> tuple[nn.Module, int] | None:
+    """The innermost module whose ``forward`` raised an error, and the line; None where none did."""
+    found = None
+    for frame, line in walk_tb(error.__traceback__):
+        owner = frame.f_locals.get("self")
+        if isinstance(owner, nn.Module) and frame.f_code.co_name == "forward":
+            found = (owner, line)
+    return found
 
 
 class _Tracer(fx.Tracer):
@@ -76,26 +100,9 @@ class _Recorder(fx.Interpreter):
         super().__init__(module)
         self.ranks: dict[fx.Node, int] = {}
 
-    def run_node(self, n: fx.Node) -> Any:
+    def run_node(self, n: fx.Node) -> object:
         result = super().run_node(n)
         first = next(iter(result), None) if isinstance(result, tuple | list) else result
         if isinstance(first, torch.Tensor) and first.is_floating_point():
             self.ranks[n] = first.dim()
         return result
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-
-
-def _where(error: Exception) -> str:
-    traceback = error.__traceback__
-    found = ""
-    while traceback is not None:
-        code = traceback.tb_frame.f_code
-        # The deepest frame of the model's own code, not of torch's tracer.
-        if "torch/fx" not in code.co_filename.replace("\\", "/") and code.co_name == "forward":
-            owner = traceback.tb_frame.f_locals.get("self")
-            found = f" (in {type(owner).__name__}.forward, line {traceback.tb_lineno})" if owner is not None else ""
-        traceback = traceback.tb_next
-    return found

@@ -45,9 +45,8 @@ class Dynamic(Method[DynamicRecipe]):
         reasons = _reasons(model, recipe)
         wanted = _wanted(model, reasons)
         _refuse_nothing(recipe, leaves, reasons, wanted)
-        return Converted(
-            self.skeleton(model, recipe, "", source.example_inputs), "", cover(leaves, wanted, reasons, otherwise="")
-        )
+        coverage = cover(leaves, lambda leaf: reasons[leaf.name])
+        return Converted(self.skeleton(model, recipe, "", source.example_inputs), "", coverage)
 
     def tolerance_share(self, recipe: DynamicRecipe) -> float:
         """float16 weights alone round far less than int8 ones."""

@@ -41,7 +41,7 @@ class Float(Method[FloatRecipe]):
         """Bring the model into the recipe's memory format."""
         from tasks.quantize.coverage import cover, leaves_of
 
-        coverage = cover(leaves_of(model), quantized=(), reasons={}, otherwise="a float recipe")
+        coverage = cover(leaves_of(model), lambda _: "a float recipe")
         return Converted(self.skeleton(model, recipe, "", source.example_inputs), "", coverage)
 
     def skeleton(

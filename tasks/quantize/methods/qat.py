@@ -51,21 +51,14 @@ class Qat(Method[QatRecipe]):
         InputError
             There are too few training samples.
         """
-        from tasks.quantize.coverage import leaves_of
         from tasks.quantize.fine_tuned import fine_tuned
-        from tasks.quantize.graph.attribution import attribute
-        from tasks.quantize.graph.calibrate import refuse_non_finite_state
-        from tasks.quantize.graph.convert import finished, observed
+        from tasks.quantize.graph.convert import quantize_as_planned
         from tasks.quantize.graph.plan import make_plan
-        from tasks.quantize.graph.smoke_test import try_out
+        from tasks.quantize.graph.smoke_test import refuse_non_finite_state
 
         refuse_non_finite_state(model)
-        leaves = leaves_of(model)
         plan = make_plan(model, recipe, source.example_inputs)
-        prepared = observed(model, plan, recipe, source.example_inputs)
-        converted = finished(fine_tuned(prepared, recipe, source))
-        try_out(converted, source.example_inputs)
-        return Converted(converted, plan.graph, attribute(leaves, converted, plan))
+        return quantize_as_planned(model, plan, recipe, source, lambda prepared: fine_tuned(prepared, recipe, source))
 
     def skeleton(
         self, model: nn.Module, recipe: QatRecipe, graph: str, example_inputs: Mapping[str, Tensor]

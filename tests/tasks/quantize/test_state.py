@@ -164,7 +164,13 @@ def four_bits() -> Tensor:
 
 @pytest.mark.parametrize(
     "make",
-    [lambda: {"a": 1}, object, lambda: float("nan"), four_bits, lambda: EmbeddingBag(6, 4)._packed_params._packed_weight],
+    [
+        lambda: {"a": 1},
+        object,
+        lambda: float("nan"),
+        four_bits,
+        lambda: EmbeddingBag(6, 4)._packed_params._packed_weight,
+    ],
 )
 def test_an_entry_that_cannot_be_stored_is_named(make: Callable[[], object]) -> None:
     with pytest.raises(QuantizationError, match=r"inner\.value"):

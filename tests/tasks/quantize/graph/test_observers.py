@@ -10,7 +10,9 @@ from torch.ao.quantization import (
     PerChannelMinMaxObserver,
 )
 
-from tasks.quantize.graph.observers import mapping_for, qconfig_for
+from storage.errors import QuantizationError
+from tasks.job import silent
+from tasks.quantize.graph.observers import calibrate, mapping_for, qconfig_for, why_unsupported
 from tasks.quantize.methods.qat import QatRecipe
 from tasks.quantize.methods.static import StaticRecipe
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, cast
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +13,10 @@ from storage.errors import QuantizationError
 from tasks.quantize.base import Converted
 from tasks.quantize.engine import quantized_engine
 from tasks.quantize.methods.dynamic import Dynamic, DynamicRecipe
+from tasks.quantize.source import ModelSource
 from tasks.quantize.warnings import without_deprecations
+
+Convert = Callable[..., Converted]
 
 
 @pytest.fixture(autouse=True)
@@ -22,22 +25,25 @@ def _x86() -> Iterator[None]:
         yield
 
 
-def convert(model: nn.Module, **settings: Any) -> Converted:
-    recipe = DynamicRecipe(name="dynamic", method="dynamic", **settings)
-    context = Context(*(cast(Any, None),) * 3, example_inputs={})
-    return Dynamic().convert(model.eval(), recipe, context)
+@pytest.fixture
+def convert(source_of: Callable[..., ModelSource]) -> Convert:
+    def run(model: nn.Module, **settings: Any) -> Converted:
+        recipe = DynamicRecipe(name="dynamic", method="dynamic", **settings)
+        return Dynamic().convert(model.eval(), recipe, source_of())
+
+    return run
 
 
 def reasons(converted: Converted) -> dict[str, str]:
     return {row.module: row.reason for row in converted.coverage if not row.quantized}
 
 
-def test_an_unknown_exclusion_names_the_modules_there_are() -> None:
-    with pytest.raises(QuantizationError, match=r'"head".*0, 1'):
+def test_an_unknown_exclusion_names_the_modules_there_are(convert: Convert) -> None:
+    with pytest.raises(QuantizationError, match=r"head.*0, 1"):
         convert(nn.Sequential(nn.Linear(2, 2), nn.ReLU()), exclude=("head",))
 
 
-def test_excluding_a_container_excludes_what_lies_in_it() -> None:
+def test_excluding_a_container_excludes_what_lies_in_it(convert: Convert) -> None:
     converted = convert(nn.Sequential(nn.Sequential(nn.Linear(2, 2)), nn.Linear(2, 2)), exclude=("0",))
     assert reasons(converted) == {"0.0": "excluded by the recipe"}
     assert type(converted.model[0][0]) is nn.Linear
@@ -48,25 +54,25 @@ def test_excluding_a_container_excludes_what_lies_in_it() -> None:
     [nn.Sequential(nn.Conv2d(1, 1, 1)), nn.Linear(2, 2), nn.Sequential(nn.LSTM(2, 2, bias=False)), nn.Sequential()],
     ids=["no such type", "the model itself", "no kernel", "empty"],
 )
-def test_a_recipe_that_quantizes_nothing_is_refused(model: nn.Module) -> None:
+def test_a_recipe_that_quantizes_nothing_is_refused(model: nn.Module, convert: Convert) -> None:
     with pytest.raises(QuantizationError, match="quantizes nothing"):
         convert(model)
 
 
-def test_recurrent_layers_without_a_kernel_stay_float_and_say_so() -> None:
+def test_recurrent_layers_without_a_kernel_stay_float_and_say_so(convert: Convert) -> None:
     model = nn.Sequential(nn.LSTM(2, 4, proj_size=2), nn.Linear(2, 2))
     found = reasons(convert(model))
     assert list(found) == ["0"]
     assert "projections" in found["0"]
 
 
-def test_gru_is_quantized_where_the_recipe_names_it() -> None:
+def test_gru_is_quantized_where_the_recipe_names_it(convert: Convert) -> None:
     converted = convert(nn.Sequential(nn.GRU(2, 4)), modules=("GRU",))
     assert converted.coverage[0].quantized
     assert converted.model[0](torch.zeros(3, 1, 2))[0].shape == (3, 1, 4)
 
 
-def test_four_bit_rows_of_odd_width_are_refused_where_nothing_else_is_embedded() -> None:
+def test_four_bit_rows_of_odd_width_are_refused_where_nothing_else_is_embedded(convert: Convert) -> None:
     with pytest.raises(QuantizationError, match=r"no embedding.*even number"):
         convert(nn.Sequential(nn.Embedding(5, 3), nn.Linear(3, 2)), embedding_bits=4)
 
@@ -75,7 +81,7 @@ def test_four_bit_rows_of_odd_width_are_refused_where_nothing_else_is_embedded()
 @pytest.mark.parametrize(
     ("bits", "shape"), [(bits, shape) for bits in (4, 8) for shape in [(7,), (2, 3), (0, 4)]] + [(4, (2, 1, 3))]
 )
-def test_quantized_embeddings_take_indices_of_any_shape(bits: int, shape: tuple[int, ...]) -> None:
+def test_quantized_embeddings_take_indices_of_any_shape(bits: int, shape: tuple[int, ...], convert: Convert) -> None:
     embedding = nn.Sequential(nn.Embedding(9, 6))
     expected = embedding(torch.ones(shape, dtype=torch.int64))
     found = convert(embedding, embedding_bits=bits).model(torch.ones(shape, dtype=torch.int64))
@@ -83,6 +89,6 @@ def test_quantized_embeddings_take_indices_of_any_shape(bits: int, shape: tuple[
     assert torch.allclose(found, expected, atol=0.5)
 
 
-def test_float16_on_an_engine_without_it_is_an_error_of_the_recipe() -> None:
+def test_float16_on_an_engine_without_it_is_an_error_of_the_recipe(convert: Convert) -> None:
     with quantized_engine("qnnpack"), pytest.raises(QuantizationError, match="cannot do"):
         convert(nn.Sequential(nn.Linear(2, 2)), dtype="float16", engine="qnnpack")

@@ -1,0 +1,125 @@
+"""Fine-tuning with a domain made up here: vectors whose target is their mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.ao.nn.qat import Linear
+from torch.ao.quantization import default_qat_qconfig_v2
+from torch.nn.functional import mse_loss
+
+from storage.errors import QuantizationError
+from tasks.job import Progress, silent
+from tasks.quantize.fine_tune import TrainingState, fine_tune
+from tasks.quantize.methods.qat import QatRecipe
+
+CPU = torch.device("cpu")
+RANGES = [(torch.linspace(-1, 1, 32).view(8, 4),)]
+
+
+class Means:
+    """Four batches an epoch; `scores` replaces what validation finds, one score and loss for each epoch."""
+
+    steps_per_epoch = 4
+
+    def __init__(self, scores: list[tuple[float, float]] | None = None) -> None:
+        self.scores = scores
+        self.weights: list[Tensor] = []
+
+    def batches(self, generator: torch.Generator) -> Iterator[tuple[tuple[Tensor, ...], Tensor]]:
+        for _ in range(self.steps_per_epoch):
+            vectors = torch.rand(8, 4, generator=generator)
+            yield (vectors,), vectors.mean(1, keepdim=True)
+
+    def loss(self, outputs: object, target: Tensor) -> Tensor:
+        assert isinstance(outputs, Tensor)
+        return mse_loss(outputs, target)
+
+    def validate(self, model: nn.Module, device: torch.device) -> tuple[float, float]:
+        assert not model.training
+        self.weights.append(model.get_parameter("0.weight").detach().clone())
+        if self.scores:
+            return self.scores[len(self.weights) - 1]
+        vectors = torch.linspace(0, 1, 16).view(4, 4)
+        loss = float(self.loss(model(vectors), vectors.mean(1, keepdim=True)))
+        return -loss, loss
+
+
+def network() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(Linear(4, 1, qconfig=default_qat_qconfig_v2))
+
+
+def recipe(**changes: object) -> QatRecipe:
+    return QatRecipe(name="qat", method="qat", **{"epochs": 4, "learning_rate": 0.05, **changes})
+
+
+def tune(tuning: Means, work: Path, progress: Progress = silent, **changes: object) -> Tensor:
+    return fine_tune(network(), recipe(**changes), tuning, RANGES, work, CPU, progress)["0.weight"]
+
+
+def test_training_lowers_the_loss_and_reports_every_step(tmp_path: Path) -> None:
+    tuning, steps = Means(), []
+    weight = tune(tuning, tmp_path, lambda done, total, unit="": steps.append((done, total, unit)))
+    assert (weight - 0.25).abs().max() < (network().get_parameter("0.weight") - 0.25).abs().max()
+    assert steps == [(step, 16, "training batches") for step in range(1, 17)]
+
+
+@pytest.mark.parametrize(
+    ("scores", "best"),
+    [
+        ([(1, 9), (3, 9), (2, 1), (3, 9)], 1),
+        ([(1, 9), (1, 8), (1, 7), (1, 8)], 2),
+        ([(float("nan"), 1)] * 4, 0),
+    ],
+    ids=["score", "loss where scores are equal", "nothing comparable"],
+)
+def test_the_best_epoch_is_kept(scores: list[tuple[float, float]], best: int, tmp_path: Path) -> None:
+    tuning = Means(scores)
+    assert torch.equal(tune(tuning, tmp_path), tuning.weights[best])
+
+
+def test_training_goes_on_from_the_last_epoch_and_ends_the_same(tmp_path: Path) -> None:
+    (tmp_path / "whole").mkdir()
+    (tmp_path / "cut").mkdir()
+    whole = tune(Means(), tmp_path / "whole")
+
+    def interrupt(done: float, total: float, unit: str = "") -> None:
+        if done == 10:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        tune(Means(), tmp_path / "cut", interrupt)
+    steps: list[float] = []
+    again = tune(Means(), tmp_path / "cut", lambda done, total, unit="": steps.append(done))
+    assert steps == list(range(9, 17))
+    assert torch.equal(again, whole)
+
+
+def test_a_saved_state_comes_back_whole(tmp_path: Path) -> None:
+    model, other = network(), nn.Sequential(Linear(4, 1, qconfig=default_qat_qconfig_v2))
+    optimizer, another = (torch.optim.Adam(network.parameters(), lr=0.1) for network in (model, other))
+    model(torch.ones(2, 4)).sum().backward()
+    optimizer.step()
+    state = TrainingState(2, 0.5, float("inf"), {name: tensor.clone() for name, tensor in model.state_dict().items()})
+    state.save(tmp_path, model, optimizer)
+    loaded = TrainingState.load(tmp_path, other, another)
+    assert (loaded.epochs, loaded.score, loaded.loss) == (2, 0.5, float("inf"))
+    for expected, found in [(state.best, loaded.best), (model.state_dict(), other.state_dict())]:
+        assert all(torch.equal(expected[name], found[name]) for name in expected)
+    moments, restored = optimizer.state_dict()["state"], another.state_dict()["state"]
+    assert all(torch.equal(moments[key][name], restored[key][name]) for key in moments for name in moments[key])
+
+
+def test_without_calibration_samples_there_are_no_ranges_to_start_from(tmp_path: Path) -> None:
+    with pytest.raises(QuantizationError, match=r"no calibration samples.*data\.calibration"):
+        fine_tune(network(), recipe(), Means(), iter(()), tmp_path, CPU, silent)
+
+
+def test_a_loss_that_is_not_finite_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(QuantizationError, match=r"diverged in epoch.*learning_rate"):
+        tune(Means(), tmp_path, learning_rate=1e30)

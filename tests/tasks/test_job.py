@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from storage.artifacts import ArtifactStore
+from storage.errors import NightquantError, QuantizationError, StoreError
+from tasks.job import Workspace
+
+
+def test_equal_work_takes_turns(tmp_path: Path) -> None:
+    workspace, order = Workspace(ArtifactStore(tmp_path)), []
+    inside = threading.Event()
+
+    def second() -> None:
+        inside.wait()
+        with workspace.alone("a" * 64) as work:
+            order.append("second begins")
+            assert not list(work.iterdir())
+
+    other = threading.Thread(target=second)
+    other.start()
+    with workspace.alone("a" * 64) as work:
+        (work / "epoch").write_text("1")
+        inside.set()
+        other.join(timeout=0.2)
+        assert order == []
+    other.join()
+    assert order == ["second begins"]
+    assert not list((tmp_path / "work").iterdir())
+
+
+def test_other_work_does_not_wait(tmp_path: Path) -> None:
+    workspace = Workspace(ArtifactStore(tmp_path))
+    with workspace.alone("a" * 64) as first, workspace.alone("b" * 64) as second:
+        assert first != second
+
+
+@pytest.mark.parametrize(
+    ("error", "kept"),
+    [(QuantizationError("diverged"), False), (StoreError("disk full"), True), (KeyboardInterrupt(), True)],
+)
+def test_work_stays_where_it_can_go_on(error: NightquantError | KeyboardInterrupt, kept: bool, tmp_path: Path) -> None:
+    def fail() -> None:
+        with Workspace(ArtifactStore(tmp_path)).alone("a" * 64) as work:
+            (work / "epoch").write_text("1")
+            raise error
+
+    with pytest.raises(type(error)):
+        fail()
+    assert (tmp_path / "work" / ("a" * 64) / "epoch").exists() is kept
