@@ -19,7 +19,7 @@ from tasks.job import Progress, Workspace, silent
 from tasks.refs import CheckpointRef, DatasetRef
 from tasks.sources import code_digest, model_digest
 from tasks.workload import Workload
-from tasks.workload.checkpoint import FetchedCheckpoint, SeededCheckpoint
+from tasks.workload.base import FetchedCheckpoint, SeededCheckpoint
 
 __all__ = ["load_state", "obtain"]
 

@@ -1,6 +1,74 @@
-"""Workload files and their schema; imports neither torch nor prefect."""
+"""Workload files: find, read and refuse them with file, key and what was expected; no torch, no Prefect."""
 
-from tasks.workload.loading import find_workloads, read_workload
+from __future__ import annotations
+
+import tomllib
+from collections import Counter
+from collections.abc import Iterable
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from storage.errors import ConfigurationError
 from tasks.workload.workload import Workload
 
 __all__ = ["Workload", "find_workloads", "read_workload"]
+
+
+def read_workload(path: Path) -> Workload:
+    """Read and validate one workload file.
+
+    Relative paths in ``data.uri``, ``data.root`` and ``checkpoint.uri`` count from the file's folder.
+
+    Raises
+    ------
+    ConfigurationError
+        The file cannot be read, is not TOML, or a key, type, recipe or reference is wrong.
+    """
+    try:
+        document = tomllib.loads(path.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigurationError(f"{path}: not valid TOML: {error}.") from error
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{path}: cannot be read: {error}.") from error
+    for section, key in (("data", "uri"), ("data", "root"), ("checkpoint", "uri")):
+        table = document.get(section)
+        if isinstance(table, dict) and isinstance(table.get(key), str) and "://" not in table[key]:
+            table[key] = str(path.resolve().parent / Path(table[key]).expanduser())
+    try:
+        return Workload.model_validate(document)
+    except ValidationError as error:
+        raise ConfigurationError(_explain(path, error)) from error
+
+
+def find_workloads(names: Iterable[str], built_in: Path) -> list[Workload]:
+    """Resolve workload names and TOML paths; no names means every built-in one.
+
+    Raises
+    ------
+    ConfigurationError
+        A name is unknown, a file is wrong, or two workloads share a name.
+    """
+    known = {path.stem: path for path in sorted(built_in.glob("*.toml"))}
+    workloads = []
+    for name in list(names) or known:
+        path = Path(name) if name.endswith(".toml") else known.get(name)
+        if path is None:
+            raise ConfigurationError(
+                f'Unknown workload "{name}".', hint=f"Expected a TOML file or one of: {', '.join(known)}."
+            )
+        workloads.append(read_workload(path))
+    for name, count in Counter(workload.name for workload in workloads).items():
+        if count > 1:
+            raise ConfigurationError(f'Two workloads are named "{name}".', hint="Give each its own name.")
+    return workloads
+
+
+def _explain(path: Path, error: ValidationError) -> str:
+    lines = [f"{path}: not a valid workload:"]
+    for problem in error.errors(include_url=False):
+        key = ".".join(map(str, problem["loc"])) or "the file as a whole"
+        given = problem.get("input")
+        shown = f" (got {given!r})" if isinstance(given, str | int | float | bool) else ""
+        lines.append(f"  {key}: {problem['msg']}{shown}")
+    return "\n".join(lines)

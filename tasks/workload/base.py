@@ -1,10 +1,13 @@
-"""What every part of a workload file has in common."""
+"""What workload files of every domain have in common: their sections' base classes, and kinds of float weights."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, StringConstraints
+from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveFloat, PositiveInt, StringConstraints
+
+Slug = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.-]{0,62}$")]
+Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 
 
 class Section(BaseModel):
@@ -19,5 +22,28 @@ class Kind(Section):
     kind: str
 
 
-Slug = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.-]{0,62}$")]
-Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+class TrainedCheckpoint(Kind):
+    """Weights trained here on first use, deterministic for a seed, and kept by content."""
+
+    kind: Literal["train"]
+    seed: int = 0
+    epochs: PositiveInt = 1
+    batch_size: PositiveInt = 32
+    learning_rate: PositiveFloat = 1e-3
+
+
+class FetchedCheckpoint(Kind):
+    """Weights from a URI: plain path, ``file://``, ``https://``, ``http://localhost``, or anything fsspec opens."""
+
+    kind: Literal["uri"]
+    uri: str
+    sha256: Sha256 | None = None
+    max_bytes: PositiveInt = 16 * 1024**3
+    retries: NonNegativeInt = 4
+
+
+class SeededCheckpoint(Kind):
+    """The random initial weights that a seed gives, as PyTorch's dynamic quantization recipe uses."""
+
+    kind: Literal["seeded"]
+    seed: int = 29592

@@ -104,10 +104,7 @@ class Workload(Section):
 
     def recipe_named(self, name: str) -> Recipe:
         """The recipe of that name; `KeyError` where there is none."""
-        for recipe in self.recipe:
-            if recipe.name == name:
-                return recipe
-        raise KeyError(name)
+        return {recipe.name: recipe for recipe in self.recipe}[name]
 
     def baseline(self) -> tuple[str, str]:
         """Recipe name and runtime of the baseline."""

@@ -6,8 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue, PositiveInt
 
-from tasks.workload.base import Kind, Section, Sha256
-from tasks.workload.checkpoint import FetchedCheckpoint, SeededCheckpoint, TrainedCheckpoint
+from tasks.workload.base import FetchedCheckpoint, Kind, Section, SeededCheckpoint, Sha256, TrainedCheckpoint
 from tasks.workload.workload import Workload
 
 

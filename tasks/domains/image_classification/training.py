@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tasks.domains.image_classification.sections import ImageWorkload
     from tasks.job import Workspace
     from tasks.refs import DatasetRef
-    from tasks.workload.checkpoint import TrainedCheckpoint
+    from tasks.workload.base import TrainedCheckpoint
 
 # How a sum is cut among threads decides its last bits; and two workloads train side by side, one on each core.
 _THREADS = 1

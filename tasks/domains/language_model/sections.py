@@ -6,9 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt
 
-from tasks.workload import checkpoint
-from tasks.workload.base import Kind, Section, Sha256
-from tasks.workload.checkpoint import FetchedCheckpoint, SeededCheckpoint
+from tasks.workload import base
+from tasks.workload.base import FetchedCheckpoint, Kind, Section, SeededCheckpoint, Sha256
 from tasks.workload.workload import Workload
 
 
@@ -41,7 +40,7 @@ class WordLanguageModelSpec(Kind):
     dropout: float = Field(default=0.5, ge=0, lt=1)
 
 
-class TrainedCheckpoint(checkpoint.TrainedCheckpoint):
+class TrainedCheckpoint(base.TrainedCheckpoint):
     """Weights trained here by truncated backpropagation through chunks of ``sequence_length`` words."""
 
     sequence_length: PositiveInt = 25

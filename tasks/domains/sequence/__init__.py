@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from pydantic import Field, PositiveInt
 
 from tasks.domains.base import Domain, Quality
-from tasks.workload.base import Kind, Section
-from tasks.workload.checkpoint import FetchedCheckpoint, SeededCheckpoint
+from tasks.workload.base import FetchedCheckpoint, Kind, Section, SeededCheckpoint
 from tasks.workload.workload import Workload
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from storage.manifest import check_manifest
 from tasks.bundle.verify import verify
 from tasks.domains.language_model.sections import TextCorpus
 from tasks.gate import judge
-from tasks.workload.checkpoint import FetchedCheckpoint
+from tasks.workload.base import FetchedCheckpoint
 from tests.tasks.bundle.conftest import NIGHT, Made
 from tests.tasks.pipeline import build
 

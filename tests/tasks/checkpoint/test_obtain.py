@@ -16,7 +16,7 @@ from tasks.job import Workspace
 from tasks.refs import DatasetRef
 from tasks.stages import prepare
 from tasks.workload import Workload
-from tasks.workload.checkpoint import TrainedCheckpoint
+from tasks.workload.base import TrainedCheckpoint
 from tests.storage.http_server import Site, serving
 from tests.tasks.vision_workloads import image_workload
 from tests.tasks.workloads import workload_of
