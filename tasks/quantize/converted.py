@@ -17,7 +17,7 @@ from tasks.outputs import tensors_of
 from tasks.quantize.engine import instruction_set
 from tasks.quantize.methods import METHODS
 from tasks.quantize.source import ModelSource
-from tasks.quantize.state import flatten_state, restore_state
+from tasks.quantize.state import flatten_state, load_flat_state
 from tasks.quantize.structure import WEIGHTS, Structure, TensorSpec
 from tasks.quantize.warnings import without_deprecations
 from tasks.sources import code_digest
@@ -63,7 +63,7 @@ def open_converted(folder: Path) -> nn.Module:
     examples = {name: spec.zeros() for name, spec in structure.example_inputs.items()}
     with without_deprecations():
         rebuilt = METHODS[recipe.method].skeleton(model, recipe, structure.graph, examples)
-        rebuilt.load_state_dict(restore_state(load_file(folder / WEIGHTS), structure.state))
+        load_flat_state(rebuilt, load_file(folder / WEIGHTS))
     return rebuilt.eval()
 
 
@@ -97,8 +97,7 @@ def _convert(source: ModelSource, recipe: Recipe, folder: Path) -> None:
     converted = METHODS[recipe.method].convert(source.float_model(), recipe, source)
     outputs = _finite_outputs(converted.model, examples, recipe)
     state = converted.model.state_dict()
-    tensors, layout = flatten_state(state)
-    save_tensors(tensors, folder / WEIGHTS)
+    save_tensors(flatten_state(state), folder / WEIGHTS)
     buffer = io.BytesIO()
     torch.save(state, buffer)
     Structure(
@@ -108,7 +107,6 @@ def _convert(source: ModelSource, recipe: Recipe, folder: Path) -> None:
         dataset=source.job.dataset,
         graph=converted.graph,
         example_inputs={name: TensorSpec.of(tensor) for name, tensor in examples.items()},
-        state=layout,
         size_bytes=buffer.getbuffer().nbytes,
         coverage=converted.coverage,
     ).write(folder)

@@ -1,61 +1,27 @@
-"""Quantized state dicts as plain tensors and JSON, and back, bit for bit and without a pickle.
+"""Quantized state dicts as plain tensors, and back, bit for bit and without a pickle.
 
-A quantized state dict holds what neither safetensors nor ``torch.load(weights_only=True)`` takes: quantized tensors,
-data types, tuples, and packed parameters (script objects: weights in an engine's own layout, which only torch's
-operators can read and make). Each is taken apart into plain tensors, which go to safetensors, and a description of how
-they belong together, which goes to JSON.
+A quantized state dict holds what safetensors does not take: quantized tensors, tuples, data types, and packed
+parameters (script objects: weights in an engine's own layout, which only torch's operators can read and make). They are
+taken apart into plain tensors. All else follows from the recipe and is found in the module that the tensors are put
+into.
 """
 
 from __future__ import annotations
 
-import math
-from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import cast
 
 import torch
-from torch import ScriptObject, Tensor
+from torch import ScriptObject, Tensor, nn
 
 from storage.errors import QuantizationError
-from tasks.refs import Frozen
 
 _ops = torch.ops.quantized
+# Values that follow from the recipe.
+_STRUCTURE = (type(None), bool, int, float, str, torch.dtype)
 
 Parts = tuple[object, ...]
-
-
-class Node(Frozen):
-    """How one value is put together again.
-
-    Attributes
-    ----------
-    kind
-        Of the value; ``value`` is one that JSON has.
-    name
-        Where its tensors are (``<name>.values``, ``<name>.scales`` and ``<name>.zero_points`` of a quantized one), or
-        the name of the data type or of the packed parameters' class.
-    axis
-        Of a quantized tensor's scales, None where there is one scale for the whole tensor.
-    items
-        Of a list or tuple, or the parts of packed parameters.
-    """
-
-    kind: Literal["value", "tensor", "quantized", "packed", "dtype", "tuple", "list"]
-    name: str = ""
-    axis: int | None = None
-    items: tuple[Node, ...] = ()
-    value: bool | int | float | str | None = None
-
-
-class StateLayout(Frozen):
-    """A state dict without its tensors: its entries, and the version of each module's own layout.
-
-    Without the versions, quantized modules would read their entries as of the oldest one.
-    """
-
-    entries: dict[str, Node]
-    versions: dict[str, int]
 
 
 @dataclass(frozen=True)
@@ -66,13 +32,8 @@ class _Packing:
     pack: Callable[..., object]
 
 
-def flatten_state(state: Mapping[str, object]) -> tuple[dict[str, Tensor], StateLayout]:
-    """Take a state dict apart.
-
-    Returns
-    -------
-    tuple
-        Plain contiguous tensors by name, sharing no memory with each other, and how they belong together.
+def flatten_state(state: Mapping[str, object]) -> dict[str, Tensor]:
+    """A state dict's tensors by name: plain, contiguous, and sharing no memory with each other.
 
     Raises
     ------
@@ -80,92 +41,71 @@ def flatten_state(state: Mapping[str, object]) -> tuple[dict[str, Tensor], State
         An entry has a type that cannot be stored.
     """
     tensors: dict[str, Tensor] = {}
-    entries = {name: _describe(value, name, tensors) for name, value in state.items()}
-    # Where torch keeps and looks for the versions: as an attribute of the dict.
-    metadata: Mapping[str, Mapping[str, int | None]] = getattr(state, "_metadata", {})
-    found = {module: entry.get("version") for module, entry in metadata.items()}
-    versions = {module: version for module, version in found.items() if version is not None}
-    return tensors, StateLayout(entries=entries, versions=versions)
+    for name, value in state.items():
+        _flatten(value, name, tensors)
+    return tensors
 
 
-def restore_state(tensors: Mapping[str, Tensor], layout: StateLayout) -> dict[str, object]:
-    """Put a state dict together again; parameters are packed for the engine that is set now."""
-    state = OrderedDict((name, _rebuild(node, tensors)) for name, node in layout.entries.items())
-    versions = {module: {"version": version} for module, version in layout.versions.items()}
-    state._metadata = versions  # type: ignore[attr-defined]
-    return state
+def load_flat_state(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Put tensors into a module of the same structure; parameters are packed for the engine that is set now."""
+    # The versions of the modules' own layouts are an attribute of this dict.
+    state = module.state_dict()
+    for name, value in state.items():
+        state[name] = _rebuild(value, name, tensors)
+    module.load_state_dict(state)
 
 
-def _describe(value: object, name: str, tensors: dict[str, Tensor]) -> Node:
-    if isinstance(value, Tensor):
-        return _describe_tensor(value, name, tensors)
-    if isinstance(value, torch.dtype):
-        return Node(kind="dtype", name=str(value).removeprefix("torch."))
-    if isinstance(value, tuple | list):
-        kind: Literal["tuple", "list"] = "tuple" if isinstance(value, tuple) else "list"
-        return Node(kind=kind, items=_describe_all(value, name, tensors))
-    if isinstance(value, ScriptObject):
-        packed = str(value._type().qualified_name()).rpartition(".")[2]
-        if packed not in _PACKINGS:
-            raise _not_storable(name, f"holds packed parameters of the class {packed}")
-        return Node(kind="packed", name=packed, items=_describe_all(_PACKINGS[packed].unpack(value), name, tensors))
-    if value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
-        return Node(kind="value", value=value)
-    raise _not_storable(name, f"has the type {type(value).__name__}")
+def _flatten(value: object, name: str, tensors: dict[str, Tensor]) -> None:
+    match value:
+        case Tensor(is_quantized=False):
+            # Cloned, since safetensors refuses tensors that share memory, as tied weights do.
+            tensors[name] = value.detach().clone(memory_format=torch.contiguous_format)
+        case Tensor() if value.dtype != torch.quint4x2:
+            scales, zero_points = _quantization(value)
+            tensors |= {f"{name}.values": value.int_repr().contiguous(), f"{name}.scales": scales}
+            tensors[f"{name}.zero_points"] = zero_points
+        case tuple() | list():
+            for index, item in enumerate(value):
+                _flatten(item, f"{name}.{index}", tensors)
+        case ScriptObject() if _class_of(value) in _PACKINGS:
+            _flatten(_PACKINGS[_class_of(value)].unpack(value), name, tensors)
+        case _ if not isinstance(value, _STRUCTURE):
+            kind = _class_of(value) if isinstance(value, ScriptObject) else type(value).__name__
+            raise QuantizationError(
+                f'The state entry "{name}" has the type {kind}, which cannot be stored.',
+                hint="Exclude the module that holds it from the recipe.",
+            )
 
 
-def _describe_all(values: Parts | list[object], name: str, tensors: dict[str, Tensor]) -> tuple[Node, ...]:
-    return tuple(_describe(value, f"{name}.{index}", tensors) for index, value in enumerate(values))
+def _rebuild(like: object, name: str, tensors: Mapping[str, Tensor]) -> object:
+    """The value of that name, of the kind that another module's is."""
+    match like:
+        case Tensor(is_quantized=False):
+            return tensors[name]
+        case Tensor():
+            values, scales, zero_points = (tensors[f"{name}.{part}"] for part in ("values", "scales", "zero_points"))
+            if scales.dim() == 0:
+                return torch._make_per_tensor_quantized_tensor(values, float(scales), int(zero_points))
+            return torch._make_per_channel_quantized_tensor(values, scales, zero_points, like.q_per_channel_axis())
+        case tuple() | list():
+            return type(like)(_rebuild(item, f"{name}.{index}", tensors) for index, item in enumerate(like))
+        case ScriptObject():
+            packing = _PACKINGS[_class_of(like)]
+            return packing.pack(
+                *(_rebuild(part, f"{name}.{i}", tensors) for i, part in enumerate(packing.unpack(like)))
+            )
+    return like
 
 
-def _describe_tensor(value: Tensor, name: str, tensors: dict[str, Tensor]) -> Node:
-    if not value.is_quantized:
-        # Cloned, since safetensors refuses tensors that share memory, as tied weights do.
-        tensors[name] = value.detach().clone(memory_format=torch.contiguous_format)
-        return Node(kind="tensor", name=name)
-    if value.dtype == torch.quint4x2:
-        raise _not_storable(name, "holds two values a byte")
-    tensors[f"{name}.values"] = value.int_repr().contiguous()
+def _quantization(value: Tensor) -> tuple[Tensor, Tensor]:
+    """Scales and zero points: without axes where there is one for the whole tensor, else one for each channel."""
     if value.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
-        tensors[f"{name}.scales"] = torch.tensor(value.q_scale(), dtype=torch.float64)
-        tensors[f"{name}.zero_points"] = torch.tensor(value.q_zero_point())
-        return Node(kind="quantized", name=name)
-    tensors[f"{name}.scales"] = value.q_per_channel_scales().clone()
-    tensors[f"{name}.zero_points"] = value.q_per_channel_zero_points().clone()
-    return Node(kind="quantized", name=name, axis=value.q_per_channel_axis())
+        return torch.tensor(value.q_scale(), dtype=torch.float64), torch.tensor(value.q_zero_point())
+    return value.q_per_channel_scales().clone(), value.q_per_channel_zero_points().clone()
 
 
-def _not_storable(name: str, what: str) -> QuantizationError:
-    return QuantizationError(
-        f'The state entry "{name}" {what}, which cannot be stored.',
-        hint="Exclude the module that holds it from the recipe.",
-    )
-
-
-def _rebuild(node: Node, tensors: Mapping[str, Tensor]) -> object:
-    items = [_rebuild(item, tensors) for item in node.items]
-    match node.kind:
-        case "tensor":
-            return tensors[node.name]
-        case "quantized":
-            return _rebuild_quantized(node, tensors)
-        case "packed":
-            return _PACKINGS[node.name].pack(*items)
-        case "dtype":
-            return getattr(torch, node.name)
-        case "tuple":
-            return tuple(items)
-        case "list":
-            return items
-        case "value":
-            return node.value
-
-
-def _rebuild_quantized(node: Node, tensors: Mapping[str, Tensor]) -> Tensor:
-    values, scales, zero_points = (tensors[f"{node.name}.{part}"] for part in ("values", "scales", "zero_points"))
-    if node.axis is None:
-        return torch._make_per_tensor_quantized_tensor(values, float(scales), int(zero_points))
-    return torch._make_per_channel_quantized_tensor(values, scales, zero_points, node.axis)
+def _class_of(packed: ScriptObject) -> str:
+    return str(packed._type().qualified_name()).rpartition(".")[2]
 
 
 def _unpack_state(packed: ScriptObject) -> Parts:

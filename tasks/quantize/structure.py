@@ -9,7 +9,6 @@ import torch
 from pydantic import JsonValue, SerializeAsAny
 
 from storage.errors import QuantizationError
-from tasks.quantize.state import StateLayout
 from tasks.refs import DatasetRef, Frozen, ModuleCoverage
 from tasks.workload.recipe import Recipe
 
@@ -46,7 +45,6 @@ class Structure(Frozen):
     dataset: DatasetRef
     graph: str
     example_inputs: dict[str, TensorSpec]
-    state: StateLayout
     size_bytes: int
     coverage: tuple[ModuleCoverage, ...]
 

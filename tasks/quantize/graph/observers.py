@@ -13,21 +13,8 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
-from torch.ao.quantization import (
-    HistogramObserver,
-    MinMaxObserver,
-    MovingAverageMinMaxObserver,
-    QConfig,
-    QConfigMapping,
-    default_fused_per_channel_wt_fake_quant,
-    default_fused_wt_fake_quant,
-    default_per_channel_weight_observer,
-    default_weight_observer,
-    get_default_qat_qconfig,
-    get_default_qat_qconfig_mapping,
-    get_default_qconfig,
-    get_default_qconfig_mapping,
-)
+from torch.ao import quantization
+from torch.ao.quantization import QConfig, QConfigMapping
 from torch.ao.quantization.observer import UniformQuantizationObserverBase
 from torch.nn import functional
 
@@ -39,14 +26,17 @@ if TYPE_CHECKING:
     from tasks.job import Progress
 
 _ACTIVATION_OBSERVERS: dict[str, type[UniformQuantizationObserverBase]] = {
-    "min-max": MinMaxObserver,
-    "moving-average": MovingAverageMinMaxObserver,
-    "histogram": HistogramObserver,
+    "min-max": quantization.MinMaxObserver,
+    "moving-average": quantization.MovingAverageMinMaxObserver,
+    "histogram": quantization.HistogramObserver,
 }
-_WEIGHT_OBSERVERS = {"per-channel": default_per_channel_weight_observer, "per-tensor": default_weight_observer}
+_WEIGHT_OBSERVERS = {
+    "per-channel": quantization.default_per_channel_weight_observer,
+    "per-tensor": quantization.default_weight_observer,
+}
 _WEIGHT_FAKE_QUANTS = {
-    "per-channel": default_fused_per_channel_wt_fake_quant,
-    "per-tensor": default_fused_wt_fake_quant,
+    "per-channel": quantization.default_fused_per_channel_wt_fake_quant,
+    "per-tensor": quantization.default_fused_wt_fake_quant,
 }
 
 _TRANSPOSED = "torch's quantized kernels for it are wrong for some shapes"
@@ -72,12 +62,12 @@ def why_unsupported(type_name: str) -> str:
 def qconfig_for(recipe: GraphRecipe) -> QConfig:
     """Observers (static) or fake quantization (qat) for a recipe's engine."""
     if isinstance(recipe, StaticRecipe):
-        default = get_default_qconfig(recipe.engine)  # type: ignore[no-untyped-call]
+        default = quantization.get_default_qconfig(recipe.engine)  # type: ignore[no-untyped-call]
         observer = _ACTIVATION_OBSERVERS[recipe.activation_observer]
         activation = observer.with_args(reduce_range=default.activation().reduce_range)
         weight = _WEIGHT_OBSERVERS[recipe.weights]
     else:
-        activation = get_default_qat_qconfig(recipe.engine).activation  # type: ignore[no-untyped-call]
+        activation = quantization.get_default_qat_qconfig(recipe.engine).activation  # type: ignore[no-untyped-call]
         weight = _WEIGHT_FAKE_QUANTS[recipe.weights]
     return QConfig(activation=activation, weight=weight)  # type: ignore[no-untyped-call]
 
@@ -90,7 +80,7 @@ def mapping_for(recipe: GraphRecipe) -> QConfigMapping:
     """
     qconfig = qconfig_for(recipe)
     static = isinstance(recipe, StaticRecipe)
-    make_default = get_default_qconfig_mapping if static else get_default_qat_qconfig_mapping
+    make_default = quantization.get_default_qconfig_mapping if static else quantization.get_default_qat_qconfig_mapping
     mapping = make_default(recipe.engine)
     usual = mapping.global_qconfig
     for kind, given in mapping.object_type_qconfigs.items():

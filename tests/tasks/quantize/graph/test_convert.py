@@ -15,7 +15,7 @@ from tasks.quantize.graph.plan import make_plan
 from tasks.quantize.methods.qat import QatRecipe
 from tasks.quantize.methods.static import Static, StaticRecipe
 from tasks.quantize.source import ModelSource
-from tasks.quantize.state import flatten_state, restore_state
+from tasks.quantize.state import flatten_state, load_flat_state
 from tests.tasks.quantize import networks
 from tests.tasks.quantize.networks import around
 
@@ -34,7 +34,7 @@ def sqnr_db(expected: torch.Tensor, actual: torch.Tensor) -> float:
 def saved_and_opened(make: Callable[[], nn.Module], converted: Converted, source: ModelSource) -> nn.Module:
     """What the state dict alone gives back, as it goes through the store."""
     skeleton = Static().skeleton(make().eval(), recipe(), converted.graph, source.example_inputs)
-    skeleton.load_state_dict(restore_state(*flatten_state(converted.model.state_dict())))
+    load_flat_state(skeleton, flatten_state(converted.model.state_dict()))
     return skeleton
 
 

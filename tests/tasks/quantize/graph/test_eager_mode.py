@@ -13,7 +13,7 @@ from tasks.quantize.graph import convert
 from tasks.quantize.graph.plan import make_plan
 from tasks.quantize.graph.smoke_test import try_out
 from tasks.quantize.methods.static import StaticRecipe
-from tasks.quantize.state import flatten_state, restore_state
+from tasks.quantize.state import flatten_state, load_flat_state
 from tests.tasks.quantize import networks
 
 RECIPE = StaticRecipe(name="static", method="static", graph="eager")
@@ -75,7 +75,7 @@ def test_a_module_that_counts_as_expressible_is_close_to_float_and_keeps_its_sta
     actual = converted(*IMAGES.values())
     assert (expected - actual).abs().mean() < 0.1 * expected.abs().mean() + 0.01
     skeleton = convert.skeleton(_make(kind), RECIPE, "eager", IMAGES)
-    skeleton.load_state_dict(restore_state(*flatten_state(converted.state_dict())))
+    load_flat_state(skeleton, flatten_state(converted.state_dict()))
     assert torch.equal(skeleton(*IMAGES.values()), actual)
 
 

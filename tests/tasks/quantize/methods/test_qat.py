@@ -21,7 +21,7 @@ from tasks.quantize.graph.convert import convert, prepare
 from tasks.quantize.graph.plan import make_plan
 from tasks.quantize.methods.qat import Qat, QatRecipe
 from tasks.quantize.source import ModelSource
-from tasks.quantize.state import flatten_state, restore_state
+from tasks.quantize.state import flatten_state, load_flat_state
 from tests.tasks.quantize import networks
 
 Sources = Callable[..., ModelSource]
@@ -44,7 +44,7 @@ def test_a_trained_model_converts_and_its_skeleton_takes_its_state(
     converted = Qat().convert(source.float_model(), recipe(graph=graph, epochs=1), source)
     model = getattr(networks, network)().eval()
     skeleton = Qat().skeleton(model, recipe(graph=graph), converted.graph, source.example_inputs)
-    skeleton.load_state_dict(restore_state(*flatten_state(converted.model.state_dict())))
+    load_flat_state(skeleton, flatten_state(converted.model.state_dict()))
     inputs = source.example_inputs.values()
     assert torch.equal(skeleton(*inputs), converted.model(*inputs))
     # Functional dropout of the training mode must not stay in the graph.

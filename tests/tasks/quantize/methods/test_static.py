@@ -9,7 +9,7 @@ from torch import nn
 from storage.errors import QuantizationError
 from tasks.quantize.methods.static import Static, StaticRecipe
 from tasks.quantize.source import ModelSource
-from tasks.quantize.state import flatten_state, restore_state
+from tasks.quantize.state import flatten_state, load_flat_state
 from tests.tasks.quantize import networks
 
 Sources = Callable[..., ModelSource]
@@ -56,10 +56,9 @@ def test_a_skeleton_takes_the_saved_state_and_computes_the_same_bits(
 ) -> None:
     source = source_of(network)
     converted = Static().convert(source.float_model(), recipe(graph=graph), source)
-    restored = restore_state(*flatten_state(converted.model.state_dict()))
     model = getattr(networks, network)().eval()
     skeleton = Static().skeleton(model, recipe(graph=graph), converted.graph, source.example_inputs)
-    skeleton.load_state_dict(restored)
+    load_flat_state(skeleton, flatten_state(converted.model.state_dict()))
     inputs = source.example_inputs.values()
     assert torch.equal(skeleton(*inputs), converted.model(*inputs))
 
