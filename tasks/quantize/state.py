@@ -129,7 +129,9 @@ def _pack_cell(
     if kind == "quantized_fp16":
         return _ops.make_quantized_cell_params_fp16(*weights)
     (reduce_range,) = integers
-    return _ops.make_quantized_cell_params_dynamic(*weights, *tensors, bool(reduce_range))
+    # The weights' own biases, or a file of the cell would hold each of them twice.
+    biases = [_unpack_state(weight)[1] for weight in weights]
+    return _ops.make_quantized_cell_params_dynamic(*weights, *biases, bool(reduce_range))
 
 
 _PACKINGS = {
