@@ -13,9 +13,8 @@ import inspect
 import textwrap
 from collections.abc import Callable, Iterator
 from functools import cache
-from importlib.util import find_spec
+from importlib.util import find_spec, resolve_name
 from pathlib import Path
-from sys import modules
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -36,8 +35,8 @@ def code_digest(*roots: Root) -> str:
         if isinstance(root, str | ModuleType):
             _follow_module(root if isinstance(root, str) else root.__name__, found)
         else:
-            tree = ast.parse(textwrap.dedent(inspect.getsource(root)))
-            found[f"{root.__module__}:{root.__qualname__}"] = _normalized(tree)
+            tree = _deciding_tree(textwrap.dedent(inspect.getsource(root)))
+            found[f"{root.__module__}:{root.__qualname__}"] = _digest(tree)
             for name in _imported(tree, root.__module__):
                 _follow_module(name, found)
     return digest_of({"code": found})
@@ -76,65 +75,50 @@ def _read(name: str) -> tuple[str, tuple[str, ...]]:
     path = _path_of(name)
     if path is None:  # compiled
         return "", ()
-    tree = ast.parse(path.read_bytes())
+    tree = _deciding_tree(path.read_bytes())
     # Of an installed library the version counts, and the modules that a model's classes are defined in.
     is_library = "site-packages" in path.parts and name.partition(".")[0] != __package__
-    imported = () if is_library else tuple(sorted(set(_imported(tree, name))))
-    return _normalized(tree), imported
+    return _digest(tree), () if is_library else tuple(sorted(set(_imported(tree, name))))
 
 
 @cache
 def _path_of(name: str) -> Path | None:
-    loaded = modules.get(name)
-    origin = loaded.__spec__.origin if loaded is not None and loaded.__spec__ is not None else None
-    if origin is None:
-        try:
-            spec = find_spec(name)
-        except ModuleNotFoundError:
-            return None
-        origin = spec.origin if spec is not None else None
-    return Path(origin) if origin is not None and origin.endswith(".py") else None
+    try:
+        spec = find_spec(name)
+    except ModuleNotFoundError:
+        return None
+    return Path(spec.origin) if spec and spec.origin and spec.origin.endswith(".py") else None
 
 
 def _imported(tree: ast.AST, importer: str) -> Iterator[str]:
     """Modules of the importer's own top-level package that a syntax tree imports."""
     package = importer.partition(".")[0]
-    for node in _deciding_nodes(tree):
+    path = _path_of(importer)
+    parent = importer if path is not None and path.name == "__init__.py" else importer.rpartition(".")[0]
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names if alias.name.partition(".")[0] == package)
         elif isinstance(node, ast.ImportFrom):
-            base = _absolute(node, importer)
+            base = resolve_name("." * node.level + (node.module or ""), parent)
             if base.partition(".")[0] == package:
                 for alias in node.names:
                     inner = f"{base}.{alias.name}"
                     yield inner if _path_of(inner) is not None else base
 
 
-def _absolute(node: ast.ImportFrom, importer: str) -> str:
-    if not node.level:
-        return node.module or ""
-    path = _path_of(importer)
-    inside = importer if path is not None and path.name == "__init__.py" else importer.rpartition(".")[0]
-    parts = inside.split(".")[: len(inside.split(".")) - node.level + 1]
-    return ".".join([*parts, *filter(None, [node.module])])
-
-
-def _deciding_nodes(tree: ast.AST) -> Iterator[ast.AST]:
-    """All nodes but those under ``if TYPE_CHECKING:``."""
-    for node in ast.iter_child_nodes(tree):
-        if not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"):
-            yield node
-            yield from _deciding_nodes(node)
-
-
-def _normalized(tree: ast.AST) -> str:
-    """SHA-256 of a syntax tree without docstrings, registries and what is for type checkers only.
+def _deciding_tree(source: str | bytes) -> ast.Module:
+    """Parse code, and leave out docstrings, registries and what is for type checkers only.
 
     A registry's entries are no code of what is made by one of them: a new domain makes no other one's artifacts anew.
     """
+    tree = ast.parse(source)
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             node.body = [statement for statement in node.body if not _is_idle(statement)]
+    return tree
+
+
+def _digest(tree: ast.Module) -> str:
     return hashlib.sha256(ast.dump(tree, annotate_fields=False).encode()).hexdigest()
 
 
