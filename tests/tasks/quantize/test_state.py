@@ -192,7 +192,7 @@ def test_an_entry_that_cannot_be_stored_is_named(make: Callable[[], object]) -> 
 
 def test_a_restored_cell_shares_its_biases_with_its_weights() -> None:
     def converted() -> nn.Module:
-        return quantization.quantize_dynamic(nn.LSTM(4, 4).eval(), {nn.LSTM})
+        return quantization.quantize_dynamic(nn.Sequential(nn.LSTM(4, 4)).eval(), {nn.LSTM})
 
     def storages(lstm: nn.Module) -> int:
         traced = torch.jit.trace(lstm, (torch.rand(2, 1, 4),), check_trace=False)
