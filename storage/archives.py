@@ -7,8 +7,7 @@ import os
 import tarfile
 import uuid
 import zipfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import IO
 
@@ -21,40 +20,17 @@ _MODE = 0o644
 
 
 def export_bundle(folder: Path, target: Path, *, name: str, overwrite: bool = False) -> Path:
-    """Write a bundle's folder into one archive, under ``<name>/``.
-
-    Parameters
-    ----------
-    target
-        A file name that ends in ``.zip`` or ``.tar.zst``.
-
-    Raises
-    ------
-    BundleError
-        The folder does not hold what its ``SHA256SUMS`` says.
-    ConfigurationError
-        The ending is another one, or the file exists and `overwrite` is not set.
-    StoreError
-        The file cannot be written.
-    """
+    """Write a bundle's folder, once its checksums are right, into a ``.zip`` or ``.tar.zst`` under ``<name>/``."""
     ending = next((ending for ending in _WRITERS if target.name.endswith(ending)), None)
     if ending is None:
         raise ConfigurationError(f"{target}: the name must end in {' or '.join(_WRITERS)}.")
     check_sums(folder)
-    with _complete(target, overwrite=overwrite) as stream:
-        _WRITERS[ending](folder, name, stream)
-    return target
-
-
-@contextmanager
-def _complete(target: Path, *, overwrite: bool) -> Iterator[IO[bytes]]:
-    """Open a file that takes its name only once it is complete."""
     if target.exists() and not overwrite:
         raise ConfigurationError(f"{target} exists already.", hint="Use --force to replace it, or another name.")
     temporary = target.with_name(f".{target.name}-{uuid.uuid4().hex}.tmp")
     try:
         with temporary.open("xb") as stream:
-            yield stream
+            _WRITERS[ending](folder, name, stream)
             stream.flush()
             os.fsync(stream.fileno())
         temporary.replace(target)
@@ -62,6 +38,7 @@ def _complete(target: Path, *, overwrite: bool) -> Iterator[IO[bytes]]:
         raise StoreError(f"{target} cannot be written: {error.strerror or error}.") from error
     finally:
         temporary.unlink(missing_ok=True)
+    return target
 
 
 def _zip(folder: Path, name: str, stream: IO[bytes]) -> None:

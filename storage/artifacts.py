@@ -1,8 +1,6 @@
 """The content-addressed artifact store: ``<root>/artifacts/<kind>/<digest[:2]>/<digest>/``.
 
-An artifact is an immutable folder named by the digest of everything that decides its content. It becomes visible in
-one step, once every file in it is on disk and listed, with size and SHA-256, in its ``artifact.json``: by a rename, or
-on an object store by uploading ``artifact.json`` last.
+An artifact is an immutable folder that appears in one step, with every file listed in its ``artifact.json``.
 """
 
 from __future__ import annotations
@@ -61,23 +59,9 @@ class Artifact:
 
 
 class ArtifactStore:
-    """Artifacts under a store's root.
+    """Artifacts under the root `place`; those of an object store are used from copies under the local `root`.
 
-    Its methods raise `StoreError` if the store cannot be read or written, or if what it holds of an artifact is not
-    what was published.
-
-    Parameters
-    ----------
-    place
-        The store's root: a folder, created on first write, or the URL of an object store.
-
-    Attributes
-    ----------
-    place
-        What opens this store again: a path or URL.
-    root
-        The local folder that artifacts are used from: the root itself, or for an object store a folder of copies, which
-        can be deleted at any time.
+    Its methods raise `StoreError` if the store cannot be read or written, or an artifact is not what was published.
     """
 
     def __init__(self, place: StoreRoot | Path | str) -> None:
@@ -109,36 +93,27 @@ class ArtifactStore:
     def create(self, kind: str, digest: str, made_from: Mapping[str, object]) -> Iterator[Path]:
         """Yield an empty folder to fill; publish it when the block ends without an error.
 
-        If another process has published the same artifact meanwhile, its copy stays and this one is dropped: equal
-        digests mean equal content. On an error nothing is published and the folder is removed.
-
-        Parameters
-        ----------
-        made_from
-            What the digest was computed from; kept in ``artifact.json`` for people and for ``store check``.
+        If another process has published the same artifact meanwhile, its copy stays: equal digests mean equal content.
         """
         location = _location(kind, digest)
-        work = self._temporary(digest)
         try:
-            work.mkdir(parents=True)
-            yield work
-            files: dict[str, _File] = {
-                str(path.relative_to(work)): {"bytes": path.stat().st_size, "sha256": file_digest(path)}
-                for path in sorted(work.rglob("*"))
-                if path.is_file()
-            }
-            manifest: Manifest = {"kind": kind, "digest": digest, "made_from": dict(made_from), "files": files}
-            (work / MANIFEST).write_text(json.dumps(manifest, indent=1, sort_keys=True), encoding="utf-8")
-            self._copies.publish(work, location, MANIFEST)
-            if self._store.local is None:
-                self._store.publish(self.root / location, location, MANIFEST)
+            with self._draft(digest) as work:
+                yield work
+                files: dict[str, _File] = {
+                    str(path.relative_to(work)): {"bytes": path.stat().st_size, "sha256": file_digest(path)}
+                    for path in sorted(work.rglob("*"))
+                    if path.is_file()
+                }
+                manifest: Manifest = {"kind": kind, "digest": digest, "made_from": dict(made_from), "files": files}
+                (work / MANIFEST).write_text(json.dumps(manifest, indent=1, sort_keys=True), encoding="utf-8")
+                self._copies.publish(work, location, MANIFEST)
+                if self._store.local is None:
+                    self._store.publish(self.root / location, location, MANIFEST)
         except OSError as error:
             # A full disk and lost permissions surface here, whichever write they hit.
             if error.filename is None or str(self.root) in str(error.filename):
                 raise unwritable(self.root, error) from error
             raise
-        finally:
-            shutil.rmtree(work, ignore_errors=True)
 
     def work_folder(self, digest: str) -> Path:
         """Create a folder from which unfinished work continues after a kill; remove it once the work is done."""
@@ -149,35 +124,34 @@ class ArtifactStore:
             raise unwritable(self.root, error) from error
         return folder
 
-    def _temporary(self, digest: str) -> Path:
-        return self.root / "artifacts" / ".tmp" / f"{digest[:12]}-{uuid.uuid4().hex}"
+    @contextmanager
+    def _draft(self, digest: str) -> Iterator[Path]:
+        work = self.root / "artifacts" / ".tmp" / f"{digest[:12]}-{uuid.uuid4().hex}"
+        try:
+            work.mkdir(parents=True)
+            yield work
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
 
     def _fetch(self, location: str) -> None:
         if (self.root / location / MANIFEST).is_file():
             return
-        work = self._temporary(PurePosixPath(location).name)
-        work.mkdir(parents=True)
-        try:
+        with self._draft(PurePosixPath(location).name) as work:
             content = self._store.read(f"{location}/{MANIFEST}")
             manifest: Manifest = json.loads(content)
             for name, facts in manifest["files"].items():
-                self._download(location, name, facts["sha256"], work)
+                if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
+                    raise self._damaged(location, f"its manifest names {name!r}, which is outside its folder")
+                target = work / name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                try:
+                    self._store.download(f"{location}/{name}", target)
+                except FileNotFoundError as error:
+                    raise self._damaged(location, f"{name} is missing") from error
+                if file_digest(target) != facts["sha256"]:
+                    raise self._damaged(location, f"{name} is not what was published")
             (work / MANIFEST).write_bytes(content)
             self._copies.publish(work, location, MANIFEST)
-        finally:
-            shutil.rmtree(work, ignore_errors=True)
-
-    def _download(self, location: str, name: str, sha256: str, work: Path) -> None:
-        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
-            raise self._damaged(location, f"its manifest names {name!r}, which is outside its folder")
-        target = work / name
-        target.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            self._store.download(f"{location}/{name}", target)
-        except FileNotFoundError as error:
-            raise self._damaged(location, f"{name} is missing") from error
-        if file_digest(target) != sha256:
-            raise self._damaged(location, f"{name} is not what was published")
 
     def _damaged(self, location: str, what: str) -> StoreError:
         return StoreError(

@@ -1,8 +1,7 @@
-"""Bundles under ``<root>/handoff/``: immutable folders, and one mutable file for each workload.
+"""Bundles under ``<root>/handoff/``: immutable folders, and a mutable ``current.json`` for each workload.
 
-``handoff/<workload>/<version>/`` appears in one step: a local one by a rename, one on an object store with
-``SHA256SUMS`` as its last object, without which no reader takes it for a bundle. ``handoff/<workload>/current.json``
-is replaced in one step, after the bundle that it names is there.
+``handoff/<workload>/<version>/`` appears in one step (on an object store with its last object, ``SHA256SUMS``), and
+``current.json`` is replaced in one step, after the bundle that it names is there.
 """
 
 from __future__ import annotations
@@ -46,9 +45,8 @@ class Switch(BaseModel):
 class Pointer(BaseModel):
     """``current.json``: the bundle that is deployed, with every switch that led to it, oldest first.
 
-    ``sha256sums`` is the digest of the bundle's ``SHA256SUMS``: it names the content, so that a bundle swapped for
-    another complete one is noticed. ``withdrawn`` lists versions that people rolled back from, which the next night
-    does not promote again by itself.
+    ``sha256sums``, the digest of the bundle's ``SHA256SUMS``, names its content. ``withdrawn`` lists the versions that
+    people rolled back from, which no night promotes again by itself.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -59,19 +57,6 @@ class Pointer(BaseModel):
     sha256sums: str
     withdrawn: tuple[str, ...] = ()
     history: tuple[Switch, ...]
-
-    def after(self, switch: Switch) -> Pointer:
-        """Switch to another bundle; rolling back withdraws the current one, and restores the one it goes to."""
-        withdrawn = set(self.withdrawn) - {switch.version}
-        if switch.action == "rollback":
-            withdrawn.add(self.version)
-        return Pointer(
-            workload=self.workload,
-            version=switch.version,
-            sha256sums=switch.sha256sums,
-            withdrawn=tuple(sorted(withdrawn)),
-            history=(*self.history, switch),
-        )
 
     def previous(self) -> Switch | None:
         """The newest switch to a version that is neither current nor withdrawn."""
@@ -97,8 +82,8 @@ class BundleEntry:
 class BundleStore:
     """Bundles of one store, local or remote.
 
-    Its methods raise `ConfigurationError` for a workload or version that does not exist, `BundleError` for a bundle
-    that does not hold what its ``SHA256SUMS`` says, and `StoreError` for a store that cannot be read or written.
+    Its methods raise `ConfigurationError` for an unknown workload or version, and `BundleError` for a bundle that is
+    not what its ``SHA256SUMS`` says.
     """
 
     def __init__(self, place: StoreRoot | Path | str) -> None:
@@ -231,10 +216,11 @@ class BundleStore:
             sums = check_sums(self.local_folder(workload, version))
             now = datetime.now(UTC).replace(microsecond=0)
             switch = Switch(action=action, version=version, sha256sums=sums, at=now, by=by, reason=reason)
-            if before is None:
-                after = Pointer(workload=workload, version=version, sha256sums=sums, history=(switch,))
-            else:
-                after = before.after(switch)
+            after = Pointer(workload=workload, version=version, sha256sums=sums, history=(switch,))
+            if before is not None:
+                left = {before.version} if action == "rollback" else set()
+                withdrawn = tuple(sorted({*before.withdrawn} - {version} | left))
+                after = after.model_copy(update={"withdrawn": withdrawn, "history": (*before.history, switch)})
             content = after.model_dump_json(indent=1) + "\n"
             self.root.put(f"{location}/current.json", content.encode())
             return after

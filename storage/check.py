@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import io
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -122,14 +123,14 @@ def _check_artifact(root: StoreRoot, artifact: Artifact) -> Iterator[Problem]:
 
 def _check_bundles(root: StoreRoot) -> Iterator[Problem]:
     bundles = BundleStore(root)
-    folders: dict[str, list[Entry]] = {}
+    folders: defaultdict[str, list[Entry]] = defaultdict(list)
     pointers = []
     for entry in root.list("handoff"):
         parts = PurePosixPath(entry.name).parts
         if parts[1] == ".tmp":
             continue
         if len(parts) > 3:
-            folders.setdefault("/".join(parts[:3]), []).append(entry)
+            folders["/".join(parts[:3])].append(entry)
         elif parts[-1] == "current.json":
             pointers.append(entry.name)
     sums: dict[str, str] = {}
@@ -140,18 +141,12 @@ def _check_bundles(root: StoreRoot) -> Iterator[Problem]:
                 yield Problem(location, f"has no {SUMS}, so it is not a bundle", "Remove the folder.")
             continue
         try:
-            if root.local is not None:
-                sums[location] = check_sums(root.local / location)
-            else:
-                with bundles.downloaded(location) as copy:
-                    sums[location] = check_sums(copy)
+            with nullcontext(root.local / location) if root.local else bundles.downloaded(location) as copy:
+                sums[location] = check_sums(copy)
         except BundleError as error:
-            what = error.message.partition(": ")[2].rstrip(".")
-            yield Problem(
-                location,
-                f"is not what was handed over: {what}",
-                "Do not deploy it: restore it from a copy, or go to another with: nightquant handoff rollback",
-            )
+            what = f"is not what was handed over: {error.message.partition(': ')[2].rstrip('.')}"
+            remedy = "Do not deploy it: restore it from a copy, or go to another with: nightquant handoff rollback"
+            yield Problem(location, what, remedy)
     for name in pointers:
         yield from _check_pointer(bundles, name, folders, sums)
 
@@ -171,19 +166,16 @@ def _check_pointer(
     if pointer.workload != workload:
         yield Problem(name, f"is {pointer.workload}'s, not {workload}'s", "Restore it from a copy.")
     if f"{base}/{pointer.version}" not in folders:
-        yield Problem(
-            name,
-            f"names the bundle {pointer.version}, which is not there",
-            f"Restore the bundle from a copy, or run: nightquant handoff rollback {workload} --to VERSION --reason …",
+        remedy = (
+            f"Restore the bundle from a copy, or run: nightquant handoff rollback {workload} --to VERSION --reason …"
         )
+        yield Problem(name, f"names the bundle {pointer.version}, which is not there", remedy)
     recorded = {switch.version: switch.sha256sums for switch in pointer.history} | {pointer.version: pointer.sha256sums}
     for version, digest in sorted(recorded.items()):
         if sums.get(f"{base}/{version}", digest) != digest:
-            yield Problem(
-                f"{base}/{version}",
-                f"is another bundle than was handed over: its {SUMS} is not the one that {name} recorded",
-                "Do not deploy it: restore it from a copy, or remove the folder.",
-            )
+            what = f"is another bundle than was handed over: its {SUMS} is not the one that {name} recorded"
+            remedy = "Do not deploy it: restore it from a copy, or remove the folder."
+            yield Problem(f"{base}/{version}", what, remedy)
 
 
 def _check_catalog(root: StoreRoot, artifacts: list[Artifact]) -> Iterator[Problem]:
@@ -206,11 +198,8 @@ def _check_catalog(root: StoreRoot, artifacts: list[Artifact]) -> Iterator[Probl
     held = {artifact.digest for artifact in artifacts}
     for workload, digest in wanted:
         if digest not in held:
-            yield Problem(
-                f"artifacts/…/{digest}",
-                f"is missing, but {workload}'s newest night refers to it",
-                "Run the night again.",
-            )
+            what = f"is missing, but {workload}'s newest night refers to it"
+            yield Problem(f"artifacts/…/{digest}", what, "Run the night again.")
 
 
 _NEWEST_ARTIFACTS = """

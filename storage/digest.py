@@ -14,15 +14,7 @@ from types import ModuleType
 
 
 def canonical_json(value: object) -> str:
-    """Serialize a JSON value so that equal values have equal text; tuples count as lists.
-
-    Raises
-    ------
-    ValueError
-        For NaN or infinities, which JSON does not have.
-    TypeError
-        For a type that JSON does not have.
-    """
+    """Serialize a JSON value so that equal values have equal text; NaN and infinities are a `ValueError`."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
 
 
@@ -38,11 +30,7 @@ def file_digest(path: Path) -> str:
 
 
 def source_digest(*makers: Callable[..., object] | type | ModuleType) -> str:
-    """Digest of the source of the functions, classes or modules that make an artifact.
-
-    Comments, formatting and docstrings do not count: what is digested is the syntax tree without them, so that
-    correcting a comment does not train a model again.
-    """
+    """Digest of the makers' source without comments, formatting and docstrings, which change nothing that is made."""
     return digest_of({"sources": [_normalized_source(maker) for maker in makers]})
 
 
@@ -51,11 +39,5 @@ def _normalized_source(maker: Callable[..., object] | type | ModuleType) -> str:
     tree = ast.parse(textwrap.dedent(inspect.getsource(maker)))
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            first = node.body[0] if node.body else None
-            if (
-                isinstance(first, ast.Expr)
-                and isinstance(first.value, ast.Constant)
-                and isinstance(first.value.value, str)
-            ):
-                node.body = node.body[1:]
+            node.body = node.body[ast.get_docstring(node) is not None :]
     return ast.dump(tree, annotate_fields=False)

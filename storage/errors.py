@@ -1,24 +1,13 @@
-"""Errors that a user can cause, each with one message that says what to do.
-
-Everything here derives from :class:`NightquantError`. The command line prints such an error as one message without a
-traceback and exits with its ``exit_code``; any other exception is a bug and keeps its traceback.
-"""
+"""Errors that a user can cause; the command line prints them without a traceback and exits with their ``exit_code``."""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import ClassVar
 
 
 class NightquantError(Exception):
-    """An expected failure: its text is shown to the user as is.
-
-    Parameters
-    ----------
-    message
-        What is wrong and where.
-    hint
-        What to do about it; appended to the message.
-    """
+    """An expected failure, shown to the user as is; `hint` says what to do about it."""
 
     exit_code: ClassVar[int] = 2
 
@@ -32,11 +21,7 @@ class NightquantError(Exception):
 
     def __reduce__(self) -> tuple[object, ...]:
         # The default drops keyword arguments, and errors cross process boundaries (Dask, Ray, process pools).
-        return (_rebuild, (type(self), self.message, self.hint))
-
-
-def _rebuild(kind: type[NightquantError], message: str, hint: str) -> NightquantError:
-    return kind(message, hint=hint)
+        return (partial(type(self), hint=self.hint), (self.message,))
 
 
 class ConfigurationError(NightquantError):

@@ -49,21 +49,10 @@ class Collected:
 def collect(
     root: StoreRoot | Path | str, keep_nights: int, *, dry_run: bool = False, now: float | None = None
 ) -> Collected:
-    """Remove artifacts that neither a bundle nor a row of the newest nights refers to.
+    """Remove artifacts that neither a bundle nor a row of the newest nights refers to; rows are never removed.
 
-    Kept are: what a row of each workload's newest `keep_nights` nights names, what any file of a bundle names, what
-    those were made from, the evaluation outputs of what is kept, and whatever is younger than a day. Rows of results
-    are never removed.
-
-    Parameters
-    ----------
-    now
-        Seconds since 1970; the present by default.
-
-    Raises
-    ------
-    StoreError
-        There is no store, or it cannot be read or written.
+    Kept are: what a row of each workload's newest `keep_nights` nights or any file of a bundle names, what those were
+    made from, the evaluation outputs of what is kept, and whatever is younger than a day at `now` (Unix time).
     """
     root = StoreRoot.of(root)
     if not root.list("results") and not root.list("artifacts"):

@@ -1,7 +1,4 @@
-"""Locks between processes, which the kernel releases when their holder dies.
-
-``flock`` belongs to an open file, so a crash or a SIGKILL releases it at once; nothing has to expire or be cleaned up.
-"""
+"""Locks between processes: ``flock`` belongs to an open file, so the kernel releases it when its holder dies."""
 
 from __future__ import annotations
 
@@ -23,23 +20,6 @@ def host_lock(name: str, *, on_wait: Callable[[], None] | None = None, folder: P
     """Hold the lock `name` of this host while the block runs; wait, without polling, until it is free.
 
     It is not re-entrant: a process that asks for a lock it already holds waits forever.
-
-    Parameters
-    ----------
-    name
-        Lower-case letters, digits and hyphens.
-    on_wait
-        Called once, before waiting, if another process holds the lock.
-    folder
-        Where the lock files are. By default the host's shared runtime folder: two users' benchmarks disturb each other
-        as well.
-
-    Raises
-    ------
-    StoreError
-        The lock file cannot be created or opened.
-    ValueError
-        `name` is not valid.
     """
     if not _NAME.fullmatch(name):
         raise ValueError(f"{name!r} is not a valid lock name: expected lower-case letters, digits and hyphens")
@@ -63,13 +43,7 @@ def host_lock(name: str, *, on_wait: Callable[[], None] | None = None, folder: P
 
 @contextmanager
 def file_lock(path: Path, *, shared: bool = False) -> Iterator[None]:
-    """Hold ``flock`` on a file, which is created if it is missing and never removed.
-
-    Raises
-    ------
-    StoreError
-        The file cannot be created, opened or locked.
-    """
+    """Hold ``flock`` on a file, which is created if it is missing and never removed."""
     with ExitStack() as stack:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -85,11 +59,6 @@ def passing_lock(path: Path) -> Iterator[None]:
     """Hold the lock file `path`, in a folder that exists, while the block runs; remove it afterwards.
 
     For work that is done once (a download, a training), whose lock files would otherwise pile up.
-
-    Raises
-    ------
-    OSError
-        The lock file cannot be created or opened.
     """
     while True:
         with path.open("ab") as lock:

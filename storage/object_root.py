@@ -17,11 +17,9 @@ if TYPE_CHECKING:
 
 
 class ObjectRoot(StoreRoot):
-    """A store under ``s3://bucket/prefix``.
+    """A store under ``s3://bucket/prefix``, configured as every S3 client is (``AWS_ENDPOINT_URL``, ``~/.aws`` …).
 
-    Credentials, region and endpoint come from where every S3 client takes them (``AWS_ACCESS_KEY_ID``,
-    ``AWS_ENDPOINT_URL``, ``~/.aws`` …). Listings are never cached: a cached one hides what another process wrote.
-    Without the s3 extra every operation raises `ConfigurationError`.
+    Listings are never cached: a cached one hides what another process wrote.
     """
 
     def __init__(self, url: str) -> None:

@@ -6,6 +6,7 @@ import ipaddress
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import IO, TYPE_CHECKING
 from urllib.parse import urlsplit
 
@@ -36,15 +37,7 @@ class Stream:
 
 
 def open_stream(uri: str, start: int) -> AbstractContextManager[Stream]:
-    """Open a remote file at byte `start`, or at 0 if the server cannot; :attr:`Stream.start` says which.
-
-    Raises
-    ------
-    ConfigurationError
-        The scheme is not known, not allowed, or its package is not installed.
-    Broken, Refused
-        The file is not available now, or at all; also while its pieces are read.
-    """
+    """Open a remote file at byte `start`, or at 0 if the server cannot; :attr:`Stream.start` says which."""
     return _open_http(uri, start) if urlsplit(uri).scheme in ("http", "https") else _open_fsspec(uri, start)
 
 
@@ -123,8 +116,7 @@ def _open_fsspec(uri: str, start: int) -> Iterator[Stream]:
 def _read_from(file: IO[bytes], start: int) -> Iterator[bytes]:
     with _classified():
         file.seek(start)
-        while piece := file.read(_PIECE):
-            yield piece
+        yield from iter(partial(file.read, _PIECE), b"")
 
 
 @contextmanager

@@ -34,9 +34,7 @@ class Entry:
 class StoreRoot(abc.ABC):
     """Where a store is; names are relative to it and use forward slashes.
 
-    A file is never visible before it is complete: `put_new` and `put` write elsewhere first (or, on an object store,
-    in one request), and an error in between leaves nothing that a reader could see. Every operation raises `StoreError`
-    when the place refuses it.
+    A file is never visible before it is complete. Every operation raises `StoreError` when the place refuses it.
     """
 
     url: str  # the root's absolute path or URL
@@ -44,13 +42,7 @@ class StoreRoot(abc.ABC):
 
     @staticmethod
     def of(place: StoreRoot | Path | str) -> StoreRoot:
-        """Open a root from a path, a ``file://`` or ``s3://bucket/prefix`` URL, or a root.
-
-        Raises
-        ------
-        ConfigurationError
-            The URL has another scheme or names no bucket.
-        """
+        """Open a root from a path, a ``file://`` or ``s3://bucket/prefix`` URL, or a root."""
         if isinstance(place, StoreRoot):
             return place
         text = str(place)
@@ -91,10 +83,7 @@ class StoreRoot(abc.ABC):
 
     @abc.abstractmethod
     def publish(self, folder: Path, location: str, marker: str) -> bool:
-        """Move or copy a local folder into the store; False if it has a complete one at `location` already.
-
-        Readers take a folder for complete if it has the file `marker`, which therefore appears last.
-        """
+        """Move or copy a folder into the store, the file `marker` last; False if `location` is complete already."""
 
     @abc.abstractmethod
     def download(self, name: str, target: Path) -> None:
@@ -105,7 +94,7 @@ class StoreRoot(abc.ABC):
         """Remove a file if it is there."""
 
     def lock(self, name: str, *, shared: bool = False) -> AbstractContextManager[None]:
-        """Hold a lock on this store; the operating system releases it however the process ends.
+        """Hold a lock on this store until the block or the process ends.
 
         On an object store it excludes only the processes of this host and user; conditional puts keep others apart.
         """
@@ -262,10 +251,7 @@ def set_cache_folder(folder: str) -> None:
 
 
 def cache_folder(url: str) -> Path:
-    """The folder for copies from the object store at `url`.
-
-    It is in the one that was set, in ``NIGHTQUANT_CACHE``, or else in the user's cache folder.
-    """
+    """The folder for copies from `url`: in the chosen one, in ``NIGHTQUANT_CACHE``, or in the user's cache folder."""
     if chosen := _chosen_cache or os.environ.get("NIGHTQUANT_CACHE"):
         base = Path(chosen).expanduser().absolute()
     else:

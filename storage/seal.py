@@ -1,26 +1,28 @@
-"""``SHA256SUMS``: what a bundle's folder holds, byte for byte, and the Ed25519 signature over it.
+"""What a bundle's folder holds: ``SHA256SUMS``, its Ed25519 signature, and the schema of ``manifest.json``.
 
-``sha256sum -c`` reads the list, and OpenSSL checks the signature: 64 raw bytes. A bundle is flat: regular files with
-plain names in one folder. That leaves no path to escape by, and anything else (a link, a folder, a device, a file that
-is not listed) is a reason to refuse it before a byte of it is used.
+A bundle is flat: regular files with plain names in one folder, so that there is no path to escape by. Anything else (a
+link, a folder, a device, a file that is not listed) is a reason to refuse it before a byte of it is used.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import stat
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from storage.digest import file_digest
 from storage.errors import BundleError, ConfigurationError
 
 if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from jsonschema import Draft202012Validator
 
-SUMS, SIGNATURE = "SHA256SUMS", "SHA256SUMS.sig"
+SUMS, SIGNATURE, MANIFEST = "SHA256SUMS", "SHA256SUMS.sig", "manifest.json"
 VARIABLE = "NIGHTQUANT_SIGNING_KEY"
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -29,13 +31,7 @@ _LONGEST = 1 << 20
 
 
 def write_sums(folder: Path) -> str:
-    """Write ``SHA256SUMS`` over every file of a flat folder, sorted by name; return the digest of `SUMS` itself.
-
-    Raises
-    ------
-    BundleError
-        The folder holds something that a bundle may not hold.
-    """
+    """Write ``SHA256SUMS`` over every file of a flat folder, sorted by name; return the digest of `SUMS` itself."""
     names = sorted(_regular_files(folder) - {SUMS, SIGNATURE})
     text = "".join(f"{file_digest(folder / name)}  {name}\n" for name in names)
     (folder / SUMS).write_text(text, encoding="ascii")
@@ -43,16 +39,7 @@ def write_sums(folder: Path) -> str:
 
 
 def check_sums(folder: Path) -> str:
-    """Check a folder against its ``SHA256SUMS``; return the digest of `SUMS`, which names the bundle's content.
-
-    Nothing but regular files is opened, and no file is interpreted.
-
-    Raises
-    ------
-    BundleError
-        A file is missing, changed, not listed, or no regular file; or the list is not as :func:`write_sums` writes it.
-        The message names every file that is wrong.
-    """
+    """Check a folder against its ``SHA256SUMS``; return the digest of `SUMS`, which names the bundle's content."""
     present = _regular_files(folder)
     if SUMS not in present:
         raise BundleError(
@@ -73,30 +60,13 @@ def check_sums(folder: Path) -> str:
 
 
 def check_name(folder: object, name: str) -> None:
-    """Refuse a name that no file of a bundle has.
-
-    Raises
-    ------
-    BundleError
-        It is not plain.
-    """
+    """Refuse a name that no file of a bundle has."""
     if not _NAME.fullmatch(name):
         raise _odd(folder, name)
 
 
 def signing_key(value: str | None = None) -> Ed25519PrivateKey | None:
-    """The key that signs bundles: `value`, or else the environment's; None if neither is given.
-
-    Parameters
-    ----------
-    value
-        A private Ed25519 key without a password: its PEM text, or the path of a file with it.
-
-    Raises
-    ------
-    ConfigurationError
-        It is not such a key. The message never holds the key.
-    """
+    """The private key (PEM without a password, or its path) in `value` or else the environment; None if in neither."""
     given = value or os.environ.get(VARIABLE, "")
     if not given:
         return None
@@ -122,18 +92,17 @@ def sign(folder: Path, key: Ed25519PrivateKey) -> None:
 
 
 def check_signature(folder: Path, public_key: Path) -> None:
-    """Check a bundle's signature against a public key.
-
-    Raises
-    ------
-    ConfigurationError
-        The key's file is not a public Ed25519 key in PEM.
-    BundleError
-        The bundle is not signed, or not by this key.
-    """
+    """Check a bundle's signature against a public key."""
     from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
-    key = _read_public_key(public_key)
+    try:
+        key = load_pem_public_key(public_key.read_bytes())
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"{public_key}: it does not hold a public key in PEM.") from error
+    if not isinstance(key, Ed25519PublicKey):
+        raise ConfigurationError(f"{public_key}: not an Ed25519 key.")
     if not (folder / SIGNATURE).is_file():
         raise BundleError(f"{folder}: not signed: there is no {SIGNATURE}.", hint="Ask for the signed bundle.")
     try:
@@ -145,30 +114,16 @@ def check_signature(folder: Path, public_key: Path) -> None:
         ) from error
 
 
-def _read_public_key(path: Path) -> Ed25519PublicKey:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-    from cryptography.hazmat.primitives.serialization import load_pem_public_key
-
-    try:
-        key = load_pem_public_key(path.read_bytes())
-    except (OSError, ValueError) as error:
-        raise ConfigurationError(f"{path}: it does not hold a public key in PEM.") from error
-    if not isinstance(key, Ed25519PublicKey):
-        raise ConfigurationError(f"{path}: not an Ed25519 key.")
-    return key
-
-
 def _parse(folder: Path, content: bytes) -> dict[str, str]:
-    lines = content.decode("latin-1").split("\n")
-    matches = [_LINE.fullmatch(line) for line in lines[:-1]]
-    if lines[-1] or not matches or None in matches:
+    *lines, last = content.decode("latin-1").split("\n")
+    matches = [match for line in lines if (match := _LINE.fullmatch(line))]
+    if last or not lines or len(matches) < len(lines):
         raise BundleError(f"{folder}: {SUMS} is damaged: it is not a list of digests and names.")
-    pairs = [(match[2], match[1]) for match in matches if match is not None]
-    names = [name for name, _ in pairs]
+    names = [match[2] for match in matches]
     # One spelling for one content: a list in another order, or with a name twice, was not written by nightquant.
     if names != sorted(set(names)) or {SUMS, SIGNATURE} & set(names):
         raise BundleError(f"{folder}: {SUMS} is damaged: its names are not sorted and unique.")
-    return dict(pairs)
+    return {match[2]: match[1] for match in matches}
 
 
 def _regular_files(folder: Path) -> set[str]:
@@ -191,3 +146,29 @@ def _odd(folder: object, name: str) -> BundleError:
         f"{folder}: {name!r} is not a regular file with a plain name, and a bundle holds nothing else.",
         hint="Do not use it; fetch the bundle again.",
     )
+
+
+def check_manifest(document: object) -> None:
+    """Check a manifest against the schema."""
+    problems = sorted(_validator().iter_errors(document), key=lambda problem: problem.json_path)
+    if problems:
+        shown = "; ".join(f"{problem.json_path}: {problem.message[:200]}" for problem in problems[:3])
+        raise BundleError(f"{MANIFEST} does not conform to its schema: {shown}.")
+
+
+# Any: the schema, not a type, says what the document holds.
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """Read and check a bundle's manifest, whose checksum must have been verified before."""
+    try:
+        document: dict[str, Any] = json.loads((folder / MANIFEST).read_bytes())
+    except (OSError, ValueError) as error:
+        raise BundleError(f"{folder}: {MANIFEST} cannot be read: {error}.") from error
+    check_manifest(document)
+    return document
+
+
+@cache
+def _validator() -> Draft202012Validator:
+    from jsonschema import Draft202012Validator
+
+    return Draft202012Validator(json.loads(Path(__file__).with_name("manifest.schema.json").read_text("utf-8")))

@@ -52,25 +52,10 @@ def fetch(
     ----------
     uri
         Plain path, ``file://``, ``https://``, ``http://`` to this machine, or anything that fsspec opens.
-    folder
-        Where downloads are kept; created when it is needed.
     sha256
-        The SHA-256 that the file must have; required for all but local files.
-    max_bytes
-        Larger files are refused.
-    retries
-        How often a broken download is resumed, with exponentially growing pauses.
-    first_wait_s
-        The first pause, in seconds.
-
-    Raises
-    ------
-    ConfigurationError
-        The URI is not allowed, or is remote and has no SHA-256.
-    InputError
-        The file is not available, is too large, or is a different one.
-    StoreError
-        The folder cannot be written.
+        Required for all but local files.
+    retries, first_wait_s
+        How often a broken download is resumed, with pauses that grow exponentially from the first.
     """
     local = local_path(uri)
     if local is not None:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import duckdb
 
-from storage import humanize
 from storage.errors import ConfigurationError
 from storage.report.plots import candidate, pareto_plot, signs_of, trend_plot
 from storage.results import Row
@@ -18,7 +17,7 @@ from storage.results.regressions import find_regressions
 from storage.root import StoreRoot
 
 _TREND_NIGHTS = 30
-_FILTERS = ("size", "duration", "ratio", "number", "time", "metric")
+MISSING = "–"
 
 
 @dataclass(frozen=True)
@@ -32,15 +31,9 @@ class _Section:
 
 
 def write_report(root: StoreRoot | Path | str, night: dt.date | None, target: Path) -> dt.date:
-    """Write the report of a night (the newest by default) to a file; return the night.
-
-    Raises
-    ------
-    ConfigurationError
-        There are no results of that night, or the file cannot be written.
-    """
+    """Write the report of a night (the newest by default) to a file; return the night."""
     with open_catalog(root) as connection:
-        night = _existing(connection, night)
+        night = _find_night(connection, night)
         page = _render(connection, night)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -52,7 +45,7 @@ def write_report(root: StoreRoot | Path | str, night: dt.date | None, target: Pa
     return night
 
 
-def _existing(connection: duckdb.DuckDBPyConnection, night: dt.date | None) -> dt.date:
+def _find_night(connection: duckdb.DuckDBPyConnection, night: dt.date | None) -> dt.date:
     found = connection.execute("select distinct night from measurements order by night").fetchall()
     nights: list[dt.date] = [row[0] for row in found]
     if not nights:
@@ -76,7 +69,7 @@ def _render(connection: duckdb.DuckDBPyConnection, night: dt.date) -> str:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters.update({name: getattr(humanize, name) for name in _FILTERS})
+    environment.filters.update({show.__name__: show for show in (size, duration, ratio, number, time, metric)})
     runs = _rows(connection, "from runs where night = ? order by started_at", night)
     return environment.get_template("report.html.j2").render(
         night=night,
@@ -123,3 +116,46 @@ def _rows(connection: duckdb.DuckDBPyConnection, sql: str, *parameters: dt.date 
     cursor = connection.execute(sql, parameters)
     names = [column[0] for column in cursor.description or []]
     return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
+
+
+def size(value: float | None) -> str:
+    """Bytes in a decimal unit, to three digits."""
+    return _scaled(value, (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)), "B")
+
+
+def duration(value: float | None) -> str:
+    """Seconds in a fitting unit, to three digits."""
+    nanoseconds = None if value is None else value * 1e9
+    return _scaled(nanoseconds, (("s", 1e9), ("ms", 1e6), ("µs", 1e3)), "ns")
+
+
+def ratio(value: float | None, low: float | None = None, high: float | None = None) -> str:
+    """A ratio with a times sign, and its interval if there is one."""
+    if value is None:
+        return MISSING
+    interval = "" if low is None or high is None else f" ({low:.2f} to {high:.2f})"
+    return f"{value:.2f}×{interval}"
+
+
+def number(value: float | None, spec: str = ".4g") -> str:
+    """A number in a format of Python's; four significant digits by default."""
+    return MISSING if value is None else format(value, spec)
+
+
+def time(value: dt.datetime | None) -> str:
+    """A time in UTC, to the minute."""
+    return MISSING if value is None else f"{value.astimezone(dt.UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def metric(value: float | None, name: str) -> str:
+    """A number in the unit of the metric `name`."""
+    return {"size_bytes": size, "speedup": ratio}.get(name, number)(value)
+
+
+def _scaled(value: float | None, units: tuple[tuple[str, float], ...], smallest: str) -> str:
+    if value is None:
+        return MISSING
+    for unit, scale in units:
+        if value >= scale:
+            return f"{value / scale:.3g} {unit}"
+    return f"{value:.3g} {smallest}"

@@ -1,7 +1,4 @@
-"""What a row of results is, and which values its columns of names may take.
-
-Every layer reads these, so they are here and cost no import; `storage.results.tables` has the columns.
-"""
+"""What a row of results is, and which values its columns of names may take; importing this costs nothing."""
 
 from __future__ import annotations
 
@@ -25,13 +22,7 @@ Row: TypeAlias = Mapping[str, Cell]
 
 
 def number(row: Row, column: str) -> float | None:
-    """The number in a column; None where there is none.
-
-    Raises
-    ------
-    TypeError
-        The column holds something else.
-    """
+    """The number in a column; None where there is none."""
     value = row.get(column)
     if value is None or isinstance(value, int | float):
         return value

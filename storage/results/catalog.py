@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
@@ -29,9 +27,9 @@ _KEYS = "run_id, night, workload, recipe, runtime, setting, attempt, threads, ba
 
 @dataclass(frozen=True)
 class _Source:
-    """A table's current files, their rows and raw samples, and which of today's columns they have.
+    """A table's current files, their rows and raw samples; `missing` names today's columns that no file has yet.
 
-    `uniform` says whether every file has all of them; `missing` names those that no file has yet.
+    `uniform` says whether every file has all of them.
     """
 
     table: Table
@@ -43,20 +41,13 @@ class _Source:
 
 
 def refresh(root: StoreRoot | Path | str, *, materialize_up_to: int = MATERIALIZE_UP_TO) -> str:
-    """Build the catalog and swap it in; return its path or URL.
+    """Build the catalog and swap it in; return its path or URL. Readers keep the one that they have open.
 
-    A catalog that holds every row opens from any place. One with views over the files names them by the store's present
-    place, which it records: `open_catalog` notices when the store was moved or copied and builds one of its own for
-    the query. Other clients cannot, so run ``nightquant store compact`` there once, which builds the catalog again.
+    One with views over the files names them by the store's place: `open_catalog` notices when the store has moved;
+    other clients cannot, so run ``nightquant store compact`` there once.
 
     Refreshers of one host wait for each other, so that none publishes an older listing over a newer one; those of
     several hosts on one object store list the files again after publishing, and start over if some came in meanwhile.
-    Readers keep the catalog that they have open.
-
-    Raises
-    ------
-    StoreError
-        A results file is broken, or the store cannot be written.
     """
     root = StoreRoot.of(root)
     with root.lock("catalog"):
@@ -76,7 +67,6 @@ def current_names(root: StoreRoot) -> list[str]:
 
 def build(root: StoreRoot, target: Path, *, materialize_up_to: int = MATERIALIZE_UP_TO) -> list[str]:
     """Write a catalog of the store's present results to a new local file; return the results files' names."""
-    names = []
     with duckdb.connect() as connection:
         if filesystem := root.duckdb_filesystem():
             connection.register_filesystem(filesystem)
@@ -84,6 +74,7 @@ def build(root: StoreRoot, target: Path, *, materialize_up_to: int = MATERIALIZE
         connection.execute("use catalog")
         connection.execute("create table catalog_files (table_name text, name text, bytes bigint)")
         connection.execute("create table catalog_root (url text)")
+        names: list[str] = []
         names_files = False
         for table in TABLES.values():
             source = _inspect(root, table)
@@ -97,7 +88,7 @@ def build(root: StoreRoot, target: Path, *, materialize_up_to: int = MATERIALIZE
             names_files |= not copied
             for entry in source.files:
                 connection.execute("insert into catalog_files values (?, ?, ?)", [table.name, entry.name, entry.size])
-                names.append(entry.name)
+            names += [entry.name for entry in source.files]
         if names_files:
             connection.execute("insert into catalog_root values (?)", [root.url])
         for statement in view_files().values():
@@ -139,8 +130,21 @@ def _add(
 ) -> None:
     """Add a table of the source's rows, or a view over its files."""
     if copied:
-        with _registered(connection, root, source):
+        filesystem, base = root.arrow()
+        files = [f"{base}/{entry.name}" for entry in source.files]
+        # With the fixed schema a column that a file is too old to have reads as NULL, and no file is opened twice.
+        data: pa.Table | ds.Dataset = (
+            ds.dataset(files, schema=source.table.schema, format="parquet", filesystem=filesystem)
+            if files
+            else source.table.schema.empty_table()
+        )
+        connection.register("current_files", data)
+        try:
             connection.execute(f"create table {name} as select {columns} from current_files {where}")
+        except (duckdb.IOException, duckdb.InvalidInputException, pa.ArrowException) as error:
+            raise broken(root, f"results/{source.table.name}", error) from error
+        finally:
+            connection.unregister("current_files")
         return
     paths = ", ".join(f"'{quoted(root.uri(entry.name))}'" for entry in source.files)
     by_name = "" if source.uniform else ", union_by_name = true"
@@ -152,26 +156,6 @@ def _add(
         f"create view {name} as select {columns} "
         f"from (select *{absent} from read_parquet([{paths}], hive_partitioning = false{by_name})) {where}"
     )
-
-
-@contextmanager
-def _registered(connection: duckdb.DuckDBPyConnection, root: StoreRoot, source: _Source) -> Iterator[None]:
-    """Register the source's rows as ``current_files``."""
-    filesystem, base = root.arrow()
-    paths = [f"{base}/{entry.name}" for entry in source.files]
-    # With the fixed schema a column that a file is too old to have reads as NULL, and no file is opened twice.
-    data: pa.Table | ds.Dataset = (
-        ds.dataset(paths, schema=source.table.schema, format="parquet", filesystem=filesystem)
-        if paths
-        else source.table.schema.empty_table()
-    )
-    connection.register("current_files", data)
-    try:
-        yield
-    except (duckdb.IOException, duckdb.InvalidInputException, pa.ArrowException) as error:
-        raise broken(root, f"results/{source.table.name}", error) from error
-    finally:
-        connection.unregister("current_files")
 
 
 def view_files() -> dict[str, str]:

@@ -3,15 +3,13 @@
 A month passes through three states, each reached by one atomic step, so that a kill at any moment leaves one of them:
 
 1. The runs' own files, which the catalog names and readers' ``**/*.parquet`` find.
-2. A whole-month ``.pq`` file is beside them, under a name that no reader's glob matches. The next catalog names it
-   instead of the runs' files; a reader that has the old catalog open still finds those.
-3. At least `grace` later, the month's folder is exchanged for one that holds the same rows as one ``.parquet`` file,
-   unless a late run came in meanwhile, and the runs' own files are deleted. The catalog still names the ``.pq`` (a
-   hard link to the same bytes).
+2. A whole-month ``.pq`` file, which no reader's glob matches, is beside them, and the next catalog names it instead.
+3. At least `grace` later, unless a late run came in, the month's folder is exchanged for one that holds the same rows
+   as one ``.parquet`` file (a hard link to the ``.pq``), and the runs' own files are deleted.
 
-So a glob over the folders counts every row once before and after. A reader that listed the folder just before the
-exchange and opens its files just after gets a "no such file" error, never a wrong count; the catalog's readers do not
-even get that. On an object store, which has no exchange, the runs' files go first: a glob may miss rows for a moment.
+So a glob counts every row once before and after; a reader that listed the folder just before the exchange gets a "no
+such file" error, never a wrong count. On an object store, which has no exchange, the runs' files go first: a glob may
+miss rows for a moment.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from storage.results.catalog import refresh
-from storage.results.layout import RUNS_KEY, CompactedFile, Files, RunFile, broken, find_files, folder, months_of
+from storage.results.layout import RUNS_KEY, CompactedFile, Files, RunFile, broken, find_files, folder
 from storage.results.tables import TABLES, Table
 from storage.results.writer import serialized
 from storage.root import StoreRoot, fsync
@@ -55,17 +53,7 @@ class Compacted:
 def compact(root: StoreRoot | Path | str, *, now: dt.datetime | None = None, grace: dt.timedelta = GRACE) -> Compacted:
     """Merge each finished month's small files and drop those that an earlier compaction replaced.
 
-    Parameters
-    ----------
-    now
-        The present, with its time zone; a month is finished two days after its last.
-    grace
-        How long a month's small files outlive the catalog that named them.
-
-    Raises
-    ------
-    StoreError
-        A results file is broken, or the store cannot be written.
+    A month is finished two days after its last; its small files outlive the catalog that named them by `grace`.
     """
     root = StoreRoot.of(root)
     now = now or dt.datetime.now(dt.UTC)
@@ -83,7 +71,7 @@ def compact(root: StoreRoot | Path | str, *, now: dt.datetime | None = None, gra
                     removed += len(gone)
                     retired.append(f"{table.name} {whole.month}")
             _drop_superseded(root, table, files)
-            for month, loose in months_of(files.runs).items():
+            for month, loose in files.months.items():
                 fresh = [file for file in loose if file.run_id not in files.compacted_runs]
                 # A lone run's file is rewritten too: the catalog goes on naming the .pq.
                 if month < open_month and fresh:
@@ -125,12 +113,12 @@ def _retirable(
     root: StoreRoot, table: Table, files: Files, before: dt.datetime
 ) -> list[tuple[CompactedFile, list[RunFile]]]:
     """Compacted months that are old enough, hold every run that has its own file, and are not visible to globs yet."""
-    loose = months_of(files.runs)
+    found = [(whole, files.months.get(month, [])) for month, whole in files.newest.items()]
     return [
-        (whole, loose.get(month, []))
-        for month, whole in files.newest.items()
+        (whole, loose)
+        for whole, loose in found
         if whole.entry.modified <= before.timestamp()
-        and all(file.run_id in whole.runs for file in loose.get(month, []))
+        and whole.runs.issuperset(file.run_id for file in loose)
         and not root.exists(_visible(table, whole))
     ]
 
@@ -192,13 +180,7 @@ def _sweep(root: StoreRoot, table: Table) -> None:
 def exchange(first: Path, second: Path) -> None:
     """Exchange two folders' names in one step: Linux's ``renameat2`` with ``RENAME_EXCHANGE``.
 
-    Where the kernel or the file system lacks it (NFS, macOS) three renames do it, and for an instant `second` does not
-    exist.
-
-    Raises
-    ------
-    OSError
-        A folder is missing, or may not be renamed.
+    Without it (NFS, macOS) three renames do, and for an instant `second` does not exist.
     """
     at_fdcwd, rename_exchange = -100, 2
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)

@@ -3,8 +3,7 @@
 ``results/<table>/month=YYYY-MM/<run-id>.parquet``
     One run's rows, in the month of their publication.
 ``results/<table>/compacted/YYYY-MM-NNNN.pq``
-    All rows of a finished month; the highest NNNN counts. Its footer names the runs that it holds. The suffix keeps
-    it out of readers' ``**/*.parquet``, because the runs' own files are still there for a while.
+    All rows of a finished month; the highest NNNN counts. Its footer names the runs that it holds.
 ``results/<table>/month=YYYY-MM/compacted-NNNN.parquet``
     The same rows, once they have taken the place of the runs' own files.
 """
@@ -13,9 +12,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import groupby
 from pathlib import PurePosixPath
 
 import pyarrow as pa
@@ -67,6 +66,11 @@ class Files:
         """Every run that a compacted file which counts holds."""
         return frozenset(run for file in self.newest.values() for run in file.runs)
 
+    @cached_property
+    def months(self) -> dict[str, list[RunFile]]:
+        """The runs' own files by month of publication."""
+        return {month: list(files) for month, files in groupby(self.runs, lambda file: file.month)}
+
     @property
     def current(self) -> list[Entry]:
         """The files that together hold each row once, by month."""
@@ -82,13 +86,7 @@ class Files:
 
 
 def find_files(root: StoreRoot, table: Table) -> Files:
-    """List a table's files; temporary and foreign ones are left out.
-
-    Raises
-    ------
-    StoreError
-        A compacted file is broken.
-    """
+    """List a table's files; temporary and foreign ones are left out."""
     missing = ""
     while True:
         try:
@@ -120,13 +118,7 @@ def _list_files(root: StoreRoot, table: Table) -> Files:
 
 
 def footer(root: StoreRoot, entry: Entry) -> pq.FileMetaData:
-    """Read a Parquet file's footer.
-
-    Raises
-    ------
-    StoreError
-        The file is broken.
-    """
+    """Read a Parquet file's footer."""
     filesystem, base = root.arrow()
     try:
         with filesystem.open_input_file(f"{base}/{entry.name}") as stream:
@@ -141,11 +133,3 @@ def broken(root: StoreRoot, name: str, error: Exception) -> StoreError:
         f"The results file {root.uri(name)} cannot be read: {error}.",
         hint="See what else is wrong with: nightquant store check. Move a broken file out of the store.",
     )
-
-
-def months_of(files: Iterable[RunFile]) -> dict[str, list[RunFile]]:
-    """The runs' files by month of publication."""
-    months: dict[str, list[RunFile]] = {}
-    for file in files:
-        months.setdefault(file.month, []).append(file)
-    return months

@@ -1,24 +1,25 @@
-"""Reading: the catalog opened so that no query can change the store."""
+"""Reading: the catalog opened so that no query can change the store, and rows as text or Parquet."""
 
 from __future__ import annotations
 
+import csv
+import io
+import json
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from storage.errors import ConfigurationError, StoreError
 from storage.results.catalog import CATALOG, build, quoted, view_files
 from storage.results.tables import TABLES
 from storage.root import StoreRoot
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 _READING = frozenset({duckdb.StatementType.SELECT, duckdb.StatementType.PRAGMA})
 # What hides a COPY from a look at a statement's type: a WITH may hold one, and two functions run SQL from text. DuckDB
@@ -43,16 +44,10 @@ class Described:
 
 @contextmanager
 def open_catalog(root: StoreRoot | Path | str) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Open the store's catalog for reading; yield the connection.
+    """Open the store's catalog for reading; yield the connection, whose settings are locked.
 
-    The connection reads the catalog, and the results files if they are too many to be in it, and nothing else; its
-    settings are locked. If a store has results but no catalog yet, or one whose views name the files of another place
-    because the store was moved or copied, one is built in a temporary folder.
-
-    Raises
-    ------
-    StoreError
-        The store holds no results, or its catalog is damaged, which may show only while the block reads from it.
+    It reads the catalog, the results files if they are too many to be in it, and nothing else. If there are results but
+    no catalog yet, or one whose views name the files of another place, one is built in a temporary folder.
     """
     root = StoreRoot.of(root)
     # Attached to a database in memory: opened by itself, a file's database and its locked settings are shared with
@@ -78,15 +73,7 @@ def open_catalog(root: StoreRoot | Path | str) -> Iterator[duckdb.DuckDBPyConnec
 
 
 def run_query(root: StoreRoot | Path | str, sql: str) -> pa.Table:
-    """Run SQL that reads, over tables and views; return the last statement's rows.
-
-    Raises
-    ------
-    QueryError
-        DuckDB refuses the SQL, or a statement would write, attach or change a setting.
-    StoreError
-        The store holds no results, or its catalog is damaged.
-    """
+    """Run SQL that reads, over tables and views; return the last statement's rows."""
     with open_catalog(root) as connection:
         try:
             result: pa.Table | None = None
@@ -195,3 +182,89 @@ def _check_is_pivot(connection: duckdb.DuckDBPyConnection, statement: duckdb.Sta
         connection.extract_statements(f"select exists (\n{query}\n)")
     except duckdb.ParserException as error:
         raise QueryError("Anything but a plain PIVOT query is refused: a query can only read.") from error
+
+
+def formatted(rows: pa.Table, format_: str) -> bytes:
+    """Rows in one of `FORMATS`: UTF-8 text that ends with a new line, or a Parquet file.
+
+    The text is DuckDB's own JSON. NaN and infinities, which JSON does not have, are NULL; columns of the same name are
+    numbered.
+    """
+    return FORMATS[format_](rows)
+
+
+def _table(rows: pa.Table) -> bytes:
+    names, values = _values(rows)
+    cells = [[_text(value) for value in row] for row in values]
+    widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
+    numeric = _are_numeric(rows)
+
+    def aligned(row: Iterable[str]) -> str:
+        padded = zip(row, widths, numeric, strict=True)
+        return "  ".join(cell.rjust(width) if number else cell.ljust(width) for cell, width, number in padded).rstrip()
+
+    lines = [aligned(names), "  ".join("-" * width for width in widths), *map(aligned, cells)]
+    lines.append(f"({rows.num_rows:,} row{'' if rows.num_rows == 1 else 's'})")
+    return _encoded(lines)
+
+
+def _markdown(rows: pa.Table) -> bytes:
+    names, values = _values(rows)
+    cells = [[_text(value).replace("|", "\\|") for value in row] for row in values]
+    rule = ["---:" if number else "---" for number in _are_numeric(rows)]
+    return _encoded(f"| {' | '.join(row)} |" for row in [names, rule, *cells])
+
+
+def _csv(rows: pa.Table) -> bytes:
+    names, values = _values(rows)
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(names)
+    for row in values:
+        writer.writerow([json.dumps(cell) if isinstance(cell, list | dict) else cell for cell in row])
+    return buffer.getvalue().encode()
+
+
+def _json(rows: pa.Table) -> bytes:
+    names, values = _values(rows)
+    records = [dict(zip(names, row, strict=True)) for row in values]
+    return json.dumps(records, indent=1, ensure_ascii=False, allow_nan=False).encode() + b"\n"
+
+
+def _parquet(rows: pa.Table) -> bytes:
+    buffer = io.BytesIO()
+    pq.write_table(rows, buffer, compression="zstd")
+    return buffer.getvalue()
+
+
+FORMATS: dict[str, Callable[[pa.Table], bytes]] = {
+    "table": _table,
+    "csv": _csv,
+    "json": _json,
+    "markdown": _markdown,
+    "parquet": _parquet,
+}
+
+
+def _values(rows: pa.Table) -> tuple[list[str], list[list[object]]]:
+    """The columns' names, and each row's values as JSON has them; decimals as text, which is exact."""
+    columns = [column.cast(pa.string()) if pa.types.is_decimal(column.type) else column for column in rows.columns]
+    with duckdb.connect() as connection:
+        relation = connection.from_arrow(pa.table(columns, names=rows.column_names))
+        names, written = relation.columns, relation.project("to_json(columns(*))").fetchall()
+    read = json.JSONDecoder(parse_constant=lambda name: None).decode
+    return names, [[None if cell is None else read(cell) for cell in row] for row in written]
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else " ".join(str(value).split())
+
+
+def _are_numeric(rows: pa.Table) -> list[bool]:
+    return [pa.types.is_integer(kind) or pa.types.is_floating(kind) for kind in rows.schema.types]
+
+
+def _encoded(lines: Iterable[str]) -> bytes:
+    return "".join(f"{line}\n" for line in lines).encode()

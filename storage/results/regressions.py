@@ -21,8 +21,8 @@ class Regression:
     """One finding about a candidate on a night.
 
     ``tonight`` with its interval and ``reference`` (the median of ``nights`` valid nights before the last two) are in
-    the unit of ``metric``: speedup, size_bytes, quality_difference or quality. ``change`` is tonight ÷ reference - 1;
-    None if the reference is 0. All of these are None for a candidate that appeared or vanished.
+    the unit of ``metric``; ``change`` is tonight ÷ reference - 1, None if the reference is 0. All are None for a
+    candidate that appeared or vanished.
     """
 
     workload: str
@@ -47,20 +47,7 @@ class Regression:
 def find_regressions(
     source: StoreRoot | Path | str | duckdb.DuckDBPyConnection, night: dt.date | None = None
 ) -> list[Regression]:
-    """Compare a night with the nights before it on the same host; see the ``regressions`` view.
-
-    Parameters
-    ----------
-    source
-        A store's root, whose catalog must be fresh, or a connection to a catalog.
-    night
-        The night; by default the newest one of each workload.
-
-    Raises
-    ------
-    StoreError
-        The store holds no results.
-    """
+    """Compare a night (each workload's newest by default) with those before it on the same host."""
     columns = ", ".join(field.name for field in fields(Regression))
     asked = "null::date" if night is None else f"date '{night.isoformat()}'"
     with nullcontext(source) if isinstance(source, duckdb.DuckDBPyConnection) else open_catalog(source) as connection:

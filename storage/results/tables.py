@@ -1,8 +1,6 @@
-"""The tables' columns: names, types, units and meaning, in one place.
+"""The tables' columns, from which schemas, validation, the catalog and ``docs/results.md`` are generated.
 
-Schemas, validation, the catalog and ``docs/results.md`` are all generated from these lists. A column may be added at
-the end of a table (older files then read as NULL); removing or retyping one breaks what people have saved, and a test
-refuses it.
+A column may be added at the end of a table (older files then read as NULL); none may be removed or retyped.
 """
 
 from __future__ import annotations

@@ -32,13 +32,7 @@ _BOUNDS: dict[str, tuple[float, float]] = {
 
 
 class ResultsStore:
-    """The results under a store's root.
-
-    Parameters
-    ----------
-    root
-        A local path, an ``s3://`` URL, or an open root.
-    """
+    """The results under a store's root."""
 
     def __init__(self, root: StoreRoot | Path | str) -> None:
         self.root = StoreRoot.of(root)
@@ -46,20 +40,8 @@ class ResultsStore:
     def append(self, table: str, rows: Sequence[Row], run_id: str, published: datetime) -> str:
         """Write one run's rows of one table; return the file's path or URL.
 
-        The run id decides the name: if this run's rows are in the store already (its file, or a compacted month that
-        holds it) nothing is written and the existing file is returned, so that a retried run never counts twice.
-
-        Parameters
-        ----------
-        rows
-            Column name to value; a column that is left out is NULL.
-        published
-            When the rows are published, with its time zone; decides the month's folder.
-
-        Raises
-        ------
-        StoreError
-            The rows are not valid, or the store cannot be written.
+        If this run's rows are in the store already (its file, or in a compacted month) nothing is written and the existing
+        file is returned, so that a retried run never counts twice. `published` decides the month's folder.
         """
         if table not in TABLES:
             raise StoreError(f'There is no table "{table}".', hint=f"Expected one of: {', '.join(TABLES)}.")
@@ -107,14 +89,7 @@ def _leaves(path: str, type_: pa.DataType) -> list[tuple[str, pa.DataType]]:
 
 
 def validated(table: Table, rows: Sequence[Row], run_id: str) -> pa.Table:
-    """Turn rows into an Arrow table of the table's schema, sorted by its order.
-
-    Raises
-    ------
-    StoreError
-        A column is unknown, of the wrong type, NULL where it may not be, not finite or out of range; a row belongs
-        to another run; two rows share a key. The message names table, column and row.
-    """
+    """Turn rows into an Arrow table of the table's schema, sorted by its order."""
     known = {column.name for column in table.columns}
     for position, row in enumerate(rows):
         if unknown := sorted(set(row) - known):

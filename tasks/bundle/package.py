@@ -13,7 +13,7 @@ from typing import Literal
 from storage.bundles import BundleStore
 from storage.digest import digest_of
 from storage.errors import BundleError
-from storage.manifest import MANIFEST, check_manifest
+from storage.seal import MANIFEST, check_manifest
 from storage.seal import sign, signing_key, write_sums
 from tasks.bundle.card import model_card
 from tasks.bundle.manifest import Provenance, describe_golden, manifest_of

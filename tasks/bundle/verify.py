@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from storage.digest import file_digest
 from storage.errors import BundleError
-from storage.manifest import read_manifest
+from storage.seal import read_manifest
 from storage.seal import SIGNATURE, SUMS, check_signature, check_sums
 from tasks.runtimes import RUNTIMES
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from storage.errors import BundleError
-from storage.manifest import check_manifest
+from storage.seal import check_manifest
 
 TENSOR = {"name": "x", "golden": "input.x", "dtype": "float32", "shape": [1, 5], "minimum": -1.0, "maximum": 1.0}
 # As the first version of nightquant wrote it.

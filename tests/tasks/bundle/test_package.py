@@ -12,7 +12,7 @@ import pytest
 
 from storage.bundles import BundleStore
 from storage.errors import BundleError
-from storage.manifest import check_manifest
+from storage.seal import check_manifest
 from tasks.bundle.verify import verify
 from tasks.domains.language_model.sections import TextCorpus
 from tasks.gate import judge
