@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tasks import sources
-from tasks.domains.factory import call_factory
+from tasks.domains.image_classification.model import call_factory
 from tasks.domains.image_classification.sections import FactorySpec
 
 ROOT = Path(__file__).parents[2]

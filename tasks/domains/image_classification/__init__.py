@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from tasks.quantize.fine_tune import FineTuning
     from tasks.refs import CheckpointRef, DatasetRef
 
+_PREPROCESSING = "preprocessing.json"
+
 
 class ImageClassification(
     Domain[ImageWorkload, ClassifierSpec],
@@ -40,17 +44,12 @@ class ImageClassification(
         """Draw, decode or load the images."""
         match workload.data:
             case RenderedCharacters():
-                from tasks.domains.image_classification.rendered import prepare_rendered
-
-                return prepare_rendered(workload, workspace)
+                from tasks.domains.image_classification.rendered import prepare_rendered as prepare
             case ImageFolder():
-                from tasks.domains.image_classification.image_folder import prepare_image_folder
-
-                return prepare_image_folder(workload, workspace)
+                from tasks.domains.image_classification.image_folder import prepare_image_folder as prepare
             case TorchvisionDataset():
-                from tasks.domains.image_classification.torchvision_data import prepare_torchvision
-
-                return prepare_torchvision(workload, workspace)
+                from tasks.domains.image_classification.torchvision_data import prepare_torchvision as prepare
+        return prepare(workload, workspace)
 
     def build(self, model: ClassifierSpec, dataset: DatasetRef) -> nn.Module:
         """Build one of torchvision's models, or call the user's factory."""
@@ -101,7 +100,23 @@ class ImageClassification(
         return find_or_make(workload, dataset, workspace.store, made_from, load)
 
     def write_resources(self, job: Job[ImageWorkload], store: ArtifactStore, folder: Path) -> dict[str, str]:
-        """Size, channels, normalization and class names."""
-        from tasks.domains.image_classification.resources import write_preprocessing
+        """``preprocessing.json``: size, channels, transforms, normalization and class names."""
+        from tasks.domains.image_classification.images import read_description
+        from tasks.domains.image_classification.transforms import preprocessing
 
-        return {"preprocessing": write_preprocessing(job, store, folder)}
+        description = read_description(job.dataset, store)
+        channels, height, width = job.dataset.sample_shape
+        drawn = isinstance(job.workload.data, RenderedCharacters)
+        document = {
+            "channels": channels,
+            "order": "RGB" if channels == 3 else "as trained",
+            "height": height,
+            "width": width,
+            "transforms": None if drawn else asdict(preprocessing(job.workload)),
+            "normalize": "(value / 255 - mean) / std, per channel, as float32 [batch, channels, height, width]",
+            "mean": description.mean,
+            "std": description.std,
+            "classes": description.classes,
+        }
+        (folder / _PREPROCESSING).write_text(json.dumps(document, indent=1, sort_keys=True) + "\n", encoding="ascii")
+        return {"preprocessing": _PREPROCESSING}

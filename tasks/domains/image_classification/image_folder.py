@@ -23,15 +23,9 @@ if TYPE_CHECKING:
     from tasks.job import Workspace
     from tasks.refs import DatasetRef
 
-SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
+_SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 
-_SPLIT_NAMES: dict[str, Split] = {
-    "train": "train",
-    "valid": "valid",
-    "val": "valid",
-    "validation": "valid",
-    "test": "test",
-}
+_SPLITS: dict[str, Split] = {"train": "train", "valid": "valid", "val": "valid", "validation": "valid", "test": "test"}
 
 
 @dataclass(frozen=True)
@@ -42,13 +36,10 @@ class Layout:
     classes: tuple[str, ...]
     files: dict[Split, list[tuple[Path, int]]]
 
-    def name(self, file: Path) -> str:
-        """The file's path inside the folder."""
-        return str(file.relative_to(self.root))
-
     def digest(self) -> str:
         """Digest of the files' names and bytes: replacing an image makes a new data set."""
-        return digest_of({self.name(file): file_digest(file) for part in self.files.values() for file, _ in part})
+        files = [file for part in self.files.values() for file, _ in part]
+        return digest_of({str(file.relative_to(self.root)): file_digest(file) for file in files})
 
 
 def prepare_image_folder(workload: ImageWorkload, workspace: Workspace) -> DatasetRef:
@@ -57,16 +48,10 @@ def prepare_image_folder(workload: ImageWorkload, workspace: Workspace) -> Datas
     Where the owner's own split has no test or valid folder, a share of the training images takes its place; the
     calibration images always come from the training ones and are then no longer among them.
 
-    Raises
-    ------
-    ConfigurationError
-        The URI or the transforms are wrong.
-    InputError
-        There are no such folders, too many images cannot be read, or a split is left empty.
+    See `open_source`, `preprocessing`, `find_layout` and `prepare_pictures` for what is refused.
     """
-    data = cast(ImageFolder, workload.data)
+    data, downloads = cast(ImageFolder, workload.data), workspace.store.root / "downloads"
     geometry = preprocessing(workload)
-    downloads = workspace.store.root / "downloads"
     with open_source(
         data.uri, downloads, sha256=data.sha256, max_bytes=data.max_bytes, progress=workspace.progress
     ) as source:
@@ -92,9 +77,7 @@ def find_layout(folder: Path, shown: str = "") -> Layout:
     """
     children = _folders(folder)
     for root in (folder, *children) if len(children) == 1 else (folder,):
-        parts = {
-            _SPLIT_NAMES[child.name.lower()]: child for child in _folders(root) if child.name.lower() in _SPLIT_NAMES
-        }
+        parts = {_SPLITS[child.name.lower()]: child for child in _folders(root) if child.name.lower() in _SPLITS}
         if "train" not in parts:
             parts = {"train": root}
         found = {split: {child.name: _images(child) for child in _folders(part)} for split, part in parts.items()}
@@ -108,7 +91,7 @@ def find_layout(folder: Path, shown: str = "") -> Layout:
     raise InputError(
         f"{shown or folder}: fewer than two folders with images.",
         hint="Expected <class>/<image>, or train/<class>/<image> with test/ (and valid/) beside it; "
-        f"images end in {', '.join(sorted(SUFFIXES))}.",
+        f"images end in {', '.join(sorted(_SUFFIXES))}.",
     )
 
 
@@ -120,7 +103,7 @@ def _images(folder: Path) -> list[Path]:
     return sorted(
         file
         for file in folder.rglob("*")
-        if file.suffix.lower() in SUFFIXES and not file.name.startswith(".") and file.is_file()
+        if file.suffix.lower() in _SUFFIXES and not file.name.startswith(".") and file.is_file()
     )
 
 
@@ -128,14 +111,11 @@ def _parts(layout: Layout, data: ImageFolder) -> list[Part]:
     """Given test and valid images first: what occurs there as well is then left out of the training images."""
     shares: dict[Split, float] = {"test": data.test_share, "valid": data.valid_share}
     missing = {split: share for split, share in shares.items() if split not in layout.files}
-    quotas: dict[Split, Quotas] = {
-        "test": {"test": None},
-        "valid": {"valid": None},
-        "train": training_quotas(len(layout.files["train"]), missing, data.calibration),
-    }
+    train = training_quotas(len(layout.files["train"]), missing, data.calibration)
+    quotas: dict[Split, Quotas] = {"test": {"test": None}, "valid": {"valid": None}, "train": train}
     return [
         Part(
-            names=[layout.name(file) for file, _ in layout.files[split]],
+            names=[str(file.relative_to(layout.root)) for file, _ in layout.files[split]],
             labels=[label for _, label in layout.files[split]],
             read=partial(_read, layout.files[split]),
             quotas=quota,

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import import_module, invalidate_caches
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import torchvision
@@ -10,20 +14,16 @@ from torch import Tensor, nn
 from torchvision.models import WeightsEnum, get_weight, quantization
 
 from storage.errors import ConfigurationError, InputError
-from tasks.domains.factory import call_factory
 from tasks.domains.image_classification.sections import ClassifierSpec, FactorySpec, ImageWorkload, TorchvisionWeights
 
 if TYPE_CHECKING:
     from tasks.refs import DatasetRef
 
-State = dict[str, Tensor]
-
 _REGISTERED = "quantized_"
-# GoogLeNet's and Inception v3's auxiliary heads matter only in training and are not quantized, and their published
-# weights expect images normalized anew, which changes nothing for weights that are trained here.
+# GoogLeNet's and Inception v3's auxiliary heads matter only in training and are left out, and their published weights
+# expect images normalized anew, which changes nothing for weights that are trained here.
 _WITH_HEADS = {"aux_logits": False, "transform_input": True, "init_weights": True}
 _SPECIAL = {"googlenet": _WITH_HEADS, "inception_v3": _WITH_HEADS}
-# Heads that GoogLeNet and Inception v3 use in training only; the models built here do not have them.
 _AUXILIARY = ("aux1.", "aux2.", "AuxLogits.")
 
 
@@ -38,8 +38,7 @@ def build_vision(spec: ClassifierSpec, dataset: DatasetRef) -> nn.Module:
     Raises
     ------
     ConfigurationError
-        torchvision has no quantizable model of that name, the model has fewer outputs than the data set has classes,
-        or the factory is wrong.
+        torchvision has no quantizable model of that name, or it has fewer outputs than the data set has classes.
     """
     if isinstance(spec, FactorySpec):
         return call_factory(spec).eval()
@@ -80,14 +79,16 @@ def published(name: str) -> WeightsEnum:
     return weights
 
 
-def published_weights(workload: ImageWorkload, dataset: DatasetRef) -> tuple[dict[str, object], Callable[[], State]]:
+def published_weights(
+    workload: ImageWorkload, dataset: DatasetRef
+) -> tuple[dict[str, object], Callable[[], dict[str, Tensor]]]:
     """What decides the weights that torchvision publishes as ``checkpoint.weights``, and a function that loads them."""
     weights = published(cast(TorchvisionWeights, workload.checkpoint).weights)
     model = workload.model.model_dump(mode="json")
     return {"model": model, "weights": weights.url, "classes": dataset.classes}, lambda: load_weights(weights)
 
 
-def load_weights(weights: WeightsEnum) -> State:
+def load_weights(weights: WeightsEnum) -> dict[str, Tensor]:
     """Load published weights, without auxiliary heads, from torch.hub's folder; they are downloaded on first use.
 
     Raises
@@ -105,3 +106,80 @@ def load_weights(weights: WeightsEnum) -> State:
             'fetch it yourself and use checkpoint.kind = "uri".',
         ) from error
     return {key: tensor for key, tensor in state.items() if not key.startswith(_AUXILIARY)}
+
+
+def call_factory(spec: FactorySpec) -> nn.Module:
+    """Import the user's factory, also from the folder the command runs in, and call it with ``model.arguments``.
+
+    Raises
+    ------
+    ConfigurationError
+        The module or the callable does not exist, the call fails, or does not return a ``torch.nn.Module``.
+    """
+    with _current_folder_importable():
+        factory = _find(spec.factory)
+        try:
+            model = factory(**spec.arguments)
+        except Exception as error:
+            raise ConfigurationError(
+                f'model.factory "{spec.factory}" failed when called with {spec.arguments}: '
+                f"{type(error).__name__}: {error}.",
+                hint=_hint(error, "Check model.arguments."),
+            ) from error
+    if not isinstance(model, nn.Module):
+        raise ConfigurationError(
+            f'model.factory "{spec.factory}" returned {type(model).__name__}, not a torch.nn.Module.',
+            hint="It must return the float model.",
+        )
+    return model
+
+
+def _find(factory: str) -> Callable[..., object]:
+    module_name, _, attribute = factory.partition(":")
+    try:
+        module = import_module(module_name)
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            f'model.factory "{factory}": there is no module "{error.name}".',
+            hint=_hint(error, f"Install it, or run from the folder that holds it (now {Path.cwd()})."),
+        ) from error
+    except Exception as error:
+        raise ConfigurationError(
+            f'model.factory "{factory}": importing {module_name} failed: {type(error).__name__}: {error}.',
+            hint=_hint(error, "Fix the module."),
+        ) from error
+    found: object = getattr(module, attribute, None)
+    if callable(found):
+        return found
+    what = "is not callable" if hasattr(module, attribute) else "does not exist"
+    raise ConfigurationError(
+        f'model.factory "{factory}": {module_name}.{attribute} {what}.',
+        hint=_hint(module_name, "Name a function or class that returns a torch.nn.Module."),
+    )
+
+
+def _hint(missing: str | Exception, otherwise: str) -> str:
+    """Say that a module of the user's project is hidden by a package of ours, or `otherwise`."""
+    module = missing if isinstance(missing, str) else isinstance(missing, ImportError) and missing.name
+    package = (module or "").partition(".")[0]
+    if package not in ("flows", "tasks", "storage"):
+        return otherwise
+    return (
+        f'nightquant has a package "{package}" itself, which hides the one of that name in your project: rename yours, '
+        "or install it under another name."
+    )
+
+
+@contextmanager
+def _current_folder_importable() -> Iterator[None]:
+    """Put the current folder first on the path, as ``python -m`` does and an installed console command does not."""
+    folder = str(Path.cwd())
+    if folder in sys.path or "" in sys.path:
+        yield
+        return
+    sys.path.insert(0, folder)
+    invalidate_caches()
+    try:
+        yield
+    finally:
+        sys.path.remove(folder)

@@ -79,9 +79,9 @@ def glyph(character: str, side: int) -> torch.Tensor:
     canvas = _OVERSAMPLING * side
     image = Image.new("L", (canvas, canvas))
     font = ImageFont.load_default(size=round(0.8 * canvas))
-    stroke = max(1, canvas // 40)
-    middle = (canvas / 2, canvas / 2)
-    ImageDraw.Draw(image).text(middle, character, fill=255, font=font, anchor="mm", stroke_width=stroke)
+    ImageDraw.Draw(image).text(
+        (canvas / 2, canvas / 2), character, fill=255, font=font, anchor="mm", stroke_width=max(1, canvas // 40)
+    )
     pixels: torch.Tensor = v2.functional.pil_to_tensor(image)
     return pixels.float() / 255
 
@@ -93,8 +93,6 @@ def draw(shape: torch.Tensor, side: int, rng: np.random.Generator) -> Pixels:
     ----------
     shape
         float32 [1, S, S] from :func:`glyph`.
-    rng
-        The only source of randomness; torch's global generator is not touched.
 
     Returns
     -------

@@ -44,9 +44,9 @@ def prepare_torchvision(workload: ImageWorkload, workspace: Workspace) -> Datase
     Raises
     ------
     ConfigurationError
-        There is no such class, it cannot be downloaded, or it holds no images with one label each.
+        There is no such class, it cannot be downloaded, or it does not hold one label for each image.
     InputError
-        The data is not under ``data.root`` and ``download`` is not asked for, or it is broken.
+        The data is broken, or not under ``data.root`` and not to be downloaded.
     """
     data = cast(TorchvisionDataset, workload.data)
     geometry = preprocessing(workload)
@@ -80,7 +80,7 @@ def _open(data: TorchvisionDataset) -> tuple[VisionDataset, VisionDataset | None
             f'torchvision cannot download "{data.name}".', hint="Put it under data.root and set data.download = false."
         )
     general = {"root": data.root, "download": data.download}
-    make = partial(_make, kind, data, **{name: value for name, value in general.items() if name in parameters})
+    make = partial(_make, kind, data, **{name: general[name] for name in general.keys() & parameters})
     if "train" in parameters:
         return make(train=True), make(train=False)
     if "split" not in parameters:
@@ -99,13 +99,9 @@ def _make(kind: type[VisionDataset], data: TorchvisionDataset, **arguments: obje
     try:
         return kind(**arguments)
     except (RuntimeError, OSError) as error:
-        hint = (
-            "Check the network, or put the files there by hand."
-            if data.download
-            else "Put the files there, or have them downloaded with data.download = true."
-        )
         raise InputError(
-            f'torchvision\'s "{data.name}" cannot be read from {data.root}: {error}.', hint=hint
+            f'torchvision\'s "{data.name}" cannot be read from {data.root}: {error}.',
+            hint="Put the files there, or have them downloaded with data.download = true and a network.",
         ) from error
     except (ImportError, TypeError, ValueError) as error:
         # Another name for its splits, an argument that every other class does without, a package that is not here.

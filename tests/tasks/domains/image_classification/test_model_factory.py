@@ -5,7 +5,7 @@ import pytest
 from torch import nn
 
 from storage.errors import ConfigurationError
-from tasks.domains.factory import call_factory
+from tasks.domains.image_classification.model import call_factory
 from tasks.domains.image_classification.sections import FactorySpec
 
 
@@ -91,5 +91,5 @@ def test_wrong_arguments_are_refused_with_the_callables_own_words():
 
 
 def test_a_result_that_is_no_module_is_refused():
-    with pytest.raises(ConfigurationError, match=r"gave list, not a torch\.nn\.Module"):
+    with pytest.raises(ConfigurationError, match=r"returned list, not a torch\.nn\.Module"):
         call_factory(spec("builtins:list"))
