@@ -6,24 +6,25 @@ import math
 import platform
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import date
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 from safetensors import safe_open
 
 from storage.errors import BundleError
+from storage.results import Row
 from storage.transfer import shown
 from tasks.domains import DOMAINS
 from tasks.gate import GateDecision
-from tasks.golden import GOLDEN, INPUT, OUTPUT, input_names
 from tasks.job import Job
 from tasks.machine import this_machine, versions
 from tasks.quantize.methods import METHODS
-from tasks.record import Row
 from tasks.refs import CandidateRef
 from tasks.results import Evaluation
 from tasks.runtimes import RUNTIMES
+from tasks.tensor_files import GOLDEN, INPUT, OUTPUT, input_names
 from tasks.workload.workload import Workload
 
 _RAW = ("block_launch", "block_round", "block_s")
@@ -56,13 +57,7 @@ class GoldenDescription:
 def manifest_of(
     made: Provenance, version: str, files: Sequence[str], golden: GoldenDescription, resources: Mapping[str, str]
 ) -> Json:
-    """The manifest as a JSON document.
-
-    Parameters
-    ----------
-    files
-        The runtime's own, the main one first.
-    """
+    """The manifest as a JSON document; `files` are the runtime's own, the main one first."""
     workload, runtime = made.job.workload, RUNTIMES[made.candidate.runtime]
     recipe = workload.recipe_named(made.candidate.recipe)
     return {
@@ -112,8 +107,8 @@ def describe_golden(path: Path, made: Provenance) -> GoldenDescription:
     BundleError
         A tensor is missing, empty or not finite.
     """
-    workload = made.job.workload
-    domain, recipe = DOMAINS[workload.domain], workload.recipe_named(made.candidate.recipe)
+    domain = DOMAINS[made.job.workload.domain]
+    recipe = made.job.workload.recipe_named(made.candidate.recipe)
     with safe_open(path, framework="numpy") as file:
         tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - it is no dict
         names = input_names(file.metadata() or {})
@@ -121,27 +116,28 @@ def describe_golden(path: Path, made: Provenance) -> GoldenDescription:
     wanted = [f"{INPUT}{name}" for name in names] + [f"{OUTPUT}{index}" for index in range(count)]
     if sorted(wanted) != sorted(tensors) or not names or not count:
         raise BundleError(f"{path}: expected the tensors {sorted(wanted)}, found {sorted(tensors)}.")
+    for key, tensor in tensors.items():
+        if not tensor.size or not np.isfinite(tensor).all():
+            raise BundleError(f"The golden tensor {key} is empty or holds NaN or infinities.")
     ranges = domain.input_ranges(made.job.dataset)
-    inputs = [_tensor(name, f"{INPUT}{name}", tensors) for name in names]
-    for entry, name in zip(inputs, names, strict=True):
-        if name in ranges:
-            entry["allowed"] = list(ranges[name])
-    known = domain.outputs
-    outputs = []
+    inputs = [
+        _described_tensor(name, INPUT + name, tensors[INPUT + name])
+        | ({"allowed": list(ranges[name])} if name in ranges else {})
+        for name in names
+    ]
     share = METHODS[recipe.method].tolerance_share(recipe)
+    outputs = []
     for index in range(count):
         key = f"{OUTPUT}{index}"
-        entry = _tensor(known[index] if index < len(known) else f"output-{index}", key, tensors)
+        name = domain.outputs[index] if index < len(domain.outputs) else f"output-{index}"
         low, high = float(tensors[key].min()), float(tensors[key].max())
         # A constant output has no range; then its size, or 1, is the measure.
-        outputs.append({**entry, "tolerance": share * (high - low or abs(high) or 1.0)})
+        tolerance = share * (high - low or abs(high) or 1.0)
+        outputs.append(_described_tensor(name, key, tensors[key]) | {"tolerance": tolerance})
     return GoldenDescription(inputs, outputs, share)
 
 
-def _tensor(name: str, key: str, tensors: Mapping[str, np.ndarray[tuple[int, ...], np.dtype[np.generic]]]) -> Json:
-    tensor = tensors[key]
-    if not tensor.size or not np.isfinite(tensor).all():
-        raise BundleError(f"The golden tensor {key} is empty or holds NaN or infinities.")
+def _described_tensor(name: str, key: str, tensor: NDArray[np.generic]) -> Json:
     return {
         "name": name,
         "golden": key,
@@ -159,30 +155,21 @@ def _described(workload: Workload) -> Json:
         if isinstance(uri := section.get("uri"), str):
             # fsspec chains addresses: zip://inner.pth::https://host/outer.zip
             section["uri"] = "::".join(shown(part) for part in uri.split("::"))
-    return {
-        "name": workload.name,
-        "description": workload.description,
-        "purpose": workload.domain,
-        **described,
-    }
+    return {"name": workload.name, "description": workload.description, "purpose": workload.domain, **described}
 
 
 def _measurements(made: Provenance) -> Iterator[Json]:
     baseline, _ = made.job.workload.baseline()
     for row in made.measurements:
-        if row["workload"] == made.job.workload.name and row["recipe"] in (made.candidate.recipe, baseline):
+        if row["recipe"] in (made.candidate.recipe, baseline):
             yield {name: _as_json(value) for name, value in row.items() if name not in _RAW and _is_known(value)}
 
 
 def _is_known(value: object) -> bool:
-    return value is not None and not (isinstance(value, float) and not math.isfinite(value))
+    return value is not None and (not isinstance(value, float) or math.isfinite(value))
 
 
 def _as_json(value: object) -> object:
-    if isinstance(value, date | datetime):
-        return value.isoformat()
-    if isinstance(value, Mapping):
-        return {str(name): number for name, number in value.items() if _is_known(number)}
-    if isinstance(value, list | tuple):  # a map column as pyarrow gives it
-        return {str(name): number for name, number in value if _is_known(number)}
-    return value
+    if isinstance(value, Mapping | list):  # a map column, also as pairs
+        return {name: number for name, number in dict(value).items() if _is_known(number)}
+    return value.isoformat() if isinstance(value, date) else value

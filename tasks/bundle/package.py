@@ -7,25 +7,25 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
 from storage.bundles import BundleStore
 from storage.digest import digest_of
 from storage.errors import BundleError
-from storage.seal import MANIFEST, check_manifest
-from storage.seal import sign, signing_key, write_sums
-from tasks.bundle.card import model_card
+from storage.seal import MANIFEST, check_manifest, sign, signing_key, write_sums
 from tasks.bundle.manifest import Provenance, describe_golden, manifest_of
 from tasks.bundle.verify import checker_source, verify
 from tasks.domains import DOMAINS
-from tasks.golden import GOLDEN
 from tasks.job import Workspace
 from tasks.refs import Frozen
 from tasks.runtimes import RUNTIMES
-from tasks.runtimes.base import DOCUMENT
+from tasks.runtimes.base import DOCUMENT, Runtime
+from tasks.tensor_files import GOLDEN
 
 CARD, VERIFY = "MODEL_CARD.md", "verify.py"
+_CARD_TEMPLATE = Path(__file__).with_name("card.md.j2")
 
 Outcome = Literal["published", "kept", "restored", "withdrawn"]
 
@@ -121,7 +121,7 @@ def _fill(folder: Path, version: str, made: Provenance, workspace: Workspace, ke
     signer = signing_key(key)
     text = json.dumps(manifest, indent=1, sort_keys=True, allow_nan=False)
     (folder / MANIFEST).write_text(text + "\n", encoding="ascii")
-    (folder / CARD).write_text(model_card(manifest, RUNTIMES[runtime], signed=signer is not None), encoding="utf-8")
+    (folder / CARD).write_text(_model_card(manifest, RUNTIMES[runtime], signed=signer is not None), encoding="utf-8")
     write_sums(folder)
     if signer is not None:
         sign(folder, signer)
@@ -131,3 +131,21 @@ def _fill(folder: Path, version: str, made: Provenance, workspace: Workspace, ke
             f"{made.job.workload.name} {made.candidate.name} is not handed over: {report.problem}",
             hint="The runtime's files do not compute what was evaluated; the candidate needs a look.",
         )
+
+
+def _model_card(manifest: Mapping[str, object], runtime: Runtime, *, signed: bool) -> str:
+    """The manifest for people; it says nothing that the manifest does not hold."""
+    from jinja2 import ChainableUndefined, Environment
+
+    # Markdown, never shown as HTML by this project; rows lack what was not measured, hence the lenient undefined.
+    environment = Environment(
+        autoescape=False, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=ChainableUndefined
+    )
+    environment.filters["number"] = _number
+    template = environment.from_string(_CARD_TEMPLATE.read_text(encoding="utf-8"))
+    usage = environment.from_string(runtime.usage).render(m=manifest)
+    return template.render(m=manifest, runtime=runtime, usage=usage, signed=signed)
+
+
+def _number(value: object, spec: str = ".4g", scale: float = 1.0, unit: str = "") -> str:
+    return f"{value / scale:{spec}}{unit}" if isinstance(value, int | float) else "–"

@@ -13,15 +13,14 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, Literal
+from typing import Literal
 
 from storage.digest import file_digest
 from storage.errors import BundleError
-from storage.seal import read_manifest
-from storage.seal import SIGNATURE, SUMS, check_signature, check_sums
+from storage.seal import SIGNATURE, SUMS, check_signature, check_sums, read_manifest
 from tasks.runtimes import RUNTIMES
 
 _CHECKER = Path(__file__).with_name("checker.py")
@@ -70,18 +69,16 @@ def verify(path: Path, public_key: Path | None = None, *, timeout_s: float = 600
     ConfigurationError
         `public_key` is no such key.
     """
-    known: dict[str, Any] = {"path": path, "stage": "files"}
+    report = VerificationReport(path, "files")
     try:
-        known["sha256sums"] = check_sums(path)
-        known["stage"] = "signature"
-        known["signature"] = _signature(path, public_key, known["sha256sums"])
-        known["stage"] = "manifest"
+        sha256sums = check_sums(path)
+        report = replace(report, sha256sums=sha256sums, stage="signature")
+        report = replace(report, signature=_signature(path, public_key, sha256sums), stage="manifest")
         manifest = read_manifest(path)
-        known |= {"workload": manifest["workload"]["name"], "version": manifest["version"], "stage": "model"}
-        known["differences"] = _run(path, timeout_s, known["sha256sums"], manifest["model"]["runtime"])
+        report = replace(report, workload=manifest["workload"]["name"], version=manifest["version"], stage="model")
+        return replace(report, differences=_run(path, timeout_s, sha256sums, manifest["model"]["runtime"]))
     except BundleError as error:
-        known["problem"] = str(error)
-    return VerificationReport(**known)
+        return replace(report, problem=str(error))
 
 
 def checker_source(runtime: str) -> str:
@@ -103,7 +100,7 @@ def checker_source(runtime: str) -> str:
     return "\n\n".join([_CHECKER.read_text(encoding="utf-8").rstrip("\n") + "\n", source, ending])
 
 
-def _signature(path: Path, public_key: Path | None, sha256sums: str) -> str:
+def _signature(path: Path, public_key: Path | None, sha256sums: str) -> Literal["valid", "not checked", "none"]:
     if public_key is None:
         return "not checked" if (path / SIGNATURE).is_file() else "none"
     # Of a copy, so that what is signed is also what the files were held against: the folder may change meanwhile.
@@ -130,19 +127,14 @@ def _run(path: Path, timeout_s: float, sha256sums: str, runtime: str) -> dict[st
         done = subprocess.run(command, env=environment, capture_output=True, timeout=timeout_s, check=False)
     except subprocess.TimeoutExpired as error:
         raise BundleError(f"{path}: the model did not finish within {timeout_s:g} s.") from error
-    report = _last_json(done.stdout)
-    if report is None:
-        tail = done.stderr.decode(errors="replace").strip()[-500:]
-        raise BundleError(f"{path}: the process that loaded the model died with code {done.returncode}. {tail}".strip())
-    if done.returncode or not report["ok"]:
-        raise BundleError(f"{path}: {report['problem']}.")
-    differences: dict[str, float] = report["differences"]
-    return differences
-
-
-def _last_json(output: bytes) -> dict[str, Any] | None:
+    differences: dict[str, float]
     try:
-        report: dict[str, Any] = json.loads(output.decode().splitlines()[-1])
-    except (ValueError, IndexError):
-        return None
-    return report if isinstance(report, dict) and {"ok", "problem", "differences"} <= report.keys() else None
+        report = json.loads(done.stdout.decode().splitlines()[-1])
+        good, problem, differences = report["ok"], report["problem"], report["differences"]
+    except (ValueError, IndexError, KeyError, TypeError) as error:
+        tail = done.stderr.decode(errors="replace").strip()[-500:]
+        death = f"{path}: the process that loaded the model died with code {done.returncode}. {tail}".strip()
+        raise BundleError(death) from error
+    if done.returncode or not good:
+        raise BundleError(f"{path}: {problem}.")
+    return differences

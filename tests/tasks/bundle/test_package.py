@@ -16,6 +16,7 @@ from storage.seal import check_manifest
 from tasks.bundle.verify import verify
 from tasks.domains.language_model.sections import TextCorpus
 from tasks.gate import judge
+from tasks.workload import Workload
 from tasks.workload.base import FetchedCheckpoint
 from tests.tasks.bundle.conftest import NIGHT, Made
 from tests.tasks.pipeline import build
@@ -145,12 +146,9 @@ def test_the_card_says_how_to_run_the_model_and_its_code_works(published: Path):
 
 def test_a_bundle_names_its_sources_without_passwords_and_signed_queries(made: Made, tmp_path: Path):
     secret = "https://user:SECRET@host/x.pth?X-Amz-Signature=abc"
-    named = made.job.workload.model_copy(
-        update={
-            "data": TextCorpus(kind="text", uri=f"zip://inner.txt::{secret}"),
-            "checkpoint": FetchedCheckpoint(kind="uri", uri=secret, sha256="0" * 64),
-        }
-    )
+    data = TextCorpus(kind="text", uri=f"zip://inner.txt::{secret}")
+    checkpoint = FetchedCheckpoint(kind="uri", uri=secret, sha256="0" * 64)
+    named = Workload.model_construct(**dict(made.job.workload) | {"data": data, "checkpoint": checkpoint})
 
     folder = tmp_path / made.package(BundleStore(tmp_path), job=replace(made.job, workload=named)).location
 
