@@ -13,9 +13,9 @@ from safetensors.numpy import load_file
 
 from storage.artifacts import ArtifactStore
 from storage.errors import MeasurementError
-from tasks.golden import SAMPLES
 from tasks.job import Workspace
 from tasks.results import Comparison, Evaluation
+from tasks.tensor_files import SAMPLES
 
 _CONFIDENCE = 0.95
 # Numbers drawn at a time: bounds memory at some tens of megabytes whatever the number of samples.

@@ -20,16 +20,16 @@ from tasks.benchmark.statistics import WIDEST, Ratio, verdict_of
 from tasks.machine import Evidence, Machine, installed_version, observe
 
 if TYPE_CHECKING:
-    from tasks.benchmark.loading import Loaded
+    from tasks.benchmark.launch import Loaded
 
-# The set of versions outside of which Prefect's server does not run.
+# Versions outside of which Prefect's server does not run.
 PINS = {"prefect": ">=3.8.8,<4", "fastapi": ">=0.139,<0.151", "sqlalchemy": ">=2.0,<2.1"}
-NEEDED_BYTES, COMFORTABLE_BYTES = 1 << 30, 5 << 30
-BUSY_PRESSURE, BUSY_LOAD, STOLEN_SHARE = 20.0, 0.7, 0.02
+_GIB = 1 << 30
+_NEEDED_BYTES, _COMFORTABLE_BYTES = _GIB, 5 * _GIB
+_BUSY_PRESSURE, _BUSY_LOAD, _STOLEN_SHARE = 20.0, 0.7, 0.02
 _PROFILE = Profile(name="doctor", launches=2, rounds=6, warm_up_s=0.5, single_calls=2, single_s=0.01)
 _FLOAT, _INT8 = "float/eager", "int8/eager"
 _ROWS, _WIDTH = 4, 1024
-_GIB = 1 << 30
 
 
 @dataclass(frozen=True)
@@ -43,22 +43,17 @@ class Check:
 
 
 def examine(store: str, on_wait: Callable[[], None] | None = None) -> list[Check]:
-    """Run every check; takes some ten seconds, alone on the host as every benchmark does.
-
-    Parameters
-    ----------
-    store
-        Root of the store, a path or a URL.
-    on_wait
-        Called where another benchmark is running.
-    """
+    """Run every check in some ten seconds, alone on the host; `on_wait` is called where a benchmark is running."""
     with host_lock(LOCK, on_wait=on_wait):
         before = observe("before", 1, ())
         measured = _measure()
         after = observe("after", 1, ())
+    machine = before.machine
+    size = f"{machine.processors} processors, {machine.memory_bytes / _GIB:.1f} GiB"
+    torch = machine.libraries.get("torch", "not installed")
     return [
-        check_machine(before.machine),
-        check_int8(before.machine),
+        Check("machine", "ok", f"{machine.cpu}, {size}, {machine.system}, torch {torch}"),
+        check_int8(machine),
         *measured,
         check_busy(before),
         check_steal(before, after),
@@ -71,15 +66,6 @@ def examine(store: str, on_wait: Callable[[], None] | None = None) -> list[Check
 def trusted(checks: list[Check]) -> bool:
     """Whether no check found a problem."""
     return all(check.status != "problem" for check in checks)
-
-
-def check_machine(machine: Machine) -> Check:
-    """What this machine is."""
-    found = (
-        f"{machine.cpu}, {machine.processors} processors, {machine.memory_bytes / _GIB:.1f} GiB, "
-        f"{machine.system}, torch {machine.libraries.get('torch', 'not installed')}"
-    )
-    return Check("machine", "ok", found)
 
 
 def check_int8(machine: Machine) -> Check:
@@ -118,7 +104,7 @@ def check_busy(evidence: Evidence) -> Check:
     found = f"load {evidence.load_average[0]:.2f} on {evidence.machine.processors} processors"
     if pressure:
         found += f", tasks waited for a processor in {pressure.some_avg10:.0f}% of the last 10 s"
-    if share > BUSY_LOAD or (pressure and pressure.some_avg10 > BUSY_PRESSURE):
+    if share > _BUSY_LOAD or (pressure and pressure.some_avg10 > _BUSY_PRESSURE):
         return Check("other work", "note", found, "Something else is running: stop it, or expect wide intervals.")
     return Check("other work", "ok", found)
 
@@ -129,7 +115,7 @@ def check_steal(before: Evidence, after: Evidence) -> Check:
         return Check("steal time", "ok", "not reported by this system")
     share = (after.steal_s - before.steal_s) / max(1e-9, after.at_s - before.at_s) / after.machine.processors
     found = f"{share:.1%} of the processors' time went to other machines on this host"
-    if share > STOLEN_SHARE:
+    if share > _STOLEN_SHARE:
         return Check("steal time", "note", found, "Use a machine with dedicated processors.")
     return Check("steal time", "ok", found)
 
@@ -153,9 +139,9 @@ def check_store(store: str) -> Check:
         return Check("store", "problem", f"{store} cannot be written", "Fix the permissions or pass another --store.")
     free = shutil.disk_usage(place).free
     found = f"{store}: writable, {free / _GIB:.1f} GiB free"
-    if free < NEEDED_BYTES:
+    if free < _NEEDED_BYTES:
         return Check("store", "problem", found, "Free some space: nightquant store gc.")
-    if free < COMFORTABLE_BYTES:
+    if free < _COMFORTABLE_BYTES:
         return Check("store", "note", found, "Large data sets need more.")
     return Check("store", "ok", found)
 
@@ -173,7 +159,7 @@ def load(subject: Subject) -> Loaded:
     """Make the small model that is timed: one linear layer, float or int8 as the subject's name says, seeded."""
     import torch
 
-    from tasks.benchmark.loading import Loaded
+    from tasks.benchmark.launch import Loaded
 
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randn(_ROWS, _WIDTH, generator=generator)

@@ -12,11 +12,11 @@ from storage.errors import MeasurementError
 from tasks.build import open_candidate
 from tasks.domains import DOMAINS
 from tasks.domains.base import Quality
-from tasks.golden import GOLDEN, SAMPLES, Golden
 from tasks.job import Job, Workspace
 from tasks.outputs import tensors_of
 from tasks.refs import ArtifactRef, CandidateRef
 from tasks.results import Evaluation
+from tasks.tensor_files import GOLDEN, SAMPLES, Golden
 from tasks.workload.workload import Workload
 
 KIND = "outputs"

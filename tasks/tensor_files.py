@@ -1,16 +1,30 @@
-"""Writing safetensors files."""
+"""safetensors files: writing them, and the golden ones. What needs torch imports it late.
+
+``golden.safetensors`` holds a model's inputs, and the outputs that it returned for them when it was evaluated, as
+``input.<name>`` and ``output.<index>``. safetensors sorts names, so the order in which a model takes its inputs is in
+the file's metadata.
+"""
 
 from __future__ import annotations
 
 import errno
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from safetensors import SafetensorError
-from safetensors.torch import save_file
-from torch import Tensor
+from safetensors import SafetensorError, safe_open
 
+from storage.errors import MeasurementError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+GOLDEN, SAMPLES = "golden.safetensors", "samples.safetensors"
+INPUT, OUTPUT = "input.", "output."
+_ORDER = "inputs"
 # safetensors gives the system's error as text alone: "I/O error: No space left on device (os error 28)".
 _NUMBER = re.compile(r"(?P<reason>[^:]*) \(os error (?P<number>\d+)\)")
 
@@ -21,11 +35,57 @@ def save_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[st
     Raises
     ------
     OSError
-        It cannot be written; safetensors' own error would pass everyone who waits for this one, as the store does.
+        It cannot be written; callers, such as the store, would not catch safetensors' own error.
     """
+    from safetensors.torch import save_file
+
     try:
         save_file(dict(tensors), path, metadata=dict(metadata) if metadata is not None else None)
     except SafetensorError as error:
         found = _NUMBER.search(str(error))
         number = int(found["number"]) if found else errno.EIO
         raise OSError(number, found["reason"].strip() if found else str(error), str(path)) from error
+
+
+@dataclass(frozen=True)
+class Golden:
+    """Inputs by name in calling order, and outputs (none where there is nothing to agree with)."""
+
+    inputs: dict[str, Tensor]
+    outputs: tuple[Tensor, ...] = ()
+
+    def to_bytes(self) -> bytes:
+        """The file's content."""
+        from safetensors.torch import save
+
+        tensors = {f"{INPUT}{name}": tensor.contiguous() for name, tensor in self.inputs.items()}
+        tensors |= {f"{OUTPUT}{index}": tensor.contiguous() for index, tensor in enumerate(self.outputs)}
+        return save(tensors, {_ORDER: json.dumps(list(self.inputs))})
+
+    @classmethod
+    def read(cls, path: Path) -> Golden:
+        """Read a golden file.
+
+        Raises
+        ------
+        MeasurementError
+            It is missing, or no such file.
+        """
+        try:
+            with safe_open(path, framework="pt") as file:
+                names = input_names(file.metadata() or {})
+                outputs = sum(key.startswith(OUTPUT) for key in file.keys())  # noqa: SIM118 - it is no dict
+                return cls(
+                    {name: file.get_tensor(INPUT + name) for name in names},
+                    tuple(file.get_tensor(f"{OUTPUT}{index}") for index in range(outputs)),
+                )
+        except (OSError, ValueError, KeyError, SafetensorError) as error:
+            raise MeasurementError(
+                f"{path}: the golden inputs cannot be read: {error}", hint="Run the night again."
+            ) from error
+
+
+def input_names(metadata: Mapping[str, str]) -> Sequence[str]:
+    """Names of the inputs in calling order, from a golden file's metadata."""
+    names: list[str] = json.loads(metadata[_ORDER])
+    return names

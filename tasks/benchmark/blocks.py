@@ -57,10 +57,9 @@ def warm_up(call: Call, least_calls: int, least_s: float) -> float:
 
 def warm_up_and_plan(call: Call, least_calls: int, least_s: float, block_s: float) -> int:
     """Warm up, and find on the way how many calls last at least `block_s`; the blocks timed for that warm up too."""
-    began = time.perf_counter()
-    call_s = warm_up(call, -(-least_calls // 2), least_s / 2)
-    calls = calls_for_block(call, block_s, call_s)
-    warm_up(call, -(-least_calls // 2), least_s - (time.perf_counter() - began))
+    began, half = time.perf_counter(), -(-least_calls // 2)
+    calls = calls_for_block(call, block_s, warm_up(call, half, least_s / 2))
+    warm_up(call, half, least_s - (time.perf_counter() - began))
     return calls
 
 

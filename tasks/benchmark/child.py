@@ -62,9 +62,14 @@ def run_child(module: str, spec: ChildSpec, report: type[Report], limit: Limit) 
         (folder / "spec.json").write_text(spec.model_dump_json(), encoding="utf-8")
         code = _run(module, folder, spec.threads, limit)
         out = folder / "out.json"
-        if code != 0 or not out.is_file():
-            raise MeasurementError(_how_it_ended(module, code, (folder / "log").read_text(errors="replace")))
-        return report.model_validate_json(out.read_text(encoding="utf-8"))
+        if code == 0 and out.is_file():
+            return report.model_validate_json(out.read_text(encoding="utf-8"))
+        how = f"exit code {code} and no report."
+        if code < 0:
+            how = f"{signal.Signals(-code).name}.{' Most likely memory ran out.' if -code == signal.SIGKILL else ''}"
+        last = (folder / "log").read_text(errors="replace").strip().splitlines()[-_LAST_LINES:]
+        what = f"The {module.rpartition('.')[2]} process {'was ended by' if code < 0 else 'ended with'}"
+        raise MeasurementError("\n".join([f"{what} {how}", *last]))
 
 
 def main(module: str, spec: str, out: str) -> None:
@@ -73,7 +78,7 @@ def main(module: str, spec: str, out: str) -> None:
     Two things would cost a second each for nothing: collecting garbage while torch is imported, where there is none,
     and taking the interpreter apart at the end.
     """
-    end_with_parent()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     gc.disable()
     run: Callable[[str], Frozen] = import_module(module).run
     gc.freeze()  # what is imported stays: later collections need not look at it either
@@ -85,20 +90,12 @@ def main(module: str, spec: str, out: str) -> None:
     os._exit(0)
 
 
-def end_with_parent() -> None:
-    """End this process, and the group that it leads, as soon as the parent is gone.
-
-    The parent holds the other end of standard input. The thread sleeps in the kernel until then and costs the
-    measurement nothing.
-    """
-
-    def wait() -> None:
-        os.read(0, 1)
-        # A child started by hand has no group of its own; the shell it was started from must not be killed with it.
-        end = os.killpg if os.getpgrp() == os.getpid() else os.kill
-        end(os.getpid(), signal.SIGKILL)
-
-    threading.Thread(target=wait, daemon=True).start()
+def _end_with_parent() -> None:
+    """Sleep in the kernel until the parent, which holds the other end of standard input, is gone; then end all."""
+    os.read(0, 1)
+    # A child started by hand has no group of its own; the shell it was started from must not be killed with it.
+    end = os.killpg if os.getpgrp() == os.getpid() else os.kill
+    end(os.getpid(), signal.SIGKILL)
 
 
 def _run(module: str, folder: Path, threads: int, limit: Limit) -> int:
@@ -123,33 +120,20 @@ def _run(module: str, folder: Path, threads: int, limit: Limit) -> int:
         ) as process,
     ):
         try:
-            return _wait(process, limit)
+            # In a thread, because Popen's own wait with a timeout polls, and would disturb what is measured.
+            waiting = threading.Thread(target=process.wait, daemon=True)
+            waiting.start()
+            waiting.join(limit.left_s())
+            if waiting.is_alive():
+                raise MeasurementError(
+                    f"The benchmark was ended: it took longer than {limit.seconds:.0f} s.",
+                    hint="If it needs longer, raise NIGHTQUANT_STAGE_TIMEOUT_S.",
+                )
+            return process.wait()
         except BaseException:
             with suppress(ProcessLookupError):  # it has just ended by itself
                 os.killpg(process.pid, signal.SIGKILL)
             raise
-
-
-def _wait(process: subprocess.Popen[bytes], limit: Limit) -> int:
-    # In a thread, because Popen's own wait with a timeout polls, and would disturb what is measured.
-    waiting = threading.Thread(target=process.wait, daemon=True)
-    waiting.start()
-    waiting.join(limit.left_s())
-    if waiting.is_alive():
-        raise MeasurementError(
-            f"The benchmark was ended: it took longer than {limit.seconds:.0f} s.",
-            hint="If it needs longer, raise NIGHTQUANT_STAGE_TIMEOUT_S.",
-        )
-    return process.wait()
-
-
-def _how_it_ended(module: str, code: int, log: str) -> str:
-    what = module.rpartition(".")[2]
-    tail = "\n".join(["", *log.strip().splitlines()[-_LAST_LINES:]])
-    if code < 0:
-        hint = " Most likely memory ran out." if -code == signal.SIGKILL else ""
-        return f"The {what} process was ended by {signal.Signals(-code).name}.{hint}{tail}".rstrip()
-    return f"The {what} process ended with exit code {code} and no report.{tail}".rstrip()
 
 
 if __name__ == "__main__":

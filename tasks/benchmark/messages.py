@@ -10,25 +10,12 @@ COPY_SUFFIX = "#copy"
 
 
 class Profile(Frozen):
-    """The size of a benchmark.
+    """The size of a benchmark: fresh processes (launches), and rounds in each, which time a block of every candidate.
 
-    Attributes
-    ----------
-    launches
-        Fresh processes.
-    rounds
-        Rounds in each launch; a round times one block of every candidate.
-    block_s
-        Least seconds of a block.
-    warm_up_calls, warm_up_s
-        Least number of calls, and least seconds, before a candidate's first timed block.
-    single_calls
-        Calls timed one by one, for percentiles, over all launches.
-    single_s
-        Most seconds for these calls per candidate and launch.
-    repeats
-        Whether an inconclusive benchmark is repeated once. A quick one is not: two launches seldom settle what two did
-        not, and its user wants to wait two minutes, not four.
+    ``block_s`` is the least time of a block; ``warm_up_calls`` and ``warm_up_s`` are the least before a candidate's
+    first block. ``single_calls`` over all launches are timed one by one, for percentiles, for at most ``single_s`` per
+    candidate and launch. ``repeats`` says whether an inconclusive benchmark is repeated once. A quick one is not: two
+    launches seldom settle what two did not, and its user wants to wait two minutes, not four.
     """
 
     name: str
@@ -66,7 +53,7 @@ class Subject(Frozen):
 class ChildSpec(Frozen):
     """What a child process measures.
 
-    ``loader`` names a function ``module:function`` from a `Subject` to a `tasks.benchmark.loading.Loaded`; ``modules``
+    ``loader`` names a function ``module:function`` from a `Subject` to a `tasks.benchmark.launch.Loaded`; ``modules``
     are imported before.
     """
 

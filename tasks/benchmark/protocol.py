@@ -23,7 +23,6 @@ from tasks.benchmark.messages import (
 from tasks.benchmark.statistics import Array, Ratio, speed_ratio
 
 LOCK = "benchmark"  # of the host: one benchmark at a time
-CANDIDATES = "tasks.benchmark.loading:load_candidate"
 _SEED = 29592
 
 
@@ -58,7 +57,7 @@ class Measured:
 
     def aa_ratio(self) -> Ratio:
         """The baseline against the copy of itself."""
-        return speed_ratio(self.block_s(self.baseline + COPY_SUFFIX), self.block_s(self.baseline))
+        return self.ratio(self.baseline + COPY_SUFFIX)
 
     @property
     def timed_s(self) -> float:
@@ -76,7 +75,7 @@ class Session:
     baseline: str
     profile: Profile
     threads: int = 1
-    loader: str = CANDIDATES
+    loader: str = "tasks.benchmark.launch:load_candidate"
     attempt: int = 1
     limit: Limit = field(default_factory=Limit)
     on_launch: Callable[[int], None] = lambda done: None
@@ -87,9 +86,16 @@ class Session:
         Raises
         ------
         MeasurementError
-            A launch died or went beyond the limit, or the baseline itself was refused.
+            A launch died or went beyond the limit, or the baseline is missing or was refused.
         """
-        remaining = [*subjects, self._copy(subjects)] if with_copy else list(subjects)
+        copy = self.baseline + COPY_SUFFIX
+        copies = [each.model_copy(update={"name": copy}) for each in subjects if each.name == self.baseline]
+        if not copies:
+            raise MeasurementError(
+                f"The baseline {self.baseline} is not among the candidates.",
+                hint="It failed in an earlier stage, or was not asked for.",
+            )
+        remaining = [*subjects, *copies] if with_copy else list(subjects)
         refused: dict[str, str] = {}
         calls: dict[str, int] = {}
         launches: list[LaunchReport] = []
@@ -107,7 +113,7 @@ class Session:
             )
             report = run_child("tasks.benchmark.launch", spec, LaunchReport, self.limit)
             refused |= {name: f"launch {number + 1}: {reason}" for name, reason in report.refused.items()}
-            for name in (self.baseline, self.baseline + COPY_SUFFIX):
+            for name in (self.baseline, copy):
                 if name in refused:
                     raise MeasurementError(f"The baseline {self.baseline} cannot be timed: {refused[name]}.")
             remaining = [subject for subject in remaining if subject.name not in refused]
@@ -116,7 +122,7 @@ class Session:
             self.on_launch(number + 1)
         return Measured(self.baseline, self.threads, tuple(launches), refused)
 
-    def measure_memory(self, subjects: Sequence[Subject], modules: tuple[str, ...] = ()) -> MemoryReport:
+    def measure_memory(self, subjects: Sequence[Subject], modules: tuple[str, ...]) -> MemoryReport:
         """Resident memory of every subject, each in a process of its own that has imported `modules` before.
 
         Raises
@@ -126,12 +132,3 @@ class Session:
         """
         spec = ChildSpec(subjects=tuple(subjects), loader=self.loader, threads=self.threads, modules=modules)
         return run_child("tasks.benchmark.memory", spec, MemoryReport, self.limit)
-
-    def _copy(self, subjects: Sequence[Subject]) -> Subject:
-        for subject in subjects:
-            if subject.name == self.baseline:
-                return subject.model_copy(update={"name": self.baseline + COPY_SUFFIX})
-        raise MeasurementError(
-            f"The baseline {self.baseline} is not among the candidates.",
-            hint="It failed in an earlier stage, or was not asked for.",
-        )

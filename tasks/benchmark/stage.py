@@ -21,12 +21,12 @@ from tasks.benchmark.messages import COPY_SUFFIX, LaunchReport, Memory, Profile,
 from tasks.benchmark.protocol import LOCK, Measured, Session
 from tasks.benchmark.statistics import percentiles, verdict_of
 from tasks.domains import DOMAINS
-from tasks.golden import GOLDEN, Golden
 from tasks.job import Job, Workspace
 from tasks.machine import Evidence, fingerprint, observe
 from tasks.refs import ArtifactRef, CandidateRef, Frozen
 from tasks.results import BenchmarkResult, Timing
 from tasks.runtimes.base import CandidateFiles
+from tasks.tensor_files import GOLDEN, Golden
 from tasks.workload.workload import Benchmark, Workload
 
 
@@ -67,10 +67,7 @@ def benchmark_with_rerun(
     *,
     limit_s: float | None = None,
 ) -> list[BenchmarkResult]:
-    """Benchmark, and once more where the verdict was inconclusive and the profile repeats; both results are kept.
-
-    `limit_s` holds for each of the two.
-    """
+    """Benchmark, and once more (with a limit of its own) where that was inconclusive and the profile repeats."""
     run = partial(benchmark, job, candidates, profile, workspace, limit_s=limit_s)
     first = run(attempt=1)
     return [first, run(attempt=2)] if profile.repeats and first.verdict == "inconclusive" else [first]
@@ -85,9 +82,7 @@ def benchmark(
     limit_s: float | None = None,
     attempt: int = 1,
 ) -> BenchmarkResult:
-    """Time all candidates of a workload against its baseline; always anew.
-
-    Only one benchmark runs on a host at a time; this waits for its turn.
+    """Time all candidates of a workload against its baseline; always anew, and alone on the host.
 
     Parameters
     ----------
@@ -120,7 +115,7 @@ def benchmark(
         timed = [subject for subject in subjects if subject.name in measured.names()]
         memory = session.measure_memory(timed, measured.launches[0].modules)
         further, refused = _measure_further(session, timed, job, workspace.store)
-        after = _with_launches(observe("after", settings.threads, engines), measured.launches)
+        after = observe("after", settings.threads, engines)
         wall_s = time.perf_counter() - began
     aa = measured.aa_ratio()
     timings = list(_timings(measured, settings.batch_size, "primary", memory.memory))
@@ -139,7 +134,7 @@ def benchmark(
         timings=tuple(timings),
         refused=measured.refused | _labelled("memory", memory.refused) | refused,
         evidence_before=before.model_dump_json(),
-        evidence_after=after.model_dump_json(),
+        evidence_after=_with_launches(after, measured.launches).model_dump_json(),
         wall_s=wall_s,
         timed_s=measured.timed_s + sum(found.timed_s for found in further.values()),
     )
@@ -224,8 +219,7 @@ def _timings(measured: Measured, batch_size: int, setting: SettingName, memory: 
             latency_p50_s=p50_s,
             latency_p90_s=p90_s,
             latency_p99_s=p99_s,
-            rss_loaded_bytes=memory[name].rss_loaded_bytes if name in memory else None,
-            peak_rss_bytes=memory[name].peak_rss_bytes if name in memory else None,
+            **(memory[name].model_dump() if name in memory else {}),
             block_launch=tuple(launch + 1 for launch in range(launches) for _ in range(rounds)),
             block_round=tuple(number + 1 for _ in range(launches) for number in range(rounds)),
             block_s=tuple(blocks.ravel().tolist()),

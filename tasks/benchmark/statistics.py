@@ -13,10 +13,7 @@ Array = NDArray[np.float64]
 
 # An A/A interval wider than this to either side says that the machine is too noisy to tell small differences.
 WIDEST = 0.05
-RESAMPLES = 10_000
-_SEED = 20_000
-_LOW, _HIGH = 0.025, 0.975
-_P90_FROM, _P99_FROM = 100, 1000
+_RESAMPLES, _SEED = 10_000, 20_000
 
 
 @dataclass(frozen=True)
@@ -30,24 +27,17 @@ class Ratio:
 
 def verdict_of(aa: Ratio) -> Literal["valid", "inconclusive"]:
     """Inconclusive where the interval of the A/A ratio excludes 1 or is wider than ±5%."""
-    within = 1 - WIDEST <= aa.low <= 1 <= aa.high <= 1 + WIDEST
-    return "valid" if within else "inconclusive"
+    return "valid" if 1 - WIDEST <= aa.low <= 1 <= aa.high <= 1 + WIDEST else "inconclusive"
 
 
 def speed_ratio(candidate_s: Array, baseline_s: Array) -> Ratio:
-    """Estimate how much faster the candidate is.
-
-    Parameters
-    ----------
-    candidate_s, baseline_s
-        Seconds per call, float64 [launches, rounds]; equal positions were timed in the same round.
-    """
+    """How much faster the candidate is, from seconds per call, float64 [launches, rounds], of the same rounds."""
     logs = np.log(candidate_s / baseline_s)
     low, high = interval_of_logs(logs)
     return Ratio(float(np.exp(-median_of_medians(logs))), float(np.exp(-high)), float(np.exp(-low)))
 
 
-def interval_of_logs(logs: Array, resamples: int = RESAMPLES) -> tuple[float, float]:
+def interval_of_logs(logs: Array, resamples: int = _RESAMPLES) -> tuple[float, float]:
     """95% interval of the median of medians of float64 [launches, rounds].
 
     Percentiles of a two-stage cluster bootstrap (Davison and Hinkley, Bootstrap Methods and their Application, 1997,
@@ -58,7 +48,7 @@ def interval_of_logs(logs: Array, resamples: int = RESAMPLES) -> tuple[float, fl
     launches = max(2, len(logs))
     widening = math.sqrt(launches / (launches - 1))
     middle = median_of_medians(logs)
-    low, high = np.quantile(bootstrap_medians(logs, resamples), [_LOW, _HIGH])
+    low, high = np.quantile(bootstrap_medians(logs, resamples), [0.025, 0.975])
     return middle + min(0.0, low - middle) * widening, middle + max(0.0, high - middle) * widening
 
 
@@ -67,10 +57,10 @@ def median_of_medians(logs: Array) -> float:
     return float(np.median(np.median(logs, axis=1)))
 
 
-def bootstrap_medians(logs: Array, resamples: int = RESAMPLES, seed: int = _SEED) -> Array:
+def bootstrap_medians(logs: Array, resamples: int) -> Array:
     """Medians of medians of resampled launches, and of resampled rounds within them; float64 [resamples]."""
     launches, rounds = logs.shape
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(_SEED)
     chosen = generator.integers(launches, size=(resamples, launches, 1))
     within = generator.integers(rounds, size=(resamples, launches, rounds))
     medians: Array = np.median(np.median(logs[chosen, within], axis=2), axis=1)

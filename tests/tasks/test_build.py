@@ -208,6 +208,6 @@ def test_a_full_disk_is_reported_as_the_stores_own_failure(tmp_path: Path, monke
     def fail(*_: object, **__: object) -> None:
         raise SafetensorError("I/O error: No space left on device (os error 28)")
 
-    monkeypatch.setattr("tasks.tensor_files.save_file", fail)
+    monkeypatch.setattr("safetensors.torch.save_file", fail)
     with pytest.raises(StoreError, match="No space left"):
         build(job, "float", "eager", store)

@@ -17,10 +17,10 @@ from safetensors.torch import save_file
 from storage.artifacts import ArtifactStore
 from storage.errors import MeasurementError
 from tasks.compare import _expanded_tail, compare, compare_all, paired_difference
-from tasks.golden import SAMPLES
 from tasks.job import Workspace
 from tasks.refs import ArtifactRef
 from tasks.results import Evaluation
+from tasks.tensor_files import SAMPLES
 
 results = arrays(np.float64, st.integers(2, 40), elements=st.floats(-100, 100, allow_nan=False))
 

@@ -9,7 +9,7 @@ import pytest
 from storage.artifacts import ArtifactStore
 from storage.errors import MeasurementError
 from tasks.domains import DOMAINS
-from tasks.golden import GOLDEN, Golden
+from tasks.tensor_files import GOLDEN, Golden
 from tasks.workload import read_workload
 from tests.tasks.pipeline import build, evaluate, job_of
 

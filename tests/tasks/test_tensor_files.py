@@ -11,7 +11,6 @@ from safetensors.torch import load_file, save_file
 
 from storage.artifacts import ArtifactStore
 from storage.errors import StoreError
-from tasks import tensor_files
 from tasks.tensor_files import save_tensors
 
 TENSORS = {"b": torch.arange(6.0).reshape(2, 3), "a": torch.arange(3)}
@@ -40,7 +39,7 @@ def test_another_error_of_safetensors_is_one_of_input_and_output(
     def broken(*_args: object, **_kwargs: object) -> None:
         raise SafetensorError("something else")
 
-    monkeypatch.setattr(tensor_files, "save_file", broken)
+    monkeypatch.setattr("safetensors.torch.save_file", broken)
     with pytest.raises(OSError, match="something else") as caught:
         save_tensors(TENSORS, tmp_path / "file")
 
@@ -51,7 +50,7 @@ def test_the_store_says_that_it_cannot_be_written(tmp_path: Path, monkeypatch: p
     def full(*_args: object, **_kwargs: object) -> None:
         raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
 
-    monkeypatch.setattr(tensor_files, "save_file", full)
+    monkeypatch.setattr("safetensors.torch.save_file", full)
     store = ArtifactStore(tmp_path)
     with (
         pytest.raises(StoreError, match=r"cannot be written: No space left on device\."),

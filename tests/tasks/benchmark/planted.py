@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from tasks.benchmark import blocks
-from tasks.benchmark.loading import Loaded
+from tasks.benchmark.launch import Loaded
 from tasks.benchmark.messages import COPY_SUFFIX, Profile, Subject
 
 LOADER = "tests.tasks.benchmark.planted:load"

@@ -1,16 +1,18 @@
-"""The order of a launch's blocks is balanced, random and repeatable; its processors are the quietest."""
+"""A launch's blocks are in balanced order, its processors the quietest, and wrong outputs are refused."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.benchmark import launch
-from tasks.benchmark.launch import balanced_rounds, choose_processors
+from tasks.benchmark.launch import TOLERANCE, balanced_rounds, choose_processors, disagreement
 
+GOLDEN = (torch.linspace(-1, 1, 12).view(3, 4), torch.arange(3))
 NAMES = st.lists(st.text(min_size=1), min_size=1, max_size=6, unique=True)
 
 
@@ -55,3 +57,29 @@ def test_cores_are_shared_only_where_there_are_too_few(tmp_path: Path, monkeypat
         (folder / "thread_siblings_list").write_text(f"{processor % 2},{processor % 2 + 2}\n", encoding="ascii")
     assert launch.choose_processors(2, range(4)) == (2, 3)
     assert launch.choose_processors(3, range(4)) == (1, 2, 3)
+
+
+def test_equal_outputs_agree() -> None:
+    assert disagreement(GOLDEN, GOLDEN) == ""
+
+
+def test_rounding_agrees_and_a_different_model_does_not() -> None:
+    assert disagreement((GOLDEN[0] * (1 + TOLERANCE / 2), GOLDEN[1]), GOLDEN) == ""
+    assert "output 0 differs" in disagreement((GOLDEN[0] * (1 + TOLERANCE * 2), GOLDEN[1]), GOLDEN)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("golden", [(), GOLDEN[:1]])
+def test_nan_and_infinities_are_refused(value: float, golden: tuple[torch.Tensor, ...]) -> None:
+    assert "NaN or infinities" in disagreement((torch.full((3, 4), value),), golden)
+
+
+def test_other_shapes_and_counts_are_refused() -> None:
+    assert "shape [4, 3]" in disagreement((GOLDEN[0].t(), GOLDEN[1]), GOLDEN)
+    assert "returns 1 outputs where 2" in disagreement(GOLDEN[:1], GOLDEN)
+
+
+def test_zero_golden_output_needs_zero() -> None:
+    zero = (torch.zeros(3),)
+    assert disagreement(zero, zero) == ""
+    assert disagreement((torch.ones(3),), zero) != ""

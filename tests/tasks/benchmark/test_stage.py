@@ -25,10 +25,10 @@ from tasks.benchmark.stage import (
     further_settings,
     subjects_at,
 )
-from tasks.golden import GOLDEN, Golden
 from tasks.job import Job, Workspace
 from tasks.machine import fingerprint
 from tasks.refs import ArtifactRef
+from tasks.tensor_files import GOLDEN, Golden
 from tasks.workload import Workload, read_workload
 from tasks.workload.workload import Benchmark
 from tests.tasks.benchmark.planted import TINY

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from storage.artifacts import ArtifactStore
 from storage.errors import InputError, StoreError
-from tasks import tensor_files
 from tasks.checkpoint.artifact import WEIGHTS_FILE, build_blank, find_or_make, load_state
 from tasks.refs import CheckpointRef, DatasetRef
 from tests.tasks.vision_workloads import image_workload
@@ -75,7 +74,7 @@ def test_a_full_disk_is_told_as_the_store_tells_it(tmp_path: Path, monkeypatch: 
     def full(*_args: object, **_kwargs: object) -> None:
         raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
 
-    monkeypatch.setattr(tensor_files, "save_file", full)
+    monkeypatch.setattr("safetensors.torch.save_file", full)
     with pytest.raises(StoreError, match=r"cannot be written: No space left on device\."):
         found_or_made(ArtifactStore(tmp_path), [])
     assert not list((tmp_path / "artifacts").rglob("*.safetensors"))

@@ -15,14 +15,14 @@ from safetensors.torch import load_file
 from storage.artifacts import ArtifactStore
 from storage.errors import InputError, MeasurementError
 from tasks.checkpoint import load_state
+from tasks.compare import compare
 from tasks.domains.language_model.corpus import load_ids
 from tasks.domains.language_model.evaluation import block_contributions, evaluate_language_model, word_losses
 from tasks.domains.language_model.model import WordLanguageModel
 from tasks.domains.language_model.sections import Evaluate, LanguageModelWorkload, WordLanguageModelSpec
-from tasks.compare import compare
-from tasks.golden import Golden
 from tasks.job import Job, Workspace
 from tasks.results import Evaluation
+from tasks.tensor_files import Golden
 from tests.tasks.pipeline import build, build_model, evaluate, example_inputs, job_of
 from tests.tasks.text_workloads import text_workload, write_corpus
 
