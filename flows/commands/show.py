@@ -12,6 +12,7 @@ from rich.text import Text
 from flows.commands import format_option, new_table, store_option, workload_option
 from flows.request import NightlyRequest
 from flows.settings import Settings, load_settings, source_of
+from tasks.runtimes import RUNTIMES
 
 _COLOURS = {"ok": "green", "note": "yellow", "problem": "bold red"}
 
@@ -28,6 +29,10 @@ def workloads(workload: tuple[str, ...], format: str) -> None:
       nightquant workloads --workload my-model.toml
     """
     found = NightlyRequest(workloads=workload).load_workloads()
+    if workload:
+        # Only here: a night measures what it can, and has a row for what it cannot.
+        for runtime in dict.fromkeys(name for each in found for recipe in each.recipe for name in recipe.runtimes):
+            RUNTIMES[runtime].require_installed(runtime)
     if format == "json":
         click.echo("[" + ",\n".join(each.model_dump_json() for each in found) + "]")
         return

@@ -1,4 +1,4 @@
-"""``nightquant doctor`` at the command line: its exit code says whether timings here can be trusted."""
+"""``nightquant doctor`` and ``workloads`` at the command line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from flows.commands.show import doctor
+from flows.commands.show import doctor, workloads
+from storage.errors import ConfigurationError
+from tasks.runtimes.torchscript import TorchScript
 
 
 @pytest.mark.slow
@@ -22,3 +24,15 @@ def test_exit_code_follows_the_checks(tmp_path: Path) -> None:
     assert {"machine", "int8 instructions", "int8 engines", "int8 kernels", "A/A", "store", "prefect"} <= names
     # Noise may be found here or not; but what is found to be wrong comes with what to do.
     assert all(check["advice"] for check in report["checks"] if check["status"] != "ok")
+
+
+def test_a_workload_whose_runtime_is_not_installed_is_refused_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TorchScript, "distributions", ("torch", "some-runtime"))
+    monkeypatch.setattr(TorchScript, "extra", "some-extra")
+    refused = CliRunner().invoke(workloads, ["--workload", "lstm-demo"])
+    assert isinstance(refused.exception, ConfigurationError)
+    assert str(refused.exception) == (
+        'The runtime "torchscript" needs some-runtime, which is not installed. '
+        "Install it: pip install 'nightquant[some-extra]'."
+    )
+    assert CliRunner().invoke(workloads, []).exit_code == 0
