@@ -28,8 +28,8 @@ from torchvision.models import quantization
 from storage.artifacts import ArtifactStore
 from storage.errors import QuantizationError
 from tasks.benchmark.statistics import speed_ratio
-from tasks.compute import intra_op_threads
 from tasks.compare import compare
+from tasks.compute import intra_op_threads
 from tasks.job import Workspace
 from tasks.quantize.engine import instruction_set, quantized_engine
 from tasks.quantize.graph.convert import finished, observed

@@ -20,9 +20,8 @@ from flows.settings import Settings
 from storage.errors import MeasurementError
 from tasks.benchmark.stage import BenchmarkCandidate
 from tasks.job import Job
-from tasks.record import CandidateResult, Failure, WorkloadResult
 from tasks.refs import CandidateRef, DatasetRef
-from tasks.results import BenchmarkResult, Evaluation, LayerSensitivity
+from tasks.results import BenchmarkResult, CandidateResult, Evaluation, Failure, LayerSensitivity, WorkloadResult
 from tasks.workload.workload import Workload
 
 R = TypeVar("R")

@@ -17,9 +17,8 @@ from storage.results import Row
 from storage.root import StoreRoot
 from tasks.gate import GateDecision, promotion_rows
 from tasks.machine import Evidence, versions
-from tasks.record import RunInfo, WorkloadResult, layer_rows, measurement_rows
 from tasks.refs import Frozen
-from tasks.results import BenchmarkResult
+from tasks.results import BenchmarkResult, RunInfo, WorkloadResult, layer_rows, measurement_rows
 from tasks.workload import Workload
 
 GOOD, WORK_FAILED, REGRESSED = 0, 1, 3

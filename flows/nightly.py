@@ -25,7 +25,7 @@ from storage.results.catalog import refresh
 from storage.results.regressions import Regression, find_regressions
 from tasks.bundle.manifest import Provenance
 from tasks.gate import GateDecision, judge
-from tasks.record import WorkloadResult
+from tasks.results import WorkloadResult
 
 
 def _run_name() -> str:

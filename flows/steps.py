@@ -29,9 +29,8 @@ from tasks.bundle.manifest import Provenance
 from tasks.bundle.package import BundleRef
 from tasks.bundle.package import package as package_candidate
 from tasks.job import Job, Workspace
-from tasks.record import RunInfo
 from tasks.refs import CandidateRef, DatasetRef
-from tasks.results import BenchmarkResult, Comparison, Evaluation, LayerSensitivity
+from tasks.results import BenchmarkResult, Comparison, Evaluation, LayerSensitivity, RunInfo
 from tasks.workload.recipe import Recipe
 from tasks.workload.workload import Workload
 

@@ -50,8 +50,7 @@ class Workspace:
         """Make an artifact while no other process makes the same one; wait where one does.
 
         Yields a work folder for what unfinished work goes on from after a kill. It is removed at the end, unless the
-        block was interrupted or the store could not be written: other errors would come again. The lock is the kernel's
-        and ends with its holder.
+        block was interrupted or the store could not be written: other errors would come again.
 
         Raises
         ------

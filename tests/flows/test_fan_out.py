@@ -13,7 +13,7 @@ from prefect.logging import disable_run_logger
 
 from flows import fan_out
 from flows.settings import Settings
-from tasks.record import CandidateResult, WorkloadResult
+from tasks.results import CandidateResult, WorkloadResult
 from tests.tasks.test_gate import workload
 
 

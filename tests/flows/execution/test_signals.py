@@ -6,7 +6,7 @@ from prefect.exceptions import TerminationSignal
 
 from flows.execution.signals import Terminated, heard_everywhere, interruption_behind
 from flows.fan_out import settle
-from tasks.record import Failure
+from tasks.results import Failure
 
 
 class Lost:

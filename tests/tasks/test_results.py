@@ -6,9 +6,20 @@ from flows.request import BUILT_IN
 from storage.results.tables import LAYERS, MEASUREMENTS
 from storage.results.writer import validated
 from tasks.job import Job
-from tasks.record import CandidateResult, Failure, RunInfo, WorkloadResult, layer_rows, measurement_rows
 from tasks.refs import ArtifactRef, CandidateRef, CheckpointRef, DatasetRef, ModuleCoverage
-from tasks.results import BenchmarkResult, Comparison, Evaluation, LayerSensitivity, Timing
+from tasks.results import (
+    BenchmarkResult,
+    CandidateResult,
+    Comparison,
+    Evaluation,
+    Failure,
+    LayerSensitivity,
+    RunInfo,
+    Timing,
+    WorkloadResult,
+    layer_rows,
+    measurement_rows,
+)
 from tasks.workload import read_workload
 
 NOW = datetime(2026, 11, 21, 2, 0, tzinfo=UTC)
