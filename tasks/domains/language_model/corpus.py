@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -13,7 +13,7 @@ from storage.artifacts import ArtifactStore, artifact_digest
 from storage.digest import file_digest, source_digest
 from storage.errors import InputError
 from tasks.archive import open_source
-from tasks.domains.language_model import blocks, key_table, spans, tokenize
+from tasks.domains.language_model import tokenize
 from tasks.domains.language_model.sections import TextCorpus
 from tasks.job import Progress, silent
 from tasks.refs import DatasetRef
@@ -36,7 +36,7 @@ def prepare_text(workload: Workload, store: ArtifactStore, progress: Progress = 
     ConfigurationError
         The URI is not allowed, or its ``sha256`` is missing though it is remote.
     InputError
-        The texts cannot be had, are not UTF-8, or a split is empty.
+        The texts are not available or not UTF-8, or a split is empty.
     """
     data = workload.data
     if not isinstance(data, TextCorpus):
@@ -44,20 +44,24 @@ def prepare_text(workload: Workload, store: ArtifactStore, progress: Progress = 
     with open_source(
         data.uri, store.root / "downloads", sha256=data.sha256, max_bytes=data.max_bytes, progress=progress
     ) as source:
-        if source.sha256:
-            return corpus(lambda: find_texts(source.folder(), data.uri), {"archive": source.sha256}, store, progress)
-        texts = find_texts(source.folder(), data.uri)
-        digests = {split: file_digest(path) for split, path in texts.items()}
-        return corpus(lambda: texts, {"texts": digests}, store, progress)
+
+        def find() -> dict[str, Path]:
+            return find_texts(source.folder(), data.uri)
+
+        # An archive is extracted only if the store does not have what is in it.
+        content: dict[str, object] = {"archive": source.sha256}
+        if not source.sha256:
+            content = {"texts": {split: file_digest(path) for split, path in find().items()}}
+        return corpus(find, content, store, progress)
 
 
 def find_texts(folder: Path, shown: str = "") -> dict[str, Path]:
-    """The three texts of a corpus, in the order in which ids are given; they may lie up to two folders down.
+    """Find the three texts of a corpus, in the order in which ids are given, up to two folders down.
 
     Raises
     ------
     InputError
-        There are no three such texts, or several sets of them.
+        There is no such set of texts, or more than one.
     """
     shown = shown or str(folder)
     for depth in ("", "*/", "*/*/"):
@@ -81,18 +85,20 @@ def find_texts(folder: Path, shown: str = "") -> dict[str, Path]:
 
 def corpus(
     find: Callable[[], Mapping[str, Path]],
-    source: Mapping[str, Any],
+    source: Mapping[str, object],
     store: ArtifactStore,
     progress: Progress = silent,
 ) -> DatasetRef:
-    """The corpus artifact of the texts that `find` gives; `source` says what decides their content.
+    """Return the corpus of the texts that `find` finds, tokenizing them unless the store has it.
+
+    `source` says what decides the texts' content; `find` is called only if they are to be tokenized.
 
     Raises
     ------
     InputError
         A text is not UTF-8, or a split is empty.
     """
-    made_from = {**source, "made_by": source_digest(blocks, key_table, spans, tokenize)}
+    made_from = {**source, "made_by": source_digest(tokenize)}
     digest = artifact_digest(KIND, made_from)
     if store.find(KIND, digest) is None:
         texts = find()
@@ -101,11 +107,6 @@ def corpus(
             for split, length in lengths.items():
                 if not length:
                     raise InputError(f"{texts[split]}: the {split} split is empty.")
-    return describe(digest, store)
-
-
-def describe(digest: str, store: ArtifactStore) -> DatasetRef:
-    """The reference of a corpus that is in the store."""
     folder = store.path(KIND, digest)
     splits = {split: len(np.load(folder / f"{split}.npy", mmap_mode="r")) for split in SPLITS}
     words = pq.read_metadata(folder / tokenize.VOCABULARY_FILE).num_rows

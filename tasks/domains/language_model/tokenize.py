@@ -1,79 +1,91 @@
 """Tokenization of a corpus: ``line.split() + ["<eos>"]``, ids in order of first appearance.
 
-How it is made fast: NumPy finds the spans of words over the raw bytes of a block and looks all of them up at once in a
-table of those seen before. Only what the table does not hold, a few spans in a hundred, reaches the definition itself,
-which is a line of Python over a dictionary, and is in the table from then on.
+NumPy looks up all words of a block at once in a cache of words seen before. Only those that the cache does not hold, a
+few in a hundred, reach the definition itself: a dictionary in Python. docs/tokenization.md says what that buys.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tasks.domains.language_model.blocks import ASCII_SPACE, BLOCK_BYTES, read_blocks
-from tasks.domains.language_model.key_table import KeyTable
-from tasks.domains.language_model.spans import WIDTHS, Spans, find_spans
+from storage.errors import InputError
 from tasks.job import Progress, silent
 
-END_OF_SENTENCE = "<eos>"
+BLOCK_BYTES = 256 << 10
 VOCABULARY_FILE = "vocabulary.parquet"
 
-_END = END_OF_SENTENCE.encode()
-_LARGE_BYTES = 30 << 20
+# Where str.split() splits: ASCII white space, and U+0085, U+00A0, U+1680, U+2000 to U+200A, U+2028, U+2029, U+202F,
+# U+205F and U+3000 in UTF-8.
+_SPACE = b"\t\n\x0b\x0c\r\x1c\x1d\x1e\x1f "
+_WIDE_SPACE = re.compile(rb"\xc2[\x85\xa0]|\xe1\x9a\x80|\xe2\x80[\x80-\x8a\xa8\xa9\xaf]|\xe2\x81\x9f|\xe3\x80\x80")
+
+_SLOT_BITS = 20
+_KEY_BYTES = 16
+# Odd numbers with well mixed bits: 2**64 / golden ratio and its cube (Knuth's multiplicative hashing).
+_FACTORS = tuple(np.uint64(pow(0x9E3779B97F4A7C15, power, 1 << 64)) for power in (1, 3))
+# By the number of bytes to keep: two integers.
+_MASKS = (np.tri(_KEY_BYTES + 1, _KEY_BYTES, -1, dtype=np.uint8) * 255).view(np.uint64)
 
 
 class Vocabulary:
     """Words and their ids, which are given in order of first appearance, with the number of occurrences."""
 
     def __init__(self) -> None:
-        self._ids: dict[bytes, int] = {}
-        self._tables = [KeyTable(width) for width in WIDTHS]
-        self._counts = np.zeros(1 << 14, dtype=np.int64)
+        self._ids: defaultdict[bytes, int] = defaultdict(count().__next__)
+        self._counts = np.zeros(0, dtype=np.int64)
+        # A direct-mapped cache: each slot holds the key and the id of the word that was last missing there.
+        self._keys = np.zeros((1 << _SLOT_BITS, 2), dtype=np.uint64)
+        self._cached_ids = np.zeros(1 << _SLOT_BITS, dtype=np.int32)
+        # A word of zero bytes has the key of an empty slot, but its slot is the first, which is not empty.
+        self._keys[0] = 1
 
-    def __len__(self) -> int:
-        return len(self._ids)
+    def encode(self, text: bytes) -> npt.NDArray[np.int32]:
+        r"""Return the id of each word and line end (int32 [tokens]); new words get the next ids.
 
-    def ids(self, spans: Spans) -> npt.NDArray[np.int32]:
-        """The id of each span of a block (int32 [spans]); words that are not there yet get the next ids."""
-        found = [table.find(group.key) for table, group in zip(self._tables, spans.groups, strict=True)]
-        ids = found[0].ids
-        missing = [found[0].missing]
-        for group, known in zip(spans.groups[1:], found[1:], strict=True):
-            ids[group.at] = known.ids
-            missing.append(group.at.take(known.missing))
-        unknown = np.concatenate((*missing, spans.others))
-        unknown.sort()
-        ids[unknown] = self._by_definition(spans.text(unknown))
-        for table, group, known, at in zip(self._tables, spans.groups, found, missing, strict=True):
-            table.add(group.key, known, ids.take(at))
-        self._count(ids)
+        Parameters
+        ----------
+        text
+            Whole words in UTF-8, with any mixture of ``\n``, ``\r\n`` and ``\r`` as line ends.
+        """
+        if b"\r" in text:
+            text = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        # White space before the first word, and a last word that is there only to end the one before it.
+        text = b" " + text.replace(b"\n", b" <eos> ") + b" ."
+        places = _find_words(text)
+        begins, ends = places[:-1], places[1:]
+        keys = _keys(text, begins, ends)
+        hashes = keys[:, 0] * _FACTORS[0] + keys[:, 1] * _FACTORS[1]
+        slots = (hashes >> np.uint64(64 - _SLOT_BITS)).view(np.int64)
+        ids = self._cached_ids.take(slots)
+        same = self._keys.take(slots, axis=0) == keys
+        missing = np.flatnonzero(~(same[:, 0] & same[:, 1]))
+        spans = zip(begins[missing].tolist(), ends[missing].tolist(), strict=True)
+        words = [text[begin:end].rstrip(_SPACE) for begin, end in spans]
+        if _WIDE_SPACE.search(b" ".join(words)):
+            # Words that hold such space never get into the cache, so that nothing else has to be searched for it.
+            return self.encode(_WIDE_SPACE.sub(b" ", text[:-1]))
+        ids[missing] = [self._ids[word] for word in words]
+        short = missing[(ends - begins)[missing] <= _KEY_BYTES]
+        self._keys[slots[short]], self._cached_ids[slots[short]] = keys[short], ids[short]
+        self._counts.resize(len(self._ids), refcheck=False)
+        np.add.at(self._counts, ids, 1)
         return ids
-
-    def _by_definition(self, spans: list[bytes]) -> list[int]:
-        ids = self._ids
-        return [ids.setdefault(span.rstrip(ASCII_SPACE) or _END, len(ids)) for span in spans]
 
     def table(self) -> pa.Table:
         """The words in order of their ids: word (string), id (int32), count (int64)."""
-        # Every part of a checked text is UTF-8, so that bytes may be called strings without another check.
-        return pa.table(
-            {
-                "word": pa.array(list(self._ids), pa.binary()).view(pa.string()),
-                "id": _column(pa.int32(), np.arange(len(self), dtype=np.int32)),
-                "count": _column(pa.int64(), self._counts[: len(self)]),
-            }
-        )
-
-    def _count(self, ids: npt.NDArray[np.int32]) -> None:
-        if len(self) > len(self._counts):
-            self._counts = np.concatenate((self._counts, np.zeros(max(len(self), len(self._counts)), dtype=np.int64)))
-        np.add.at(self._counts, ids, 1)
+        ids = np.arange(len(self._ids), dtype=np.int32)
+        words = pa.array(list(self._ids), pa.string())
+        return pa.table({"word": words, "id": pa.array(ids), "count": pa.array(self._counts)})
 
 
 def tokenize(
@@ -96,7 +108,7 @@ def tokenize(
     folder
         An existing folder to write to.
     block_bytes
-        How much text is encoded at a time.
+        How much text is read at a time.
 
     Returns
     -------
@@ -108,57 +120,78 @@ def tokenize(
     InputError
         A text cannot be read or is not UTF-8.
     """
-    _keep_freed_memory()
     vocabulary = Vocabulary()
     total = sum(path.stat().st_size for path in texts.values())
     done = 0
-    lengths = {}
+    lengths = dict.fromkeys(texts, 0)
     for split, path in texts.items():
-        with NpyWriter(folder / f"{split}.npy") as writer:
+        with (folder / f"{split}.npy").open("wb") as stream:
+            _write_header(stream, 0)
             for block in read_blocks(path, block_bytes):
-                writer.append(vocabulary.ids(find_spans(block)))
+                ids = vocabulary.encode(block)
+                stream.write(ids.data)
+                lengths[split] += len(ids)
                 done += len(block)
                 progress(min(done, total), total, "B")
-        lengths[split] = writer.length
+            # NumPy pads headers so that a larger shape fits into the same bytes.
+            stream.seek(0)
+            _write_header(stream, lengths[split])
     pq.write_table(vocabulary.table(), folder / VOCABULARY_FILE, compression="zstd", use_dictionary=False)
     return lengths
 
 
-def _column(kind: pa.DataType, values: npt.NDArray[np.int32] | npt.NDArray[np.int64]) -> pa.Array[Any]:
-    # pyarrow.array would import numpy.ma to see whether anything is masked: a tenth of the time for a short text.
-    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values.data)])
+def read_blocks(path: Path, block_bytes: int = BLOCK_BYTES) -> Iterator[bytes]:
+    r"""Yield a text in blocks that end between words and never inside ``\r\n``; a missing last line end is added.
+
+    Raises
+    ------
+    InputError
+        The file cannot be read, or is not UTF-8 (with the offset of the first wrong byte).
+    """
+    offset = 0
+    rest = last = b""
+    try:
+        with path.open("rb") as stream:
+            while read := stream.read(block_bytes):
+                text = rest + read
+                end = max(text.rfind(b" "), text.rfind(b"\n")) + 1
+                block, rest, last = text[:end], text[end:], text[-1:]
+                _check_utf8(path, block, offset)
+                yield block
+                offset += len(block)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}.") from error
+    _check_utf8(path, rest, offset)
+    yield rest if last in b"\r\n" else rest + b"\n"
 
 
-def _keep_freed_memory() -> None:
-    """Let the arrays of a block reuse the memory of the last one's, which is a fifth of the time for short texts."""
-    # glibc gives freed memory back to the system at once, until a larger block than those in use was freed; every
-    # page then costs a fault again. Nothing touches this one, so that it takes no memory itself.
-    np.empty(_LARGE_BYTES, dtype=np.uint8)
+def _check_utf8(path: Path, text: bytes, offset: int) -> None:
+    try:
+        text.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{path}: not UTF-8 at byte {offset + error.start} (0x{text[error.start]:02x}: {error.reason}).",
+            hint="Convert the text to UTF-8, for instance with iconv.",
+        ) from error
 
 
-class NpyWriter:
-    """Appends int32 values to a .npy file whose length is known only at the end."""
+def _find_words(text: bytes) -> npt.NDArray[np.int64]:
+    """Find where words begin (int64 [words])."""
+    data = np.frombuffer(text, dtype=np.uint8)
+    # ASCII white space is 9 to 13 and 28 to 32; what is below wraps around to large numbers.
+    space = (data - np.uint8(9) < 5) | (data - np.uint8(28) < 5)
+    return np.flatnonzero(space[:-1] > space[1:]) + 1
 
-    def __init__(self, path: Path) -> None:
-        self._stream = path.open("wb")
-        self.length = 0
-        self._write_header()
 
-    def __enter__(self) -> NpyWriter:
-        return self
+def _keys(text: bytes, begins: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+    """The first 16 bytes of each word and the white space behind it as two integers, padded with zeros.
 
-    def __exit__(self, *_: object) -> None:
-        # NumPy pads headers so that a larger shape fits into the same bytes.
-        self._stream.seek(0)
-        self._write_header()
-        self._stream.close()
+    The key of a word of up to 15 bytes holds white space and is no other word's; longer words that begin alike share
+    theirs. The result is uint64 [words, 2].
+    """
+    windows = np.ndarray(len(text) + 1, f"V{_KEY_BYTES}", text + bytes(_KEY_BYTES), strides=(1,))
+    return windows[begins].view(np.uint64).reshape(-1, 2) & _MASKS.take(ends - begins, axis=0, mode="clip")
 
-    def append(self, values: npt.NDArray[np.int32]) -> None:
-        """Write `values` (int32 [n]) behind those that are there."""
-        self._stream.write(values.data)
-        self.length += len(values)
 
-    def _write_header(self) -> None:
-        np.lib.format.write_array_header_1_0(
-            self._stream, {"descr": "<i4", "fortran_order": False, "shape": (self.length,)}
-        )
+def _write_header(stream: BinaryIO, length: int) -> None:
+    np.lib.format.write_array_header_1_0(stream, {"descr": "<i4", "fortran_order": False, "shape": (length,)})

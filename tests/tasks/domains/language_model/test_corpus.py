@@ -14,10 +14,10 @@ import torch
 from storage.artifacts import ArtifactStore
 from storage.errors import InputError
 from tasks.domains.language_model.corpus import load_ids, load_vocabulary
-from tasks.prepare import prepare
 from tasks.workload import Workload
 from tests.storage.http_server import Site, serving
 from tests.tasks.domains.language_model.plain import plain_tokens
+from tests.tasks.pipeline import prepare
 from tests.tasks.workloads import workload_of
 
 TEXTS = {"train": " = A title = \n\n the cat sat \n", "valid": " the dog", "test": " a cat \n"}

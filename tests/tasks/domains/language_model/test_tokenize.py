@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import sys
 import tempfile
 from pathlib import Path
 
@@ -10,7 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from storage.errors import InputError
-from tasks.domains.language_model.tokenize import VOCABULARY_FILE, tokenize
+from tasks.domains.language_model import tokenize as module
+from tasks.domains.language_model.tokenize import VOCABULARY_FILE, Vocabulary, read_blocks, tokenize
 from tests.tasks.domains.language_model.plain import plain_tokens
 
 # Everything at which str.split, str.splitlines or universal newlines split, and some that look as if they did.
@@ -22,7 +24,7 @@ LETTERS = "abé€😀ß漢"
 WORDS = st.sampled_from(
     [
         *("a", "the", "<eos>", "<unk>", "twelve_bytes", "exactly8", "more_than_sixteen_bytes", "日本語", "ab\x00"),
-        *("long enough that it has no key".replace(" ", "_") + end for end in ("", "_", "__", "___", "\x00")),
+        *("just 15 bytes__".replace(" ", "_") + end for end in ("", "_", "__", "___", "\x00")),
     ]
 )
 PIECES = st.one_of(
@@ -61,8 +63,20 @@ def test_ids_vocabulary_and_counts_are_those_of_the_definition(
         check_against_the_definition(encoded, Path(folder), block_bytes=block_bytes)
 
 
+def test_words_are_split_where_str_split_does_over_all_code_points() -> None:
+    text = "a".join(chr(code) for code in (*range(0xD800), *range(0xE000, sys.maxunicode + 1)))
+    vocabulary = Vocabulary()
+    vocabulary.encode(text.encode())
+    words = text.replace("\r", "\n").replace("\n", " <eos> ").split()
+    assert vocabulary.table().column("word").to_pylist() == list(dict.fromkeys(words))
+
+
 @pytest.mark.parametrize("block_bytes", [64, 1000, 4096, 1 << 20])
-def test_a_text_of_many_blocks_and_words_is_that_of_the_definition(tmp_path: Path, block_bytes: int) -> None:
+@pytest.mark.parametrize("slot_bits", [2, 20])
+def test_a_text_of_many_blocks_and_words_is_that_of_the_definition(
+    tmp_path: Path, block_bytes: int, slot_bits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_SLOT_BITS", slot_bits)
     generator = np.random.default_rng(3)
     words = np.array([f"w{rank:x}{'é' * (rank % 7 == 0)}{'long' * (rank % 5)}" for rank in range(100_000)])
     separators = np.array([" ", "  ", "\n", " \n ", "\r\n", "\u2003", "\t"])
@@ -74,23 +88,25 @@ def test_a_text_of_many_blocks_and_words_is_that_of_the_definition(tmp_path: Pat
     check_against_the_definition(contents, tmp_path, block_bytes=block_bytes)
 
 
-def test_more_words_than_the_counters_began_with_are_counted(tmp_path: Path) -> None:
+def test_more_words_than_the_cache_has_slots_for_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_SLOT_BITS", 10)
     content = "\n".join(f"w{number}" for number in range(70_000)).encode()
     check_against_the_definition([content, content, b"w1"], tmp_path, block_bytes=50_000)
 
 
-def test_long_words_and_words_of_zero_bytes_are_told_apart_in_later_blocks(tmp_path: Path) -> None:
-    words = [b"w" * length + end for length in range(1, 70) for end in (b"", b"\0", b"\0\0", b"\0w")]
-    content = b"\n".join([*words, *reversed(words)] * 3)
+@pytest.mark.parametrize("behind", [b"\n", b"  ", b" " * 20])
+def test_long_words_and_words_of_zero_bytes_are_told_apart_in_later_blocks(tmp_path: Path, behind: bytes) -> None:
+    words = [start * length + end for start in (b"w", b"\0") for length in range(40) for end in (b"", b"\0", b"\0\0w")]
+    content = behind.join([*words, *reversed(words)] * 3)
     check_against_the_definition([content, content, b" ".join(words)], tmp_path, block_bytes=500)
 
 
 def test_progress_ends_at_the_whole_length(tmp_path: Path) -> None:
     text = tmp_path / "train.txt"
-    text.write_bytes(b"some words\n" * 100)
+    text.write_bytes(b"some words\n" * 99 + b"some words")
     seen: list[tuple[float, float]] = []
     tokenize({"train": text}, tmp_path, block_bytes=100, progress=lambda *seen_now: seen.append(seen_now[:2]))
-    assert seen[-1] == (1100, 1100)
+    assert seen[-1] == (1099, 1099)
     assert seen == sorted(seen)
 
 
@@ -99,3 +115,76 @@ def test_a_wrong_byte_in_a_later_split_is_named_with_its_file(tmp_path: Path) ->
     (tmp_path / "test.txt").write_bytes(b"good \xff\n")
     with pytest.raises(InputError, match=r"test\.txt: not UTF-8 at byte 5 \(0xff"):
         tokenize({split: tmp_path / f"{split}.txt" for split in ("train", "test")}, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("blocks") / "text.txt"
+
+
+def refusal(path: Path, block_bytes: int) -> str:
+    with pytest.raises(InputError) as refused:
+        list(read_blocks(path, block_bytes))
+    return str(refused.value)
+
+
+def first_wrong_byte(content: bytes) -> int | None:
+    try:
+        content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        return error.start
+    return None
+
+
+@given(content=st.binary(max_size=60), block_bytes=st.integers(1, 20))
+def test_exactly_invalid_utf8_is_refused_with_the_offset_that_python_gives(
+    text: Path, content: bytes, block_bytes: int
+) -> None:
+    text.write_bytes(content)
+    wrong_byte = first_wrong_byte(content)
+    if wrong_byte is None:
+        list(read_blocks(text, block_bytes))
+    else:
+        message = refusal(text, block_bytes)
+        assert str(text) in message
+        assert f"at byte {wrong_byte} (" in message
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        b"\x80",
+        b"\xc0\xaf",
+        b"\xe0\x80\x80",
+        b"\xed\xa0\x80",
+        b"\xf4\x90\x80\x80",
+        b"\xf8\x88\x80\x80\x80",
+        b"\xff",
+        b"\xe2\x80",
+    ],
+    ids=bytes.hex,
+)
+@pytest.mark.parametrize("block_bytes", [1, 2, 3, 5, 1000])
+def test_overlong_surrogate_cut_and_stray_bytes_are_refused_where_they_stand(
+    text: Path, wrong: bytes, block_bytes: int
+) -> None:
+    text.write_bytes("é word ".encode() + wrong)
+    assert "at byte 8 (" in refusal(text, block_bytes)
+
+
+@given(content=st.text(st.sampled_from("ab \n\r\t\u00a0\u2028é€😀"), max_size=40), block_bytes=st.integers(1, 20))
+def test_blocks_end_between_words_and_hold_all_of_the_text(text: Path, content: str, block_bytes: int) -> None:
+    text.write_bytes(content.encode())
+    blocks = list(read_blocks(text, block_bytes))
+    assert all(block.endswith((b" ", b"\n")) for block in blocks[:-1] if block)
+    ending = "" if not content or content.endswith(("\n", "\r")) else "\n"
+    assert b"".join(blocks).decode() == content + ending
+
+
+def test_a_text_without_white_space_is_one_block(text: Path) -> None:
+    text.write_bytes(b"x" * 10_000)
+    assert b"".join(read_blocks(text, 7)) == b"x" * 10_000 + b"\n"
+
+
+def test_a_missing_text_is_named(tmp_path: Path) -> None:
+    assert str(tmp_path / "none.txt") in refusal(tmp_path / "none.txt", 10)
