@@ -1,4 +1,4 @@
-"""Data sets that come as a folder or as an archive, here or far away; archives are never trusted.
+"""Data sets that come as a folder or as an archive, local or remote; archives are never trusted.
 
 A member that would land outside the target folder, a link, a device, a name that occurs twice and more bytes than
 allowed (whatever the headers say) all refuse the archive as a whole.
@@ -25,6 +25,9 @@ from tasks.job import Progress, silent
 MAX_MEMBERS = 5_000_000
 _PIECE = 1 << 20
 
+# A member's name, why it must not be extracted ("" for no reason), and its content, None for a folder.
+_Members = Iterator[tuple[str, str, IO[bytes] | None]]
+
 # What zipfile and tarfile raise for broken archives, with what the decompressors beneath them raise.
 _DAMAGED = (zipfile.BadZipFile, tarfile.TarError, zlib.error, LZMAError, EOFError, NotImplementedError, ValueError)
 
@@ -33,8 +36,8 @@ _DAMAGED = (zipfile.BadZipFile, tarfile.TarError, zlib.error, LZMAError, EOFErro
 class DataSource:
     """A folder of files; ``sha256`` is the archive's that it comes from, "" where it is a folder already.
 
-    For an archive, `folder` downloads and extracts when it is first called, so that nothing is transferred where the
-    SHA-256 alone tells that everything is in the store.
+    For an archive, `folder` downloads and extracts when it is first called: where the SHA-256 alone says that
+    everything is in the store, nothing is transferred.
     """
 
     sha256: str
@@ -45,7 +48,7 @@ class DataSource:
 def open_source(
     uri: str, downloads: Path, *, sha256: str | None, max_bytes: int, progress: Progress = silent
 ) -> Iterator[DataSource]:
-    """Give a folder of files from a directory or an archive (.zip, .tar, .tar.gz, .tar.bz2, .tar.xz).
+    """Open a folder of files from a directory or an archive (.zip, .tar, .tar.gz, .tar.bz2, .tar.xz).
 
     Parameters
     ----------
@@ -63,7 +66,7 @@ def open_source(
     ConfigurationError
         The URI is not allowed, or the SHA-256 is missing or given for a directory.
     InputError
-        The data cannot be had, or the archive is refused.
+        The data is not available, or the archive is refused.
     """
     local = local_path(uri)
     if local is not None and local.is_dir():
@@ -71,8 +74,7 @@ def open_source(
             raise ConfigurationError(f"{uri}: sha256 is for archives, and this is a directory.", hint="Leave it out.")
         yield DataSource("", lambda: local)
         return
-    with ExitStack() as stack:
-        archive = stack.enter_context(fetch(uri, downloads, sha256=sha256, max_bytes=max_bytes, progress=progress))
+    with fetch(uri, downloads, sha256=sha256, max_bytes=max_bytes, progress=progress) as archive, ExitStack() as stack:
 
         def extracted() -> Path:
             path = archive.path()
@@ -97,11 +99,10 @@ def extract(archive: Path, folder: Path, *, max_bytes: int, shown: str = "") -> 
     """
     shown = shown or str(archive)
     try:
-        budget = _Budget(shown, max_bytes)
         if zipfile.is_zipfile(archive):
-            _extract_zip(archive, folder, budget)
+            _extract(_zip_members(archive), folder, max_bytes, shown)
         elif tarfile.is_tarfile(archive):
-            _extract_tar(archive, folder, budget)
+            _extract(_tar_members(archive), folder, max_bytes, shown)
         else:
             raise InputError(f"{shown}: neither a directory nor a .zip or .tar.gz archive.")
     except _DAMAGED as error:
@@ -114,70 +115,54 @@ def extract(archive: Path, folder: Path, *, max_bytes: int, shown: str = "") -> 
         raise StoreError(f"{folder}: cannot be written: {error.strerror or error}.", hint="Free some space.") from error
 
 
-def _extract_zip(archive: Path, folder: Path, budget: _Budget) -> None:
+def _zip_members(archive: Path) -> _Members:
     with zipfile.ZipFile(archive) as members:
         for member in members.infolist():
             # The upper half holds Unix permissions and the kind of file, or zero where the writer was no Unix.
             kind = stat.S_IFMT(member.external_attr >> 16)
             if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
-                raise budget.refuse(member.filename, "it is a link or a device")
-            if member.flag_bits & 0x1:
-                raise budget.refuse(member.filename, "it is encrypted")
-            target = budget.target(folder, member.filename)
-            if member.is_dir():
-                target.mkdir(parents=True, exist_ok=True)
+                yield member.filename, "it is a link or a device", None
+            elif member.flag_bits & 0x1:
+                yield member.filename, "it is encrypted", None
+            elif member.is_dir():
+                yield member.filename, "", None
             else:
                 with members.open(member) as content:
-                    budget.copy(content, target)
+                    yield member.filename, "", content
 
 
-def _extract_tar(archive: Path, folder: Path, budget: _Budget) -> None:
+def _tar_members(archive: Path) -> _Members:
     with tarfile.open(archive, "r:*") as members:
         for member in members:
-            if not member.isreg() and not member.isdir():
-                raise budget.refuse(member.name, "it is a link or a device")
-            target = budget.target(folder, member.name)
-            content = members.extractfile(member)
-            if content is None:
-                target.mkdir(parents=True, exist_ok=True)
+            if member.isreg() or member.isdir():
+                yield member.name, "", members.extractfile(member)
             else:
-                with content:
-                    budget.copy(content, target)
+                yield member.name, "it is a link or a device", None
             # Otherwise tarfile keeps every member that it has seen.
             members.members = []  # type: ignore[attr-defined]
 
 
-class _Budget:
-    """What an archive may still put into the folder."""
-
-    def __init__(self, shown: str, max_bytes: int) -> None:
-        self._shown = shown
-        self._max_bytes = max_bytes
-        self._bytes = 0
-        self._members = 0
-
-    def refuse(self, name: str, reason: str) -> InputError:
-        return InputError(
-            f"{self._shown}: refused, because of its member {name!r}: {reason}.",
-            hint="Check where the archive comes from; pack it again with plain files and folders only.",
-        )
-
-    def target(self, folder: Path, name: str) -> Path:
-        self._members += 1
-        if self._members > MAX_MEMBERS:
-            raise self.refuse(name, f"there are more than {MAX_MEMBERS} members")
+def _extract(members: _Members, folder: Path, max_bytes: int, shown: str) -> None:
+    left = max_bytes
+    for number, (name, problem, content) in enumerate(members, 1):
         path = PurePosixPath(name)
-        if path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name:
-            raise self.refuse(name, "it would land outside the target folder")
-        return folder / path
-
-    def copy(self, content: IO[bytes], target: Path) -> None:
+        if number > MAX_MEMBERS:
+            problem = f"there are more than {MAX_MEMBERS} members"
+        elif path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name:
+            problem = "it would land outside the target folder"
+        if problem:
+            raise InputError(
+                f"{shown}: refused, because of its member {name!r}: {problem}.",
+                hint="Check where the archive comes from; pack it again with plain files and folders only.",
+            )
+        target = folder / path
+        if content is None:
+            target.mkdir(parents=True, exist_ok=True)
+            continue
         target.parent.mkdir(parents=True, exist_ok=True)
         with target.open("xb") as file:
             while piece := content.read(_PIECE):
-                self._bytes += len(piece)
-                if self._bytes > self._max_bytes:
-                    raise InputError(
-                        f"{self._shown}: holds more than {self._max_bytes} bytes.", hint="Raise max_bytes if it may."
-                    )
+                left -= len(piece)
+                if left < 0:
+                    raise InputError(f"{shown}: holds more than {max_bytes} bytes.", hint="Raise max_bytes if it may.")
                 file.write(piece)
