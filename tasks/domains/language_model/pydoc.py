@@ -37,16 +37,16 @@ def prepare_pydoc(workload: Workload, store: ArtifactStore, progress: Progress =
     source = {
         "topics": digest_of({"topics": topics}),
         "seed": data.seed,
-        "split_by": source_digest(split_topics, _as_lines),
+        "split_by": source_digest(split_topics, _write_texts),
     }
     with tempfile.TemporaryDirectory(prefix="nightquant-") as folder:
         return corpus(lambda: _write_texts(topics, data.seed, Path(folder)), source, store, progress)
 
 
 def split_topics(topics: Mapping[str, str], seed: int) -> dict[str, list[str]]:
-    """Names of the topics of each split, chosen by `seed`: valid and test get a tenth of the text each, or a bit less.
+    """Choose the topics (names) of each split by `seed`: valid and test get a tenth of the text each, or a bit less.
 
-    Topics differ in length by orders of magnitude, so it is the text that is shared out and not their number.
+    Topics differ in length by orders of magnitude, so the text is split by length and not by number of topics.
     """
     names = sorted(topics)
     random.Random(seed).shuffle(names)
@@ -64,7 +64,8 @@ def _write_texts(topics: Mapping[str, str], seed: int, folder: Path) -> dict[str
     texts = {}
     for split, names in split_topics(topics, seed).items():
         texts[split] = folder / f"{split}.txt"
-        texts[split].write_text("".join(_as_lines(topics[name]) for name in names), encoding="utf-8", newline="")
+        lines = (topics[name].removesuffix("\n") + "\n" for name in names)
+        texts[split].write_text("".join(lines), encoding="utf-8", newline="")
     return texts
 
 
@@ -73,11 +74,7 @@ def _topics() -> dict[str, str]:
         from pydoc_data import topics
     except ImportError as error:
         raise ConfigurationError(
-            f"This Python ({sys.executable}) has no pydoc_data, from which the corpus is made.",
+            f"This Python ({sys.executable}) has no pydoc_data, which this corpus is made from.",
             hint='Use a complete CPython, or a corpus of your own with data.kind = "text".',
         ) from error
     return dict(topics.topics)
-
-
-def _as_lines(text: str) -> str:
-    return text if text.endswith("\n") else text + "\n"

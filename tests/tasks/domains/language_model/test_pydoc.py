@@ -5,7 +5,7 @@ from pathlib import Path
 from storage.artifacts import ArtifactStore
 from tasks.domains.language_model.corpus import load_ids, load_vocabulary
 from tasks.domains.language_model.pydoc import split_topics
-from tasks.prepare import prepare
+from tests.tasks.pipeline import prepare
 from tests.tasks.workloads import workload_of
 
 TOPICS = {f"topic{number}": "word " * (number % 17 * 50 + 1) for number in range(80)}
