@@ -11,8 +11,8 @@ import pytest
 
 from storage.errors import BundleError
 from storage.seal import check_sums
-from tasks.bundle.standalone import Refused, read_whole
-from tasks.bundle.verify import CHECKER, verify
+from tasks.bundle.checker import Refused, read_whole
+from tasks.bundle.verify import checker_source, verify
 from tests.tasks.bundle.mutations import MUTATIONS, mutate
 
 
@@ -56,7 +56,7 @@ def test_both_implementations_refuse_a_mutation_before_torch_is_imported(seed: i
     assert report.stage == "files"
     if seed < 8:
         # Without site-packages there is no torch: had it got that far, this would be a traceback.
-        command = [sys.executable, "-I", "-S", str(CHECKER), str(folder)]
+        command = [sys.executable, "-I", "-S", "-c", checker_source("torchscript"), str(folder)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert (done.returncode, done.stderr) == (1, ""), what
         assert done.stdout.startswith("REFUSED")
