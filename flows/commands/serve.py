@@ -37,8 +37,10 @@ def command(store: str, profile: str | None, cron: str, timezone: str) -> None:
     check_writable(store)
     from prefect.schedules import Cron
 
+    from flows.execution.task_runners import refuse_namesakes
     from flows.nightly import nightly_quantization
 
+    refuse_namesakes("Prefect")
     request = NightlyRequest.model_validate({"store": store, "profile": load_settings(profile=profile).profile})
     try:
         schedule = Cron(cron, timezone=timezone)

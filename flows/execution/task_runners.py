@@ -86,6 +86,23 @@ def make_task_runner(settings: Settings) -> AnyTaskRunner:
         ) from error
 
 
+def refuse_namesakes(who: str) -> None:
+    """Refuse to start processes that put the working folder first on Python's path if modules there hide ours.
+
+    Raises
+    ------
+    ConfigurationError
+        There is such a module.
+    """
+    ours = Path(__file__).resolve().parents[2]
+    for path in (Path(name) for package in ("flows", "tasks", "storage") for name in (f"{package}.py", package)):
+        if path.resolve().parent != ours and (path.is_file() or (path / "__init__.py").is_file()):
+            raise ConfigurationError(
+                f"{who} puts the working folder first on Python's path: {path.absolute()} hides a part of nightquant.",
+                hint="Run from another folder, or rename it.",
+            )
+
+
 def this_host() -> Host:
     """Describe the host that this process runs on."""
     identity = _BOOT_ID.read_text(encoding="ascii").strip() if _BOOT_ID.is_file() else platform.node()
@@ -189,6 +206,7 @@ def _on_dask_worker(address: str) -> Iterator[None]:
 
 
 def _ray(settings: Settings) -> AnyTaskRunner:
+    refuse_namesakes("Ray")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     from prefect_ray.task_runners import RayTaskRunner
 

@@ -67,6 +67,18 @@ def test_a_deployments_task_runner_is_the_settings_at_the_start_of_its_run(monke
         assert type(CONFIGURED.duplicate()).__name__ == kind
 
 
+@pytest.mark.parametrize("name", ["tasks.py", "flows/__init__.py", "storage.py"])
+def test_what_hides_nightquants_modules_is_refused_where_it_cannot_be_kept_out(name, tmp_path):
+    from flows.execution.task_runners import make_task_runner, refuse_namesakes
+
+    (tmp_path / "storage").mkdir()  # a folder without modules hides nothing
+    refuse_namesakes("Prefect")
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).touch()
+    with pytest.raises(ConfigurationError, match=f"Ray puts the working folder first.*{tmp_path}.*rename it"):
+        make_task_runner(load_settings(task_runner="ray"))
+
+
 def test_what_children_inherit_is_as_before_afterwards(monkeypatch):
     monkeypatch.setenv("NIGHTQUANT_SIGNING_KEY", "secret")
     before = dict(os.environ)
