@@ -56,10 +56,7 @@ def evaluate(job: Job[Workload], candidate: CandidateRef, workspace: Workspace) 
 
 
 def _keep(candidate: CandidateRef, golden: Golden, quality: Quality, workspace: Workspace) -> ArtifactRef:
-    """Write golden tensors and per-sample results.
-
-    The digest covers the bytes that were computed: evaluations are never looked up by what they were made from.
-    """
+    """Write golden tensors and per-sample results; the digest is of these bytes, not of what they were made from."""
     files = {
         GOLDEN: golden.to_bytes(),
         SAMPLES: save({name: tensor.contiguous() for name, tensor in quality.samples.items()}),

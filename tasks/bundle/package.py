@@ -47,7 +47,7 @@ class BundleRef(Frozen):
 def package(
     made: Provenance, workspace: Workspace, *, key: str | None = None, bundles: BundleStore | None = None
 ) -> BundleRef:
-    """Hand over the promoted candidate.
+    """Hand over the promoted candidate; return the bundle that is current afterwards.
 
     A version is the night and twelve digits of a digest of what decides the content; content that was handed over
     before is not packaged again, whatever the night.
@@ -58,11 +58,6 @@ def package(
         Ed25519 key that signs the bundle, as PEM text or path.
     bundles
         Where to; by default the store that the artifacts lie in.
-
-    Returns
-    -------
-    BundleRef
-        The bundle that is current afterwards.
 
     Raises
     ------

@@ -51,12 +51,9 @@ def _trained(workload: Workload, dataset: DatasetRef, workspace: Workspace) -> C
         )
     trainer: Trains[Workload] = domain
     made_from = {
-        "model": workload.model.model_dump(mode="json"),
+        **_decisive(workload, dataset, trainer.train),
         "checkpoint": workload.checkpoint.model_dump(mode="json"),
-        "dataset": dataset.digest,
-        "torch": torch.__version__,
         "device": training_device().type,
-        "code": _code(workload, dataset, trainer.train),
     }
     return find_or_make(
         workload, dataset, workspace.store, made_from, lambda: trainer.train(workload, dataset, workspace)
@@ -87,19 +84,19 @@ def _fetched(workload: Workload, dataset: DatasetRef, workspace: Workspace) -> C
 
 def _seeded(workload: Workload, dataset: DatasetRef, workspace: Workspace) -> CheckpointRef:
     seed, draw = cast(SeededCheckpoint, workload.checkpoint).seed, DOMAINS[workload.domain].draw_weights
-    made_from = {
-        "model": workload.model.model_dump(mode="json"),
-        "seed": seed,
-        "dataset": dataset.digest,
-        "torch": torch.__version__,
-        "code": _code(workload, dataset, draw),
-    }
+    made_from = {**_decisive(workload, dataset, draw), "seed": seed}
     return find_or_make(workload, dataset, workspace.store, made_from, lambda: draw(workload, dataset, seed))
 
 
-def _code(workload: Workload, dataset: DatasetRef, make: Callable[..., object]) -> str:
+def _decisive(workload: Workload, dataset: DatasetRef, make: Callable[..., object]) -> dict[str, object]:
+    """What decides weights that are made here, whatever the way."""
     build = DOMAINS[workload.domain].build
-    return model_digest(build_blank(lambda: build(workload.model, dataset)), workload.model, build, make)
+    return {
+        "model": workload.model.model_dump(mode="json"),
+        "dataset": dataset.digest,
+        "torch": torch.__version__,
+        "code": model_digest(build_blank(lambda: build(workload.model, dataset)), workload.model, build, make),
+    }
 
 
 # Further kinds are a domain's own.

@@ -42,7 +42,12 @@ def find_or_make(
     # A found one too: the code that builds the model may have changed, and need not be in the digest.
     _check_fit(state, workload, dataset)
     if found is None:
-        _check_finite(state, workload.name)
+        broken = [key for key, tensor in state.items() if tensor.is_floating_point() and not tensor.isfinite().all()]
+        if broken:
+            raise InputError(
+                f'The weights of workload "{workload.name}" hold NaN or infinite values: {", ".join(broken)}.',
+                hint="Train them again with a lower learning rate, or fetch another checkpoint.",
+            )
         with store.create(KIND, digest, made_from) as folder:
             save_tensors(state, folder / WEIGHTS_FILE)
     return CheckpointRef(kind=KIND, digest=digest, parameters=sum(tensor.numel() for tensor in state.values()))
@@ -65,12 +70,8 @@ def load_state(checkpoint: CheckpointRef, store: ArtifactStore) -> dict[str, Ten
 def build_blank(make: Callable[[], nn.Module]) -> nn.Module:
     """Build a model of which only names, shapes and classes matter: without memory for its weights where possible.
 
-    Parameters
-    ----------
-    make
-        Builds the model on torch's default device. The global generator is left as it was.
+    `make` builds it on torch's default device. The global generator is left as it was.
     """
-    # On the meta device the model has shapes and no memory.
     try:
         with torch.device("meta"):
             return make()
@@ -107,15 +108,6 @@ def _as_float(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         .contiguous()
         for name, tensor in state.items()
     }
-
-
-def _check_finite(state: Mapping[str, Tensor], name: str) -> None:
-    broken = [key for key, tensor in state.items() if tensor.is_floating_point() and not tensor.isfinite().all()]
-    if broken:
-        raise InputError(
-            f'The weights of workload "{name}" hold NaN or infinite values: {", ".join(broken)}.',
-            hint="Train them again with a lower learning rate, or fetch another checkpoint.",
-        )
 
 
 def _check_fit(state: Mapping[str, Tensor], workload: Workload, dataset: DatasetRef) -> None:

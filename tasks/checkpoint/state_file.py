@@ -14,8 +14,6 @@ from storage.errors import InputError
 
 # Keys under which training scripts put the state dict beside optimizer state, epoch and so on.
 _WRAPPERS = ("state_dict", "model_state_dict", "model", "module")
-# A dict can hold itself.
-_DEEPEST = 8
 # Prefixes that DataParallel and torch.compile put before every key.
 _PREFIXES = ("module.", "_orig_mod.")
 
@@ -24,17 +22,12 @@ def read_state(path: Path, shown: str = "") -> dict[str, Tensor]:
     """Read a state dict from a safetensors or a ``torch.save`` file, by content and not by name.
 
     A pickle is opened with PyTorch's restricted unpickler, which makes tensors and plain containers and calls nothing
-    else; anything beyond that is refused before it runs.
+    else; anything beyond that is refused before it runs. Wrappers and prefixes that training scripts add are taken off.
 
     Parameters
     ----------
     shown
         How messages name the file, where its path is not what the user wrote.
-
-    Returns
-    -------
-    dict
-        Tensors by key, without wrappers and prefixes that training scripts add.
 
     Raises
     ------
@@ -55,7 +48,11 @@ def read_state(path: Path, shown: str = "") -> dict[str, Tensor]:
             hint="Is it whole? Expected a file of torch.save(model.state_dict()) or of safetensors.",
         ) from error
     state = _unwrap(loaded, shown)
-    if unusual := [key for key, tensor in state.items() if not _is_dense(tensor)]:
+    if unusual := [
+        key
+        for key, tensor in state.items()
+        if tensor.layout != torch.strided or tensor.is_nested or tensor.is_quantized or tensor.is_meta
+    ]:
         raise InputError(
             f"{shown}: tensors that are sparse, nested, quantized or without values: {', '.join(unusual[:5])}.",
             hint="Save plain dense float tensors.",
@@ -77,7 +74,7 @@ def _restricted_load(path: Path) -> object:
 
 
 def _unwrap(loaded: object, shown: str) -> dict[str, Tensor]:
-    for _ in range(_DEEPEST):
+    for _ in range(8):  # a dict can hold itself
         if not isinstance(loaded, Mapping):
             break
         if loaded and all(isinstance(key, str) and isinstance(item, Tensor) for key, item in loaded.items()):
@@ -91,11 +88,6 @@ def _unwrap(loaded: object, shown: str) -> dict[str, Tensor]:
     raise InputError(
         f"{shown}: holds no state dict (found {found}).", hint="Expected names of parameters with their tensors."
     )
-
-
-def _is_dense(tensor: Tensor) -> bool:
-    strided = tensor.layout == torch.strided and not tensor.is_nested
-    return strided and not tensor.is_quantized and not tensor.is_meta
 
 
 def _first_line(error: Exception) -> str:

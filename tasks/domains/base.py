@@ -102,12 +102,8 @@ class Domain(ABC, Generic[W, M]):
 
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            return self.build(self.model_of(workload), dataset).state_dict()
-
-    def model_of(self, workload: W) -> M:
-        """The section that describes the workload's model."""
-        model: M = workload.model  # type: ignore[assignment]  # W narrows the section to M
-        return model
+            model: M = workload.model  # type: ignore[assignment]  # W narrows the section to M
+            return self.build(model, dataset).state_dict()
 
     def parse_model(self, document: Mapping[str, object]) -> M:
         """The section that describes a model, from JSON."""

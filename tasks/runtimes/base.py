@@ -45,13 +45,7 @@ class CandidateFiles:
 
     @classmethod
     def find(cls, candidate: CandidateRef, store: ArtifactStore) -> CandidateFiles:
-        """Look a candidate up in the store.
-
-        Raises
-        ------
-        StoreError
-            It, or an artifact that it shares, is not there.
-        """
+        """Look a candidate up in the store; `StoreError` where it, or what it shares, is not there."""
         shared = {kind: store.path(kind, digest) for kind, digest in candidate.shared.items()}
         return cls(store.path(candidate.kind, candidate.digest), shared)
 

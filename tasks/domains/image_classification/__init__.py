@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from tasks.domains.base import Domain, FineTunes, GivesCalibration, Quality, Trains
 from tasks.domains.image_classification.sections import (
@@ -15,6 +15,7 @@ from tasks.domains.image_classification.sections import (
     ImageWorkload,
     RenderedCharacters,
     TorchvisionDataset,
+    TorchvisionWeights,
 )
 
 if TYPE_CHECKING:
@@ -67,9 +68,14 @@ class ImageClassification(
 
     def evaluate(self, job: Job[ImageWorkload], call: Call, workspace: Workspace) -> Quality:
         """Top-1 and top-5 accuracy on the test split."""
-        from tasks.domains.image_classification.evaluation import evaluate_classifier
+        from tasks.domains.image_classification.evaluation import classify
+        from tasks.domains.image_classification.images import load_images
 
-        return evaluate_classifier(job, call, workspace)
+        split = load_images(job.dataset, "test", workspace.store)
+        metrics, samples = classify(call, split, job.workload.evaluate.batch_size, workspace.progress)
+        return Quality(
+            "top1", metrics["top1"], higher_is_better=True, metrics=metrics, samples=samples, count=len(split)
+        )
 
     def calibration(
         self, job: Job[ImageWorkload], store: ArtifactStore, batch_size: int
@@ -94,10 +100,12 @@ class ImageClassification(
     def obtain_checkpoint(self, workload: ImageWorkload, dataset: DatasetRef, workspace: Workspace) -> CheckpointRef:
         """Load torchvision's published weights."""
         from tasks.checkpoint.artifact import find_or_make
-        from tasks.domains.image_classification.model import published_weights
+        from tasks.domains.image_classification.model import load_weights, published
 
-        made_from, load = published_weights(workload, dataset)
-        return find_or_make(workload, dataset, workspace.store, made_from, load)
+        weights = published(cast(TorchvisionWeights, workload.checkpoint).weights)
+        model = workload.model.model_dump(mode="json")
+        made_from = {"model": model, "weights": weights.url, "classes": dataset.classes}
+        return find_or_make(workload, dataset, workspace.store, made_from, lambda: load_weights(weights))
 
     def write_resources(self, job: Job[ImageWorkload], store: ArtifactStore, folder: Path) -> dict[str, str]:
         """``preprocessing.json``: size, channels, transforms, normalization and class names."""

@@ -8,22 +8,13 @@ import torch
 from torch import Tensor
 
 from storage.errors import MeasurementError
-from tasks.domains.base import Quality
-from tasks.domains.image_classification.images import ImageSplit, load_images
+from tasks.domains.image_classification.images import ImageSplit
 from tasks.outputs import Call, tensors_of
 
 if TYPE_CHECKING:
-    from tasks.domains.image_classification.sections import ImageWorkload
-    from tasks.job import Job, Progress, Workspace
+    from tasks.job import Progress
 
 _TOP = 5
-
-
-def evaluate_classifier(job: Job[ImageWorkload], call: Call, workspace: Workspace) -> Quality:
-    """Accuracy on the test split, see :func:`classify`; top-1 is what counts."""
-    split = load_images(job.dataset, "test", workspace.store)
-    metrics, samples = classify(call, split, job.workload.evaluate.batch_size, workspace.progress)
-    return Quality("top1", metrics["top1"], higher_is_better=True, metrics=metrics, samples=samples, count=len(split))
 
 
 def classify(

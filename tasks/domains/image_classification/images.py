@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -58,10 +57,7 @@ class ImageSplit:
     def batches(self, batch_size: int, indices: Tensor | None = None) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield normalized images, float32 [B, 3, H, W], and labels, int64 [B]; the last batch may be smaller.
 
-        Parameters
-        ----------
-        indices
-            int64 [M]: which samples, in which order; all of them by default.
+        `indices`, int64 [M], are the samples in the order wanted; all of them by default.
         """
         order = torch.arange(len(self)) if indices is None else indices
         for start in range(0, len(order), batch_size):
@@ -92,13 +88,12 @@ def load_images(dataset: DatasetRef, split: Split, store: ArtifactStore) -> Imag
     """
     folder = store.path(dataset.kind, dataset.digest)
     description = read_description(dataset, store)
-    images, labels = (_map(folder / f"{split}.{name}.npy") for name in ("images", "labels"))
-    return ImageSplit(images, labels, description.mean, description.std)
-
-
-def _map(path: Path) -> Tensor:
     # Copy-on-write: torch has no read-only tensors and warns about read-only arrays; nothing reaches the file.
-    return torch.from_numpy(np.load(path, mmap_mode="c", allow_pickle=False))
+    images, labels = (
+        torch.from_numpy(np.load(folder / f"{split}.{name}.npy", mmap_mode="c", allow_pickle=False))
+        for name in ("images", "labels")
+    )
+    return ImageSplit(images, labels, description.mean, description.std)
 
 
 def example_images(dataset: DatasetRef, store: ArtifactStore, batch_size: int) -> dict[str, Tensor]:
@@ -114,12 +109,8 @@ def training_batches(
     """Yield one epoch of the train split as `ImageSplit.batches` does: shuffled, each image shifted at random.
 
     A shift, here by up to 1/16 of the side, keeps the label of any picture, even of a character, which a flip does not.
-    A last batch of a single sample is left out: batch normalization cannot train on it.
-
-    Parameters
-    ----------
-    generator
-        On the CPU; its state moves on, so that every epoch differs.
+    A last batch of a single sample is left out: batch normalization cannot train on it. The state of `generator`, on
+    the CPU, moves on, so that every epoch differs.
 
     Raises
     ------

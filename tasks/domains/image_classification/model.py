@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module, invalidate_caches
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import torchvision
 from torch import Tensor, nn
 from torchvision.models import WeightsEnum, get_weight, quantization
 
 from storage.errors import ConfigurationError, InputError
-from tasks.domains.image_classification.sections import ClassifierSpec, FactorySpec, ImageWorkload, TorchvisionWeights
+from tasks.domains.image_classification.sections import ClassifierSpec, FactorySpec
 
 if TYPE_CHECKING:
     from tasks.refs import DatasetRef
@@ -77,15 +77,6 @@ def published(name: str) -> WeightsEnum:
             f"{name} is already quantized.", hint=f"Use the weights it was made from: {weights.meta['unquantized']}."
         )
     return weights
-
-
-def published_weights(
-    workload: ImageWorkload, dataset: DatasetRef
-) -> tuple[dict[str, object], Callable[[], dict[str, Tensor]]]:
-    """What decides the weights that torchvision publishes as ``checkpoint.weights``, and a function that loads them."""
-    weights = published(cast(TorchvisionWeights, workload.checkpoint).weights)
-    model = workload.model.model_dump(mode="json")
-    return {"model": model, "weights": weights.url, "classes": dataset.classes}, lambda: load_weights(weights)
 
 
 def load_weights(weights: WeightsEnum) -> dict[str, Tensor]:

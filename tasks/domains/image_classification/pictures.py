@@ -72,7 +72,7 @@ def prepare_pictures(
     Raises
     ------
     InputError
-        Too many pictures cannot be read, or a split is left empty.
+        Too many pictures cannot be read.
     """
     made_from = {
         **content,
@@ -87,16 +87,14 @@ def prepare_pictures(
         total = sum(len(part.names) for part in parts)
         allowed = data.max_corrupt_share if isinstance(data, ImageFolder) else 0
         if len(unreadable) > allowed * total:
-            named = "; ".join(f"{name} ({reason})" for name, reason in sorted(unreadable.items())[:_NAMED])
-            more = f"; and {len(unreadable) - _NAMED} more" if len(unreadable) > _NAMED else ""
+            named = [f"{name} ({reason})" for name, reason in sorted(unreadable.items())]
+            shown = "; ".join(named if len(named) <= _NAMED else [*named[:_NAMED], f"and {len(named) - _NAMED} more"])
             raise InputError(
-                f"{len(unreadable)} of {total} images cannot be read, more than the allowed {allowed:.1%}: "
-                f"{named}{more}.",
+                f"{len(named)} of {total} images cannot be read, more than the allowed {allowed:.1%}: {shown}.",
                 hint="Repair or remove them, or raise data.max_corrupt_share.",
             )
-        return Description(
-            classes=tuple(classes), mean=geometry.mean, std=geometry.std, skipped=tuple(sorted(unreadable))
-        )
+        skipped = tuple(sorted(unreadable))
+        return Description(classes=tuple(classes), mean=geometry.mean, std=geometry.std, skipped=skipped)
 
     return find_or_write(workspace.store, made_from, (3, geometry.crop, geometry.crop), fill)
 

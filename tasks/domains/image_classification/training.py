@@ -31,17 +31,10 @@ def train_classifier(workload: ImageWorkload, dataset: DatasetRef, workspace: Wo
     """Train on the train split for ``checkpoint.epochs`` epochs and return the last weights.
 
     ``checkpoint.learning_rate`` is the peak of the one-cycle schedule (Smith and Topin, "Super-Convergence", 2018);
-    images are shifted at random. The same seed, machine and libraries give the same weights.
-
-    Returns
-    -------
-    dict
-        The state dict on the CPU.
+    images are shifted at random. The same seed, machine and libraries give the same weights. They return on the CPU.
 
     Raises
     ------
-    InputError
-        There are fewer than two training images, or batches of one.
     MeasurementError
         The loss became NaN or infinite.
     """

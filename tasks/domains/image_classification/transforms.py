@@ -56,15 +56,12 @@ class Preprocessing:
             raise UnreadableError(
                 f"{image.width} x {image.height}, resized to {self.resize}, is more than {MAX_PIXELS} pixels"
             )
-        functional = v2.functional
         interpolation = v2.InterpolationMode(self.interpolation)
         try:
-            resized = functional.resize(
-                image.convert("RGB"), [self.resize], interpolation=interpolation, antialias=True
-            )
+            resized = v2.functional.resize(image.convert("RGB"), [self.resize], interpolation, antialias=True)
         except _DAMAGED as error:
             raise UnreadableError(f"{type(error).__name__}: {error}") from error
-        cropped = functional.center_crop(functional.pil_to_tensor(resized), [self.crop, self.crop])
+        cropped = v2.functional.center_crop(v2.functional.pil_to_tensor(resized), [self.crop, self.crop])
         return np.asarray(cropped, dtype=np.uint8)
 
 
@@ -82,11 +79,9 @@ def preprocessing(workload: ImageWorkload) -> Preprocessing:
     """
     data = cast(ImageFolder | TorchvisionDataset, workload.data)
     settings = data.transforms
-    if settings.preset == "weights":
-        chosen = _preset(workload)
-    else:
-        side = settings.crop or data.image_size
-        chosen = Preprocessing(side, side, settings.mean, settings.std)
+    side = settings.crop or data.image_size
+    given = Preprocessing(side, side, settings.mean, settings.std)
+    chosen = _preset(workload) if settings.preset == "weights" else given
     chosen = replace(chosen, resize=settings.resize or chosen.resize, crop=settings.crop or chosen.crop)
     if chosen.crop > chosen.resize:
         raise ConfigurationError(

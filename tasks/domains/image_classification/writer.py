@@ -82,10 +82,7 @@ def find_or_write(
 ) -> DatasetRef:
     """Find the data set that `made_from` decides, or write it.
 
-    Parameters
-    ----------
-    fill
-        Adds every sample to the writer, and returns what is known of the data set but the number of duplicates.
+    `fill` adds every sample to the writer, and returns what is known of the data set but the number of duplicates.
 
     Raises
     ------

@@ -38,20 +38,7 @@ class DemonstrationLstm(nn.Module):
         self.lstm = nn.LSTM(dimension, dimension, layers)
 
     def forward(self, inputs: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Run the LSTM.
-
-        Parameters
-        ----------
-        inputs
-            float32 [T, B, D].
-        h, c
-            float32 [L, B, D].
-
-        Returns
-        -------
-        tuple
-            outputs float32 [T, B, D], h, c.
-        """
+        """From inputs [T, B, D] and h, c [L, B, D] to outputs [T, B, D], h, c; all float32."""
         outputs, (h, c) = self.lstm(inputs, (h, c))
         return outputs, h, c
 
@@ -124,14 +111,8 @@ def compare_with_float(job: Job[SequenceWorkload], call: Call, workspace: Worksp
         )
     workspace.progress(1, 1, "sequence")
     samples = {"difference": (expected - actual).abs().flatten().float()}
-    return Quality(
-        metric="difference_percent",
-        value=metrics["difference_percent"],
-        higher_is_better=False,
-        metrics=metrics,
-        samples=samples,
-        count=samples["difference"].numel(),
-    )
+    value, count = metrics["difference_percent"], expected.numel()
+    return Quality("difference_percent", value, higher_is_better=False, metrics=metrics, samples=samples, count=count)
 
 
 def differences(expected: Tensor, actual: Tensor) -> dict[str, float]:
