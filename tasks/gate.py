@@ -108,13 +108,19 @@ def _decide(gate: Gate, recipe: str, runtime: str, row: Row) -> GateDecision:
     rules = tuple(_rules(gate, row))
     outcomes = {rule.outcome for rule in rules}
     decision: Decision = "reject" if "failed" in outcomes else "hold" if "held" in outcomes else "pass"
+    if decision == "pass":
+        why = "another passing candidate is better" if _hands_over(runtime) else f"{runtime} is never handed over"
+        reason = f"passes all {len(rules)} rules; {why}"
+    else:
+        wanted = "failed" if decision == "reject" else "held"
+        reason = "; ".join(_describe(rule) for rule in rules if rule.outcome == wanted)
     return GateDecision(
         recipe=recipe,
         runtime=runtime,
         decision=decision,
         objective=gate.objective,
         rules=rules,
-        reason=_reason(decision, rules, runtime),
+        reason=reason,
         artifact_digest=_text(row, "artifact_digest"),
     )
 
@@ -128,27 +134,21 @@ def _rules(gate: Gate, row: Row) -> Iterator[RuleOutcome]:
     conclusive = verdict in gate.allowed_verdicts
     allowed = " or ".join(gate.allowed_verdicts)
     yield RuleOutcome(name="allowed_verdicts", bound=allowed, seen=verdict, outcome="passed" if conclusive else "held")
-    if gate.max_quality_drop is not None:
-        drop, note = _quality_drop(gate, row)
-        yield _rule("max_quality_drop", gate.max_quality_drop, drop, note)
-    if gate.min_size_ratio is not None:
-        yield _rule("min_size_ratio", gate.min_size_ratio, _finite(row, "size_ratio"))
-    if gate.min_speedup is not None:
+    rules: dict[str, tuple[float | None, str]] = {
+        "max_quality_drop": _quality_drop(gate, row),
+        "min_size_ratio": (_finite(row, "size_ratio"), ""),
         # A slow figure out of an inconclusive benchmark is no reason to reject, nor a fast one to promote.
-        seen, note = (_finite(row, "speedup_low"), "") if conclusive else (None, "the benchmark is inconclusive")
-        yield _rule("min_speedup", gate.min_speedup, seen, note)
-    if gate.max_peak_rss_bytes is not None:
-        yield _rule("max_peak_rss_bytes", gate.max_peak_rss_bytes, _finite(row, "peak_rss_bytes"))
-    if gate.min_coverage is not None:
-        yield _rule("min_coverage", gate.min_coverage, _finite(row, "coverage"))
-
-
-def _rule(name: str, bound: float, seen: float | None, note: str = "") -> RuleOutcome:
-    """A rule whose name says by ``min_`` or ``max_`` which side of the bound is good; held without a number."""
-    seen = seen if seen is not None and math.isfinite(seen) else None  # a share of next to nothing overflows
-    good = seen is not None and (seen >= bound if name.startswith("min_") else seen <= bound)
-    outcome: Outcome = "held" if seen is None else "passed" if good else "failed"
-    return RuleOutcome(name=name, bound=float(bound), seen=seen, outcome=outcome, note=note)
+        "min_speedup": (_finite(row, "speedup_low"), "") if conclusive else (None, "the benchmark is inconclusive"),
+        "max_peak_rss_bytes": (_finite(row, "peak_rss_bytes"), ""),
+        "min_coverage": (_finite(row, "coverage"), ""),
+    }
+    for name, (value, note) in rules.items():
+        bound: float | None = getattr(gate, name)
+        if bound is not None:
+            seen = value if value is not None and math.isfinite(value) else None  # a share of next to nothing overflows
+            good = seen is not None and (seen >= bound if name.startswith("min_") else seen <= bound)
+            outcome: Outcome = "held" if seen is None else "passed" if good else "failed"
+            yield RuleOutcome(name=name, bound=float(bound), seen=seen, outcome=outcome, note=note)
 
 
 def _quality_drop(gate: Gate, row: Row) -> tuple[float | None, str]:
@@ -169,14 +169,6 @@ def _quality_drop(gate: Gate, row: Row) -> tuple[float | None, str]:
 def _hands_over(runtime: str) -> bool:
     # A row may be older than a runtime's removal: what cannot be opened is not promoted either.
     return runtime in RUNTIMES and RUNTIMES[runtime].hands_over
-
-
-def _reason(decision: Decision, rules: Sequence[RuleOutcome], runtime: str) -> str:
-    if decision == "pass":
-        why = "another passing candidate is better" if _hands_over(runtime) else f"{runtime} is never handed over"
-        return f"passes all {len(rules)} rules; {why}"
-    wanted = "failed" if decision == "reject" else "held"
-    return "; ".join(_describe(rule) for rule in rules if rule.outcome == wanted)
 
 
 def _describe(rule: RuleOutcome) -> str:

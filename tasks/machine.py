@@ -51,11 +51,10 @@ class Pressure(Frozen):
 
 
 class Evidence(Frozen):
-    """The machine's state at one moment.
+    """The machine's state at ``at_s`` (Unix time); ``host``, its network name, is "" in earlier versions' evidence.
 
-    ``at_s`` is Unix time; ``host``, the network name, is "" in evidence of earlier versions. ``steal_s`` is the time
-    that the hypervisor gave to others since boot, summed over processors. ``governor`` and frequency are None where
-    they cannot be read, as in most virtual machines.
+    ``steal_s`` is the time that the hypervisor gave to others since boot, summed over processors. ``governor`` and
+    frequency are None where they cannot be read, as in most virtual machines.
     """
 
     when: Literal["before", "after"]
@@ -83,7 +82,9 @@ class Evidence(Frozen):
 @lru_cache(maxsize=1)
 def this_machine() -> Machine:
     """Describe the machine that this process runs on."""
-    info = _cpuinfo()
+    # The first processor's fields; none on other systems than Linux.
+    first = (_read("/proc/cpuinfo") or "").partition("\n\n")[0]
+    info = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in first.splitlines())}
     flags = (info.get("flags") or info.get("Features") or "").split()
     return Machine(
         cpu=info.get("model name") or platform.processor() or platform.machine(),
@@ -138,7 +139,6 @@ def available_cores() -> int:
 
 def versions(*further: str) -> dict[str, str]:
     """Versions of Python, of `LIBRARIES` and of `further` distributions."""
-    # A checkout can run without being installed.
     found = {name: installed_version(name) or "not installed" for name in (*LIBRARIES, *further)}
     return {"python": platform.python_version(), **found}
 
@@ -158,13 +158,6 @@ def _pressure(resource: str) -> Pressure | None:
         return None
     fields = dict(part.split("=") for part in text.splitlines()[0].split()[1:])
     return Pressure(some_avg10=float(fields["avg10"]), some_total_us=int(fields["total"]))
-
-
-def _cpuinfo() -> dict[str, str]:
-    """Fields of the first processor in ``/proc/cpuinfo``; empty on other systems."""
-    first = (_read("/proc/cpuinfo") or "").partition("\n\n")[0]
-    pairs = (line.partition(":") for line in first.splitlines())
-    return {key.strip(): value.strip() for key, _, value in pairs}
 
 
 def _read(path: str) -> str | None:

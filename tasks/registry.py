@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import Generic, TypeVar, cast
 
 T = TypeVar("T")
@@ -13,14 +13,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Registry(Generic[T]):
-    """What a name stands for.
+    """``"module:class"`` by name, the default first; ``kind`` is what messages call an entry, for instance "runtime".
 
-    Parameters
-    ----------
-    kind
-        What messages call an entry, for instance "runtime".
-    entries
-        ``"module:class"`` by name, the default first. Classes are stateless and made without arguments.
+    Classes are stateless and made without arguments.
     """
 
     kind: str
@@ -41,8 +36,7 @@ class Registry(Generic[T]):
             near = get_close_matches(name, self.entries, 1)
             meant = f' (did you mean "{near[0]}"?)' if near else ""
             raise ValueError(f'there is no {self.kind} "{name}"{meant}: expected one of {", ".join(self.entries)}')
-        module, _, attribute = self.entries[name].partition(":")
-        return cast(T, getattr(import_module(module), attribute)())
+        return cast(T, resolve_name(self.entries[name])())
 
     @property
     def default(self) -> str:

@@ -97,25 +97,20 @@ def keep_effects(
     counts: Sequence[int],
     workspace: Workspace,
 ) -> tuple[KeepEffect, ...]:
-    """Quantize anew with the worst layers float, and evaluate.
-
-    Parameters
-    ----------
-    ranking
-        What `sensitivity` gave.
-    counts
-        How many of its first layers to keep float, one entry per result; those above its length are left out.
-    """
+    """Quantize anew with the first `counts` of the `ranking`'s layers float and evaluate; skip larger counts."""
     source = ModelSource(job, workspace)
-    as_it_is = FloatRecipe(name="float", method="none")
-    size_of_float, of_float = _evaluated(source, as_it_is)
+    size_of_float, of_float = _evaluated(source, FloatRecipe(name="float", method="none"))
+    structure = Structure.read(workspace.store.path(KIND, find_or_convert(source, recipe)))
+    # A batch norm without a rank was folded into a layer that has one.
+    quantized = {row.module for row in structure.coverage if row.quantized and not row.type.startswith("BatchNorm")}
     effects = []
     for done, count in enumerate(counts, start=1):
         if count > len(ranking):
             continue
         worst = tuple(layer.module for layer in ranking[:count])
-        size, quality = size_of_float, of_float  # which is what keeping every layer float gives
-        if count < len(ranking) or not _is_all(worst, source, recipe):
+        if count == len(ranking) and quantized.issubset(worst):
+            size, quality = size_of_float, of_float
+        else:
             size, quality = _evaluated(source, _excluding(recipe, ranking, count))
         effects.append(
             KeepEffect(
@@ -133,13 +128,7 @@ def keep_effects(
 
 
 def study(job: Job[Workload], recipe: Recipe, workspace: Workspace) -> tuple[LayerSensitivity, ...]:
-    """Rank a recipe's layers and evaluate with the worst 1, 2 and 4 kept float: what a full night records.
-
-    Raises
-    ------
-    ConfigurationError, QuantizationError
-        As for `sensitivity`.
-    """
+    """Rank a recipe's layers and evaluate with the worst 1, 2 and 4 kept float: what a full night records."""
     ranking = sensitivity(job, recipe, workspace)
     quality = {effect.kept: effect.quality for effect in keep_effects(job, recipe, ranking, _STUDIED, workspace)}
     return tuple(layer.model_copy(update={"kept_float_quality": quality.get(layer.rank)}) for layer in ranking)
@@ -160,13 +149,6 @@ def _excluding(recipe: Recipe, ranking: Sequence[LayerSensitivity], count: int) 
         # A recipe that names a width for embeddings must find one to quantize.
         changes["embedding_bits"] = None
     return recipe.model_copy(update=changes)
-
-
-def _is_all(worst: Sequence[str], source: ModelSource, recipe: Recipe) -> bool:
-    """Whether nothing is quantized besides the modules `worst`, which are all that have a rank."""
-    structure = Structure.read(source.workspace.store.path(KIND, find_or_convert(source, recipe)))
-    # A batch norm without a rank was folded into a layer that has one.
-    return all(row.module in worst or row.type.startswith("BatchNorm") for row in structure.coverage if row.quantized)
 
 
 class _Noise:

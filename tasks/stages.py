@@ -1,7 +1,4 @@
-"""The stages of a night as plain functions, each over a job in a workspace; what they do is imported when they run.
-
-This is all that `flows` needs of `tasks` to run a night: references in, references out, no torch in the caller.
-"""
+"""The stages of a night as plain functions: references in, references out; what they do is imported when they run."""
 
 from __future__ import annotations
 
