@@ -11,7 +11,7 @@ import shutil
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -57,11 +57,6 @@ class Pointer(BaseModel):
     sha256sums: str
     withdrawn: tuple[str, ...] = ()
     history: tuple[Switch, ...]
-
-    def previous(self) -> Switch | None:
-        """The newest switch to a version that is neither current nor withdrawn."""
-        passed_over = {self.version, *self.withdrawn}
-        return next((switch for switch in reversed(self.history) if switch.version not in passed_over), None)
 
 
 @dataclass(frozen=True)
@@ -173,13 +168,14 @@ class BundleStore:
         """Switch to an earlier bundle (any named one, or the previous), and withdraw the one that was current."""
         self.require(workload, version)
         if version is None:
-            pointer = self.pointer(workload)
-            previous = pointer.previous() if pointer is not None else None
-            if previous is None:
+            if pointer := self.pointer(workload):
+                passed_over = {pointer.version, *pointer.withdrawn}
+                earlier = (switch.version for switch in reversed(pointer.history))
+                version = next((name for name in earlier if name not in passed_over), None)
+            if version is None:
                 raise ConfigurationError(
                     f'"{workload}" has no earlier bundle to go back to.', hint="Name one with --to."
                 )
-            version = previous.version
         return self._switch("rollback", workload, version, by=by, reason=reason)
 
     def local_folder(self, workload: str, version: str) -> Path:
@@ -235,12 +231,9 @@ class BundleStore:
 def _remove_abandoned(drafts: Path) -> None:
     """Remove what killed publishers left a day or more ago."""
     for folder in drafts.iterdir():
-        try:
-            age_s = time.time() - folder.stat().st_mtime
-        except FileNotFoundError:  # its publisher has just made a bundle of it
-            continue
-        if age_s > _ABANDONED_S:
-            shutil.rmtree(folder, ignore_errors=True)
+        with suppress(FileNotFoundError):  # its publisher has just made a bundle of it
+            if folder.stat().st_mtime < time.time() - _ABANDONED_S:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _location(workload: str, version: str | None = None) -> str:

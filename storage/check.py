@@ -166,10 +166,9 @@ def _check_pointer(
     if pointer.workload != workload:
         yield Problem(name, f"is {pointer.workload}'s, not {workload}'s", "Restore it from a copy.")
     if f"{base}/{pointer.version}" not in folders:
-        remedy = (
-            f"Restore the bundle from a copy, or run: nightquant handoff rollback {workload} --to VERSION --reason …"
-        )
-        yield Problem(name, f"names the bundle {pointer.version}, which is not there", remedy)
+        rollback = f"nightquant handoff rollback {workload} --to VERSION --reason …"
+        what = f"names the bundle {pointer.version}, which is not there"
+        yield Problem(name, what, f"Restore the bundle from a copy, or run: {rollback}")
     recorded = {switch.version: switch.sha256sums for switch in pointer.history} | {pointer.version: pointer.sha256sums}
     for version, digest in sorted(recorded.items()):
         if sums.get(f"{base}/{version}", digest) != digest:

@@ -123,11 +123,7 @@ from kept union from promoted
 
 
 def _reachable(artifacts: list[Artifact], wanted: set[str]) -> set[str]:
-    named = {
-        item.digest: set(_DIGEST.findall(canonical_json(item.manifest)))
-        for item in artifacts
-        if item.manifest is not None
-    }
+    named = {item.digest: set(_DIGEST.findall(canonical_json(item.manifest))) for item in artifacts if item.manifest}
     kept: set[str] = set()
     new = wanted & named.keys()
     while new:

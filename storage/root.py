@@ -9,7 +9,7 @@ import re
 import shutil
 import uuid
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -159,7 +159,7 @@ class LocalRoot(StoreRoot):
     def publish(self, folder: Path, location: str, marker: str) -> bool:
         """Move a folder of this file system into the store: fsync, rename, fsync of the folder above."""
         final = self.local / location
-        try:
+        with self._writing():
             for path in folder.rglob("*"):
                 fsync(path)
             fsync(folder)
@@ -177,8 +177,6 @@ class LocalRoot(StoreRoot):
                 folder.rename(final)
                 shutil.rmtree(aside, ignore_errors=True)
             fsync(final.parent)
-        except OSError as error:
-            raise unwritable(self.url, error) from error
         return True
 
     def download(self, name: str, target: Path) -> None:
@@ -188,10 +186,8 @@ class LocalRoot(StoreRoot):
 
     def delete(self, name: str) -> None:
         """Remove a file."""
-        try:
+        with self._writing():
             (self.local / name).unlink(missing_ok=True)
-        except OSError as error:
-            raise unwritable(self.url, error) from error
 
     def arrow(self) -> tuple[pyarrow.fs.FileSystem, str]:
         """Open pyarrow's local file system."""
@@ -205,8 +201,9 @@ class LocalRoot(StoreRoot):
         target = self.local / name
         # No suffix of the final name: readers' globs (*.parquet) must not match a half-written file.
         temporary = target.with_name(f".{target.stem}-{uuid.uuid4().hex}.tmp")
-        try:
+        with self._writing(), ExitStack() as stack:
             target.parent.mkdir(parents=True, exist_ok=True)
+            stack.callback(temporary.unlink, missing_ok=True)
             if isinstance(content, Path):
                 shutil.copyfile(content, temporary)
             else:
@@ -214,11 +211,13 @@ class LocalRoot(StoreRoot):
             fsync(temporary)
             yield temporary, target
             fsync(target.parent)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
         except OSError as error:
             raise unwritable(self.url, error) from error
-        finally:
-            with suppress(OSError):
-                temporary.unlink()
 
     @contextmanager
     def _reading(self) -> Iterator[None]:

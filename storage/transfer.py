@@ -138,19 +138,17 @@ class _Download:
             target.unlink(missing_ok=True)
 
     def _complete(self, part: Path) -> None:
-        is_resumed = self._receive(part)
-        digest = file_digest(part)
-        if digest != self.sha256 and is_resumed:
-            # It may have resumed another version of the file.
+        for is_last in (False, True):
+            is_resumed = self._receive(part)
+            if (digest := file_digest(part)) == self.sha256:
+                return
             os.truncate(part, 0)
-            self._receive(part)
-            digest = file_digest(part)
-        if digest != self.sha256:
-            os.truncate(part, 0)
-            raise InputError(
-                f"{shown(self.uri)}: its SHA-256 is {digest}, but {self.sha256} was expected.",
-                hint="The file has changed or is not the one that was meant; correct the URI or the sha256.",
-            )
+            # A resumed download may be of two versions of the file: once more from the start.
+            if is_last or not is_resumed:
+                raise InputError(
+                    f"{shown(self.uri)}: its SHA-256 is {digest}, but {self.sha256} was expected.",
+                    hint="The file has changed or is not the one that was meant; correct the URI or the sha256.",
+                )
 
     def _receive(self, part: Path) -> bool:
         """Fill `part` to the end, however often the connection breaks; return whether it was resumed."""

@@ -101,16 +101,16 @@ def build(root: StoreRoot, target: Path, *, materialize_up_to: int = MATERIALIZE
 def _inspect(root: StoreRoot, table: Table) -> _Source:
     """Find a table's current files and read their footers."""
     files = find_files(root, table).current
-    rows = samples = 0
-    uniform, missing = True, set(table.schema.names)
-    for entry in files:
-        metadata = footer(root, entry)
-        rows += metadata.num_rows
-        samples += _count_samples(metadata)
-        names = metadata.schema.to_arrow_schema().names
-        uniform = uniform and names == table.schema.names
-        missing.difference_update(names)
-    return _Source(table, tuple(files), rows, samples, uniform, frozenset(missing))
+    footers = [footer(root, entry) for entry in files]
+    columns = [metadata.schema.to_arrow_schema().names for metadata in footers]
+    return _Source(
+        table,
+        tuple(files),
+        rows=sum(metadata.num_rows for metadata in footers),
+        samples=sum(map(_count_samples, footers)),
+        uniform=all(names == table.schema.names for names in columns),
+        missing=frozenset(table.schema.names).difference(*columns),
+    )
 
 
 def _count_samples(metadata: pq.FileMetaData) -> int:

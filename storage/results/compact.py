@@ -66,10 +66,13 @@ def compact(root: StoreRoot | Path | str, *, now: dt.datetime | None = None, gra
         for table in TABLES.values():
             _sweep(root, table)
             files = find_files(root, table)
-            for whole, gone in _retirable(root, table, files, now - grace):
-                if _retire(root, table, whole, gone):
+            for month, whole in files.newest.items():
+                gone = files.months.get(month, [])
+                is_old = whole.entry.modified <= (now - grace).timestamp()
+                is_due = is_old and whole.runs.issuperset(file.run_id for file in gone)
+                if is_due and not root.exists(_visible(table, whole)) and _retire(root, table, whole, gone):
                     removed += len(gone)
-                    retired.append(f"{table.name} {whole.month}")
+                    retired.append(f"{table.name} {month}")
             _drop_superseded(root, table, files)
             for month, loose in files.months.items():
                 fresh = [file for file in loose if file.run_id not in files.compacted_runs]
@@ -107,20 +110,6 @@ def _read(root: StoreRoot, table: Table, name: str) -> pa.Table:
         return rows.select(table.schema.names).cast(table.schema)
     except (pa.ArrowException, ValueError, KeyError) as error:
         raise broken(root, name, error) from error
-
-
-def _retirable(
-    root: StoreRoot, table: Table, files: Files, before: dt.datetime
-) -> list[tuple[CompactedFile, list[RunFile]]]:
-    """Compacted months that are old enough, hold every run that has its own file, and are not visible to globs yet."""
-    found = [(whole, files.months.get(month, [])) for month, whole in files.newest.items()]
-    return [
-        (whole, loose)
-        for whole, loose in found
-        if whole.entry.modified <= before.timestamp()
-        and whole.runs.issuperset(file.run_id for file in loose)
-        and not root.exists(_visible(table, whole))
-    ]
 
 
 def _visible(table: Table, whole: CompactedFile) -> str:

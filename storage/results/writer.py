@@ -40,8 +40,8 @@ class ResultsStore:
     def append(self, table: str, rows: Sequence[Row], run_id: str, published: datetime) -> str:
         """Write one run's rows of one table; return the file's path or URL.
 
-        If this run's rows are in the store already (its file, or in a compacted month) nothing is written and the existing
-        file is returned, so that a retried run never counts twice. `published` decides the month's folder.
+        If this run's rows are in the store already (its file, or in a compacted month) nothing is written and the
+        existing file is returned, so that a retried run never counts twice. `published` decides the month's folder.
         """
         if table not in TABLES:
             raise StoreError(f'There is no table "{table}".', hint=f"Expected one of: {', '.join(TABLES)}.")
@@ -113,9 +113,8 @@ def _array(table: Table, column: Column, values: Sequence[Cell]) -> pa.Array[pa.
     if not column.nullable and array.null_count:
         raise _refused(table, f"column {column.name} is NULL in row {values.index(None)}")
     for value in values if column.choices else ():
-        if value is not None and value not in column.choices:
-            choices = ", ".join(column.choices)
-            raise _refused(table, f"column {column.name} is {value!r}; expected one of {choices}")
+        if value not in (None, *column.choices):
+            raise _refused(table, f"column {column.name} is {value!r}; expected one of {', '.join(column.choices)}")
     _check_numbers(table, column, array)
     return array
 

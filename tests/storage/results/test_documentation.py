@@ -5,17 +5,41 @@ from pathlib import Path
 
 import pytest
 
-from storage.results.documentation import MARKER, PAGE, documented
-from storage.results.tables import TABLES
+from storage.results.catalog import MATERIALIZE_UP_TO
+from storage.results.query import described
+from storage.results.tables import SCHEMA_VERSION, TABLES, Table
 
 HERE = Path(__file__).parent
 RELEASED = json.loads((HERE / "released_columns.json").read_text(encoding="utf-8"))
+PAGE = HERE.parents[2] / "docs" / "results.md"
+MARKER = "<!-- Generated from here on: python -m tests.storage.results.test_documentation -->\n"
+
+
+def documented(page: str) -> str:
+    """The page with what follows its marker written again."""
+    written, _, _ = page.partition(MARKER)
+    limits = f"Schema version: {SCHEMA_VERSION}. Rows copied into the catalog: up to {MATERIALIZE_UP_TO:,} a table.\n"
+    views = [item for item in described() if item.kind == "view"]
+    shown = [f"### {item.name}\n\n{item.meaning}\n\n```sql\n{item.example}\n```\n" for item in views]
+    tables = map(_table, TABLES.values())
+    return "\n".join([f"{written}{MARKER}", limits, "## Views\n", *shown, "## Tables\n", *tables])
+
+
+def _table(table: Table) -> str:
+    lines = [f"### {table.name}\n", f"{table.meaning} Key: {', '.join(f'`{name}`' for name in table.key)}.\n"]
+    lines += ["| column | type | unit | NULL | meaning |", "| --- | --- | --- | --- | --- |"]
+    lines += [
+        f"| `{column.name}` | {column.type} | {column.unit} | {'yes' if column.nullable else 'no'} "
+        f"| {column.description} |"
+        for column in table.columns
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def test_the_page_is_what_the_tables_say() -> None:
-    written = (HERE.parents[2] / PAGE).read_text(encoding="utf-8")
+    written = PAGE.read_text(encoding="utf-8")
     assert MARKER in written
-    assert written == documented(written), "Write it again with: python -m storage.results.documentation"
+    assert written == documented(written), "Write it again with: python -m tests.storage.results.test_documentation"
 
 
 @pytest.mark.parametrize("table", list(RELEASED))
@@ -38,3 +62,7 @@ def test_keys_and_orders_name_columns_that_are_never_null(table: str) -> None:
     required = {column.name for column in TABLES[table].columns if not column.nullable}
     assert set(TABLES[table].key) <= required
     assert set(TABLES[table].order) <= required
+
+
+if __name__ == "__main__":
+    PAGE.write_text(documented(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
