@@ -129,87 +129,92 @@ def fine_tune(
     """
     model.to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=recipe.learning_rate)
+    training = _Training(model, optimizer, recipe, tuning, device, progress)
     state = TrainingState.load(work, model, optimizer)
     if state.epochs == 0:
-        _find_first_ranges(model, recipe, calibration, device)
+        training.find_first_ranges(calibration)
     for epoch in range(state.epochs, recipe.epochs):
-        _train_epoch(model, optimizer, recipe, tuning, epoch, device, progress)
-        model.eval()
-        model.apply(disable_observer)
-        with torch.no_grad():
-            score, loss = tuning.validate(model, device)
+        training.run_epoch(epoch)
+        score, loss = training.validate()
         state.epochs = epoch + 1
         if not state.best or (score, -loss) > (state.score, -state.loss):
-            state.score, state.loss = score, loss
-            state.best = _copied(model.state_dict())
+            state.score, state.loss, state.best = score, loss, _copied(model.state_dict())
         state.save(work, model, optimizer)
     return state.best
 
 
-def _find_first_ranges(
-    model: nn.Module, recipe: QatRecipe, calibration: Iterable[tuple[Tensor, ...]], device: torch.device
-) -> None:
-    """Let the observers see calibration samples, so that the first step does not train against arbitrary ranges."""
-    model.eval()
-    model.apply(disable_fake_quant)
-    model.apply(enable_observer)
-    seen = False
-    with torch.no_grad():
-        for inputs in islice(calibration, _FIRST_RANGES_BATCHES):
-            model(*(tensor.to(device) for tensor in inputs))
-            seen = True
-    if not seen:
-        raise QuantizationError(
-            f'There are no calibration samples for recipe "{recipe.name}" to start from.',
-            hint="Set data.calibration above 0, or use a data set with more training samples.",
-        )
-    model.apply(enable_fake_quant)
+@dataclass(frozen=True)
+class _Training:
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    recipe: QatRecipe
+    tuning: FineTuning
+    device: torch.device
+    progress: Progress
 
+    def find_first_ranges(self, calibration: Iterable[tuple[Tensor, ...]]) -> None:
+        """Let the observers see calibration samples, so that the first step does not train against arbitrary ranges."""
+        self.model.eval()
+        self.model.apply(disable_fake_quant)
+        self.model.apply(enable_observer)
+        seen = False
+        with torch.no_grad():
+            for inputs in islice(calibration, _FIRST_RANGES_BATCHES):
+                self._call(inputs)
+                seen = True
+        if not seen:
+            raise QuantizationError(
+                f'There are no calibration samples for recipe "{self.recipe.name}" to start from.',
+                hint="Set data.calibration above 0, or use a data set with more training samples.",
+            )
+        self.model.apply(enable_fake_quant)
 
-def _train_epoch(
-    model: nn.Module,
-    optimizer: torch.optim.Optimizer,
-    recipe: QatRecipe,
-    tuning: FineTuning,
-    epoch: int,
-    device: torch.device,
-    progress: Progress,
-) -> None:
-    model.train()
-    model.apply(disable_observer if epoch >= recipe.freeze_observers_after else enable_observer)
-    if epoch >= recipe.freeze_batch_norm_after:
-        model.apply(_freeze_batch_norm)
-    # Order, shifts and dropout follow from seed and epoch alone, so that an epoch can be repeated.
-    seed = recipe.seed * 1_000_003 + epoch
-    steps = tuning.steps_per_epoch
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
-        for step, (inputs, target) in enumerate(tuning.batches(torch.Generator().manual_seed(seed)), start=1):
-            loss = _loss(model, tuning, [tensor.to(device) for tensor in inputs], target.to(device))
-            if not torch.isfinite(loss):
-                raise QuantizationError(
-                    f'Training of recipe "{recipe.name}" diverged in epoch {epoch + 1}: the loss is {loss.item()}.',
-                    hint="Lower the recipe's learning_rate.",
-                )
-            optimizer.zero_grad()
-            loss.backward()  # type: ignore[no-untyped-call]
-            optimizer.step()
-            progress(epoch * steps + step, recipe.epochs * steps, "training batches")
+    def run_epoch(self, epoch: int) -> None:
+        """Order, shifts and dropout follow from seed and epoch alone, so that an epoch can be repeated."""
+        recipe, steps = self.recipe, self.tuning.steps_per_epoch
+        self.model.train()
+        self.model.apply(disable_observer if epoch >= recipe.freeze_observers_after else enable_observer)
+        if epoch >= recipe.freeze_batch_norm_after:
+            self.model.apply(_freeze_batch_norm)
+        seed = recipe.seed * 1_000_003 + epoch
+        with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
+            torch.manual_seed(seed)
+            batches = self.tuning.batches(torch.Generator().manual_seed(seed))
+            for step, (inputs, target) in enumerate(batches, start=1):
+                loss = self._loss(inputs, target)
+                if not torch.isfinite(loss):
+                    raise QuantizationError(
+                        f'Training of recipe "{recipe.name}" diverged in epoch {epoch + 1}: the loss is {loss.item()}.',
+                        hint="Lower the recipe's learning_rate.",
+                    )
+                self.optimizer.zero_grad()
+                loss.backward()  # type: ignore[no-untyped-call]
+                self.optimizer.step()
+                self.progress(epoch * steps + step, recipe.epochs * steps, "training batches")
+
+    def validate(self) -> tuple[float, float]:
+        """Score and loss on the valid split, with quantization simulated."""
+        self.model.eval()
+        self.model.apply(disable_observer)
+        with torch.no_grad():
+            return self.tuning.validate(self.model, self.device)
+
+    def _call(self, inputs: Iterable[Tensor]) -> object:
+        return self.model(*(tensor.to(self.device) for tensor in inputs))
+
+    def _loss(self, inputs: Iterable[Tensor], target: Tensor) -> Tensor:
+        try:
+            return self.tuning.loss(self._call(inputs), target.to(self.device))
+        except RuntimeError as error:
+            # How fake quantization takes weights that have become infinite.
+            if "`zero_point` must be between" not in str(error):
+                raise
+            return torch.tensor(math.nan)
 
 
 def _copied(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors on the CPU, in memory that they share with nothing: safetensors refuses to write others."""
     return {name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in state.items()}
-
-
-def _loss(model: nn.Module, tuning: FineTuning, inputs: Iterable[Tensor], target: Tensor) -> Tensor:
-    try:
-        return tuning.loss(model(*inputs), target)
-    except RuntimeError as error:
-        # How fake quantization takes weights that have become infinite.
-        if "`zero_point` must be between" not in str(error):
-            raise
-        return torch.tensor(math.nan)
 
 
 def _freeze_batch_norm(module: nn.Module) -> None:

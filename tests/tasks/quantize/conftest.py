@@ -38,18 +38,13 @@ def images_store(tmp_path_factory: pytest.TempPathFactory) -> ArtifactStore:
 
 @pytest.fixture
 def source_of(images_store: ArtifactStore) -> Callable[..., ModelSource]:
-    """The source of one of the networks, by name, with arguments for its factory."""
+    """The source of one of the networks, by name."""
 
-    def make(network: str = "plain", store: ArtifactStore = images_store, **arguments: object) -> ModelSource:
-        model = {"kind": "factory", "factory": f"tests.tasks.quantize.networks:{network}", "arguments": arguments}
-        return pipeline.source_of(Workload.model_validate(IMAGES | {"model": model}), store)
+    def make(network: str = "plain") -> ModelSource:
+        model = {"kind": "factory", "factory": f"tests.tasks.quantize.networks:{network}"}
+        return pipeline.source_of(Workload.model_validate(IMAGES | {"model": model}), images_store)
 
     return make
-
-
-@pytest.fixture
-def images_context(images_source: ModelSource) -> Callable[[], ModelSource]:
-    return lambda: images_source
 
 
 @pytest.fixture

@@ -1,0 +1,79 @@
+"""Image classifiers by every method that images know, opened by both torch runtimes, and run without this project."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from storage.artifacts import ArtifactStore
+from tasks.job import Job
+from tasks.runtimes.base import CandidateFiles
+from tasks.workload import Workload
+from tests.tasks.pipeline import build, example_inputs, job_of, opened
+from tests.tasks.quantize.conftest import IMAGES
+from tests.tasks.quantize.words import call, same
+
+STATIC = {"method": "static", "calibration_batches": 1, "calibration_batch_size": 8}
+QAT = {"method": "qat", "epochs": 1, "batch_size": 16}
+RECIPES: dict[str, dict[str, object]] = {
+    "float": {"method": "none"},
+    "float-channels-last": {"method": "none", "memory_format": "channels-last"},
+    "static": STATIC,
+    "static-fx": {"graph": "fx", "engine": "onednn", **STATIC},
+    "static-fbgemm": {"engine": "fbgemm", "weights": "per-tensor", **STATIC},
+    "static-qnnpack": {"engine": "qnnpack", "weights": "per-tensor", **STATIC},
+    "qat": QAT,
+    "qat-fx": {"graph": "fx", **QAT},
+    "dynamic": {"method": "dynamic", "modules": ["Linear"]},
+}
+
+
+@pytest.fixture(scope="module")
+def job(images_store: ArtifactStore) -> Job[Workload]:
+    recipes = [{"name": name, "runtimes": ["eager", "torchscript"], **spec} for name, spec in RECIPES.items()]
+    return job_of(Workload.model_validate(IMAGES | {"recipe": recipes}), images_store)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_both_runtimes_compute_what_was_converted(recipe: str, job: Job[Workload], images_store: ArtifactStore) -> None:
+    before = torch.backends.quantized.engine
+    eager, script = (build(job, recipe, runtime, images_store) for runtime in ("eager", "torchscript"))
+    assert torch.backends.quantized.engine == before
+    assert build(job, recipe, "eager", images_store) == eager
+    assert eager.shared == script.shared
+    method = RECIPES[recipe]["method"]
+    assert eager.graph == ("" if method in ("none", "dynamic") else RECIPES[recipe].get("graph", "eager"))
+    assert (eager.covered_share > 0) == (method != "none")
+    inputs = example_inputs(job.workload, job.dataset, images_store, batch_size=5)
+    outputs = [call(opened(candidate, images_store), inputs) for candidate in (eager, script)]
+    if method == "none":
+        # Frozen float TorchScript has its batch norms folded.
+        assert torch.allclose(outputs[0][0], outputs[1][0], rtol=1e-3, atol=1e-4)
+    else:
+        assert same(*outputs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", ["static", "static-fx", "static-fbgemm", "qat", "qat-fx"])
+def test_the_script_gives_the_same_bits_where_only_torch_is(
+    recipe: str, job: Job[Workload], images_store: ArtifactStore, tmp_path: Path
+) -> None:
+    eager, script = (build(job, recipe, runtime, images_store) for runtime in ("eager", "torchscript"))
+    assert eager.covered_share == 1
+    folder = CandidateFiles.find(script, images_store).folder
+    images = example_inputs(job.workload, job.dataset, images_store)["images"]
+    golden = tmp_path / "golden.pt"
+    torch.save((images, *call(opened(eager, images_store), {"images": images})), golden)
+    code = (
+        "import sys, torch; torch.backends.quantized.engine = sys.argv[3]; model = torch.jit.load(sys.argv[1]); "
+        "images, expected = torch.load(sys.argv[2]); "
+        "assert torch.equal(model(images), expected); assert 'tasks' not in sys.modules"
+    )
+    arguments = [str(folder / "model.ts"), str(golden), job.workload.recipe_named(recipe).engine]
+    command = [sys.executable, "-I", "-W", "ignore", "-c", code, *arguments]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
