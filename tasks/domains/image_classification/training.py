@@ -28,10 +28,10 @@ _SHORTEST_CYCLE = 5
 
 
 def train_classifier(workload: ImageWorkload, dataset: DatasetRef, workspace: Workspace) -> dict[str, Tensor]:
-    """Train on the train split for ``checkpoint.epochs`` epochs and return the last weights.
+    """Train on the train split for ``checkpoint.epochs`` epochs and return the last weights, on the CPU.
 
     ``checkpoint.learning_rate`` is the peak of the one-cycle schedule (Smith and Topin, "Super-Convergence", 2018);
-    images are shifted at random. The same seed, machine and libraries give the same weights. They return on the CPU.
+    images are shifted at random. The same seed, machine and libraries give the same weights.
 
     Raises
     ------
