@@ -39,10 +39,9 @@ def build_candidate(job: Job[Workload], recipe: Recipe, runtime: str, workspace:
         "building": code_digest(type(implementation).__module__, type(METHODS[recipe.method]).__module__, __name__),
     }
     digest = artifact_digest(KIND, made_from)
-    store = workspace.store
-    folder = store.find(KIND, digest)
+    folder = workspace.store.find(KIND, digest)
     if folder is None:
-        with store.create(KIND, digest, made_from) as folder:
+        with workspace.store.create(KIND, digest, made_from) as folder:
             made = implementation.make(source, recipe, folder)
             made = made.model_copy(update={"recipe": recipe.model_dump(mode="json")})
             (folder / DOCUMENT).write_text(made.model_dump_json(indent=1), encoding="utf-8")

@@ -21,8 +21,8 @@ class ArtifactRef(Frozen):
 class DatasetRef(ArtifactRef):
     """A prepared data set.
 
-    ``splits`` gives the number of samples (tokens for text) per split, ``classes`` the number of labels (0 for text),
-    ``vocabulary`` the number of words (0 for images), ``sample_shape`` the shape of one sample without the batch axis.
+    ``splits`` is the number of samples (tokens for text) per split, ``classes`` that of labels (0 for text),
+    ``vocabulary`` that of words (0 for images), ``sample_shape`` the shape of one sample without the batch axis.
     ``calibration_digest`` is the SHA-256 of the list of calibration samples ("" where there is none).
     """
 

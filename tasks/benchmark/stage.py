@@ -153,10 +153,7 @@ def further_settings(benchmark: Benchmark) -> list[Setting]:
 def subjects_at(
     batch_size: int, subjects: Sequence[Subject], job: Job[Workload], store: ArtifactStore
 ) -> Iterator[list[Subject]]:
-    """The subjects with inputs of another batch size, in a file that lasts as long as the block.
-
-    Nothing was evaluated at this size: outputs are only checked for NaN and infinities.
-    """
+    """The subjects with inputs of another batch size in a temporary file, without outputs: none were evaluated."""
     if batch_size == job.workload.benchmark.batch_size:
         yield list(subjects)
         return
@@ -220,8 +217,8 @@ def _timings(measured: Measured, batch_size: int, setting: SettingName, memory: 
             latency_p90_s=p90_s,
             latency_p99_s=p99_s,
             **(memory[name].model_dump() if name in memory else {}),
-            block_launch=tuple(launch + 1 for launch in range(launches) for _ in range(rounds)),
-            block_round=tuple(number + 1 for _ in range(launches) for number in range(rounds)),
+            block_launch=tuple(launch for launch in range(1, launches + 1) for _ in range(rounds)),
+            block_round=tuple(range(1, rounds + 1)) * launches,
             block_s=tuple(blocks.ravel().tolist()),
         )
 
