@@ -163,15 +163,14 @@ def test_an_interrupted_exchange_is_finished_by_the_next_compaction(store: Path,
 
 def test_a_run_published_just_before_the_exchange_is_never_out_of_sight(store: Path, monkeypatch: Any) -> None:
     compact(store, now=LATER)
-    listed = compaction._retirable
+    retire = compaction._retire
 
-    def listed_then_late(*arguments: Any) -> Any:
-        found = listed(*arguments)
+    def late_then_retire(*arguments: Any) -> Any:
         write_night(store, dt.date(2026, 3, 9))
-        return found
+        return retire(*arguments)
 
     with monkeypatch.context() as patched:
-        patched.setattr(compaction, "_retirable", listed_then_late)
+        patched.setattr(compaction, "_retire", late_then_retire)
         done = compact(store, now=LATER, grace=EXPIRED)
     assert done.retired == ()
     assert done.files_removed == 0
