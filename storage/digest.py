@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import ast
 import hashlib
-import inspect
 import json
-import textwrap
-from collections.abc import Callable, Mapping
-from functools import lru_cache
+from collections.abc import Mapping
 from pathlib import Path
-from types import ModuleType
 
 
 def canonical_json(value: object) -> str:
@@ -27,17 +22,3 @@ def file_digest(path: Path) -> str:
     """SHA-256 (64 hexadecimal digits) of a file's bytes."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def source_digest(*makers: Callable[..., object] | type | ModuleType) -> str:
-    """Digest of the makers' source without comments, formatting and docstrings, which change nothing that is made."""
-    return digest_of({"sources": [_normalized_source(maker) for maker in makers]})
-
-
-@lru_cache(maxsize=256)
-def _normalized_source(maker: Callable[..., object] | type | ModuleType) -> str:
-    tree = ast.parse(textwrap.dedent(inspect.getsource(maker)))
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            node.body = node.body[ast.get_docstring(node) is not None :]
-    return ast.dump(tree, annotate_fields=False)

@@ -115,8 +115,20 @@ WORKLOADS = [
         ],
     },
 ]
+WORKLOADS += [
+    {
+        **COMMON,
+        "name": "words",
+        "domain": "language-model",
+        "data": {"kind": "pydoc-topics"},
+        "model": {"kind": "word-lm", "embedding_size": 2, "hidden_size": 2, "layers": 1},
+        "checkpoint": {"kind": "seeded"},
+        "recipe": [{"name": "float", "method": "none"}],
+    }
+]
 EDITS = {
     "an image data set's constant": (f"{IMAGES}/rendered.py", "_OVERSAMPLING = ", "_OVERSAMPLING = 1 + "),
+    "a corpus's constant": ("tasks/domains/language_model/pydoc.py", "_HELD_OUT_SHARE = ", "_HELD_OUT_SHARE = 2 * "),
     "the training's constant": (f"{IMAGES}/training.py", "_WEIGHT_DECAY = ", "_WEIGHT_DECAY = 2 * "),
     "a runtime's line": ("tasks/runtimes/torchscript.py", "torch.jit.trace(", "torch.jit.script("),
     "a method's line": ("tasks/quantize/methods/dynamic.py", "return ", "return None or "),
@@ -190,6 +202,7 @@ def test_what_decides_nothing_changes_no_digest(made_anew: dict[str, set[str]], 
     ("edit", "makers"),
     [
         ("an image data set's constant", {"tasks.domains.image_classification.rendered"}),
+        ("a corpus's constant", {"tasks.domains.language_model.pydoc"}),
         ("the training's constant", {"tasks.checkpoint"}),
         ("a runtime's line", {"tasks.build"}),
         ("a method's line", {"tasks.build", "tasks.quantize.converted"}),

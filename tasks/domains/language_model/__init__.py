@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from tasks.outputs import Call
     from tasks.refs import DatasetRef
 
+VOCABULARY = "vocabulary.json"
+
 
 class LanguageModel(Domain[LanguageModelWorkload, WordLanguageModelSpec], Trains[LanguageModelWorkload]):
     """The domain ``language-model``."""
@@ -29,10 +32,10 @@ class LanguageModel(Domain[LanguageModelWorkload, WordLanguageModelSpec], Trains
         if isinstance(workload.data, TextCorpus):
             from tasks.domains.language_model.corpus import prepare_text
 
-            return prepare_text(workload, workspace.store, workspace.progress)
+            return prepare_text(workload.data, workspace)
         from tasks.domains.language_model.pydoc import prepare_pydoc
 
-        return prepare_pydoc(workload, workspace.store, workspace.progress)
+        return prepare_pydoc(workload.data, workspace)
 
     def build(self, model: WordLanguageModelSpec, dataset: DatasetRef) -> nn.Module:
         """Build the network for the corpus's vocabulary."""
@@ -73,7 +76,9 @@ class LanguageModel(Domain[LanguageModelWorkload, WordLanguageModelSpec], Trains
         return {"tokens": (0, dataset.vocabulary - 1)}
 
     def write_resources(self, job: Job[LanguageModelWorkload], store: ArtifactStore, folder: Path) -> dict[str, str]:
-        """Words by id."""
-        from tasks.domains.language_model.resources import write_vocabulary
+        """Words by id: one JSON array with a word a line."""
+        from tasks.domains.language_model.corpus import load_vocabulary
 
-        return {"vocabulary": write_vocabulary(job.dataset, store, folder)}
+        words = ",\n".join(json.dumps(word) for word in load_vocabulary(job.dataset, store))
+        (folder / VOCABULARY).write_text(f"[\n{words}\n]\n", encoding="ascii")
+        return {"vocabulary": VOCABULARY}

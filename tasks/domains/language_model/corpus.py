@@ -9,18 +9,20 @@ from typing import TYPE_CHECKING, cast
 import numpy as np
 import pyarrow.parquet as pq
 
-from storage.artifacts import ArtifactStore, artifact_digest
-from storage.digest import file_digest, source_digest
+from storage.artifacts import artifact_digest
+from storage.digest import file_digest
 from storage.errors import InputError
 from tasks.archive import open_source
 from tasks.domains.language_model import tokenize
-from tasks.domains.language_model.sections import TextCorpus
-from tasks.job import Progress, silent
 from tasks.refs import DatasetRef
-from tasks.workload import Workload
+from tasks.sources import code_digest
 
 if TYPE_CHECKING:
     import torch
+
+    from storage.artifacts import ArtifactStore
+    from tasks.domains.language_model.sections import TextCorpus
+    from tasks.job import Workspace
 
 KIND = "corpus"
 SPLITS = ("train", "valid", "test")
@@ -28,7 +30,7 @@ SPLITS = ("train", "valid", "test")
 _LAYOUTS = ("{}.txt", "wiki.{}.tokens")
 
 
-def prepare_text(workload: Workload, store: ArtifactStore, progress: Progress = silent) -> DatasetRef:
+def prepare_text(data: TextCorpus, workspace: Workspace) -> DatasetRef:
     """Tokenize the texts of a directory or an archive.
 
     Raises
@@ -38,11 +40,9 @@ def prepare_text(workload: Workload, store: ArtifactStore, progress: Progress = 
     InputError
         The texts are not available or not UTF-8, or a split is empty.
     """
-    data = workload.data
-    if not isinstance(data, TextCorpus):
-        raise TypeError(f"not a text corpus: {data.kind}")
+    downloads = workspace.store.root / "downloads"
     with open_source(
-        data.uri, store.root / "downloads", sha256=data.sha256, max_bytes=data.max_bytes, progress=progress
+        data.uri, downloads, sha256=data.sha256, max_bytes=data.max_bytes, progress=workspace.progress
     ) as source:
 
         def find() -> dict[str, Path]:
@@ -52,7 +52,7 @@ def prepare_text(workload: Workload, store: ArtifactStore, progress: Progress = 
         content: dict[str, object] = {"archive": source.sha256}
         if not source.sha256:
             content = {"texts": {split: file_digest(path) for split, path in find().items()}}
-        return corpus(find, content, store, progress)
+        return corpus(find, content, workspace)
 
 
 def find_texts(folder: Path, shown: str = "") -> dict[str, Path]:
@@ -83,12 +83,7 @@ def find_texts(folder: Path, shown: str = "") -> dict[str, Path]:
     )
 
 
-def corpus(
-    find: Callable[[], Mapping[str, Path]],
-    source: Mapping[str, object],
-    store: ArtifactStore,
-    progress: Progress = silent,
-) -> DatasetRef:
+def corpus(find: Callable[[], Mapping[str, Path]], source: Mapping[str, object], workspace: Workspace) -> DatasetRef:
     """Return the corpus of the texts that `find` finds, tokenizing them unless the store has it.
 
     `source` says what decides the texts' content; `find` is called only if they are to be tokenized.
@@ -98,12 +93,12 @@ def corpus(
     InputError
         A text is not UTF-8, or a split is empty.
     """
-    made_from = {**source, "made_by": source_digest(tokenize)}
-    digest = artifact_digest(KIND, made_from)
+    made_from = {**source, "code": code_digest(tokenize)}
+    digest, store = artifact_digest(KIND, made_from), workspace.store
     if store.find(KIND, digest) is None:
         texts = find()
         with store.create(KIND, digest, made_from) as folder:
-            lengths = tokenize.tokenize(texts, folder, progress=progress)
+            lengths = tokenize.tokenize(texts, folder, progress=workspace.progress)
             for split, length in lengths.items():
                 if not length:
                     raise InputError(f"{texts[split]}: the {split} split is empty.")

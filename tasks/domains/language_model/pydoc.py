@@ -7,20 +7,22 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from storage.artifacts import ArtifactStore
-from storage.digest import digest_of, source_digest
+from storage.digest import digest_of
 from storage.errors import ConfigurationError
 from tasks.domains.language_model.corpus import corpus
-from tasks.domains.language_model.sections import PydocTopics
-from tasks.job import Progress, silent
-from tasks.refs import DatasetRef
-from tasks.workload import Workload
+from tasks.sources import code_digest
+
+if TYPE_CHECKING:
+    from tasks.domains.language_model.sections import PydocTopics
+    from tasks.job import Workspace
+    from tasks.refs import DatasetRef
 
 _HELD_OUT_SHARE = 0.1
 
 
-def prepare_pydoc(workload: Workload, store: ArtifactStore, progress: Progress = silent) -> DatasetRef:
+def prepare_pydoc(data: PydocTopics, workspace: Workspace) -> DatasetRef:
     """Split the topics of ``pydoc_data.topics`` into train, valid and test and tokenize them.
 
     The same seed and the same Python give the same corpus; another Python's topics are another corpus.
@@ -30,17 +32,10 @@ def prepare_pydoc(workload: Workload, store: ArtifactStore, progress: Progress =
     ConfigurationError
         This Python was installed without its ``pydoc_data``.
     """
-    data = workload.data
-    if not isinstance(data, PydocTopics):
-        raise TypeError(f"not pydoc topics: {data.kind}")
     topics = _topics()
-    source = {
-        "topics": digest_of({"topics": topics}),
-        "seed": data.seed,
-        "split_by": source_digest(split_topics, _write_texts),
-    }
+    source = {"topics": digest_of({"topics": topics}), "seed": data.seed, "split_by": code_digest(__name__)}
     with tempfile.TemporaryDirectory(prefix="nightquant-") as folder:
-        return corpus(lambda: _write_texts(topics, data.seed, Path(folder)), source, store, progress)
+        return corpus(lambda: _write_texts(topics, data.seed, Path(folder)), source, workspace)
 
 
 def split_topics(topics: Mapping[str, str], seed: int) -> dict[str, list[str]]:
