@@ -35,7 +35,7 @@ def obtain(workspace: Workspace, workload: Workload, dataset: DatasetRef) -> Job
     """Train, fetch, draw or look up the workload's float weights, and so complete the job; see `tasks.checkpoint`."""
     from tasks.checkpoint import obtain as obtain_checkpoint
 
-    checkpoint = obtain_checkpoint(workload, dataset, workspace.store, workspace.progress)
+    checkpoint = obtain_checkpoint(workload, dataset, workspace)
     return Job(workload=workload, dataset=dataset, checkpoint=checkpoint)
 
 

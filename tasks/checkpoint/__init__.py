@@ -7,7 +7,6 @@ from typing import cast
 
 import torch
 
-from storage.artifacts import ArtifactStore
 from storage.errors import ConfigurationError
 from storage.transfer import fetch
 from tasks.checkpoint.artifact import build_blank, find_or_make, load_state
@@ -15,7 +14,7 @@ from tasks.checkpoint.state_file import read_state
 from tasks.compute import training_device
 from tasks.domains import DOMAINS
 from tasks.domains.base import Trains
-from tasks.job import Progress, Workspace, silent
+from tasks.job import Workspace
 from tasks.refs import CheckpointRef, DatasetRef
 from tasks.sources import code_digest, model_digest
 from tasks.workload import Workload
@@ -24,7 +23,7 @@ from tasks.workload.base import FetchedCheckpoint, SeededCheckpoint
 __all__ = ["load_state", "obtain"]
 
 
-def obtain(workload: Workload, dataset: DatasetRef, store: ArtifactStore, progress: Progress = silent) -> CheckpointRef:
+def obtain(workload: Workload, dataset: DatasetRef, workspace: Workspace) -> CheckpointRef:
     """Find the workload's float weights in the store; otherwise get them as ``checkpoint.kind`` says, and store them.
 
     Raises
@@ -36,7 +35,6 @@ def obtain(workload: Workload, dataset: DatasetRef, store: ArtifactStore, progre
     StoreError
         The store cannot be written.
     """
-    workspace = Workspace(store, progress)
     get = _KINDS.get(workload.checkpoint.kind, DOMAINS[workload.domain].obtain_checkpoint)
     return get(workload, dataset, workspace)
 

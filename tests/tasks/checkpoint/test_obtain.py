@@ -11,13 +11,14 @@ from torchvision.models import ShuffleNet_V2_X0_5_Weights, shufflenet_v2_x0_5
 
 from storage.artifacts import ArtifactStore
 from storage.errors import ConfigurationError, InputError
-from tasks.checkpoint import load_state, obtain
+from tasks.checkpoint import load_state
 from tasks.job import Workspace
 from tasks.refs import DatasetRef
 from tasks.stages import prepare
 from tasks.workload import Workload
 from tasks.workload.base import TrainedCheckpoint
 from tests.storage.http_server import Site, serving
+from tests.tasks.pipeline import obtain
 from tests.tasks.vision_workloads import image_workload
 from tests.tasks.workloads import workload_of
 
