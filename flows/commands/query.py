@@ -10,8 +10,7 @@ from pathlib import Path
 import click
 
 from flows.commands import format_option, night_option, store_option
-from storage.results.query import formatted
-from storage.results.query import described, run_query
+from storage.results.query import described, formatted, run_query
 
 _EXAMPLE = """
 \b
