@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
+from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -16,13 +17,15 @@ from torch.nn.modules.conv import _ConvNd
 from storage.errors import QuantizationError
 from tasks.quantize.base import Converted
 from tasks.quantize.counterparts import cover_fused
-from tasks.quantize.coverage import leaves_of
+from tasks.quantize.coverage import is_within, leaves_of
 from tasks.quantize.graph import eager_mode, fx
 from tasks.quantize.graph.observers import calibrate
 from tasks.quantize.graph.plan import Plan, make_plan
 from tasks.quantize.graph.smoke_test import refuse_non_finite_state, refusing, try_out
-from tasks.quantize.methods.static import GraphRecipe, StaticRecipe
-from tasks.quantize.source import ModelSource
+
+if TYPE_CHECKING:
+    from tasks.quantize.methods.static import GraphRecipe, StaticRecipe
+    from tasks.quantize.source import ModelSource
 
 
 def quantize_statically(model: nn.Module, recipe: StaticRecipe, source: ModelSource) -> Converted:
@@ -96,16 +99,16 @@ def prepare(model: nn.Module, plan: Plan, recipe: GraphRecipe, example_inputs: M
     Raises
     ------
     QuantizationError
-        torch cannot prepare the model.
+        torch cannot prepare the model, or a convolution pads its sides differently.
     """
     with refusing("prepared", type(model).__name__, plan.graph):
-        _pad_by_numbers(model)
+        _pad_by_numbers(model, plan.kept)
         prepare_it = fx.prepare if plan.graph == "fx" else eager_mode.prepare
         return prepare_it(model, plan, recipe, example_inputs)
 
 
 def convert(prepared: nn.Module, name: str = "The model") -> nn.Module:
-    """Convert a model that has seen its data; it is packed for the quantized engine that is set.
+    """Convert a model that has seen its data, and pack it for the quantized engine that is set.
 
     Parameters
     ----------
@@ -144,12 +147,19 @@ def _calibrate_and_convert(model: nn.Module, plan: Plan, recipe: StaticRecipe, s
     return quantize_as_planned(model, plan, recipe, source, show_data)
 
 
-def _pad_by_numbers(model: nn.Module) -> None:
+def _pad_by_numbers(model: nn.Module, kept: Collection[str]) -> None:
     """Put numbers in the place of "same" and "valid", which torch's quantized convolutions do not know."""
-    for module in model.modules():
-        if isinstance(module, _ConvNd) and isinstance(module.padding, str):
-            reaches = [reach * (size - 1) for size, reach in zip(module.kernel_size, module.dilation, strict=True)]
-            if module.padding == "valid":
-                module.padding = (0,) * len(reaches)
-            elif not any(reach % 2 for reach in reaches):
-                module.padding = tuple(reach // 2 for reach in reaches)
+    for path, module in model.named_modules():
+        if not isinstance(module, _ConvNd) or not isinstance(module.padding, str):
+            continue
+        reaches = [reach * (size - 1) for size, reach in zip(module.kernel_size, module.dilation, strict=True)]
+        if module.padding == "valid":
+            module.padding = (0,) * len(reaches)
+        elif not any(reach % 2 for reach in reaches):
+            module.padding = tuple(reach // 2 for reach in reaches)
+        elif not is_within(path, kept):
+            # They pad both sides alike, which "same" does not for kernels of even size.
+            raise QuantizationError(
+                f'The convolution {path} has an even kernel and padding="same", for which there is no int8 kernel.',
+                hint=f'Name "{path}" in exclude, or pad before it with nn.ZeroPad2d.',
+            )

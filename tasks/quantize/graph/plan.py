@@ -11,10 +11,9 @@ from torch import fx, nn
 from torch.ao.nn.quantized import FloatFunctional
 from torch.ao.quantization import DeQuantStub, QuantStub
 from torch.ao.quantization.quantization_mappings import get_default_static_quant_module_mappings
-from torch.nn.modules.conv import _ConvNd
 
 from storage.errors import QuantizationError
-from tasks.quantize.coverage import excluded_modules, is_within
+from tasks.quantize.coverage import excluded_modules
 from tasks.quantize.graph.fuse import Chain, find_chains, functional_relu_after_chain
 from tasks.quantize.graph.observers import UNSUPPORTED
 from tasks.quantize.graph.trace import Traced, operation_name, trace
@@ -35,7 +34,8 @@ _PASSING_FUNCTIONS = frozenset({
     "max_pool3d", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "interpolate",
     "channel_shuffle", "pixel_shuffle", "mean", "boolean_dispatch",
 })  # fmt: skip
-# Have a place in eager mode's mapping, but none that a recipe's observers fit.
+# Modules that eager mode converts, and those among them that a recipe's observers do not fit.
+_MAPPED = set(get_default_static_quant_module_mappings())
 _UNMAPPED = {nn.Embedding, nn.EmbeddingBag}
 
 
@@ -69,11 +69,9 @@ def make_plan(model: nn.Module, recipe: GraphRecipe, example_inputs: Mapping[str
     Raises
     ------
     QuantizationError
-        An excluded module does not exist, a convolution pads its sides differently, or the graph mode that the recipe
-        asks for cannot express the model.
+        An excluded module does not exist, or the graph mode that the recipe asks for cannot express the model.
     """
     excluded = _stay_float(model, recipe.exclude)
-    _refuse_uneven_padding(model, excluded)
     own_stubs = recipe.graph != "fx" and any(isinstance(module, QuantStub) for module in model.modules())
     own_fusing = own_stubs and callable(getattr(model, "fuse_model", None))
     try:
@@ -114,18 +112,6 @@ def _stay_float(model: nn.Module, exclude: tuple[str, ...]) -> tuple[str, ...]:
     return (*outermost, *(path for path in unsupported if path not in excluded))
 
 
-def _refuse_uneven_padding(model: nn.Module, excluded: tuple[str, ...]) -> None:
-    """Quantized convolutions pad both sides alike, which ``padding="same"`` does not for kernels of even size."""
-    for path, module in model.named_modules():
-        if not isinstance(module, _ConvNd) or module.padding != "same" or is_within(path, excluded):
-            continue
-        if any(reach * (size - 1) % 2 for size, reach in zip(module.kernel_size, module.dilation, strict=True)):
-            raise QuantizationError(
-                f'The convolution {path} has an even kernel and padding="same", for which there is no int8 kernel.',
-                hint=f'Name "{path}" in exclude, or pad before it with nn.ZeroPad2d.',
-            )
-
-
 def _follow_quantized(traced: Traced, kept: Collection[str], *, around: bool) -> tuple[str, tuple[str, ...]]:
     """Follow quantized values through the graph, from around the model or from its own stubs.
 
@@ -133,7 +119,6 @@ def _follow_quantized(traced: Traced, kept: Collection[str], *, around: bool) ->
     could be quantized but get float values.
     """
     observed = _functionals(traced)
-    mapped = set(get_default_static_quant_module_mappings())
     quantized: set[fx.Node] = set()
     outside: list[str] = []
     for node in traced.graph.nodes:
@@ -148,22 +133,28 @@ def _follow_quantized(traced: Traced, kept: Collection[str], *, around: bool) ->
         elif quantized.isdisjoint(node.all_input_nodes):
             if (
                 module is not None
-                and type(module) in mapped
+                and type(module) in _MAPPED
                 and path not in kept
                 and any(True for _ in module.parameters())
             ):
                 outside.append(path)
         elif node in traced.ranks and node.op != "output":
             quantized.add(node)
-            if node in observed or path in kept or isinstance(module, QuantStub | DeQuantStub):
-                continue
-            if module is None and operation_name(node) not in _PASSING_FUNCTIONS:
-                name = operation_name(node)
-                return f'the functional operation "{name}" (node {node.name}) has no observer of its own', ()
-            passes = isinstance(module, _PASSING_MODULES) or type(module) in mapped - _UNMAPPED
-            if module is not None and not passes:
-                return f"there is no quantized kernel for module {path} of type {type(module).__name__}", ()
+            passes = node in observed or path in kept or isinstance(module, QuantStub | DeQuantStub)
+            if not passes and (obstacle := _obstacle(node, module)):
+                return obstacle, ()
     return "", tuple(outside)
+
+
+def _obstacle(node: fx.Node, module: nn.Module | None) -> str:
+    """Why eager mode cannot express an operation on quantized values, "" where it can."""
+    if module is None:
+        name = operation_name(node)
+        passes = name in _PASSING_FUNCTIONS
+        return "" if passes else f'the functional operation "{name}" (node {node.name}) has no observer of its own'
+    if isinstance(module, _PASSING_MODULES) or type(module) in _MAPPED - _UNMAPPED:
+        return ""
+    return f"there is no quantized kernel for module {node.target} of type {type(module).__name__}"
 
 
 def _functionals(traced: Traced) -> set[fx.Node]:

@@ -216,6 +216,11 @@ def bicubic() -> nn.Module:
     return around(nn.Upsample(scale_factor=2, mode="bicubic"))
 
 
+def evenly_padded() -> nn.Module:
+    """A convolution with an even kernel, which pads more on one side."""
+    return around(nn.Conv2d(8, 8, 2, padding="same"))
+
+
 def weight_normed() -> nn.Module:
     """Has a weight that is computed from others."""
     return around(nn.utils.weight_norm(nn.Conv2d(8, 8, 1)))

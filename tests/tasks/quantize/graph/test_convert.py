@@ -72,11 +72,14 @@ def test_qat_takes_padding_as_a_word_and_the_older_protocol_of_fusing(
     assert convert(prepared)(*examples.values()).shape[1] == 4
 
 
-def test_same_padding_of_an_even_kernel_is_refused_unless_it_is_excluded(source_of: Sources, engine: str) -> None:
-    layer = nn.Conv2d(8, 8, 2, padding="same")
+@pytest.mark.parametrize("graph", ["auto", "eager", "fx"])
+def test_same_padding_of_an_even_kernel_is_refused_unless_it_is_excluded(
+    graph: str, source_of: Sources, engine: str
+) -> None:
+    source = source_of("evenly_padded")
     with pytest.raises(QuantizationError, match=r"m1 has an even kernel.*exclude"):
-        Static().convert(around(layer), recipe(), source_of())
-    converted = Static().convert(around(layer), recipe(exclude=("m1",)), source_of())
+        Static().convert(source.float_model(), recipe(graph=graph), source)
+    converted = Static().convert(source.float_model(), recipe(graph=graph, exclude=("m1",)), source)
     assert [row.module for row in converted.coverage if not row.quantized] == ["m1"]
 
 
