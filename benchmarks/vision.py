@@ -32,7 +32,7 @@ from tasks.compare import compare
 from tasks.compute import intra_op_threads
 from tasks.job import Workspace
 from tasks.quantize.engine import instruction_set, quantized_engine
-from tasks.quantize.graph.convert import finished, observed
+from tasks.quantize.graph import convert
 from tasks.quantize.graph.plan import make_plan
 from tasks.quantize.methods.static import StaticRecipe
 from tasks.quantize.warnings import without_deprecations
@@ -117,9 +117,9 @@ def int8_candidates(folder: Path, images: Tensor, engine: str) -> Iterator[Candi
     examples = {"images": images}
     with quantized_engine(engine):
         model = resnet18()
-        prepared = observed(model, make_plan(model, recipe, examples), recipe, examples)
+        prepared = convert.prepare(model, make_plan(model, recipe, examples), recipe, examples)
         prepared(images)
-        int8 = finished(prepared)
+        int8 = convert.convert(prepared)
         yield Candidate(f"int8 {engine}/eager", int8, images, state_bytes(int8))
         yield scripted(f"int8 {engine}/torchscript", int8, images, folder)
 

@@ -73,7 +73,7 @@ def cover_fused(leaves: Sequence[Leaf], converted: nn.Module, plan: Plan) -> tup
         Of the float model, before anything was fused.
     """
     found = _modules_by_float_path(converted)
-    heads = {path: chain.head for chain in plan.chains for path in chain.modules}
+    heads = {path: chain[0] for chain in plan.chains for path in chain}
 
     def why_float(leaf: Leaf) -> str:
         head = heads.get(leaf.name, leaf.name)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import islice
 
 from torch import fx, nn
@@ -28,16 +27,8 @@ _KERNELS: frozenset[tuple[type[nn.Module], ...]] = frozenset({
 _BEFORE_RELU = frozenset(kind for kernel in _KERNELS for kind in kernel) - {nn.ReLU}
 
 
-@dataclass(frozen=True)
-class Chain:
-    """Modules by path, in the order in which they are called; the fused module takes the first one's place."""
-
-    modules: tuple[str, ...]
-
-    @property
-    def head(self) -> str:
-        """Path of the fused module."""
-        return self.modules[0]
+# Modules by path, in the order in which they are called; the fused module takes the place of the first, the head.
+Chain = tuple[str, ...]
 
 
 def find_chains(traced: Traced, *, is_qat: bool) -> tuple[Chain, ...]:
@@ -53,8 +44,8 @@ def find_chains(traced: Traced, *, is_qat: bool) -> tuple[Chain, ...]:
         while line and not _is_fusable(line, traced, is_qat):
             line.pop()
         if line:
-            chains.append(Chain(tuple(str(link.target) for link in line)))
-            taken.update(chains[-1].modules)
+            chains.append(tuple(str(link.target) for link in line))
+            taken.update(chains[-1])
     return tuple(chains)
 
 
@@ -78,7 +69,7 @@ def fuse_chains(model: nn.Module, chains: Sequence[Chain], *, is_qat: bool) -> N
     """
     if chains:
         fuse = fuse_modules_qat if is_qat else fuse_modules
-        fuse(model, [list(chain.modules) for chain in chains], inplace=True)  # type: ignore[no-untyped-call]
+        fuse(model, list(map(list, chains)), inplace=True)  # type: ignore[no-untyped-call]
 
 
 def _line_from(node: fx.Node, traced: Traced, taken: Collection[str]) -> Iterator[fx.Node]:

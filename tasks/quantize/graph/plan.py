@@ -59,7 +59,7 @@ class Plan:
     @property
     def kept(self) -> frozenset[str]:
         """Paths of what stays float, with what is fused into it."""
-        fused = (path for chain in self.chains if chain.head in self.excluded for path in chain.modules)
+        fused = (path for chain in self.chains if chain[0] in self.excluded for path in chain)
         return frozenset((*self.excluded, *fused))
 
 
@@ -82,7 +82,7 @@ def make_plan(model: nn.Module, recipe: GraphRecipe, example_inputs: Mapping[str
         # It says itself where values are quantized, and maybe what is fused.
         return Plan("eager", "own", own_fusing, (), excluded)
     chains = find_chains(traced, is_qat=recipe.method == "qat")
-    head_of = {path: chain.head for chain in chains for path in chain.modules}
+    head_of = {path: chain[0] for chain in chains for path in chain}
     # A chain with one float module is float as a whole.
     plan = Plan("fx", "around", False, chains, tuple(dict.fromkeys(head_of.get(name, name) for name in excluded)))
     if recipe.graph == "fx":
