@@ -65,8 +65,8 @@ def raise_alarm(
 def missed_nights(store: str, night: date) -> list[str]:
     """Return one line if nights are missing between a night and the run before it.
 
-    A night counts as missed if the two runs before the gap were on consecutive nights: a store that is used now and
-    then has no rhythm to break.
+    That is so if the two runs before the gap were on consecutive nights: a store that is used now and then has no
+    rhythm to break.
     """
     before = _nights_before(store, night)
     if len(before) < 2 or before[0] - before[1] != timedelta(days=1):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from prefect import flow, task
-from prefect.cache_policies import NO_CACHE
 from prefect.logging import get_run_logger
 
 from flows.settings import load_settings
@@ -11,21 +10,15 @@ from storage.results.compact import compact
 from storage.root import set_cache_folder
 
 
-@task(
-    name="compact",
-    description="Merge the small files of finished months; readers and writers go on meanwhile.",
-    tags={"upkeep"},
-    cache_policy=NO_CACHE,
-    persist_result=False,
-)
+@task(name="compact", tags={"upkeep"}, persist_result=False)
 def compact_months(store: str) -> str:
-    """Prefect task over `storage.results.compact.compact`; returns one line of what was done."""
+    """Merge the small files of finished months; readers and writers go on meanwhile."""
     return str(compact(store))
 
 
 @flow(name="compact-results", description="Merge the small result files of finished months into one a table.")
 def compact_results(store: str | None = None) -> str:
-    """Compact the results of a store (default: the settings')."""
+    """Compact the results of a store (default: the settings'); return one line of what was done."""
     settings = load_settings(store=store)
     set_cache_folder(settings.cache)
     done = compact_months(settings.store)

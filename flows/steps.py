@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Concatenate, ParamSpec, TypeVar
 
-from prefect import task
+from prefect import Task, task
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.context import TaskRunContext
 
@@ -43,6 +43,19 @@ def _network_failed(task: object, run: TaskRun, state: State[object]) -> bool:
     return isinstance(state.result(raise_on_failure=False), OSError)
 
 
+def _stage(name: str, of: str, tag: str, retries: int = 0) -> Callable[[Callable[P, R]], Task[P, R]]:
+    """Make a function the Prefect task `name`; its runs, logs and lines at the terminal read ``<of>: <name>``."""
+    return task(
+        name=name,
+        task_run_name=f"{of}: {name}",
+        tags={tag},
+        persist_result=False,
+        retries=retries,
+        retry_delay_seconds=[5.0, 30.0],
+        retry_condition_fn=_network_failed if retries else None,
+    )
+
+
 def _label() -> str:
     """Return the name of the task run, by which logs and terminal call the stage as well."""
     run = TaskRunContext.get()
@@ -56,79 +69,43 @@ def _run(stage: Callable[Concatenate[Workspace, P], R], store: str, *args: P.arg
     return execution.run(stage, _label(), execution.settings.stage_timeout_s, store, *args, **kwargs)
 
 
-@task(
-    name="prepare data set",
-    task_run_name="{workload.name}: prepare data set",
-    tags={"data"},
-    persist_result=False,
-    retries=2,
-    retry_delay_seconds=[5, 30],
-    retry_condition_fn=_network_failed,
-)
+@_stage("prepare data set", "{workload.name}", "data", retries=2)
 def prepare(workload: Workload, store: str) -> DatasetRef:
     """Tokenize the corpus, or decode and split the images; found again by digest."""
     return _run(stages.prepare, store, workload)
 
 
-@task(
-    name="obtain checkpoint",
-    task_run_name="{workload.name}: obtain checkpoint",
-    tags={"checkpoint"},
-    persist_result=False,
-    retries=2,
-    retry_delay_seconds=[5, 30],
-    retry_condition_fn=_network_failed,
-)
+@_stage("obtain checkpoint", "{workload.name}", "checkpoint", retries=2)
 def obtain(workload: Workload, dataset: DatasetRef, store: str) -> Job[Workload]:
     """Fetch the float weights, or train them on first use; found again by digest."""
     return _run(stages.obtain, store, workload, dataset)
 
 
-@task(
-    name="build",
-    task_run_name="{job.workload.name} · {recipe.name}/{runtime}: build",
-    tags={"build"},
-    persist_result=False,
-)
+@_stage("build", "{job.workload.name} · {recipe.name}/{runtime}", "build")
 def build(job: Job[Workload], recipe: Recipe, runtime: str, store: str) -> CandidateRef:
     """Carry a recipe out for a runtime: quantize and write its files; found again by digest."""
     return _run(stages.build, store, job, recipe, runtime)
 
 
-@task(
-    name="evaluate",
-    task_run_name="{job.workload.name} · {candidate.name}: evaluate",
-    tags={"evaluate"},
-    persist_result=False,
-)
+@_stage("evaluate", "{job.workload.name} · {candidate.name}", "evaluate")
 def evaluate(job: Job[Workload], candidate: CandidateRef, store: str) -> Evaluation:
     """Compute the candidate's quality on the test split; always anew."""
     return _run(stages.evaluate, store, job, candidate)
 
 
-@task(
-    name="compare",
-    task_run_name="{workload.name}: compare with the baseline",
-    tags={"evaluate"},
-    persist_result=False,
-)
+@_stage("compare with the baseline", "{workload.name}", "evaluate")
 def compare(workload: Workload, baseline: Evaluation, candidates: list[Evaluation], store: str) -> list[Comparison]:
     """Paired differences in quality between each candidate and the baseline, on the same samples."""
     return _run(stages.compare, store, baseline, candidates)
 
 
-@task(
-    name="study layers",
-    task_run_name="{job.workload.name} · {recipe.name}: study layers",
-    tags={"evaluate"},
-    persist_result=False,
-)
+@_stage("study layers", "{job.workload.name} · {recipe.name}", "evaluate")
 def study(job: Job[Workload], recipe: Recipe, store: str) -> tuple[LayerSensitivity, ...]:
     """Rank the quantized layers by their own noise, and see what keeping the worst ones float gives back."""
     return _run(stages.study, store, job, recipe)
 
 
-@task(name="benchmark", task_run_name="{job.workload.name}: benchmark", tags={"benchmark"}, persist_result=False)
+@_stage("benchmark", "{job.workload.name}", "benchmark")
 def benchmark(
     job: Job[Workload], candidates: list[BenchmarkCandidate], profile: str, store: str, fingerprint: str = ""
 ) -> list[BenchmarkResult]:
@@ -143,12 +120,7 @@ def benchmark(
     return execution.run(stages.benchmark, _label(), None, store, job, candidates, profile, limit_s)
 
 
-@task(
-    name="package",
-    task_run_name="{made.job.workload.name} · {made.candidate.name}: package",
-    tags={"handoff"},
-    persist_result=False,
-)
+@_stage("package", "{made.job.workload.name} · {made.candidate.name}", "handoff")
 def package(made: Provenance, store: str) -> BundleRef:
     """Write the promoted candidate as a verified bundle and make it the current one.
 

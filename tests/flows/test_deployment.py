@@ -85,3 +85,14 @@ def test_no_absolute_path_is_declared():
         return [value] if isinstance(value, str) else []
 
     assert not [text for text in texts(DECLARED) if text.startswith("/")]
+
+
+def test_no_task_is_looked_up_in_prefects_cache():
+    from prefect import Task
+    from prefect.cache_policies import NO_CACHE
+
+    from flows import compact, steps
+
+    tasks = [task for module in (steps, compact) for task in vars(module).values() if isinstance(task, Task)]
+    assert len(tasks) == 11
+    assert all(task.cache_policy == NO_CACHE and task.persist_result is False for task in tasks)
