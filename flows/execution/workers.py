@@ -106,16 +106,9 @@ class Workers:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> Finished[R]:
-        """Run a function of `tasks.stages` in a worker; return its result and when it ran.
+        """Run a function of `tasks.stages` in a worker, in a workspace on the store; return its result and when it ran.
 
-        Parameters
-        ----------
-        label
-            What messages and progress call it.
-        timeout_s
-            When to end it; None for a stage that limits itself.
-        store
-            The store's URL: the worker opens it and gives the stage a workspace on it.
+        Messages and progress call it `label`. `timeout_s` is None for a stage that limits itself.
 
         Raises
         ------

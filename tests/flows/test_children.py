@@ -33,10 +33,11 @@ class Night:
         demo = (files("flows.workloads") / "lstm-demo.toml").read_text()
         # However busy this machine is, there is a candidate to package.
         (work / "demo.toml").write_text(f'{demo}\nallowed_verdicts = ["valid", "inconclusive"]\n')
-        asked = ("nightly", "--workload", "demo.toml", "--profile", "quick", "--store", str(self.store))
+        # In processes: that has children of every kind.
+        asked = ("nightly", "--workload", "demo.toml", "--profile", "quick", "--task-runner", "processes")
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("NIGHTQUANT_SIGNING_KEY", self.key.decode())
-            self.command = Command(*asked, home=self.home, cwd=work, program=(str(SCRIPT),))
+            self.command = Command(*asked, "--store", str(self.store), home=self.home, cwd=work, program=(str(SCRIPT),))
         ended = threading.Event()
         watch = threading.Thread(target=self._watch, args=(ended,))
         watch.start()
