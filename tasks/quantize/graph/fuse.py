@@ -49,17 +49,13 @@ def find_chains(traced: Traced, *, is_qat: bool) -> tuple[Chain, ...]:
     return tuple(chains)
 
 
-def functional_relu_after_chain(traced: Traced) -> str:
-    """Name of the first functional ReLU that a fused kernel could have computed, or "" where there is none.
-
-    Eager mode computes it in a pass of its own; FX graph mode fuses it.
-    """
-    for node in traced.graph.nodes:
-        if node.op in ("call_function", "call_method") and operation_name(node) in ("relu", "relu_"):
-            before = traced.module_of(node.all_input_nodes[0]) if node.all_input_nodes else None
-            if type(before) in _BEFORE_RELU:
-                return str(node.name)
-    return ""
+def has_functional_relu_to_fuse(traced: Traced) -> bool:
+    """Whether a kernel could compute a functional ReLU too; eager mode gives it a pass of its own, FX fuses it."""
+    return any(
+        operation_name(node) in ("relu", "relu_") and type(traced.module_of(node.all_input_nodes[0])) in _BEFORE_RELU
+        for node in traced.graph.nodes
+        if node.op in ("call_function", "call_method") and node.all_input_nodes
+    )
 
 
 def fuse_chains(model: nn.Module, chains: Sequence[Chain], *, is_qat: bool) -> None:

@@ -14,7 +14,7 @@ from torch.ao.quantization.quantization_mappings import get_default_static_quant
 
 from storage.errors import QuantizationError
 from tasks.quantize.coverage import excluded_modules
-from tasks.quantize.graph.fuse import Chain, find_chains, functional_relu_after_chain
+from tasks.quantize.graph.fuse import Chain, find_chains, has_functional_relu_to_fuse
 from tasks.quantize.graph.observers import UNSUPPORTED
 from tasks.quantize.graph.trace import Traced, operation_name, trace
 
@@ -99,7 +99,7 @@ def make_plan(model: nn.Module, recipe: GraphRecipe, example_inputs: Mapping[str
             f"Eager mode cannot express {type(model).__name__}: {obstacle}.",
             hint='Use graph = "fx" or "auto", or name the module that holds it in exclude.',
         )
-    if obstacle or (recipe.graph == "auto" and functional_relu_after_chain(traced)):
+    if obstacle or (recipe.graph == "auto" and has_functional_relu_to_fuse(traced)):
         return plan
     return replace(plan, graph="eager")
 

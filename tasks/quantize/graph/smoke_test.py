@@ -21,19 +21,12 @@ _NO_KERNEL = re.compile(r"Could not run '([\w:.]+)' with arguments from the '(\w
 
 @contextmanager
 def refusing(step: str, model: str, graph: str) -> Iterator[None]:
-    """Turn what torch raises in the block into a refusal.
-
-    Parameters
-    ----------
-    step
-        What is being done: "prepared", "calibrated" or "converted".
-    model
-        The type of the model.
+    """Turn what torch raises in the block into a refusal to do a step: "prepared", "calibrated" or "converted".
 
     Raises
     ------
     QuantizationError
-        Names the three, with the first line of torch's message.
+        Names the step, the model's type and the graph mode, with the first line of torch's message.
     """
     try:
         yield

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from tasks.quantize.graph.fuse import find_chains, functional_relu_after_chain, fuse_chains
+from tasks.quantize.graph.fuse import find_chains, fuse_chains, has_functional_relu_to_fuse
 from tasks.quantize.graph.trace import trace
 from tests.tasks.quantize import networks
 
@@ -68,8 +68,8 @@ def test_transposed_convolutions_are_not_fused_for_training() -> None:
 
 
 def test_a_functional_relu_that_a_kernel_could_compute_is_noticed() -> None:
-    assert functional_relu_after_chain(trace(networks.FunctionalRelu().eval(), IMAGES)) == "relu"
-    assert functional_relu_after_chain(trace(networks.plain(), IMAGES)) == ""
+    assert has_functional_relu_to_fuse(trace(networks.FunctionalRelu().eval(), IMAGES))
+    assert not has_functional_relu_to_fuse(trace(networks.plain(), IMAGES))
 
 
 def test_all_convolutions_among_a_resnets_children_are_fused() -> None:
