@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -10,7 +11,7 @@ from storage.errors import QuantizationError
 from tasks.runtimes.base import CandidateFiles, Checker, Made, Opened, RawCall, RawTensor, TorchRuntime
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
     from tasks.quantize.source import ModelSource
     from tasks.workload.recipe import Recipe
@@ -79,8 +80,8 @@ with torch.inference_mode():
         structure = self.structure(source, recipe)
         with METHODS[recipe.method].running(recipe):
             model = open_converted(source.workspace.store.path(KIND, self.shared(source, recipe)[KIND]))
-            _write(model, source, folder / MODEL, exact=recipe.quantized_engine is not None)
-            before, after = (outputs_of(each, source.example_inputs) for each in (model, _read(folder / MODEL)))
+            write_script(model, source.example_inputs, folder / MODEL, exact=recipe.quantized_engine is not None)
+            before, after = (outputs_of(each, source.example_inputs) for each in (model, read_script(folder / MODEL)))
         refuse_changed(before, after, recipe, "TorchScript")
         size = (folder / MODEL).stat().st_size
         return Made(size_bytes=size, coverage=structure.coverage, graph=structure.graph)
@@ -93,10 +94,10 @@ with torch.inference_mode():
         scope = partial(METHODS[recipe.method].running, recipe)
         self.use_threads(threads)
         with scope():
-            return Opened(_read(files.folder / MODEL), scope)
+            return Opened(read_script(files.folder / MODEL), scope)
 
 
-def _write(model: nn.Module, source: ModelSource, path: Path, *, exact: bool) -> None:
+def write_script(model: nn.Module, example_inputs: Mapping[str, Tensor], path: Path, *, exact: bool) -> None:
     """Trace, freeze and save a model.
 
     Parameters
@@ -104,6 +105,11 @@ def _write(model: nn.Module, source: ModelSource, path: Path, *, exact: bool) ->
     exact
         Keep every operation as it is, for outputs equal to the model's bit for bit; otherwise freezing may fold float
         operations into each other (a batch norm into its convolution), which is faster and rounds differently.
+
+    Raises
+    ------
+    QuantizationError
+        The model cannot be traced.
     """
     import warnings
 
@@ -117,7 +123,7 @@ def _write(model: nn.Module, source: ModelSource, path: Path, *, exact: bool) ->
         warnings.filterwarnings("ignore", category=TracerWarning, module=r"torch\.")
         try:
             traced = torch.jit.trace(  # type: ignore[no-untyped-call]
-                model, tuple(source.example_inputs.values()), check_trace=False
+                model, tuple(example_inputs.values()), check_trace=False
             )
         except (RuntimeError, TypeError) as error:
             raise QuantizationError(f"The model cannot be traced to TorchScript: {error}") from error
@@ -126,7 +132,8 @@ def _write(model: nn.Module, source: ModelSource, path: Path, *, exact: bool) ->
         path.write_bytes(frozen.save_to_buffer())
 
 
-def _read(path: Path) -> nn.Module:
+def read_script(path: Path) -> nn.Module:
+    """Load what `write_script` wrote; packed weights are packed for the engine that is set now."""
     import torch
 
     from tasks.quantize.warnings import without_deprecations
