@@ -15,8 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from storage.bundles import BundleStore
-from storage.seal import read_manifest
-from storage.seal import check_sums, write_sums
+from storage.seal import check_sums, read_manifest, write_sums
 from tasks.bundle.verify import checker_source, verify
 from tests.storage.bundle_files import public_key_text
 from tests.tasks.bundle.conftest import Made
