@@ -12,8 +12,8 @@ from torch import nn
 from flows.request import BUILT_IN
 from storage.artifacts import ArtifactStore
 from tasks.checkpoint import load_state
-from tasks.domains.sequence.lstm import differences, seeded_state
 from tasks.compare import compare
+from tasks.domains.sequence.lstm import differences, seeded_state
 from tasks.workload import Workload, find_workloads
 from tests.tasks.pipeline import build, build_model, evaluate, example_inputs, job_of, obtain, prepare
 from tests.tasks.workloads import workload_of
