@@ -1,11 +1,13 @@
 """A run's name and what is kept of one that was stopped."""
 
 import datetime as dt
+import subprocess
 from types import SimpleNamespace
 from uuid import UUID
 
 import pytest
 
+import flows.night
 from flows.execution.signals import Terminated
 from flows.night import Night
 from flows.nightly import _concerns, _keep_what_is_finished
@@ -14,6 +16,8 @@ from flows.settings import load_settings
 from storage.results.query import run_query
 from storage.results.regressions import Regression
 from tasks.gate import GateDecision
+from tasks.machine import observe
+from tasks.results import BenchmarkResult, WorkloadResult
 from tests.storage.results.rows import baseline, measurement
 
 DAY = dt.date(2026, 3, 1)
@@ -59,6 +63,39 @@ def test_a_run_that_is_stopped_keeps_what_was_handed_over(begin, tmp_path):
     assert run_query(store, "select status from runs").to_pylist() == [{"status": "cancelled"}]
     assert run_query(store, "from measurements").num_rows == 2
     assert said == ["stopped (Terminated); not measured: lstm-demo"]
+
+
+def test_host_and_processor_of_a_run_are_those_of_the_host_that_benchmarked(begin):
+    night = begin()
+    assert [night.run_row("failed", "")[name] for name in ("host", "cpu", "fingerprint")] == [None] * 3
+    seen = observe("before", 1, ())
+    elsewhere = seen.model_copy(update={"host": "far", "machine": seen.machine.model_copy(update={"cpu": "Z80"})})
+    benchmark = BenchmarkResult(
+        workload="lstm-demo", baseline="float/eager", profile="quick", verdict="valid", aa_ratio=1, aa_low=1, aa_high=1,
+        fingerprint="f" * 64, timings=(), evidence_before=elsewhere.model_dump_json(), evidence_after="", wall_s=1,
+        timed_s=1,
+    )  # fmt: skip
+    night.results.append(WorkloadResult(workload=night.workloads[0], candidates=(), benchmarks=(benchmark,)))
+    row = night.run_row("completed", "")
+    assert (row["host"], row["cpu"], row["fingerprint"]) == ("far", "Z80", "f" * 64)
+
+
+def test_the_commit_is_that_of_nightquants_own_checkout_alone(tmp_path, monkeypatch):
+    def git(*arguments):
+        who = ("-c", "user.name=x", "-c", "user.email=x@example.org")
+        done = subprocess.run(["git", "-C", tmp_path, *who, *arguments], check=True, capture_output=True, text=True)
+        return done.stdout.strip()
+
+    git("init")
+    git("commit", "--allow-empty", "-m", "somebody's")
+    # A virtual environment in somebody's repository, then somebody's checkout, then ours.
+    for root, project, ours in (("lib", None, False), ("", "theirs", False), ("", "nightquant", True)):
+        folder = tmp_path / root
+        (folder / "flows").mkdir(parents=True, exist_ok=True)
+        if project:
+            (folder / "pyproject.toml").write_text(f'[project]\nname = "{project}"\n')
+        monkeypatch.setattr(flows.night, "__file__", str(folder / "flows" / "night.py"))
+        assert flows.night._git_commit() == (git("rev-parse", "HEAD") if ours else None)
 
 
 def finding(workload, kind):
