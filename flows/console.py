@@ -139,13 +139,13 @@ def publish_leaderboard(rows: Iterable[Row], promotions: Iterable[Row], report: 
 
 
 def _cells(rows: Iterable[Row], promotions: Iterable[Row]) -> Iterator[tuple[str, ...]]:
-    """Write out each candidate's last attempt; in each workload the baseline first, then the fastest."""
-    decisions = {_key(row): str(row["decision"]) for row in promotions}
-    last: dict[tuple[str, str, str], Row] = {}
-    for row in sorted(rows, key=lambda row: number(row, "attempt") or 0):
-        if row["setting"] == "primary":
-            last[_key(row)] = row
-    for key, row in sorted(last.items(), key=_rank):
+    """Write out each candidate; in each workload the baseline first, then the fastest."""
+    decisions = {
+        _key(row): "stays" if row["decision"] == "promote" and row["incumbent_stays"] else str(row["decision"])
+        for row in promotions
+    }
+    primary = {_key(row): row for row in rows if row["setting"] == "primary"}
+    for key, row in sorted(primary.items(), key=_rank):
         name, status = f"{key[1]}/{key[2]}", _status(row, decisions.get(key, ""))
         yield key[0], name, _size(row), _quality(row), _latency(row), _speedup(row), status
 
@@ -198,8 +198,9 @@ def _speedup(row: Row) -> str:
 def _status(row: Row, decision: str) -> str:
     if row["status"] == "failed":
         return f"failed ({row['stage']}): {row['error']}"
-    if row.get("verdict") == "inconclusive":
-        return f"inconclusive, {decision}" if decision else "inconclusive"
+    low, high = number(row, "aa_low"), number(row, "aa_high")
+    if row["is_baseline"] and low is not None and high is not None:
+        return f"resolution ±{100 * max(high - 1, 1 - low):.1f}%"
     return decision or "ok"
 
 

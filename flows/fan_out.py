@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import TypeVar, cast
+from typing import Literal, TypeVar, cast
 
 import httpx
 from prefect.concurrency.asyncio import ConcurrencySlotAcquisitionError
@@ -18,10 +18,20 @@ from flows.execution.signals import interruption_behind
 from flows.execution.task_runners import place_benchmarks
 from flows.settings import Settings
 from storage.errors import MeasurementError
+from tasks.benchmark.messages import INCUMBENT_SUFFIX
 from tasks.benchmark.stage import BenchmarkCandidate
 from tasks.job import Job
 from tasks.refs import CandidateRef, DatasetRef
-from tasks.results import BenchmarkResult, CandidateResult, Evaluation, Failure, LayerSensitivity, WorkloadResult
+from tasks.results import (
+    BenchmarkResult,
+    CandidateResult,
+    Evaluation,
+    Failure,
+    LayerSensitivity,
+    WorkloadResult,
+    candidate_columns,
+)
+from tasks.rules import may_be_promoted
 from tasks.workload.workload import Workload
 
 R = TypeVar("R")
@@ -69,7 +79,7 @@ def gather(submitted: Submitted) -> WorkloadResult:
         job=None if isinstance(job, Failure) else job,
         candidates=tuple(_candidate(submitted, key, failure) for key in submitted.built),
     )
-    return _compared(result, submitted.store)
+    return _with_incumbent(_compared(result, submitted.store), submitted.store)
 
 
 def _candidate(submitted: Submitted, key: Key, failure: Failure | None) -> CandidateResult:
@@ -95,6 +105,31 @@ def _compared(result: WorkloadResult, store: str) -> WorkloadResult:
         return _fail_rest(result, "compare", comparisons.error)
     found = {(each.recipe, each.runtime): comparison for each, comparison in zip(evaluations, comparisons, strict=True)}
     return _update(result, lambda each: {"comparison": found.get((each.recipe, each.runtime))})
+
+
+def _with_incumbent(result: WorkloadResult, store: str) -> WorkloadResult:
+    """Find the current bundle and, where it is none of tonight's candidates, evaluate its own files."""
+    baseline = result.baseline()
+    if result.job is None or baseline is None or baseline.evaluation is None:
+        return result
+    built = [each.built for each in result.candidates if each.built is not None]
+    found = settle(steps.find_incumbent.submit(result.job, built, store), "handoff")
+    if found is None or isinstance(found, Failure):
+        return result  # a store that cannot be read stops the hand-over itself, which says so
+    if found.candidate is not None and not found.same_as:
+        evaluate = steps.evaluate.with_options(task_run_name=f"{result.workload.name} · incumbent: evaluate")
+        evaluation = settle(evaluate.submit(result.job, found.candidate, store), "evaluate")
+        if isinstance(evaluation, Failure):
+            found = found.model_copy(update={"failure": evaluation})
+        else:
+            found = found.model_copy(update={"evaluation": evaluation})
+            compared = settle(
+                steps.compare.submit(result.workload, baseline.evaluation, [evaluation], store), "compare"
+            )
+            found = found.model_copy(
+                update={"failure": compared} if isinstance(compared, Failure) else {"comparison": compared[0]}
+            )
+    return result.model_copy(update={"incumbent": found})
 
 
 def _update(result: WorkloadResult, change: Callable[[CandidateResult], dict[str, object]]) -> WorkloadResult:
@@ -145,7 +180,7 @@ def benchmark_all(results: list[WorkloadResult], settings: Settings, store: str)
         yield from (_fail_rest(result, "benchmark", str(error)) for result in results)
         return
 
-    def submitted() -> Iterator[tuple[WorkloadResult, PrefectFuture[list[BenchmarkResult]] | None]]:
+    def submitted() -> Iterator[tuple[WorkloadResult, PrefectFuture[BenchmarkResult] | None]]:
         for index, result in enumerate(results):
             with pins[index % len(pins)]() if pins else nullcontext():
                 future = _submit_benchmark(result, settings, store)
@@ -155,34 +190,50 @@ def benchmark_all(results: list[WorkloadResult], settings: Settings, store: str)
         yield result if future is None else _with_benchmark(result, future)
 
 
-def _submit_benchmark(
-    result: WorkloadResult, settings: Settings, store: str
-) -> PrefectFuture[list[BenchmarkResult]] | None:
+def _submit_benchmark(result: WorkloadResult, settings: Settings, store: str) -> PrefectFuture[BenchmarkResult] | None:
     candidates = [
-        BenchmarkCandidate(candidate=each.built, outputs=each.evaluation.outputs)
+        BenchmarkCandidate(candidate=each.built, outputs=each.evaluation.outputs, standing=_standing(result, each))
         for each in result.candidates
         if each.failure is None and each.built is not None and each.evaluation is not None
     ]
     if not candidates or result.job is None:
         return None
+    held = result.incumbent
+    if held is not None and held.candidate is not None and held.evaluation is not None and held.failure is None:
+        outputs = held.evaluation.outputs
+        candidates.append(BenchmarkCandidate(candidate=held.candidate, outputs=outputs, standing="incumbent"))
     return steps.benchmark.submit(result.job, candidates, settings.profile, store, settings.fingerprint)
 
 
-def _with_benchmark(result: WorkloadResult, future: PrefectFuture[list[BenchmarkResult]]) -> WorkloadResult:
+def _standing(result: WorkloadResult, candidate: CandidateResult) -> Literal["settled", "challenger", "defender"]:
+    """What a candidate's speed decides, after all that is known of it before it is timed."""
+    gate = result.workload.gate
+    if gate.objective == "smallest" and gate.min_speedup is None:
+        return "settled"
+    if result.incumbent is not None and result.incumbent.same_as == f"{candidate.recipe}/{candidate.runtime}":
+        return "defender"
+    promising = may_be_promoted(result.workload, candidate_columns(result, candidate))
+    return "challenger" if promising else "settled"
+
+
+def _with_benchmark(result: WorkloadResult, future: PrefectFuture[BenchmarkResult]) -> WorkloadResult:
     """Add the benchmark; a candidate that it refused (its output was wrong, say) has failed.
 
     What was refused in a further setting is reported; the primary one counts all the same.
     """
-    attempts = settle(future, "benchmark")
-    if isinstance(attempts, Failure):
-        return _fail_rest(result, attempts.stage, attempts.error)
-    refused = {key: Failure(stage="benchmark", error=error) for key, error in attempts[-1].refused.items()}
+    benchmark = settle(future, "benchmark")
+    if isinstance(benchmark, Failure):
+        return _fail_rest(result, benchmark.stage, benchmark.error)
+    refused = {key: Failure(stage="benchmark", error=error) for key, error in benchmark.refused.items()}
     names = {f"{each.recipe}/{each.runtime}" for each in result.candidates}
     for key in sorted(refused.keys() - names):
         remark = f"{result.workload.name} · {key}: not timed: {refused[key].error}"
         get_run_logger().warning("%s", remark)
         current_execution().reporter.noted(remark)
-    timed = result.model_copy(update={"benchmarks": tuple(attempts)})
+    held = result.incumbent
+    if held is not None and held.candidate is not None and (why := refused.get(held.candidate.name + INCUMBENT_SUFFIX)):
+        held = held.model_copy(update={"failure": why})
+    timed = result.model_copy(update={"benchmark": benchmark, "incumbent": held})
     return _update(timed, lambda each: {"failure": each.failure or refused.get(f"{each.recipe}/{each.runtime}")})
 
 

@@ -6,7 +6,6 @@ import json
 import subprocess
 import tomllib
 import uuid
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -15,7 +14,7 @@ from flows.request import NightlyRequest
 from flows.settings import Settings
 from storage.results import Row
 from storage.root import StoreRoot
-from tasks.gate import GateDecision, promotion_rows
+from tasks.gate import Judgement, promotion_rows
 from tasks.machine import Evidence, versions
 from tasks.refs import Frozen
 from tasks.results import BenchmarkResult, RunInfo, WorkloadResult, layer_rows, measurement_rows
@@ -54,7 +53,9 @@ class Night:
     store
         The store's absolute path or URL: another process may have another working folder.
     bundles
-        The version handed over, by workload.
+        The version that is current afterwards, by workload.
+    kept
+        The workloads whose bundle was current before and stays so.
     problems
         Why there is no bundle of a promoted candidate, by workload.
     remarks
@@ -72,6 +73,7 @@ class Night:
     rows: list[Row] = field(default_factory=list)
     promotions: list[Row] = field(default_factory=list)
     bundles: dict[str, str] = field(default_factory=dict)
+    kept: list[str] = field(default_factory=list)
     problems: dict[str, str] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
 
@@ -96,10 +98,12 @@ class Night:
         self.results.append(result)
         self.rows.extend(measurement_rows(self.info, result, datetime.now(UTC)))
 
-    def decide(self, workload: str, decisions: Sequence[GateDecision]) -> None:
+    def decide(self, workload: str, judgement: Judgement) -> None:
         """Add what was decided on a workload's candidates."""
+        if judgement.incumbent is not None and judgement.incumbent.stays:
+            self.kept.append(workload)
         self.promotions += promotion_rows(
-            decisions,
+            judgement,
             workload=workload,
             run_id=self.info.run_id,
             night=self.info.night,
@@ -118,13 +122,17 @@ class Night:
 
     def candidates(self) -> tuple[set[Key], set[Key]]:
         """Return the good and the failed candidates."""
-        status = {(str(row["workload"]), str(row["recipe"]), str(row["runtime"])): row["status"] for row in self.rows}
+        status = {
+            (str(row["workload"]), str(row["recipe"]), str(row["runtime"])): row["status"]
+            for row in self.rows
+            if row["setting"] != "incumbent"
+        }
         failed = {key for key, found in status.items() if found == "failed"}
         return set(status) - failed, failed
 
     def benchmarks(self) -> list[BenchmarkResult]:
         """Return the benchmarks of all workloads."""
-        return [benchmark for result in self.results for benchmark in result.benchmarks]
+        return [result.benchmark for result in self.results if result.benchmark is not None]
 
     def has_failures(self) -> bool:
         """Whether a candidate or a bundle failed."""
@@ -135,14 +143,15 @@ class Night:
         good, failed = self.candidates()
         parts = [f"{len(good)} candidates of {len(self.workloads)} workloads measured", f"{len(failed)} failed"]
         parts += [f"no bundle for {workload}: {error}" for workload, error in self.problems.items()]
-        return ", ".join([*parts, f"{len(self.bundles)} promoted", *self.remarks])
+        parts.append(f"{len(self.bundles.keys() - set(self.kept))} promoted")
+        parts += [f"{len(self.kept)} kept"] if self.kept else []
+        return ", ".join([*parts, *self.remarks])
 
     def run_row(self, status: str, message: str) -> Row:
         """Return the run's own row of ``runs``."""
         benchmarks = self.benchmarks()
         evidence = [
-            {"workload": each.workload, "attempt": each.attempt}
-            | {"before": each.evidence_before, "after": each.evidence_after}
+            {"workload": each.workload, "before": each.evidence_before, "after": each.evidence_after}
             for each in benchmarks
         ]
         # Of the host that benchmarked: on a cluster it is another one than this.

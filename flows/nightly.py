@@ -100,9 +100,14 @@ def _measure(night: Night) -> None:
 def _hand_over(night: Night) -> None:
     """Judge every workload and package its winner."""
     for result in night.results:
-        decisions = judge(result.workload, night.rows_of(result.workload.name))
-        packaged = [_package(night, result, each) if each.decision == "promote" else each for each in decisions]
-        night.decide(result.workload.name, packaged)
+        name = result.workload.name
+        judgement = judge(result.workload, night.rows_of(name), result.incumbent)
+        decided = [
+            _package(night, result, each) if each.decision == "promote" else each for each in judgement.decisions
+        ]
+        if judgement.incumbent is not None and judgement.incumbent.stays:
+            night.bundles.setdefault(name, judgement.incumbent.version)
+        night.decide(name, judgement.model_copy(update={"decisions": tuple(decided)}))
     steps.record(night.info, {"promotions": night.promotions}, night.store)
 
 

@@ -30,7 +30,7 @@ from tasks.bundle.package import BundleRef
 from tasks.bundle.package import package as package_candidate
 from tasks.job import Job, Workspace
 from tasks.refs import CandidateRef, DatasetRef
-from tasks.results import BenchmarkResult, Comparison, Evaluation, LayerSensitivity, RunInfo
+from tasks.results import BenchmarkResult, Comparison, Evaluation, Incumbent, LayerSensitivity, RunInfo
 from tasks.workload.recipe import Recipe
 from tasks.workload.workload import Workload
 
@@ -99,6 +99,12 @@ def compare(workload: Workload, baseline: Evaluation, candidates: list[Evaluatio
     return _run(stages.compare, store, baseline, candidates)
 
 
+@_stage("find incumbent", "{job.workload.name}", "handoff")
+def find_incumbent(job: Job[Workload], candidates: list[CandidateRef], store: str) -> Incumbent | None:
+    """Make the current bundle's files a candidate again, to measure them beside tonight's."""
+    return _run(stages.find_incumbent, store, job, candidates)
+
+
 @_stage("study layers", "{job.workload.name} · {recipe.name}", "evaluate")
 def study(job: Job[Workload], recipe: Recipe, store: str) -> tuple[LayerSensitivity, ...]:
     """Rank the quantized layers by their own noise, and see what keeping the worst ones float gives back."""
@@ -108,7 +114,7 @@ def study(job: Job[Workload], recipe: Recipe, store: str) -> tuple[LayerSensitiv
 @_stage("benchmark", "{job.workload.name}", "benchmark")
 def benchmark(
     job: Job[Workload], candidates: list[BenchmarkCandidate], profile: str, store: str, fingerprint: str = ""
-) -> list[BenchmarkResult]:
+) -> BenchmarkResult:
     """Time baseline and candidates interleaved, in fresh processes, alone on the host; never looked up.
 
     Refuses hosts of another `fingerprint` ("": any).

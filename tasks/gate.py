@@ -1,4 +1,4 @@
-"""The gate: which candidates may be promoted, and which one is.
+"""The gate: which candidates may be promoted, and whether one of them replaces the bundle that is current.
 
 Pure logic over rows of the ``measurements`` table: a decision can be made again from the results alone.
 """
@@ -6,30 +6,16 @@ Pure logic over rows of the ``measurements`` table: a decision can be made again
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import date, datetime
 from typing import Literal
 
 from storage.digest import canonical_json
-from storage.results import Decision, Row, number
+from storage.results import Decision, Row
 from tasks.refs import Frozen
-from tasks.runtimes import RUNTIMES
+from tasks.results import Incumbent
+from tasks.rules import RuleOutcome, finite, hands_over, rules_on, text
 from tasks.workload.workload import Gate, Workload
-
-Outcome = Literal["passed", "held", "failed"]
-
-
-class RuleOutcome(Frozen):
-    """One rule: what it asks for, the number it saw (None where there was none) and how it came out.
-
-    ``held`` means that the rule could not be decided: its number is missing, or was measured inconclusively.
-    """
-
-    name: str
-    bound: float | str
-    seen: float | str | None
-    outcome: Outcome
-    note: str = ""
 
 
 class GateDecision(Frozen):
@@ -49,39 +35,55 @@ class GateDecision(Frozen):
         return f"{self.recipe}/{self.runtime}"
 
 
-def judge(workload: Workload, rows: Iterable[Row]) -> tuple[GateDecision, ...]:
-    """Decide on every candidate but the baseline, in the order of the rows.
+class Standing(Frozen):
+    """What becomes of the bundle that is current: whether it stays, and why."""
 
-    A candidate that failed, or fails a rule, is rejected; one with a rule that cannot be decided is held; of those that
-    pass every rule and whose runtime can be handed over, the best by the gate's objective is promoted. The others
-    merely pass.
+    version: str
+    stays: bool
+    reason: str
+
+
+class Judgement(Frozen):
+    """A workload's decisions, in the order of the rows; ``incumbent`` is None where nothing was handed over before."""
+
+    decisions: tuple[GateDecision, ...]
+    incumbent: Standing | None = None
+
+
+def judge(workload: Workload, rows: Iterable[Row], incumbent: Incumbent | None = None) -> Judgement:
+    """Decide on every candidate but the baseline, and on the incumbent.
+
+    A candidate that failed, or fails a rule, is rejected; one with a rule that cannot be decided is held; the others
+    pass. Of those whose runtime can be handed over, the best by the gate's objective is promoted, but a good incumbent
+    is replaced only by a challenger that is decidedly better: by its direct ratio of the same launches, by its size
+    where that is the objective, or by a rule that is decided for the challenger and not for the incumbent.
 
     Parameters
     ----------
     rows
-        Rows with the columns of the ``measurements`` table. Rows of other workloads and settings are passed over, and
-        of several attempts at a candidate the last one counts.
+        Rows with the columns of the ``measurements`` table; those of other workloads and settings are passed over.
+    incumbent
+        The bundle that is current.
     """
-    gate, latest = workload.gate, dict[tuple[str, str], Row]()
-    mine = (row for row in rows if row["workload"] == workload.name and row["setting"] == "primary")
-    for row in sorted(mine, key=lambda row: number(row, "attempt") or 0):
-        key = (str(row["recipe"]), str(row["runtime"]))
-        latest[key] = row
-    candidates = [(key, row) for key, row in latest.items() if key != workload.baseline()]
-    decided = [_decide(gate, *key, row) for key, row in candidates]
-    passing = [index for index, each in enumerate(decided) if each.decision == "pass" and _hands_over(each.runtime)]
-    if passing:
-        # Names come last, so that equal candidates are decided between in the same way every night.
-        best = min(passing, key=lambda index: (*_rank(gate, candidates[index][1]), candidates[index][0]))
-        count = f"{len(passing)} passing candidate{'s' if len(passing) > 1 else ''}"
-        decided[best] = decided[best].model_copy(
-            update={"decision": "promote", "reason": f"{gate.objective} of {count}"}
-        )
-    return tuple(decided)
+    mine = [row for row in rows if row["workload"] == workload.name]
+    tonight = {_candidate(row): row for row in mine if row["setting"] == "primary"}
+    decisions = {
+        name: _decide(workload.gate, row) for name, row in tonight.items() if name != workload.benchmark.baseline
+    }
+    passing = [name for name, each in decisions.items() if each.decision == "pass" and hands_over(each.runtime)]
+    # Names come last, so that equal candidates are decided between in the same way every night.
+    passing.sort(key=lambda name: (*_rank(workload.gate, tonight[name]), name))
+    if incumbent is None:
+        if passing:
+            _promote(decisions, passing[0], _best_of(workload.gate, passing))
+        return Judgement(decisions=tuple(decisions.values()))
+    held = tonight.get(incumbent.same_as) or next((row for row in mine if row["setting"] == "incumbent"), None)
+    standing = _replace(workload.gate, incumbent, held, {name: tonight[name] for name in passing}, decisions)
+    return Judgement(decisions=tuple(decisions.values()), incumbent=standing)
 
 
 def promotion_rows(
-    decisions: Sequence[GateDecision],
+    judgement: Judgement,
     *,
     workload: str,
     run_id: str,
@@ -90,6 +92,9 @@ def promotion_rows(
     bundle_version: str | None = None,
 ) -> list[Row]:
     """Rows of the ``promotions`` table; `bundle_version` goes to the promoted candidate's."""
+    incumbent: Row = {}
+    if (standing := judgement.incumbent) is not None:
+        incumbent = {f"incumbent_{name}": value for name, value in standing.model_dump().items()}
     return [
         {
             "run_id": run_id,
@@ -99,100 +104,117 @@ def promotion_rows(
             **decision.model_dump(exclude={"rules"}),
             "rules": canonical_json([rule.model_dump(mode="json") for rule in decision.rules]),
             "bundle_version": bundle_version if decision.decision == "promote" else None,
+            **incumbent,
         }
-        for decision in decisions
+        for decision in judgement.decisions
     ]
 
 
-def _decide(gate: Gate, recipe: str, runtime: str, row: Row) -> GateDecision:
-    rules = tuple(_rules(gate, row))
+def _decide(gate: Gate, row: Row) -> GateDecision:
+    rules, runtime = rules_on(gate, row), str(row["runtime"])
     outcomes = {rule.outcome for rule in rules}
     decision: Decision = "reject" if "failed" in outcomes else "hold" if "held" in outcomes else "pass"
     if decision == "pass":
-        why = "another passing candidate is better" if _hands_over(runtime) else f"{runtime} is never handed over"
+        why = "another passing candidate is better" if hands_over(runtime) else f"{runtime} is never handed over"
         reason = f"passes all {len(rules)} rules; {why}"
     else:
         wanted = "failed" if decision == "reject" else "held"
-        reason = "; ".join(_describe(rule) for rule in rules if rule.outcome == wanted)
+        reason = "; ".join(rule.describe() for rule in rules if rule.outcome == wanted)
     return GateDecision(
-        recipe=recipe,
+        recipe=str(row["recipe"]),
         runtime=runtime,
         decision=decision,
         objective=gate.objective,
         rules=rules,
         reason=reason,
-        artifact_digest=_text(row, "artifact_digest"),
+        artifact_digest=text(row, "artifact_digest"),
     )
 
 
-def _rules(gate: Gate, row: Row) -> Iterator[RuleOutcome]:
-    if row["status"] != "ok":
-        why = f"{_text(row, 'stage') or 'a stage'}: {_text(row, 'error') or 'no reason was recorded'}"
-        yield RuleOutcome(name="status", bound="ok", seen=_text(row, "status"), outcome="failed", note=why)
-        return
-    verdict = _text(row, "verdict")
-    conclusive = verdict in gate.allowed_verdicts
-    allowed = " or ".join(gate.allowed_verdicts)
-    yield RuleOutcome(name="allowed_verdicts", bound=allowed, seen=verdict, outcome="passed" if conclusive else "held")
-    rules: dict[str, tuple[float | None, str]] = {
-        "max_quality_drop": _quality_drop(gate, row),
-        "min_size_ratio": (_finite(row, "size_ratio"), ""),
-        # A slow figure out of an inconclusive benchmark is no reason to reject, nor a fast one to promote.
-        "min_speedup": (_finite(row, "speedup_low"), "") if conclusive else (None, "the benchmark is inconclusive"),
-        "max_peak_rss_bytes": (_finite(row, "peak_rss_bytes"), ""),
-        "min_coverage": (_finite(row, "coverage"), ""),
-    }
-    for name, (value, note) in rules.items():
-        bound: float | None = getattr(gate, name)
-        if bound is not None:
-            seen = value if value is not None and math.isfinite(value) else None  # a share of next to nothing overflows
-            good = seen is not None and (seen >= bound if name.startswith("min_") else seen <= bound)
-            outcome: Outcome = "held" if seen is None else "passed" if good else "failed"
-            yield RuleOutcome(name=name, bound=float(bound), seen=seen, outcome=outcome, note=note)
+def _replace(
+    gate: Gate,
+    incumbent: Incumbent,
+    held: Row | None,
+    passing: dict[str, Row],
+    decisions: dict[str, GateDecision],
+) -> Standing:
+    """Decide between the incumbent and those that pass, best first; enter the promotion into `decisions`."""
+    unfit = _unfit(gate, incumbent, held)
+    better = {name: why for name, row in passing.items() if (why := _better(gate, row, held))}
+    if unfit and passing:
+        best = next(iter(passing))
+        reason = f"{unfit}; {best} replaces it"
+        _promote(decisions, best, f"{_best_of(gate, passing)}; the incumbent goes: {unfit}")
+    elif unfit:
+        reason = f"no candidate passes that could replace it, although {unfit}"
+    elif better:
+        best, why = next(iter(better.items()))
+        reason = f"{best} replaces it: {why}"
+        _promote(decisions, best, f"{_best_of(gate, passing)}; {why}")
+    else:
+        reason = "it passes, and no challenger is decidedly better" if passing else "no challenger passes"
+        if incumbent.same_as in passing:
+            _promote(decisions, incumbent.same_as, f"stays: {reason}")
+        for name in passing.keys() - {incumbent.same_as}:
+            why = f"the incumbent stays: {_undecided(gate, passing[name], held)}"
+            why = f"passes all {len(decisions[name].rules)} rules; {why}"
+            decisions[name] = decisions[name].model_copy(update={"reason": why})
+    replaced = any(each.decision == "promote" and name != incumbent.same_as for name, each in decisions.items())
+    return Standing(version=incumbent.version, stays=not replaced, reason=reason)
 
 
-def _quality_drop(gate: Gate, row: Row) -> tuple[float | None, str]:
-    """How much worse than the baseline, in the metric's unit or as a share of its quality; below 0 is better."""
-    metric = _text(row, "quality_metric") or "quality"
-    difference, higher_is_better = _finite(row, "quality_difference"), row.get("higher_is_better")
-    if difference is None or higher_is_better is None:
-        return None, f"no {metric} to compare"
-    drop = -difference if higher_is_better else difference
-    if gate.quality_drop == "absolute":
-        return drop, f"{metric}, {'higher' if higher_is_better else 'lower'} is better"
-    baseline = _finite(row, "baseline_quality")
-    if not baseline:
-        return None, f"the baseline's {metric} is {baseline}, of which there is no share: use quality_drop = 'absolute'"
-    return drop / abs(baseline), f"share of the baseline's {metric}"
+def _unfit(gate: Gate, incumbent: Incumbent, held: Row | None) -> str:
+    """Why the incumbent may not stay if there is something better; "" where it may."""
+    if incumbent.outdated:
+        return incumbent.outdated
+    if incumbent.failure is not None:
+        return f"it cannot be used any more ({incumbent.failure.stage}: {incumbent.failure.error})"
+    if held is None:
+        return "it was not measured"
+    failed = [rule.describe() for rule in rules_on(gate, held) if rule.outcome == "failed"]
+    return f"it no longer passes: {'; '.join(failed)}" if failed else ""
 
 
-def _hands_over(runtime: str) -> bool:
-    # A row may be older than a runtime's removal: what cannot be opened is not promoted either.
-    return runtime in RUNTIMES and RUNTIMES[runtime].hands_over
+def _better(gate: Gate, row: Row, held: Row | None) -> str:
+    """Why a passing challenger is decidedly better than a fit incumbent; "" where it is not."""
+    if held is None or held is row:
+        return ""
+    if gate.objective == "fastest":
+        low, value = finite(row, "over_incumbent_low"), finite(row, "over_incumbent")
+        if low is not None and value is not None and low > gate.margin:
+            return f"{value:.3g} times as fast as the incumbent in the same launches, at least {low:.3g} times"
+    else:
+        size, before = finite(row, "size_bytes"), finite(held, "size_bytes")
+        if size and before and before / size > gate.margin:
+            return f"{before / size:.3g} times as small as the incumbent"
+    # Speed is left to the direct ratio: two equals may well be decided differently against the baseline.
+    open_rules = [rule for rule in rules_on(gate, held) if rule.outcome == "held" and rule.name != "min_speedup"]
+    return f"passes where the incumbent is undecided: {open_rules[0].describe()}" if open_rules else ""
 
 
-def _describe(rule: RuleOutcome) -> str:
-    if rule.name == "status":
-        return f"failed in {rule.note}"
-    bound, seen = (
-        "nothing" if value is None else f"{value:.6g}" if isinstance(value, float) else value
-        for value in (rule.bound, rule.seen)
-    )
-    return f"{rule.name} asks for {bound}, saw {seen}" + (f" ({rule.note})" if rule.note else "")
+def _undecided(gate: Gate, row: Row, held: Row | None) -> str:
+    low, high = (finite(row, f"over_incumbent_{end}") for end in ("low", "high"))
+    if gate.objective == "smallest":
+        return f"this one is not more than {gate.margin:g} times as small"
+    if low is None or high is None:
+        return "this one was not timed beside it"
+    return f"this one is between {low:.3g} and {high:.3g} times as fast, more than {gate.margin:g} is asked for"
+
+
+def _promote(decisions: dict[str, GateDecision], name: str, reason: str) -> None:
+    decisions[name] = decisions[name].model_copy(update={"decision": "promote", "reason": reason})
+
+
+def _best_of(gate: Gate, passing: Sequence[str] | dict[str, Row]) -> str:
+    return f"{gate.objective} of {len(passing)} passing candidate{'s' if len(passing) > 1 else ''}"
+
+
+def _candidate(row: Row) -> str:
+    return f"{row['recipe']}/{row['runtime']}"
 
 
 def _rank(gate: Gate, row: Row) -> tuple[float, float]:
     """Smaller is better by the gate's objective."""
-    speed, size = -(_finite(row, "speedup") or 0.0), _finite(row, "size_bytes")
+    speed, size = -(finite(row, "speedup") or 0.0), finite(row, "size_bytes")
     size = math.inf if size is None else size
     return (speed, size) if gate.objective == "fastest" else (size, speed)
-
-
-def _finite(row: Row, column: str) -> float | None:
-    value = number(row, column)
-    return float(value) if value is not None and math.isfinite(value) else None
-
-
-def _text(row: Row, column: str) -> str | None:
-    value = row.get(column)
-    return None if value is None else str(value)

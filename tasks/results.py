@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from storage.results import Cell, Row
+from storage.results import Cell, Row, Setting
 from tasks.job import Job
 from tasks.refs import ArtifactRef, CandidateRef, DatasetRef, Frozen
 from tasks.workload.workload import Workload
@@ -60,6 +60,9 @@ class LayerSensitivity(Frozen):
 class Timing(Frozen):
     """One candidate (or further setting of it) as timed; ``speedup`` = baseline latency ÷ candidate latency.
 
+    The ends ``_low`` and ``_high`` of ``speedup`` are those of its 95% interval; its bounds and those of
+    ``over_incumbent`` (the incumbent's latency ÷ the candidate's) are what the gate decides by.
+
     ``block_launch``, ``block_round`` and ``block_s`` are the raw samples: launch number, round number and seconds per
     call in each timed block, in the order in which they were taken. Percentiles come from single calls and are None
     where there are too few.
@@ -67,7 +70,7 @@ class Timing(Frozen):
 
     recipe: str
     runtime: str
-    setting: Literal["primary", "throughput", "a/a"]
+    setting: Setting
     threads: int
     batch_size: int
     latency_s: float
@@ -77,6 +80,12 @@ class Timing(Frozen):
     speedup: float
     speedup_low: float
     speedup_high: float
+    speedup_bound_low: float | None = None
+    speedup_bound_high: float | None = None
+    over_incumbent: float | None = None
+    over_incumbent_low: float | None = None
+    over_incumbent_high: float | None = None
+    launches: int
     blocks: int
     calls_per_block: int
     load_s: float
@@ -92,7 +101,7 @@ class Timing(Frozen):
 
 
 class BenchmarkResult(Frozen):
-    """All timings of one workload, with the A/A check and the machine's state; one per attempt.
+    """All timings of one workload, with the A/A check and the machine's state.
 
     ``refused`` maps ``recipe/runtime`` to the reason why it was not timed (its output was wrong, it did not load).
     """
@@ -100,7 +109,6 @@ class BenchmarkResult(Frozen):
     workload: str
     baseline: str
     profile: str
-    attempt: int = 1
     verdict: Literal["valid", "inconclusive"]
     aa_ratio: float
     aa_low: float
@@ -132,14 +140,33 @@ class CandidateResult(Frozen):
     failure: Failure | None = None
 
 
+class Incumbent(Frozen):
+    """The bundle that is current, and what tonight found about it.
+
+    ``candidate`` holds the bundle's own files, as an artifact; None where they cannot be used, and ``failure`` says
+    why. ``made_as`` is the digest of the candidate that was packaged, ``same_as`` names tonight's candidate that is the
+    same to the byte ("" where none is), and ``outdated`` says why the workload no longer asks for it.
+    """
+
+    version: str
+    candidate: CandidateRef | None = None
+    made_as: str = ""
+    same_as: str = ""
+    outdated: str = ""
+    evaluation: Evaluation | None = None
+    comparison: Comparison | None = None
+    failure: Failure | None = None
+
+
 class WorkloadResult(Frozen):
-    """What one workload's stages returned; ``benchmarks`` holds each attempt."""
+    """What one workload's stages returned; ``incumbent`` is None where nothing has been handed over yet."""
 
     workload: Workload
     dataset: DatasetRef | None = None
     job: Job[Workload] | None = None
     candidates: tuple[CandidateResult, ...]
-    benchmarks: tuple[BenchmarkResult, ...] = ()
+    incumbent: Incumbent | None = None
+    benchmark: BenchmarkResult | None = None
     sensitivities: tuple[LayerSensitivity, ...] = ()
 
     def baseline(self) -> CandidateResult | None:
@@ -157,21 +184,46 @@ class RunInfo(Frozen):
 
 
 def measurement_rows(run: RunInfo, result: WorkloadResult, measured_at: datetime) -> list[Row]:
-    """Rows of ``measurements`` for one workload: every candidate, attempt and setting, failed ones included."""
+    """Rows of ``measurements`` for one workload: each candidate and setting, failed ones and the incumbent included."""
+    benchmark = result.benchmark
+    shown = (
+        benchmark.model_dump(include={"fingerprint", "verdict", "aa_ratio", "aa_low", "aa_high"}) if benchmark else {}
+    )
+    primary = result.workload.benchmark.model_dump(include={"threads", "batch_size"})
     rows: list[Row] = []
-    of_benchmark = {"attempt", "fingerprint", "verdict", "aa_ratio", "aa_low", "aa_high"}
-    setting = result.workload.benchmark.model_dump(include={"threads", "batch_size"})
-    untimed: Row = {"setting": "primary", "attempt": 1, "verdict": "not-measured", **setting}
-    for candidate in result.candidates:
-        common = _candidate_columns(run, result, candidate) | {"measured_at": measured_at}
+    for candidate in (*result.candidates, *_incumbents(result)):
+        deployed = candidate not in result.candidates
+        common = candidate_columns(result, candidate)
+        common |= run.model_dump() | {"measured_at": measured_at, "attempt": 1}
+        if deployed and result.incumbent:
+            common["artifact_digest"] = result.incumbent.made_as
         timed = [
-            common | benchmark.model_dump(include=of_benchmark) | timing.model_dump(exclude={"recipe", "runtime"})
-            for benchmark in result.benchmarks
-            for timing in benchmark.timings
-            if (timing.recipe, timing.runtime) == (candidate.recipe, candidate.runtime) and candidate.failure is None
+            common | shown | timing.model_dump(exclude={"recipe", "runtime"}) | _verdict_of_its_own(timing)
+            for timing in (benchmark.timings if benchmark and candidate.failure is None else ())
+            if (timing.recipe, timing.runtime) == (candidate.recipe, candidate.runtime)
+            and (timing.setting == "incumbent") == deployed
         ]
+        untimed: Row = {"setting": "incumbent" if deployed else "primary", "verdict": "not-measured", **primary}
         rows += timed or [{**common, **untimed}]
     return rows
+
+
+def _incumbents(result: WorkloadResult) -> list[CandidateResult]:
+    """The incumbent as a candidate of its own, where it is none of tonight's."""
+    held = result.incumbent
+    if held is None or held.candidate is None or held.same_as:
+        return []
+    found = held.model_dump(include={"evaluation", "comparison", "failure"})
+    return [
+        CandidateResult.model_validate(
+            {"recipe": held.candidate.recipe, "runtime": held.candidate.runtime, "built": held.candidate, **found}
+        )
+    ]
+
+
+def _verdict_of_its_own(timing: Timing) -> dict[str, Cell]:
+    # The A/A check was made in the primary setting; it says nothing of another batch size or number of threads.
+    return dict.fromkeys(("verdict", "aa_ratio", "aa_low", "aa_high")) if timing.setting == "throughput" else {}
 
 
 def layer_rows(run: RunInfo, result: WorkloadResult) -> list[Row]:
@@ -196,12 +248,12 @@ def layer_rows(run: RunInfo, result: WorkloadResult) -> list[Row]:
     return list(rows.values())
 
 
-def _candidate_columns(run: RunInfo, result: WorkloadResult, candidate: CandidateResult) -> dict[str, Cell]:
-    """What does not depend on how the candidate was timed."""
+def candidate_columns(result: WorkloadResult, candidate: CandidateResult) -> dict[str, Cell]:
+    """What is known of a candidate before it is timed, by column of ``measurements``."""
     workload, job, failure, built = result.workload, result.job, candidate.failure, candidate.built
-    recipe = workload.recipe_named(candidate.recipe)
+    # An incumbent may be of a recipe that the workload, or this run of it, no longer has.
+    recipe = next((each for each in workload.recipe if each.name == candidate.recipe), None)
     columns: dict[str, Cell] = {
-        **run.model_dump(),
         "workload": workload.name,
         "recipe": candidate.recipe,
         "runtime": candidate.runtime,
@@ -209,8 +261,8 @@ def _candidate_columns(run: RunInfo, result: WorkloadResult, candidate: Candidat
         "stage": failure.stage if failure else None,
         "error": failure.error if failure else None,
         "purpose": workload.domain,
-        "method": recipe.method,
-        "engine": recipe.quantized_engine,
+        "method": recipe.method if recipe else None,
+        "engine": recipe.quantized_engine if recipe else None,
         "baseline": workload.benchmark.baseline,
         "is_baseline": (candidate.recipe, candidate.runtime) == workload.baseline(),
         "checkpoint_digest": job.checkpoint.digest if job else None,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tasks.domains import DOMAINS
 from tasks.job import Job, Workspace
 from tasks.refs import CandidateRef, DatasetRef
-from tasks.results import BenchmarkResult, Comparison, Evaluation, LayerSensitivity
+from tasks.results import BenchmarkResult, Comparison, Evaluation, Incumbent, LayerSensitivity
 from tasks.workload.recipe import Recipe
 from tasks.workload.workload import Workload
 
@@ -60,6 +60,13 @@ def compare(workspace: Workspace, baseline: Evaluation, candidates: Sequence[Eva
     return compare_all(baseline, candidates, workspace)
 
 
+def find_incumbent(workspace: Workspace, job: Job[Workload], candidates: Sequence[CandidateRef]) -> Incumbent | None:
+    """Make the current bundle's files a candidate again; see `tasks.incumbent`."""
+    from tasks.incumbent import find_incumbent as find
+
+    return find(job, candidates, workspace)
+
+
 def study(workspace: Workspace, job: Job[Workload], recipe: Recipe) -> tuple[LayerSensitivity, ...]:
     """Rank a recipe's layers; see `tasks.sensitivity`."""
     from tasks.sensitivity import study as study_layers
@@ -73,9 +80,9 @@ def benchmark(
     candidates: Sequence[BenchmarkCandidate],
     profile: str,
     limit_s: float | None = None,
-) -> list[BenchmarkResult]:
+) -> BenchmarkResult:
     """Time candidates against the baseline, alone on this host; see `tasks.benchmark.stage`."""
     from tasks.benchmark.messages import PROFILES
-    from tasks.benchmark.stage import benchmark_with_rerun
+    from tasks.benchmark.stage import benchmark as time_candidates
 
-    return benchmark_with_rerun(job, candidates, PROFILES[profile], workspace, limit_s=limit_s)
+    return time_candidates(job, candidates, PROFILES[profile], workspace, limit_s=limit_s)

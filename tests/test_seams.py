@@ -23,8 +23,6 @@ name = "toy"
 description = "an extension"
 [gate]
 objective = "fastest"
-# How busy this machine is decides nothing here.
-allowed_verdicts = ["valid", "inconclusive"]
 """
 SEQUENCE = """
 domain = "sequence"

@@ -10,7 +10,7 @@ Profile = Literal["quick", "standard", "full"]
 PROFILES: tuple[Profile, ...] = get_args(Profile)
 RunStatus = Literal["completed", "failed", "cancelled"]
 Status = Literal["ok", "failed"]
-Setting = Literal["primary", "throughput", "a/a"]
+Setting = Literal["primary", "throughput", "a/a", "incumbent"]
 Verdict = Literal["valid", "inconclusive", "not-measured"]
 Decision = Literal["promote", "pass", "hold", "reject"]
 

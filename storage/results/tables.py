@@ -110,10 +110,10 @@ MEASUREMENTS = Table(
         _required(
             "setting",
             TEXT,
-            "the primary setting, another batch size or thread count, or the baseline against itself",
+            "the primary setting, further batch sizes and thread counts, the baseline's copy, or the current bundle",
             choices=get_args(Setting),
         ),
-        _required("attempt", INT, "1, or 2 for the only rerun after an inconclusive benchmark", "attempts"),
+        _required("attempt", INT, "1; earlier versions repeated an inconclusive benchmark as 2", "attempts"),
         _required("threads", INT, "intra-op threads", "threads"),
         _required("batch_size", INT, "samples in a call", "samples"),
         _required("status", TEXT, "outcome of the candidate", choices=get_args(Status)),
@@ -161,7 +161,7 @@ MEASUREMENTS = Table(
         Column(
             "verdict",
             TEXT,
-            "whether the benchmark counts; inconclusive if the A/A check failed",
+            "whether the machine resolved 5%; inconclusive if the A/A interval is wider or excludes 1",
             choices=get_args(Verdict),
         ),
         Column("aa_ratio", REAL, "the baseline against a copy of itself", "ratio"),
@@ -177,6 +177,12 @@ MEASUREMENTS = Table(
         Column("block_launch", pa.list_(pa.int32()), "launch of each timed block", "launches"),
         Column("block_round", pa.list_(pa.int32()), "round of each timed block", "rounds"),
         Column("block_s", pa.list_(REAL), "seconds a call in each timed block; see the samples view", "seconds"),
+        Column("launches", INT, "fresh processes that the candidate was timed in", "launches"),
+        Column("speedup_bound_low", REAL, "lower bound of the speed-up that the gate decides by", "ratio"),
+        Column("speedup_bound_high", REAL, "upper bound of the speed-up that the gate decides by", "ratio"),
+        Column("over_incumbent", REAL, "latency of the current bundle / candidate latency; above 1 is faster", "ratio"),
+        Column("over_incumbent_low", REAL, "its lower bound that the gate decides by", "ratio"),
+        Column("over_incumbent_high", REAL, "its upper bound that the gate decides by", "ratio"),
     ),
 )
 
@@ -224,6 +230,9 @@ PROMOTIONS = Table(
         _required("reason", TEXT, "the decision in one line"),
         Column("bundle_version", TEXT, "version of the bundle that was handed over, or NULL"),
         _ARTIFACT_DIGEST,
+        Column("incumbent_version", TEXT, "version of the bundle that was current before, or NULL"),
+        Column("incumbent_stays", FLAG, "whether it stays current, or NULL if there was none"),
+        Column("incumbent_reason", TEXT, "why it stays or goes, or NULL"),
     ),
 )
 

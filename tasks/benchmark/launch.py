@@ -189,7 +189,7 @@ def _warm_up(spec: LaunchSpec, ready: dict[str, _Ready]) -> dict[str, int]:
         call = subject.loaded.call
         with subject.loaded.scope():
             if name in calls:
-                warm_up(call, profile.warm_up_calls, profile.warm_up_s)
+                warm_up(call, profile.warm_up_calls // 2, profile.rewarm_s)
             else:
                 calls[name] = warm_up_and_plan(call, profile.warm_up_calls, profile.warm_up_s, profile.block_s)
     return calls

@@ -6,33 +6,36 @@ from pydantic import Field
 
 from tasks.refs import Frozen
 
-COPY_SUFFIX = "#copy"
+# Of subjects that stand beside a candidate of the same name.
+COPY_SUFFIX, INCUMBENT_SUFFIX = "#copy", "#incumbent"
 
 
 class Profile(Frozen):
     """The size of a benchmark: fresh processes (launches), and rounds in each, which time a block of every candidate.
 
+    There are at least ``launches`` of them, and more while speed is not decided and ``budget_s`` is not spent.
     ``block_s`` is the least time of a block; ``warm_up_calls`` and ``warm_up_s`` are the least before a candidate's
-    first block. ``single_calls`` over all launches are timed one by one, for percentiles, for at most ``single_s`` per
-    candidate and launch. ``repeats`` says whether an inconclusive benchmark is repeated once. A quick one is not: two
-    launches seldom settle what two did not, and its user wants to wait two minutes, not four.
+    first block, ``rewarm_s`` in later launches, which need not find out how many calls fill a block. In
+    ``launches`` launches ``single_calls`` are timed one by one, for percentiles, for at most ``single_s`` per candidate
+    and launch.
     """
 
     name: str
     launches: int
     rounds: int
+    budget_s: float
     block_s: float = 0.1
     warm_up_calls: int = 10
     warm_up_s: float = 1.0
+    rewarm_s: float = 0.3
     single_calls: int = 1000
     single_s: float = 0.3
-    repeats: bool = True
 
 
 PROFILES = {
-    "quick": Profile(name="quick", launches=2, rounds=4, single_s=0.1, repeats=False),
-    "standard": Profile(name="standard", launches=5, rounds=8),
-    "full": Profile(name="full", launches=10, rounds=10),
+    "quick": Profile(name="quick", launches=3, rounds=4, budget_s=60, single_s=0.1),
+    "standard": Profile(name="standard", launches=5, rounds=8, budget_s=300),
+    "full": Profile(name="full", launches=10, rounds=10, budget_s=900),
 }
 
 

@@ -1,10 +1,11 @@
-"""The protocol: launches one after the other, the same subjects in each, and what they found taken together."""
+"""The protocol: launches one after the other, the same subjects in each, until speed is decided or time is up."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -20,28 +21,65 @@ from tasks.benchmark.messages import (
     Subject,
     SubjectReport,
 )
-from tasks.benchmark.statistics import Array, Ratio, speed_ratio
+from tasks.benchmark.statistics import LOOKS, Array, Noise, Ratio, Sample
 
 LOCK = "benchmark"  # of the host: one benchmark at a time
 _SEED = 29592
+# Launches of what is not decided on by its speed.
+_FEWEST = 2
+
+
+@dataclass(frozen=True)
+class Contest:
+    """Whose speed decides something.
+
+    Attributes
+    ----------
+    contenders
+        The subjects that may be promoted if they are fast enough; only these are timed in every launch.
+    min_speedup
+        How fast that is; None where no speed is asked for.
+    incumbent
+        The subject that is deployed, which the contenders are compared to as well; "" where there is none.
+    """
+
+    contenders: frozenset[str] = frozenset()
+    min_speedup: float | None = None
+    incumbent: str = ""
+
+    @property
+    def comparisons(self) -> int:
+        """How many ratios are decided on."""
+        return len(self.contenders) * (2 if self.incumbent else 1)
+
+    def is_decided(self, measured: Measured) -> bool:
+        """Whether each contender is known to be fast enough, or known not to be."""
+        if self.min_speedup is None:
+            return True
+        bounds = [measured.bounds(name) for name in self.contenders if name not in measured.refused]
+        return all(ratio.low >= self.min_speedup or ratio.high < self.min_speedup for ratio in bounds)
 
 
 @dataclass(frozen=True)
 class Measured:
-    """All launches of one setting; subjects that were refused in any of them are in none of them."""
+    """All launches of one setting.
+
+    Subjects that were refused in any launch are in none; those that decide nothing are in the first ones only.
+    """
 
     baseline: str
     threads: int
     launches: tuple[LaunchReport, ...]
     refused: dict[str, str]
+    contest: Contest
 
     def names(self) -> list[str]:
         """The subjects that were timed, the baseline's copy among them."""
         return [name for name in self.launches[0].subjects if name not in self.refused]
 
     def of(self, name: str) -> list[SubjectReport]:
-        """One subject's report from every launch."""
-        return [launch.subjects[name] for launch in self.launches]
+        """One subject's report from every launch that it was in."""
+        return [launch.subjects[name] for launch in self.launches if name in launch.subjects]
 
     def block_s(self, name: str) -> Array:
         """Seconds per call in every block, float64 [launches, rounds]."""
@@ -52,36 +90,68 @@ class Measured:
         return np.concatenate([np.array(report.single_s, dtype=np.float64) for report in self.of(name)])
 
     def ratio(self, name: str) -> Ratio:
-        """How much faster than the baseline a subject is."""
-        return speed_ratio(self.block_s(name), self.block_s(self.baseline))
+        """How much faster than the baseline a subject is, with its 95% interval."""
+        return Ratio(1.0, 1.0, 1.0) if name == self.baseline else self._noise.interval(self._sample(name))
+
+    def bounds(self, name: str) -> Ratio:
+        """The same with the bounds that decide; see `Noise.bounds`."""
+        return self._noise.bounds(self._sample(name), self._sample(self._copy), self.contest.comparisons)
+
+    def over_incumbent(self, name: str) -> Ratio | None:
+        """How much faster than the incumbent, with the bounds that decide; None where that was not timed beside it."""
+        incumbent = self.contest.incumbent
+        if name not in self.contest.contenders or incumbent in (name, "") or incumbent not in self.names():
+            return None
+        sample = Sample.against_one(self.block_s(name), self.block_s(incumbent))
+        return self._noise.bounds(sample, self._sample(self._copy), self.contest.comparisons)
 
     def aa_ratio(self) -> Ratio:
         """The baseline against the copy of itself."""
-        return self.ratio(self.baseline + COPY_SUFFIX)
+        return self.ratio(self._copy)
 
     @property
     def timed_s(self) -> float:
         """Seconds inside timed blocks and calls."""
         return sum(launch.timed_s for launch in self.launches)
 
+    @property
+    def _copy(self) -> str:
+        return self.baseline + COPY_SUFFIX
+
+    @cached_property
+    def _noise(self) -> Noise:
+        return Noise.pooled(self._sample(name) for name in self.names() if name != self.baseline)
+
+    def _sample(self, name: str) -> Sample:
+        subject_s = self.block_s(name)
+        baseline_s = self.block_s(self.baseline)[: len(subject_s)]
+        if name == self._copy or self._copy not in self.names():
+            return Sample.against_one(subject_s, baseline_s)
+        return Sample.against_two(subject_s, baseline_s, self.block_s(self._copy)[: len(subject_s)])
+
 
 @dataclass(frozen=True)
 class Session:
     """What the measurements of one benchmark have in common.
 
-    ``attempt`` decides the order of the blocks; ``on_launch`` is called with the number of launches that are through.
+    ``on_launch`` is called with the number of launches that are through, and with how many there will be at least.
     """
 
     baseline: str
     profile: Profile
     threads: int = 1
     loader: str = "tasks.benchmark.launch:load_candidate"
-    attempt: int = 1
     limit: Limit = field(default_factory=Limit)
-    on_launch: Callable[[int], None] = lambda done: None
+    on_launch: Callable[[int, int], None] = lambda done, wanted: None
 
-    def measure(self, subjects: Sequence[Subject], *, with_copy: bool = True) -> Measured:
+    def measure(
+        self, subjects: Sequence[Subject], contest: Contest | None = None, *, with_copy: bool = True
+    ) -> Measured:
         """Time the subjects against each other and, `with_copy`, the baseline against a copy of itself.
+
+        Without a `contest` every subject is in each of the profile's launches. With one, what decides nothing is in the
+        first two only, and launches go on, look by look, until the contest is decided or the profile's time is up. All
+        launches count.
 
         Raises
         ------
@@ -96,31 +166,32 @@ class Session:
                 hint="It failed in an earlier stage, or was not asked for.",
             )
         remaining = [*subjects, *copies] if with_copy else list(subjects)
+        wanted = self.profile.launches if contest is None or contest.contenders else _FEWEST
+        contest, began = contest or Contest(frozenset(each.name for each in subjects)), time.monotonic()
+        needed = {self.baseline, copy, contest.incumbent, *contest.contenders}
         refused: dict[str, str] = {}
         calls: dict[str, int] = {}
         launches: list[LaunchReport] = []
-        for number in range(self.profile.launches):
-            spec = LaunchSpec(
-                subjects=tuple(remaining),
-                loader=self.loader,
-                profile=self.profile,
-                threads=self.threads,
-                seed=_SEED + 1000 * self.attempt + number,
-                # Frozen by the first launch: every block of a subject then holds the same number of calls.
-                calls=calls,
-                modules=launches[0].modules if launches else (),
-                spawned_at=time.monotonic(),
-            )
-            report = run_child("tasks.benchmark.launch", spec, LaunchReport, self.limit)
-            refused |= {name: f"launch {number + 1}: {reason}" for name, reason in report.refused.items()}
+        while True:
+            launches.append(report := self._launch(remaining, calls, launches))
+            done = len(launches)
+            refused |= {name: f"launch {done}: {reason}" for name, reason in report.refused.items()}
             for name in (self.baseline, copy):
                 if name in refused:
                     raise MeasurementError(f"The baseline {self.baseline} cannot be timed: {refused[name]}.")
-            remaining = [subject for subject in remaining if subject.name not in refused]
             calls = calls or {name: timed.calls_per_block for name, timed in report.subjects.items()}
-            launches.append(report)
-            self.on_launch(number + 1)
-        return Measured(self.baseline, self.threads, tuple(launches), refused)
+            remaining = [
+                each for each in remaining if each.name not in refused and (done < _FEWEST or each.name in needed)
+            ]
+            self.on_launch(done, max(done, wanted))
+            if done < wanted:
+                continue
+            measured = Measured(self.baseline, self.threads, tuple(launches), refused, contest)
+            spent_s = time.monotonic() - began
+            if done in (*LOOKS, wanted) and contest.is_decided(measured):
+                return measured
+            if done == LOOKS[-1] or spent_s * (done + 1) / done > self.profile.budget_s:
+                return measured
 
     def measure_memory(self, subjects: Sequence[Subject], modules: tuple[str, ...]) -> MemoryReport:
         """Resident memory of every subject, each in a process of its own that has imported `modules` before.
@@ -132,3 +203,19 @@ class Session:
         """
         spec = ChildSpec(subjects=tuple(subjects), loader=self.loader, threads=self.threads, modules=modules)
         return run_child("tasks.benchmark.memory", spec, MemoryReport, self.limit)
+
+    def _launch(
+        self, subjects: Sequence[Subject], calls: dict[str, int], earlier: Sequence[LaunchReport]
+    ) -> LaunchReport:
+        spec = LaunchSpec(
+            subjects=tuple(subjects),
+            loader=self.loader,
+            profile=self.profile,
+            threads=self.threads,
+            seed=_SEED + len(earlier),
+            # Frozen by the first launch: every block of a subject then holds the same number of calls.
+            calls=calls,
+            modules=earlier[0].modules if earlier else (),
+            spawned_at=time.monotonic(),
+        )
+        return run_child("tasks.benchmark.launch", spec, LaunchReport, self.limit)

@@ -6,9 +6,9 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Literal
 
 import numpy as np
 
@@ -17,8 +17,8 @@ from storage.errors import InputError, MeasurementError
 from storage.locks import host_lock
 from storage.results import Setting as SettingName
 from tasks.benchmark.child import Limit
-from tasks.benchmark.messages import COPY_SUFFIX, LaunchReport, Memory, Profile, Subject
-from tasks.benchmark.protocol import LOCK, Measured, Session
+from tasks.benchmark.messages import COPY_SUFFIX, INCUMBENT_SUFFIX, LaunchReport, Memory, Profile, Subject
+from tasks.benchmark.protocol import LOCK, Contest, Measured, Session
 from tasks.benchmark.statistics import percentiles, verdict_of
 from tasks.domains import DOMAINS
 from tasks.job import Job, Workspace
@@ -29,18 +29,31 @@ from tasks.runtimes.base import CandidateFiles
 from tasks.tensor_files import GOLDEN, Golden
 from tasks.workload.workload import Benchmark, Workload
 
+_MARKED: dict[str, SettingName] = {COPY_SUFFIX[1:]: "a/a", INCUMBENT_SUFFIX[1:]: "incumbent"}
+
 
 class BenchmarkCandidate(Frozen):
-    """A candidate to time, and the golden outputs that it must still compute."""
+    """A candidate to time, and the golden outputs that it must still compute.
+
+    ``standing`` says what its speed decides: nothing (``settled``), whether it may be promoted (``challenger``), or
+    that it is what challengers are compared to: the current bundle's own files (``incumbent``), or tonight's candidate
+    that is the same to the byte (``defender``).
+    """
 
     candidate: CandidateRef
     outputs: ArtifactRef
+    standing: Literal["settled", "challenger", "defender", "incumbent"] = "challenger"
+
+    @property
+    def name(self) -> str:
+        """``recipe/runtime``, marked where another candidate of tonight has that name."""
+        return self.candidate.name + (INCUMBENT_SUFFIX if self.standing == "incumbent" else "")
 
     def subject(self, workspace: Workspace) -> Subject:
         """Where the child processes find it."""
         files = CandidateFiles.find(self.candidate, workspace.store)
         return Subject(
-            name=self.candidate.name,
+            name=self.name,
             folder=str(files.folder),
             shared={kind: str(folder) for kind, folder in files.shared.items()},
             runtime=self.candidate.runtime,
@@ -59,20 +72,6 @@ class Setting:
         return f"batch {self.batch_size}, {self.threads} thread{'s' if self.threads > 1 else ''}"
 
 
-def benchmark_with_rerun(
-    job: Job[Workload],
-    candidates: Sequence[BenchmarkCandidate],
-    profile: Profile,
-    workspace: Workspace,
-    *,
-    limit_s: float | None = None,
-) -> list[BenchmarkResult]:
-    """Benchmark, and once more (with a limit of its own) where that was inconclusive and the profile repeats."""
-    run = partial(benchmark, job, candidates, profile, workspace, limit_s=limit_s)
-    first = run(attempt=1)
-    return [first, run(attempt=2)] if profile.repeats and first.verdict == "inconclusive" else [first]
-
-
 def benchmark(
     job: Job[Workload],
     candidates: Sequence[BenchmarkCandidate],
@@ -80,7 +79,6 @@ def benchmark(
     workspace: Workspace,
     *,
     limit_s: float | None = None,
-    attempt: int = 1,
 ) -> BenchmarkResult:
     """Time all candidates of a workload against its baseline; always anew, and alone on the host.
 
@@ -88,8 +86,6 @@ def benchmark(
     ----------
     limit_s
         Most seconds that it may take from its turn on; waiting for that does not count.
-    attempt
-        1, or 2 for the rerun after an inconclusive first attempt; it decides the order of the blocks.
 
     Raises
     ------
@@ -99,22 +95,23 @@ def benchmark(
     """
     workload, settings = job.workload, job.workload.benchmark
     subjects = [candidate.subject(workspace) for candidate in candidates]
-    engines = tuple(sorted({workload.recipe_named(each.candidate.recipe).engine for each in candidates}))
+    contest = contest_of(workload, candidates)
+    engines = tuple(sorted({recipe.engine for recipe in workload.recipe}))
     with host_lock(LOCK, on_wait=lambda: workspace.progress(0, profile.launches, "waiting for another benchmark")):
         session = Session(
             settings.baseline,
             profile,
             settings.threads,
-            attempt=attempt,
             limit=Limit(limit_s),
-            on_launch=lambda done: workspace.progress(done, profile.launches, "launches"),
+            on_launch=lambda done, wanted: workspace.progress(done, wanted, "launches"),
         )
         began = time.perf_counter()
         before = observe("before", settings.threads, engines)
-        measured = session.measure(subjects)
+        measured = session.measure(subjects, contest)
         timed = [subject for subject in subjects if subject.name in measured.names()]
+        tonight = [subject for subject in timed if not subject.name.endswith(INCUMBENT_SUFFIX)]
         memory = session.measure_memory(timed, measured.launches[0].modules)
-        further, refused = _measure_further(session, timed, job, workspace.store)
+        further, refused = _measure_further(session, tonight, job, workspace.store)
         after = observe("after", settings.threads, engines)
         wall_s = time.perf_counter() - began
     aa = measured.aa_ratio()
@@ -125,7 +122,6 @@ def benchmark(
         workload=workload.name,
         baseline=settings.baseline,
         profile=profile.name,
-        attempt=attempt,
         verdict=verdict_of(aa),
         aa_ratio=aa.value,
         aa_low=aa.low,
@@ -137,6 +133,16 @@ def benchmark(
         evidence_after=_with_launches(after, measured.launches).model_dump_json(),
         wall_s=wall_s,
         timed_s=measured.timed_s + sum(found.timed_s for found in further.values()),
+    )
+
+
+def contest_of(workload: Workload, candidates: Sequence[BenchmarkCandidate]) -> Contest:
+    """Whose speed decides something in a workload's benchmark."""
+    return Contest(
+        contenders=frozenset(each.name for each in candidates if each.standing in ("challenger", "defender"))
+        - {workload.benchmark.baseline},
+        min_speedup=workload.gate.min_speedup,
+        incumbent=next((each.name for each in candidates if each.standing in ("defender", "incumbent")), ""),
     )
 
 
@@ -193,12 +199,15 @@ def _timings(measured: Measured, batch_size: int, setting: SettingName, memory: 
         reports, blocks, ratio = measured.of(name), measured.block_s(name), measured.ratio(name)
         lower, median, upper = np.quantile(blocks, [0.25, 0.5, 0.75])
         p50_s, p90_s, p99_s = percentiles(measured.single_s(name))
-        recipe, _, runtime = name.removesuffix(COPY_SUFFIX).partition("/")
+        plain, _, mark = name.partition("#")
+        recipe, _, runtime = plain.partition("/")
         launches, rounds = blocks.shape
+        bounds = measured.bounds(name) if setting == "primary" and name != measured.baseline else None
+        over = measured.over_incumbent(name)
         yield Timing(
             recipe=recipe,
             runtime=runtime,
-            setting="a/a" if name.endswith(COPY_SUFFIX) else setting,
+            setting=_MARKED.get(mark, setting),
             threads=measured.threads,
             batch_size=batch_size,
             latency_s=float(median),
@@ -208,6 +217,12 @@ def _timings(measured: Measured, batch_size: int, setting: SettingName, memory: 
             speedup=ratio.value,
             speedup_low=ratio.low,
             speedup_high=ratio.high,
+            speedup_bound_low=bounds and bounds.low,
+            speedup_bound_high=bounds and bounds.high,
+            over_incumbent=over and over.value,
+            over_incumbent_low=over and over.low,
+            over_incumbent_high=over and over.high,
+            launches=launches,
             blocks=blocks.size,
             calls_per_block=reports[0].calls_per_block,
             # The first launch's loads include imports, which later launches do beforehand.

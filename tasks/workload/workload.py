@@ -38,8 +38,9 @@ class Gate(Section):
     """``[gate]``: the rules that a candidate must pass to be promoted; one that is left out does not apply.
 
     ``max_quality_drop`` is in the metric's own unit (``quality_drop = "absolute"``) or a share of the baseline's
-    quality (``"relative"``); a drop is a change for the worse in the metric's stated direction. ``min_speedup`` is held
-    against the lower end of the interval.
+    quality (``"relative"``); a drop is a change for the worse in the metric's stated direction. It and ``min_speedup``
+    are held against the worse end of an interval. ``margin`` is how many times as fast (or as small, by the objective)
+    as the current bundle a candidate must be to replace it.
     """
 
     objective: Literal["fastest", "smallest"] = "fastest"
@@ -49,7 +50,7 @@ class Gate(Section):
     min_speedup: PositiveFloat | None = None
     max_peak_rss_bytes: PositiveInt | None = None
     min_coverage: float | None = Field(default=None, ge=0, le=1)
-    allowed_verdicts: tuple[Literal["valid", "inconclusive"], ...] = ("valid",)
+    margin: float = Field(default=1.0, ge=1)
 
 
 class Workload(Section):

@@ -13,14 +13,21 @@ from prefect.logging import disable_run_logger
 
 from flows import fan_out
 from flows.settings import Settings
-from tasks.results import CandidateResult, WorkloadResult
+from tasks.refs import ArtifactRef, CandidateRef
+from tasks.results import BenchmarkResult, CandidateResult, Evaluation, Incumbent, WorkloadResult
 from tests.tasks.test_gate import workload
+
+BENCHMARK = BenchmarkResult(
+    workload="demo", baseline="float/eager", profile="quick", verdict="valid", aa_ratio=1, aa_low=1, aa_high=1,
+    fingerprint="f" * 64, timings=(), evidence_before="{}", evidence_after="{}", wall_s=1, timed_s=1,
+)  # fmt: skip
 
 
 def test_a_refusal_in_a_further_setting_is_told_and_fails_no_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
     refused = {"int8/eager (batch 64, 1 thread)": "its output is NaN", "half/eager": "its output differs"}
-    attempts, told = [SimpleNamespace(refused=refused)], []
-    monkeypatch.setattr(fan_out, "settle", lambda future, stage: attempts)
+    told: list[str] = []
+    benchmark = BENCHMARK.model_copy(update={"refused": refused})
+    monkeypatch.setattr(fan_out, "settle", lambda future, stage: benchmark)
     execution = SimpleNamespace(reporter=SimpleNamespace(noted=told.append))
     monkeypatch.setattr(fan_out, "current_execution", lambda: execution)
     candidates = tuple(CandidateResult(recipe=name, runtime="eager") for name in ("float", "int8", "half"))
@@ -46,3 +53,41 @@ def test_benchmarks_take_the_hosts_of_a_cluster_in_turns(monkeypatch: pytest.Mon
 
     assert list(fan_out.benchmark_all(results, Settings(), "store")) == results
     assert entered == ["left", "right", "left"]
+
+
+def candidate(recipe: str, runtime: str = "torchscript", size: int = 100) -> CandidateResult:
+    """A candidate that was evaluated, with a loss of 1 and a size in bytes."""
+    return CandidateResult(
+        recipe=recipe,
+        runtime=runtime,
+        built=CandidateRef(kind="candidate", digest="d" * 64, recipe=recipe, runtime=runtime, size_bytes=size),
+        evaluation=Evaluation(
+            recipe=recipe,
+            runtime=runtime,
+            quality_metric="loss",
+            quality=1.0,
+            higher_is_better=False,
+            metrics={},
+            samples=1,
+            outputs=ArtifactRef(kind="outputs", digest="e" * 64),
+        ),
+    )
+
+
+def standings(gate: dict[str, Any], incumbent: Incumbent | None = None) -> list[str]:
+    """What is submitted of a baseline of 100 bytes and a larger and a smaller candidate."""
+    candidates = candidate("float", "eager"), candidate("int8", size=100), candidate("half", size=40)
+    result = WorkloadResult(workload=workload(**gate), candidates=candidates, incumbent=incumbent)
+    return [fan_out._standing(result, each) for each in candidates[1:]]
+
+
+def test_only_what_could_be_promoted_is_timed_until_it_is_decided() -> None:
+    assert standings({"min_speedup": 1.1}) == ["challenger", "challenger"]
+    assert standings({"min_speedup": 1.1, "min_size_ratio": 2.0}) == ["settled", "challenger"]
+    assert standings({"objective": "smallest"}) == ["settled", "settled"]
+    assert standings({"objective": "smallest", "min_speedup": 1.1}) == ["challenger", "challenger"]
+
+
+def test_tonights_candidate_that_is_the_incumbent_defends_itself_whatever_its_rules_say() -> None:
+    held = Incumbent(version="2026-11-20-0123456789ab", same_as="int8/torchscript")
+    assert standings({"min_speedup": 1.1, "min_size_ratio": 2.0}, held) == ["defender", "challenger"]

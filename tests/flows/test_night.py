@@ -15,7 +15,7 @@ from flows.request import NightlyRequest
 from flows.settings import load_settings
 from storage.results.query import run_query
 from storage.results.regressions import Regression
-from tasks.gate import GateDecision
+from tasks.gate import GateDecision, Judgement
 from tasks.machine import observe
 from tasks.results import BenchmarkResult, WorkloadResult
 from tests.storage.results.rows import baseline, measurement
@@ -54,7 +54,7 @@ def test_a_run_that_is_stopped_keeps_what_was_handed_over(begin, tmp_path):
         recipe="dynamic", runtime="eager", decision="promote", objective="fastest", rules=(), reason="it is"
     )
     night.bundles[workload.name] = "v"
-    night.decide(workload.name, [decision])
+    night.decide(workload.name, Judgement(decisions=(decision,)))
     said = []
     execution = SimpleNamespace(reporter=SimpleNamespace(noted=said.append), workers=SimpleNamespace(stop=lambda: None))
     store = str(tmp_path / "store")
@@ -75,7 +75,7 @@ def test_host_and_processor_of_a_run_are_those_of_the_host_that_benchmarked(begi
         fingerprint="f" * 64, timings=(), evidence_before=elsewhere.model_dump_json(), evidence_after="", wall_s=1,
         timed_s=1,
     )  # fmt: skip
-    night.results.append(WorkloadResult(workload=night.workloads[0], candidates=(), benchmarks=(benchmark,)))
+    night.results.append(WorkloadResult(workload=night.workloads[0], candidates=(), benchmark=benchmark))
     row = night.run_row("completed", "")
     assert (row["host"], row["cpu"], row["fingerprint"]) == ("far", "Z80", "f" * 64)
 

@@ -13,6 +13,7 @@ from tasks.results import (
     Comparison,
     Evaluation,
     Failure,
+    Incumbent,
     LayerSensitivity,
     RunInfo,
     Timing,
@@ -71,6 +72,7 @@ def _timing(recipe="float", runtime="eager", setting="primary", batch_size=1, sp
         speedup=speedup,
         speedup_low=speedup * 0.9,
         speedup_high=speedup * 1.1,
+        launches=2,
         blocks=2,
         calls_per_block=100,
         load_s=0.1,
@@ -81,12 +83,11 @@ def _timing(recipe="float", runtime="eager", setting="primary", batch_size=1, sp
     )
 
 
-def _benchmark(*timings, attempt=1, verdict="valid"):
+def _benchmark(*timings, verdict="valid"):
     return BenchmarkResult(
         workload=WORKLOAD.name,
         baseline="float/eager",
         profile="quick",
-        attempt=attempt,
         verdict=verdict,
         aa_ratio=1.0,
         aa_low=0.99,
@@ -100,7 +101,7 @@ def _benchmark(*timings, attempt=1, verdict="valid"):
     )
 
 
-def _result(*candidates, benchmarks=(), **other):
+def _result(*candidates, **other):
     dataset = DatasetRef(kind="sequence", digest="a" * 64, splits={"test": 20})
     checkpoint = CheckpointRef(kind="checkpoint", digest="c" * 64, parameters=100)
     return WorkloadResult(
@@ -108,7 +109,6 @@ def _result(*candidates, benchmarks=(), **other):
         dataset=dataset,
         job=Job(workload=WORKLOAD, dataset=dataset, checkpoint=checkpoint),
         candidates=candidates,
-        benchmarks=benchmarks,
         **other,
     )
 
@@ -117,7 +117,7 @@ def test_rows_are_what_the_measurements_table_takes():
     result = _result(
         _candidate(),
         _candidate("dynamic-int8", size=250, quality=1.5),
-        benchmarks=(_benchmark(_timing(), _timing("dynamic-int8", speedup=2.0)),),
+        benchmark=_benchmark(_timing(), _timing("dynamic-int8", speedup=2.0)),
     )
     rows = measurement_rows(RUN, result, NOW)
     assert validated(MEASUREMENTS, rows, RUN.run_id).num_rows == 2
@@ -134,22 +134,50 @@ def test_a_failed_candidate_is_one_row_with_its_stage_and_error():
     failed = CandidateResult(
         recipe="dynamic-int8", runtime="eager", failure=Failure(stage="quantize", error="no kernel")
     )
-    rows = measurement_rows(RUN, _result(_candidate(), failed, benchmarks=(_benchmark(_timing()),)), NOW)
+    rows = measurement_rows(RUN, _result(_candidate(), failed, benchmark=_benchmark(_timing())), NOW)
     assert validated(MEASUREMENTS, rows, RUN.run_id).num_rows == 2
     assert (rows[1]["status"], rows[1]["stage"], rows[1]["error"]) == ("failed", "quantize", "no kernel")
     assert rows[1]["verdict"] == "not-measured"
     assert "speedup" not in rows[1]
 
 
-def test_both_attempts_and_every_setting_are_kept_as_rows_of_their_own():
-    first = _benchmark(_timing(), _timing(setting="throughput", batch_size=8), verdict="inconclusive")
-    rows = measurement_rows(RUN, _result(_candidate(), benchmarks=(first, _benchmark(_timing(), attempt=2))), NOW)
-    assert validated(MEASUREMENTS, rows, RUN.run_id).num_rows == 3
-    assert [(row["attempt"], row["setting"], row["verdict"]) for row in rows] == [
-        (1, "primary", "inconclusive"),
-        (1, "throughput", "inconclusive"),
-        (2, "primary", "valid"),
+def test_every_setting_is_a_row_of_its_own_and_the_verdict_belongs_to_the_primary_one():
+    benchmark = _benchmark(_timing(), _timing(setting="throughput", batch_size=8), verdict="inconclusive")
+    rows = measurement_rows(RUN, _result(_candidate(), benchmark=benchmark), NOW)
+    assert validated(MEASUREMENTS, rows, RUN.run_id).num_rows == 2
+    assert [(row["setting"], row["verdict"], row["aa_low"]) for row in rows] == [
+        ("primary", "inconclusive", 0.99),
+        ("throughput", None, None),
     ]
+
+
+def test_the_incumbent_is_a_row_of_its_own_unless_it_is_one_of_tonights():
+    deployed = _candidate("dynamic-int8", quality=1.5)
+    incumbent = Incumbent(
+        version="2026-11-20-0123456789ab", candidate=deployed.built, made_as="e" * 64, evaluation=deployed.evaluation
+    )
+    timings = [_timing("dynamic-int8", speedup=2.0), _timing("dynamic-int8", setting="incumbent", speedup=3.0)]
+    benchmark = _benchmark(_timing(), *timings)
+    candidates = _candidate(), _candidate("dynamic-int8", quality=1.6)
+    rows = measurement_rows(RUN, _result(*candidates, benchmark=benchmark, incumbent=incumbent), NOW)
+    assert validated(MEASUREMENTS, rows, RUN.run_id).num_rows == 3
+    assert [(row["recipe"], row["setting"], row["speedup"], row["quality"]) for row in rows[1:]] == [
+        ("dynamic-int8", "primary", 2.0, 1.6),
+        ("dynamic-int8", "incumbent", 3.0, 1.5),
+    ]
+    assert rows[2]["artifact_digest"] == "e" * 64
+    same = incumbent.model_copy(update={"same_as": "dynamic-int8/eager"})
+    assert len(measurement_rows(RUN, _result(*candidates, benchmark=benchmark, incumbent=same), NOW)) == 2
+
+
+def test_an_incumbent_that_failed_is_told_of():
+    deployed = _candidate("gone")
+    failure = Failure(stage="evaluate", error="no such operator")
+    incumbent = Incumbent(version="2026-11-20-0123456789ab", candidate=deployed.built, failure=failure)
+    rows = measurement_rows(RUN, _result(_candidate(), incumbent=incumbent), NOW)
+    assert validated(MEASUREMENTS, rows, RUN.run_id).num_rows == 2
+    assert (rows[1]["setting"], rows[1]["status"], rows[1]["error"]) == ("incumbent", "failed", "no such operator")
+    assert rows[1]["method"] is None
 
 
 def test_sizes_are_those_of_the_candidates_own_runtime():

@@ -22,7 +22,9 @@ from tasks.benchmark.launch import Loaded
 from tasks.benchmark.messages import COPY_SUFFIX, Profile, Subject
 
 LOADER = "tests.tasks.benchmark.planted:load"
-TINY = Profile(name="tiny", launches=2, rounds=6, block_s=0.01, warm_up_s=0.02, single_calls=30, single_s=0.02)
+TINY = Profile(
+    name="tiny", launches=2, rounds=6, budget_s=0, block_s=0.01, warm_up_s=0.02, single_calls=30, single_s=0.02
+)
 
 
 class Clock:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from storage.errors import MeasurementError
 from storage.locks import host_lock
-from tasks.benchmark.protocol import LOCK, Session
+from tasks.benchmark.protocol import LOCK, Contest, Session
 from tasks.benchmark.statistics import verdict_of
 from tests.tasks.benchmark.planted import LOADER, TINY, plan
 
@@ -40,6 +41,56 @@ def test_planted_ratio_is_recovered_from_noise_that_is_known(tmp_path: Path) -> 
     assert ratio.high / ratio.low < 1.3
     aa = measured.aa_ratio()
     assert aa.low <= 1.0 <= aa.high
+
+
+@pytest.mark.slow
+def test_launches_go_on_until_every_contender_is_decided_and_the_others_leave_after_two(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tasks.benchmark.protocol.LOOKS", (3, 5))
+    subjects = [
+        plan(tmp_path, BASELINE, work=100, simulated=True),
+        plan(tmp_path, "fast/eager", work=10, simulated=True),
+        plan(tmp_path, "close/eager", work=90, simulated=True),
+        plan(tmp_path, "large/eager", work=10, simulated=True),
+    ]
+    session = replace(SESSION, profile=TINY.model_copy(update={"budget_s": 600, "launches": 3}))
+    clear = session.measure(subjects, Contest(frozenset({"fast/eager"}), min_speedup=1.5))
+    assert len(clear.launches) == 3
+    assert clear.bounds("fast/eager").low > 1.5
+    assert [len(clear.of(name)) for name in (BASELINE, "fast/eager", "close/eager", "large/eager")] == [3, 3, 2, 2]
+    # 100 : 90 is within what may stick to a subject of 1.11.
+    close = session.measure(subjects, Contest(frozenset({"fast/eager", "close/eager"}), min_speedup=1.11))
+    assert len(close.launches) == 5
+    assert close.bounds("close/eager").low < 1.11 < close.bounds("close/eager").high
+
+
+@pytest.mark.slow
+def test_launches_end_with_the_budget_though_nothing_is_decided(tmp_path: Path) -> None:
+    subjects = [
+        plan(tmp_path, BASELINE, work=10, simulated=True),
+        plan(tmp_path, "same/eager", work=10, simulated=True),
+    ]
+    measured = SESSION.measure(subjects, Contest(frozenset({"same/eager"}), min_speedup=1.0))
+    assert len(measured.launches) == TINY.launches
+    bounds = measured.bounds("same/eager")
+    assert bounds.low < 1.0 < bounds.high
+
+
+@pytest.mark.slow
+def test_a_contender_is_compared_with_the_incumbent_in_the_same_launches(tmp_path: Path) -> None:
+    subjects = [
+        plan(tmp_path, BASELINE, work=100, simulated=True),
+        plan(tmp_path, "new/eager", work=20, simulated=True),
+        plan(tmp_path, "old/eager", work=60, simulated=True),
+    ]
+    contest = Contest(frozenset({"new/eager"}), incumbent="old/eager")
+    measured = SESSION.measure(subjects, contest)
+    ratio = measured.over_incumbent("new/eager")
+    assert ratio is not None
+    assert ratio.value == pytest.approx(3, rel=0.15)
+    assert ratio.low < ratio.value < ratio.high
+    assert measured.over_incumbent("old/eager") is None
 
 
 @pytest.mark.slow

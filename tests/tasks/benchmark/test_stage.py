@@ -21,7 +21,6 @@ from tasks.benchmark.stage import (
     BenchmarkCandidate,
     Setting,
     benchmark,
-    benchmark_with_rerun,
     further_settings,
     subjects_at,
 )
@@ -90,6 +89,7 @@ def test_every_candidate_is_timed_with_memory_evidence_and_raw_blocks(
         assert row.speedup_low <= row.speedup <= row.speedup_high
         assert row.latency_q25_s <= row.latency_s <= row.latency_q75_s
         assert row.latency_p99_s is None
+        assert row.launches == TINY.launches
         assert row.setting != "primary" or (row.peak_rss_bytes or 0) >= (row.rss_loaded_bytes or 0) > 0
     baselines = [row for row in result.timings if row.recipe == "float" and row.setting != "a/a"]
     assert {(row.speedup_low, row.speedup, row.speedup_high) for row in baselines} == {(1.0, 1.0, 1.0)}
@@ -122,14 +122,25 @@ def test_baseline_with_other_outputs_is_an_error(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("repeats", [True, False])
-def test_only_an_inconclusive_benchmark_of_a_profile_that_repeats_is_repeated_once(
-    repeats: bool, job: Job[Workload], candidates: list[BenchmarkCandidate], store: ArtifactStore
+def test_the_incumbents_own_files_are_timed_beside_tonights(
+    job: Job[Workload], candidates: list[BenchmarkCandidate], store: ArtifactStore
 ) -> None:
-    profile = TINY.model_copy(update={"repeats": repeats})
-    results = benchmark_with_rerun(job, candidates, profile, Workspace(store))
-    again = repeats and results[0].verdict == "inconclusive"
-    assert [result.attempt for result in results] == ([1, 2] if again else [1])
+    incumbent = candidates[1].model_copy(update={"standing": "incumbent"})
+    result = benchmark(_with_sizes(job, 2), [*candidates, incumbent], TINY, Workspace(store))
+    rows = {(row.recipe, row.setting): row for row in result.timings}
+    assert set(rows) == {
+        ("float", "primary"),
+        ("float", "a/a"),
+        ("float", "throughput"),
+        ("dynamic-int8", "primary"),
+        ("dynamic-int8", "incumbent"),
+        ("dynamic-int8", "throughput"),
+    }
+    challenger = rows["dynamic-int8", "primary"]
+    assert challenger.over_incumbent_low is not None
+    assert challenger.over_incumbent_high is not None
+    assert challenger.over_incumbent_low < 1 < challenger.over_incumbent_high
+    assert {row.over_incumbent for key, row in rows.items() if key != ("dynamic-int8", "primary")} == {None}
 
 
 @pytest.mark.slow

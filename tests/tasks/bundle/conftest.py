@@ -58,13 +58,15 @@ class Made:
             "speedup": 1.5,
             "speedup_low": 1.4,
             "speedup_high": 1.6,
+            "speedup_bound_low": 1.3,
+            "speedup_bound_high": 1.7,
             "block_s": [1e-3, 1e-3],
             "artifact_digest": self.candidate.digest,
         }
         return [row | changes]
 
     def decision(self) -> GateDecision:
-        return judge(self.job.workload, self.rows())[0]
+        return judge(self.job.workload, self.rows()).decisions[0]
 
     def provenance(self, **changes: Any) -> Provenance:
         given = {

@@ -1,0 +1,94 @@
+"""The incumbent: a workload's current bundle, whose own files are measured beside tonight's candidates."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from storage.artifacts import artifact_digest
+from storage.bundles import BundleStore
+from storage.digest import file_digest
+from storage.errors import BundleError, ConfigurationError
+from storage.seal import check_sums, read_manifest
+from tasks.job import Job, Workspace
+from tasks.refs import CandidateRef
+from tasks.results import Failure, Incumbent
+from tasks.runtimes import RUNTIMES
+from tasks.runtimes.base import DOCUMENT, Made
+from tasks.workload.recipe import Recipe
+from tasks.workload.workload import Workload
+
+KIND = "incumbent"
+
+
+def find_incumbent(job: Job[Workload], candidates: Sequence[CandidateRef], workspace: Workspace) -> Incumbent | None:
+    """Look up the workload's current bundle and make its files a candidate again; None where there is no bundle.
+
+    A bundle that cannot be used (it is damaged, or its runtime is gone) is found, with the reason as its failure.
+
+    Parameters
+    ----------
+    candidates
+        Tonight's, among which may be the incumbent itself.
+
+    Raises
+    ------
+    StoreError
+        The store cannot be read or written, or its pointer to the bundle is damaged.
+    """
+    bundles = BundleStore(workspace.store.place)
+    pointer = bundles.pointer(job.workload.name)
+    if pointer is None:
+        return None
+    try:
+        folder = bundles.local_folder(job.workload.name, pointer.version)
+        sums, manifest = check_sums(folder), read_manifest(folder)
+        deployed = _as_candidate(folder, sums, manifest, workspace)
+    except (BundleError, ConfigurationError, ValueError) as error:
+        return Incumbent(version=pointer.version, failure=Failure(stage="handoff", error=str(error)))
+    checkpoint = manifest["sources"]["checkpoint"]
+    return Incumbent(
+        version=pointer.version,
+        candidate=deployed,
+        made_as=manifest["sources"]["quantized"],
+        same_as=next((each.name for each in candidates if _is_same(each, folder, manifest, workspace)), ""),
+        outdated=""
+        if checkpoint == job.checkpoint.digest
+        else f"it was made from checkpoint {checkpoint[:12]}, and the workload's is {job.checkpoint.digest[:12]} now",
+    )
+
+
+# A manifest is JSON of many shapes: Any.
+def _as_candidate(folder: Path, sums: str, manifest: dict[str, Any], workspace: Workspace) -> CandidateRef:
+    runtime, recipe = manifest["model"]["runtime"], Recipe.model_validate(manifest["recipe"])
+    RUNTIMES[runtime].require_installed(runtime)
+    files = _files(manifest)
+    sizes = [row.get("size_bytes") for row in manifest["measurements"] if row["recipe"] == recipe.name]
+    size = next(
+        (int(size) for size in sizes if size is not None), sum((folder / name).stat().st_size for name in files)
+    )
+    made_from: dict[str, object] = {"sha256sums": sums}
+    digest = artifact_digest(KIND, made_from)
+    if workspace.store.find(KIND, digest) is None:
+        with workspace.store.create(KIND, digest, made_from) as draft:
+            for name in files:
+                shutil.copyfile(folder / name, draft / name)
+            made = Made(size_bytes=size, recipe=recipe.model_dump(mode="json"))
+            (draft / DOCUMENT).write_text(made.model_dump_json(indent=1), encoding="utf-8")
+    return CandidateRef(kind=KIND, digest=digest, recipe=recipe.name, runtime=runtime, size_bytes=size)
+
+
+def _is_same(candidate: CandidateRef, folder: Path, manifest: dict[str, Any], workspace: Workspace) -> bool:
+    """Whether tonight's candidate has the very bytes: made anew, equal recipes give other bytes in some runtimes."""
+    if candidate.digest != manifest["sources"]["quantized"]:
+        return False
+    made = workspace.store.path(candidate.kind, candidate.digest)
+    return all(file_digest(made / name) == file_digest(folder / name) for name in _files(manifest))
+
+
+def _files(manifest: dict[str, Any]) -> list[str]:
+    model = manifest["model"]
+    files: list[str] = model.get("files") or [model["file"]]
+    return files

@@ -1,0 +1,115 @@
+"""A real bundle, found again and used by its own files."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from storage.artifacts import ArtifactStore
+from storage.bundles import BundleStore
+from storage.errors import StoreError
+from storage.seal import MANIFEST, write_sums
+from tasks.incumbent import find_incumbent
+from tasks.job import Workspace
+from tasks.results import Incumbent
+from tests.tasks.bundle.conftest import Made, make
+from tests.tasks.pipeline import evaluate, example_inputs, opened
+
+
+@pytest.fixture(scope="module")
+def packaged(tmp_path_factory: pytest.TempPathFactory) -> Made:
+    made = make(tmp_path_factory.mktemp("store"))
+    made.package(BundleStore(made.store.place))
+    return made
+
+
+@pytest.fixture
+def made(packaged: Made, tmp_path: Path) -> Made:
+    """A store of its own with one bundle."""
+    shutil.copytree(packaged.store.root, tmp_path / "store", symlinks=True)
+    return replace(packaged, store=ArtifactStore(tmp_path / "store"))
+
+
+def found(made: Made) -> Incumbent:
+    incumbent = find_incumbent(made.job, [made.candidate], Workspace(made.store))
+    assert incumbent is not None
+    return incumbent
+
+
+def bundle_of(made: Made) -> Path:
+    folder = BundleStore(made.store.place).local_folder("tiny", found(made).version)
+    for path in folder.iterdir():
+        path.chmod(0o644)
+    return folder
+
+
+def test_there_is_none_before_anything_was_handed_over(made: Made) -> None:
+    shutil.rmtree(made.store.root / "handoff")
+    assert find_incumbent(made.job, [made.candidate], Workspace(made.store)) is None
+
+
+def test_tonights_candidate_of_the_same_bytes_is_the_incumbent(made: Made) -> None:
+    incumbent = found(made)
+    assert (incumbent.same_as, incumbent.made_as) == ("int8/torchscript", made.candidate.digest)
+    assert (incumbent.failure, incumbent.outdated) == (None, "")
+
+
+def test_a_candidate_made_anew_with_other_bytes_is_not(made: Made) -> None:
+    (made.store.path("candidate", made.candidate.digest) / "model.ts").write_bytes(b"made anew")
+    assert found(made).same_as == ""
+
+
+def test_its_files_compute_what_was_handed_over_even_where_the_artifact_is_gone(made: Made) -> None:
+    inputs = example_inputs(made.job.workload, made.job.dataset, made.store).values()
+    expected = opened(made.candidate, made.store)(*inputs)
+    shutil.rmtree(made.store.path("candidate", made.candidate.digest))
+    incumbent = find_incumbent(made.job, [], Workspace(made.store))
+    assert incumbent is not None
+    assert incumbent.candidate is not None
+    assert incumbent.candidate.name == "int8/torchscript"
+    assert incumbent.candidate.size_bytes == made.candidate.size_bytes
+    torch.testing.assert_close(opened(incumbent.candidate, made.store)(*inputs), expected)
+    assert evaluate(made.job, incumbent.candidate, made.store).quality == made.evaluation.quality
+
+
+def test_one_from_another_checkpoint_is_outdated(made: Made, tmp_path: Path) -> None:
+    other = make(tmp_path / "other", seed=1)
+    incumbent = find_incumbent(other.job, [], Workspace(made.store))
+    assert incumbent is not None
+    assert incumbent.outdated.startswith("it was made from checkpoint")
+    assert other.job.checkpoint.digest[:12] in incumbent.outdated
+
+
+def test_a_damaged_bundle_is_a_failure_and_none_of_its_bytes_are_used(made: Made) -> None:
+    (bundle_of(made) / "model.ts").write_bytes(b"something else")
+    incumbent = found(made)
+    assert incumbent.candidate is None
+    assert incumbent.failure is not None
+    assert "model.ts was changed" in incumbent.failure.error
+
+
+@pytest.mark.parametrize(
+    ("part", "value", "why"),
+    [("model", "no-such-runtime", "no-such-runtime"), ("recipe", "no-such-method", "no-such-method")],
+)
+def test_a_bundle_that_this_version_cannot_use_is_a_failure(made: Made, part: str, value: str, why: str) -> None:
+    folder = bundle_of(made)
+    manifest = json.loads((folder / MANIFEST).read_text())
+    manifest[part]["runtime" if part == "model" else "method"] = value
+    (folder / MANIFEST).write_text(json.dumps(manifest))
+    write_sums(folder)
+    incumbent = found(made)
+    assert incumbent.candidate is None
+    assert incumbent.failure is not None
+    assert why in incumbent.failure.error
+
+
+def test_a_damaged_pointer_is_an_error_of_the_store(made: Made) -> None:
+    (made.store.root / "handoff" / "tiny" / "current.json").write_text("{")
+    with pytest.raises(StoreError, match=r"current\.json is damaged"):
+        found(made)
