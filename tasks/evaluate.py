@@ -13,10 +13,12 @@ from tasks.build import open_candidate
 from tasks.domains import DOMAINS
 from tasks.domains.base import Quality
 from tasks.job import Job, Workspace
-from tasks.outputs import tensors_of
+from tasks.outputs import Call, tensors_of
+from tasks.quantize.methods import METHODS
 from tasks.refs import ArtifactRef, CandidateRef
 from tasks.results import Evaluation
 from tasks.tensor_files import GOLDEN, SAMPLES, Golden
+from tasks.workload.recipe import Recipe
 from tasks.workload.workload import Workload
 
 KIND = "outputs"
@@ -35,7 +37,7 @@ def evaluate(job: Job[Workload], candidate: CandidateRef, workspace: Workspace) 
     inputs = domain.example_inputs(workload, job.dataset, workspace.store, workload.benchmark.batch_size)
     with model.scope(), torch.inference_mode():
         try:
-            quality = domain.evaluate(job, model.call, workspace)
+            quality, batched = quality_of(job, workload.recipe_named(candidate.recipe), model.call, workspace)
         except MeasurementError as error:
             raise MeasurementError(
                 f'Recipe "{candidate.recipe}" ({candidate.runtime}) of workload "{workload.name}": {error.message}',
@@ -50,9 +52,29 @@ def evaluate(job: Job[Workload], candidate: CandidateRef, workspace: Workspace) 
         higher_is_better=quality.higher_is_better,
         metrics=quality.metrics,
         mode=quality.mode,
+        quality_batched=batched.value,
+        contributions=quality.contributions,
         samples=quality.count,
         outputs=_keep(candidate, golden, quality, workspace),
     )
+
+
+def quality_of(job: Job[Workload], recipe: Recipe, call: Call, workspace: Workspace) -> tuple[Quality, Quality]:
+    """Quality as a deployed model is called, and with rows together in a call.
+
+    They are one where the recipe's method does not couple a call's rows: then they are evaluated together, which is
+    faster.
+
+    Raises
+    ------
+    MeasurementError
+        The model computes NaN or infinities, or its outputs do not fit the data.
+    """
+    domain = DOMAINS[job.workload.domain]
+    batched = domain.evaluate(job, call, workspace)
+    if not METHODS[recipe.method].couples_rows(recipe):
+        return batched, batched
+    return domain.evaluate(job, call, workspace, apart=True), batched
 
 
 def _keep(candidate: CandidateRef, golden: Golden, quality: Quality, workspace: Workspace) -> ArtifactRef:

@@ -13,13 +13,19 @@ from tasks.job import Job
 from tasks.refs import ArtifactRef, CandidateRef, DatasetRef, Frozen
 from tasks.workload.workload import Workload
 
+# What per-sample contributions to a quality are: independent numbers, 100 (right) or 0 (wrong), or consecutive places
+# of one series whose neighbours depend on each other.
+Contributions = Literal["independent", "right-or-wrong", "serial"]
+
 
 class Evaluation(Frozen):
     """Quality of one candidate.
 
     ``outputs`` refers to an artifact with ``golden.safetensors`` (the timed inputs and the outputs that the evaluated
     model gave for them) and ``samples.safetensors`` (per-sample results for paired comparisons). ``metrics`` holds
-    every number that was computed, ``quality`` the one that the gate looks at.
+    every number that was computed, ``quality`` the one that the gate looks at: as a deployed model is called.
+    ``quality_batched`` is the same with an evaluation's rows together in a call; it differs only where rows share the
+    ranges of their activations.
     """
 
     recipe: str
@@ -29,7 +35,9 @@ class Evaluation(Frozen):
     higher_is_better: bool
     metrics: dict[str, float]
     mode: str = ""
+    quality_batched: float
     samples: int
+    contributions: Contributions = "independent"
     outputs: ArtifactRef
 
 
@@ -287,6 +295,7 @@ def candidate_columns(result: WorkloadResult, candidate: CandidateResult) -> dic
         columns |= {
             "quality_metric": evaluation.quality_metric,
             "quality": evaluation.quality,
+            "quality_batched": evaluation.quality_batched,
             "higher_is_better": evaluation.higher_is_better,
             "evaluation_mode": evaluation.mode or None,
             "evaluation_samples": evaluation.samples,

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from storage.errors import ConfigurationError
 from tasks.domains.base import GivesCalibration, Quality
+from tasks.evaluate import quality_of
 from tasks.job import Job, Workspace
 from tasks.quantize.converted import KIND, find_or_convert, open_converted
 from tasks.quantize.counterparts import pair_with_float
@@ -138,7 +139,7 @@ def _evaluated(source: ModelSource, recipe: Recipe) -> tuple[int, Quality]:
     """Serialized bytes and quality of a recipe's converted module."""
     folder = source.workspace.store.path(KIND, find_or_convert(source, recipe))
     with METHODS[recipe.method].running(recipe), torch.inference_mode():
-        quality = source.domain.evaluate(source.job, open_converted(folder), source.workspace)
+        quality, _ = quality_of(source.job, recipe, open_converted(folder), source.workspace)
     return Structure.read(folder).size_bytes, quality
 
 

@@ -139,7 +139,7 @@ MEASUREMENTS = Table(
         Column("quality_difference_high", REAL, "upper end of the paired 95% interval", "quality_metric"),
         Column("higher_is_better", FLAG, "direction of the quality metric"),
         Column("agreement", REAL, "share of samples on which candidate and baseline predict the same", "share"),
-        Column("evaluation_mode", TEXT, "how quality was computed: exact, segments or plain"),
+        Column("evaluation_mode", TEXT, "how quality was computed: exact, segments or plain, or with rows apart"),
         Column("evaluation_samples", INT, "samples (tokens for text) evaluated", "samples"),
         Column("metrics", pa.map_(TEXT, REAL), "every number that the evaluation computed, by name"),
         Column("latency_s", REAL, "median seconds of one call", "seconds"),
@@ -183,6 +183,7 @@ MEASUREMENTS = Table(
         Column("over_incumbent", REAL, "latency of the current bundle / candidate latency; above 1 is faster", "ratio"),
         Column("over_incumbent_low", REAL, "its lower bound that the gate decides by", "ratio"),
         Column("over_incumbent_high", REAL, "its upper bound that the gate decides by", "ratio"),
+        Column("quality_batched", REAL, "quality with rows together in a call; see docs/quality.md", "quality_metric"),
     ),
 )
 

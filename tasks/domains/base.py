@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tasks.outputs import Call
     from tasks.quantize.fine_tune import FineTuning
     from tasks.refs import CheckpointRef, DatasetRef
+    from tasks.results import Contributions
 
 W = TypeVar("W", bound=Workload)
 M = TypeVar("M", bound=Kind)
@@ -45,6 +46,9 @@ class Quality:
         value), and ``prediction``, int64 [N]; either may be missing.
     count
         Samples evaluated.
+    contributions
+        What ``samples["quality"]`` is, which decides how a difference's interval is computed: numbers of independent
+        samples, 100 (right) or 0 (wrong) for each, or a series whose neighbours depend on each other.
     mode
         How it was computed, where there are several ways.
     """
@@ -56,6 +60,7 @@ class Quality:
     samples: dict[str, Tensor]
     count: int
     mode: str = "plain"
+    contributions: Contributions = "independent"
 
 
 class Domain(ABC, Generic[W, M]):
@@ -87,8 +92,14 @@ class Domain(ABC, Generic[W, M]):
         """Real inputs by name, in calling order: what is timed, traced and kept as golden input."""
 
     @abstractmethod
-    def evaluate(self, job: Job[W], call: Call, workspace: Workspace) -> Quality:
+    def evaluate(self, job: Job[W], call: Call, workspace: Workspace, *, apart: bool = False) -> Quality:
         """Compute the quality of a model that can be called.
+
+        Parameters
+        ----------
+        apart
+            Call the model with one row at a time, as it is deployed: what it computes for a row depends on the others
+            of the call. Otherwise rows run together in whatever number is fast.
 
         Raises
         ------

@@ -76,6 +76,13 @@ class Method(ABC, Generic[R]):
         """
         return 5e-2
 
+    def couples_rows(self, recipe: R) -> bool:
+        """Whether what a model computes for a row depends on the other rows of the call.
+
+        It does where the range of an activation is taken from all rows of a call together.
+        """
+        return False
+
     def running(self, recipe: R) -> AbstractContextManager[None]:
         """Set what converting, loading and calling the model need of the process: the quantized engine."""
         from tasks.quantize.engine import quantized_engine

@@ -66,15 +66,23 @@ class ImageClassification(
 
         return example_images(dataset, store, batch_size)
 
-    def evaluate(self, job: Job[ImageWorkload], call: Call, workspace: Workspace) -> Quality:
+    def evaluate(self, job: Job[ImageWorkload], call: Call, workspace: Workspace, *, apart: bool = False) -> Quality:
         """Top-1 and top-5 accuracy on the test split."""
         from tasks.domains.image_classification.evaluation import classify
         from tasks.domains.image_classification.images import load_images
 
         split = load_images(job.dataset, "test", workspace.store)
-        metrics, samples = classify(call, split, job.workload.evaluate.batch_size, workspace.progress)
+        batch_size = 1 if apart else job.workload.evaluate.batch_size
+        metrics, samples = classify(call, split, batch_size, workspace.progress)
         return Quality(
-            "top1", metrics["top1"], higher_is_better=True, metrics=metrics, samples=samples, count=len(split)
+            "top1",
+            metrics["top1"],
+            higher_is_better=True,
+            metrics=metrics,
+            samples=samples,
+            count=len(split),
+            mode="rows apart" if apart else "plain",
+            contributions="right-or-wrong",
         )
 
     def calibration(

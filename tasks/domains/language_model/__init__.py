@@ -51,11 +51,13 @@ class LanguageModel(Domain[LanguageModelWorkload, WordLanguageModelSpec], Trains
 
         return example_tokens(workload, dataset, store, batch_size)
 
-    def evaluate(self, job: Job[LanguageModelWorkload], call: Call, workspace: Workspace) -> Quality:
+    def evaluate(
+        self, job: Job[LanguageModelWorkload], call: Call, workspace: Workspace, *, apart: bool = False
+    ) -> Quality:
         """Loss and perplexity on the test split."""
         from tasks.domains.language_model.evaluation import evaluate_language_model
 
-        return evaluate_language_model(job, call, workspace)
+        return evaluate_language_model(job, call, workspace, apart=apart)
 
     def train(self, workload: LanguageModelWorkload, dataset: DatasetRef, workspace: Workspace) -> dict[str, Tensor]:
         """Train by truncated backpropagation through time."""

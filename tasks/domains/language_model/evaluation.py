@@ -11,7 +11,7 @@ from torch import Tensor
 from storage.errors import InputError, MeasurementError
 from tasks.domains.base import Quality
 from tasks.domains.language_model.corpus import load_ids
-from tasks.domains.language_model.stream import exact_losses, segment_losses
+from tasks.domains.language_model.stream import FAST, LaneShape, exact_losses, segment_losses
 from tasks.job import Progress, silent
 
 if TYPE_CHECKING:
@@ -19,14 +19,16 @@ if TYPE_CHECKING:
     from tasks.job import Job, Workspace
     from tasks.outputs import Call
 
-_BLOCK_TOKENS = 100
 
+def evaluate_language_model(
+    job: Job[LanguageModelWorkload], call: Call, workspace: Workspace, *, apart: bool = False
+) -> Quality:
+    """Loss and perplexity on the whole test split; the samples are the losses of its words, in order.
 
-def evaluate_language_model(job: Job[LanguageModelWorkload], call: Call, workspace: Workspace) -> Quality:
-    """Loss and perplexity on the whole test split.
-
-    The samples are contributions of consecutive blocks of words, whose mean is the loss. Neighbouring words share their
-    context, so blocks, not words, are what a bootstrap may draw.
+    Parameters
+    ----------
+    apart
+        Call the model as the benchmark does at batch size 1: with ``benchmark.sequence_length`` words of one stream.
 
     Raises
     ------
@@ -34,7 +36,8 @@ def evaluate_language_model(job: Job[LanguageModelWorkload], call: Call, workspa
         The loss is NaN or infinite.
     """
     ids = load_ids(job.dataset, "test", workspace.store)
-    losses = word_losses(call, ids, job.workload.model, job.workload.evaluate, workspace.progress)
+    settings, words = job.workload.evaluate, job.workload.benchmark.sequence_length if apart else None
+    losses = word_losses(call, ids, job.workload.model, settings, workspace.progress, words_in_call=words)
     loss = losses.mean(dtype=torch.float64).item()
     if not math.isfinite(loss):
         raise MeasurementError(
@@ -48,14 +51,21 @@ def evaluate_language_model(job: Job[LanguageModelWorkload], call: Call, workspa
         value=loss,
         higher_is_better=False,
         metrics={"loss": loss, **perplexity},
-        samples={"quality": block_contributions(losses)},
+        samples={"quality": losses},
         count=len(losses),
-        mode=job.workload.evaluate.mode,
+        mode=f"{settings.mode}, rows apart" if apart else settings.mode,
+        contributions="serial",
     )
 
 
 def word_losses(
-    call: Call, ids: Tensor, spec: WordLanguageModelSpec, settings: Evaluate, progress: Progress = silent
+    call: Call,
+    ids: Tensor,
+    spec: WordLanguageModelSpec,
+    settings: Evaluate,
+    progress: Progress = silent,
+    *,
+    words_in_call: int | None = None,
 ) -> Tensor:
     """Loss of every word of a stream but the first, in the mode that `settings` ask for.
 
@@ -65,6 +75,8 @@ def word_losses(
     ----------
     ids
         int32 or int64 [N], at least two words.
+    words_in_call
+        How many words, all of one column, the model is called with; by default what the mode does.
 
     Returns
     -------
@@ -75,15 +87,6 @@ def word_losses(
         raise InputError("The test split has fewer than two words.", hint="Give a longer test.txt.")
     with torch.inference_mode():
         if settings.mode == "exact":
-            return exact_losses(call, ids, spec, settings.sequence_length, progress)
-        return segment_losses(call, ids, spec, settings.segments, settings.warm_up, progress)
-
-
-def block_contributions(losses: Tensor) -> Tensor:
-    """Contributions of consecutive blocks of words to the mean loss: float32 [blocks], their mean is the loss.
-
-    All blocks but the last have equal length, at most 100 words and at least 20 blocks where there are that many.
-    """
-    length = max(1, min(_BLOCK_TOKENS, len(losses) // 20))
-    sums = torch.stack([block.sum(dtype=torch.float64) for block in torch.split(losses, length)])
-    return (sums * len(sums) / len(losses)).float()
+            return exact_losses(call, ids, spec, words_in_call or settings.sequence_length, progress)
+        shape = FAST if words_in_call is None else LaneShape(columns=1, rows=words_in_call)
+        return segment_losses(call, ids, spec, settings.segments, settings.warm_up, progress, shape=shape)

@@ -26,10 +26,18 @@ from tasks.outputs import Call, tensors_of
 if TYPE_CHECKING:
     from tasks.domains.language_model.sections import WordLanguageModelSpec
 
-# Fewer rows read the decoder's weights more often; the logits of more no longer stay in cache until the loss is taken.
-_ROWS = 128
-# Segments in a lane: fewer leave the LSTM's products narrow, more leave fewer lanes for the cores.
-_COLUMNS = 8
+
+@dataclass(frozen=True)
+class LaneShape:
+    """How many segments a lane has, a column each, and how many rows of logits a call of it may give."""
+
+    columns: int
+    rows: int
+
+
+# Fewer columns leave the LSTM's products narrow, more leave fewer lanes for the cores. Fewer rows read the decoder's
+# weights more often; the logits of more no longer stay in cache until the loss is taken.
+FAST = LaneShape(columns=8, rows=128)
 
 
 def exact_losses(
@@ -67,10 +75,12 @@ def segment_losses(
     segments: int,
     warm_up: int,
     progress: Progress = silent,
+    *,
+    shape: LaneShape = FAST,
 ) -> Tensor:
     """Losses in nats of every word but the first, in order, computed in parallel segments.
 
-    Fewer segments are made where they would be shorter than their warm-up. Segments run in lanes of eight columns, a
+    Fewer segments are made where they would be shorter than their warm-up. Segments run in lanes of some columns, a
     thread each: the lanes, and with them the result, are the same on every number of cores.
 
     Parameters
@@ -81,6 +91,8 @@ def segment_losses(
         Columns in all lanes together.
     warm_up
         Words before a segment that are run for the state alone.
+    shape
+        Which words share a call.
 
     Returns
     -------
@@ -95,8 +107,8 @@ def segment_losses(
     padded = torch.zeros(count * length + 1, dtype=ids.dtype)
     padded[: words + 1] = ids
     lanes = [
-        _Lane(call, padded, spec, warm_up, length, first, min(first + _COLUMNS, count))
-        for first in range(0, count, _COLUMNS)
+        _Lane(call, padded, spec, warm_up, length, first, min(first + shape.columns, count), shape.rows)
+        for first in range(0, count, shape.columns)
     ]
     return torch.cat(_run_lanes(lanes, words, progress))[:words]
 
@@ -112,10 +124,11 @@ class _Lane:
     length: int
     first: int
     last: int
+    rows: int
 
     def losses(self, progress: Callable[[float], None]) -> Tensor:
         """Losses in the stream's order; `progress` is told the share that is done."""
-        count, steps = self.last - self.first, max(1, _ROWS // (self.last - self.first))
+        count, steps = self.last - self.first, max(1, self.rows // (self.last - self.first))
         inputs, targets = self._columns(0), self._columns(1)
         h, c = self._warm_state(steps)
         losses = torch.empty(self.length, count)

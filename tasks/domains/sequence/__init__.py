@@ -77,8 +77,8 @@ class Sequence(Domain[SequenceWorkload, LstmSpec]):
 
         return example_sequence(workload, dataset, store, batch_size)
 
-    def evaluate(self, job: Job[SequenceWorkload], call: Call, workspace: Workspace) -> Quality:
-        """How far the outputs are from the float model's."""
+    def evaluate(self, job: Job[SequenceWorkload], call: Call, workspace: Workspace, *, apart: bool = False) -> Quality:
+        """How far the outputs are from the float model's; the one call is the timed one, however many rows it has."""
         from tasks.domains.sequence.lstm import compare_with_float
 
         return compare_with_float(job, call, workspace)

@@ -52,6 +52,10 @@ class Dynamic(Method[DynamicRecipe]):
         """float16 weights alone round far less than int8 ones."""
         return 1e-2 if recipe.dtype == "float16" and recipe.embedding_bits is None else super().tolerance_share(recipe)
 
+    def couples_rows(self, recipe: DynamicRecipe) -> bool:
+        """int8 activations share one range in each call of a module; with float16 weights they stay float."""
+        return recipe.dtype == "qint8"
+
     def skeleton(
         self, model: nn.Module, recipe: DynamicRecipe, graph: str, example_inputs: Mapping[str, Tensor]
     ) -> nn.Module:
