@@ -50,6 +50,7 @@ def _candidate(recipe="float", runtime="eager", size=1000, quality=0.0, **other)
             quality=quality,
             higher_is_better=False,
             metrics={"mean_absolute_output": 0.1},
+            quality_batched=quality + 0.25,
             samples=160,
             outputs=ArtifactRef(kind="outputs", digest="e" * 64),
         ),
@@ -124,6 +125,7 @@ def test_rows_are_what_the_measurements_table_takes():
     int8 = rows[1]
     assert (int8["size_ratio"], int8["baseline_size_bytes"]) == (4.0, 1000)
     assert (int8["quality_difference"], int8["baseline_quality"]) == (1.5, 0.0)
+    assert (int8["quality"], int8["quality_batched"]) == (1.5, 1.75)
     assert (int8["speedup"], int8["verdict"], int8["is_baseline"]) == (2.0, "valid", False)
     assert (int8["coverage"], int8["modules_quantized"], int8["modules_total"]) == (0.75, 1, 2)
     assert int8["block_s"] == (1e-4, 1e-4)

@@ -57,7 +57,7 @@ select
     recipe, runtime, method, status, passes, decision, is_baseline, baseline,
     size_bytes, baseline_size_bytes, size_ratio,
     quality_metric, quality, baseline_quality, quality_difference, quality_difference_low, quality_difference_high,
-    higher_is_better, agreement,
+    higher_is_better, agreement, quality_batched,
     latency_s, baseline_latency_s, ratio as speedup, speedup_low, speedup_high,
     speedup_over_best_float, best_float,
     peak_rss_bytes, coverage, verdict, reason, stage, error, night, run_id, profile, fingerprint, artifact_digest

@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from safetensors.torch import load_file
+from torch import Tensor
 
 from storage.artifacts import ArtifactStore
 from storage.errors import InputError, MeasurementError
 from tasks.checkpoint import load_state
 from tasks.compare import compare
 from tasks.domains.language_model.corpus import load_ids
-from tasks.domains.language_model.evaluation import block_contributions, evaluate_language_model, word_losses
+from tasks.domains.language_model.evaluation import evaluate_language_model, word_losses
 from tasks.domains.language_model.model import WordLanguageModel
 from tasks.domains.language_model.sections import Evaluate, LanguageModelWorkload, WordLanguageModelSpec
+from tasks.evaluate import quality_of
 from tasks.job import Job, Workspace
 from tasks.results import Evaluation
 from tasks.tensor_files import Golden
@@ -48,7 +48,7 @@ def evaluated(prepared: Prepared, recipe: str, runtime: str, mode: str = "segmen
 def test_both_runtimes_give_one_loss(prepared: Prepared, recipe: str, mode: str) -> None:
     eager, script = evaluated(prepared, recipe, "eager", mode), evaluated(prepared, recipe, "torchscript", mode)
     assert eager.quality == pytest.approx(script.quality, abs=1e-5)
-    assert eager.mode == mode
+    assert eager.mode == script.mode == (mode if recipe == "float" else f"{mode}, rows apart")
     assert eager.metrics["perplexity"] == pytest.approx(math.exp(eager.quality))
 
 
@@ -56,6 +56,37 @@ def test_both_runtimes_give_one_loss(prepared: Prepared, recipe: str, mode: str)
 def test_segments_are_close_to_the_exact_mode(prepared: Prepared, recipe: str, tolerance: float) -> None:
     exact, segments = (evaluated(prepared, recipe, "eager", mode).quality for mode in ("exact", "segments"))
     assert segments == pytest.approx(exact, abs=tolerance)
+
+
+def test_int8_is_evaluated_as_the_benchmark_calls_it_and_in_batches_as_well(prepared: Prepared) -> None:
+    job, store = prepared
+    int8 = build(job, "dynamic-int8", "eager", store)
+    for length in (1, 25):
+        benchmark = job.workload.benchmark.model_copy(update={"sequence_length": length})
+        exact = job.workload.evaluate.model_copy(update={"mode": "exact", "sequence_length": length})
+        asked = replace(job, workload=job.workload.model_copy(update={"benchmark": benchmark, "evaluate": exact}))
+        result = evaluate(asked, int8, store)
+        # In the exact mode a call is a row by itself, and here the two lengths of a call are the same.
+        assert result.quality == result.quality_batched
+        segments = replace(asked, workload=asked.workload.model_copy(update={"evaluate": job.workload.evaluate}))
+        assert evaluate(segments, int8, store).quality == pytest.approx(result.quality, abs=2e-4)
+
+
+def test_only_int8_is_called_twice_and_then_with_one_row(prepared: Prepared) -> None:
+    job, store = prepared
+    model = build_model(job.workload, job.dataset)
+    for recipe, largest in (("float", [4]), ("dynamic-int8", [4, 1])):
+        columns: list[int] = []
+
+        def call(tokens: Tensor, h: Tensor, c: Tensor, columns: list[int] = columns) -> object:
+            columns.append(tokens.shape[1])
+            return model(tokens, h, c)
+
+        with torch.inference_mode():
+            quality, batched = quality_of(job, job.workload.recipe_named(recipe), call, Workspace(store))
+        changes = [width for width, before in zip(columns, [0, *columns], strict=False) if width != before]
+        assert [width for width in changes if width != 3] == largest  # the first segment has no warm-up
+        assert quality.value == pytest.approx(batched.value, abs=1e-5)
 
 
 def test_int8_is_compared_to_float_on_the_same_blocks(prepared: Prepared) -> None:
@@ -104,14 +135,6 @@ def test_a_stream_of_one_word_is_refused() -> None:
     spec = WordLanguageModelSpec(kind="word-lm", embedding_size=4, hidden_size=4, layers=1)
     with pytest.raises(InputError, match="two words"):
         word_losses(WordLanguageModel(5, 4, 4, 1, 0.0), torch.zeros(1, dtype=torch.int32), spec, Evaluate())
-
-
-@given(st.lists(st.floats(0, 20, width=32), min_size=1, max_size=500))
-def test_block_contributions_average_to_the_mean_loss(values: list[float]) -> None:
-    losses = torch.tensor(values)
-    blocks = block_contributions(losses)
-    assert blocks.double().mean().item() == pytest.approx(losses.double().mean().item(), rel=1e-5, abs=1e-6)
-    assert len(blocks) >= min(len(values), 20)
 
 
 def test_a_hopeless_loss_has_no_perplexity_that_no_table_could_take(prepared: Prepared) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from tasks.compute import intra_op_threads
 from tasks.domains.language_model.model import WordLanguageModel
 from tasks.domains.language_model.sections import WordLanguageModelSpec
-from tasks.domains.language_model.stream import exact_losses, segment_losses
+from tasks.domains.language_model.stream import LaneShape, exact_losses, segment_losses
 
 VOCABULARY, LAYERS, HIDDEN = 30, 2, 8
 SPEC = WordLanguageModelSpec(kind="word-lm", embedding_size=12, hidden_size=HIDDEN, layers=LAYERS)
@@ -69,6 +69,20 @@ def test_segments_give_every_word_once_and_in_order(words: int, segments: int, w
     ids, model = stream(words, seed), Memoryless()
     exact = exact_losses(model, ids, SPEC, 25)
     torch.testing.assert_close(segment_losses(model, ids, SPEC, segments, warm_up), exact)
+
+
+@given(words=st.integers(2, 200), columns=st.integers(1, 9), rows=st.integers(1, 40))
+@settings(max_examples=40, deadline=None)
+def test_the_shape_of_a_lane_bounds_a_call_and_changes_nothing_else(words: int, columns: int, rows: int) -> None:
+    ids, model, shapes = stream(words), Memoryless(), set()
+
+    def call(tokens: Tensor, h: Tensor, c: Tensor) -> object:
+        shapes.add(tuple(tokens.shape))
+        return model(tokens, h, c)
+
+    losses = segment_losses(call, ids, SPEC, 6, 5, shape=LaneShape(columns, rows))
+    torch.testing.assert_close(losses, exact_losses(model, ids, SPEC, 25))
+    assert all(width <= columns and (steps == 1 or steps * width <= rows) for steps, width in shapes)
 
 
 def test_a_single_segment_is_the_sequential_run(model: WordLanguageModel) -> None:
