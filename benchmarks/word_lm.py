@@ -31,6 +31,7 @@ from torch import Tensor, nn
 from storage.artifacts import ArtifactStore
 from tasks.build import open_candidate
 from tasks.compute import intra_op_threads
+from tasks.domains import DOMAINS
 from tasks.domains.language_model.corpus import load_ids
 from tasks.job import Job, Workspace
 from tasks.machine import available_cores
@@ -54,6 +55,7 @@ class Line:
     name: str
     megabytes: float
     loss: float
+    batched_loss: float
     seconds: float
     whole_s: float
 
@@ -142,7 +144,7 @@ def tutorial_lines(source: ModelSource, ids: Tensor) -> list[Line]:
             began = time.perf_counter()
             loss = tutorial_loss(one, ids, source.example_inputs)
             taken = time.perf_counter() - began
-            lines.append(Line(name, size, loss, taken, taken))
+            lines.append(Line(name, size, loss, loss, taken, taken))
     return lines
 
 
@@ -172,32 +174,39 @@ def nightly_lines(job: Job[Workload], workspace: Workspace) -> tuple[list[Candid
         result = evaluate(workspace, job, candidates[-1])
         done = time.perf_counter()
         size = candidates[-1].size_bytes / 1e6
-        lines.append(Line(recipe.name, size, result.quality, done - began, done - started))
+        lines.append(Line(recipe.name, size, result.quality, result.quality_batched, done - began, done - started))
     return candidates, lines, time.perf_counter() - whole
 
 
 def print_quality(tutorial: list[Line], ours: list[Line]) -> None:
     """Both procedures' tables."""
-    for heading, lines in (("the tutorial's procedure, one thread", tutorial), ("nightquant, segments", ours)):
-        print(f"| {heading} | MB | loss | evaluation s |\n|---|---:|---:|---:|")
-        for line in lines:
-            print(f"| {line.name} | {line.megabytes:.3f} | {line.loss:.6f} | {line.seconds:.1f} |")
-        print()
+    print("| the tutorial's procedure, one thread | MB | loss | evaluation s |\n|---|---:|---:|---:|")
+    for line in tutorial:
+        print(f"| {line.name} | {line.megabytes:.3f} | {line.loss:.6f} | {line.seconds:.1f} |")
+    print("\n| nightquant, segments | MB | loss | in batches | evaluation s (both) |\n|---|---:|---:|---:|---:|")
+    for line in ours:
+        print(
+            f"| {line.name} | {line.megabytes:.3f} | {line.loss:.6f} | {line.batched_loss:.6f} | {line.seconds:.1f} |"
+        )
+    print()
 
 
 def print_modes(job: Job[Workload], candidates: list[CandidateRef], workspace: Workspace) -> None:
-    """Both modes of evaluation on all cores: the exact one, word after word, and the segments."""
+    """Both modes of evaluation on all cores, in batches: the exact one, chunk after chunk, and the segments."""
     print("| evaluation on all cores | exact s | segments s | times less | difference of the loss |")
     print("|---|---:|---:|---:|---:|")
     for candidate in candidates:
         if candidate.recipe not in ("float", "dynamic-int8"):
             continue
         taken, losses = [], []
+        model = open_candidate(candidate, workspace, torch.get_num_threads())
         for mode in MODES:
             settings = job.workload.evaluate.model_copy(update={"mode": mode})
-            changed = replace(job, workload=job.workload.model_copy(update={"evaluate": settings}))
+            workload = job.workload.model_copy(update={"evaluate": settings})
+            changed = replace(job, workload=workload)
             began = time.perf_counter()
-            losses.append(evaluate(workspace, changed, candidate).quality)
+            with model.scope():
+                losses.append(DOMAINS[workload.domain].evaluate(changed, model.call, workspace).value)
             taken.append(time.perf_counter() - began)
         exact_s, segments_s = taken
         gap = abs(losses[0] - losses[1])

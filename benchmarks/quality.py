@@ -1,0 +1,162 @@
+"""The tables of docs/quality.md.
+
+How often 95% intervals of a difference in quality cover the true one, on simulated samples::
+
+    python -m benchmarks.quality intervals
+
+What a batch does to int8 activations, on the built-in language model, whose weights are trained on first use::
+
+    python -m benchmarks.quality modes --store nightquant-store
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.signal import lfilter
+from scipy.stats import t
+
+from storage.artifacts import ArtifactStore
+from tasks.build import open_candidate
+from tasks.domains import DOMAINS
+from tasks.domains.base import Quality
+from tasks.job import Job, Workspace
+from tasks.paired import PairedDifference, bootstrap_difference, score_difference, serial_difference
+from tasks.stages import build, obtain, prepare
+from tasks.workload import Workload, read_workload
+
+WORD_LM = Path(__file__).parent.parent / "flows" / "workloads" / "word-lm.toml"
+Array = NDArray[np.float64]
+Interval = Callable[[Array, Array], PairedDifference]
+IMAGES, TRIALS = 1024, 2000
+# Shares of images that a candidate gains and loses against the baseline.
+CHANGES = ((0.0, 0.0), (0.0, 0.001), (0.001, 0.003), (0.003, 0.003), (0.02, 0.04))
+# Words over which a difference is remembered, and the share of that part in the variance of blocks of 100 words.
+MEMORIES = ((1.0, 0.0), (100.0, 0.35), (300.0, 0.35), (600.0, 0.35))
+STRETCH = 20
+CALLS = (1, 5, 25)
+
+
+def main() -> None:
+    """Print what was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("intervals", help="coverage on simulated samples")
+    modes = commands.add_parser("modes", help="batches beside rows apart on the built-in language model")
+    modes.add_argument("--store", type=Path, required=True, help="where checkpoint and candidates are kept")
+    arguments = parser.parse_args()
+    if arguments.command == "intervals":
+        print_right_or_wrong()
+        print_series()
+    else:
+        print_modes(Workspace(ArtifactStore(arguments.store)))
+
+
+def print_right_or_wrong() -> None:
+    """Coverage of the score interval and of the bootstrap for top-1."""
+    print(f"| of {IMAGES:,} images gained / lost | bootstrap covers | its half-width | score covers | its half-width |")
+    print("|---|---:|---:|---:|---:|")
+    for gain, loss in CHANGES:
+        rng, cells = np.random.default_rng(0), []
+        tables = rng.multinomial(IMAGES, [gain, loss, 1 - gain - loss], size=TRIALS)
+        distinct, counts = np.unique(tables, axis=0, return_counts=True)
+        for interval in (bootstrap_difference, score_difference):
+            found = np.array([interval(*_answers(*table)) for table in distinct])
+            inside = (found[:, 1] <= 100 * (gain - loss) + 1e-9) & (100 * (gain - loss) - 1e-9 <= found[:, 2])
+            half = np.average((found[:, 2] - found[:, 1]) / 2, weights=counts)
+            cells.append(f"{np.average(inside, weights=counts):.1%} | {half:.2f}")
+        print(f"| {gain:.1%} / {loss:.1%} | {' | '.join(cells)} |")
+    print()
+
+
+def _answers(gained: int, lost: int, same: int) -> tuple[Array, Array]:
+    before = np.repeat([0.0, 100.0, 100.0], [gained, lost, same])
+    return before, np.repeat([100.0, 0.0, 100.0], [gained, lost, same])
+
+
+def print_series() -> None:
+    """Coverage of blocks of a fixed length and of fixed numbers of blocks, for a language model's words."""
+    methods: dict[str, Interval] = {
+        "blocks of 100 words": lambda _, after: _blocks(after, len(after) * STRETCH // 100),
+        "20 blocks": lambda _, after: _blocks(after, 20),
+        "10 blocks": serial_difference,
+    }
+    print(f"| words | memory | share | {' | '.join(f'{name}: covers, width' for name in methods)} |")
+    print("|---:|---:|---:|" + "---:|" * len(methods))
+    for words, trials in ((7_600, TRIALS), (43_400, TRIALS // 2), (245_000, TRIALS // 4)):
+        for memory, share in MEMORIES:
+            rng = np.random.default_rng(0)
+            series = [_series(rng, words, memory, share) for _ in range(trials)]
+            zeros = np.zeros(len(series[0]))
+            ends = {name: np.array([method(zeros, each) for each in series]) for name, method in methods.items()}
+            width = {name: float((found[:, 2] - found[:, 1]).mean()) for name, found in ends.items()}
+            cells = [
+                f"{((found[:, 1] <= 0) & (found[:, 2] >= 0)).mean():.1%}, {width[name] / width['20 blocks']:.2f}"
+                for name, found in ends.items()
+            ]
+            print(f"| {words:,} | {memory:.0f} | {share:.0%} | {' | '.join(cells)} |")
+
+
+def _blocks(differences: Array, count: int) -> PairedDifference:
+    means = np.array([block.mean() for block in np.array_split(differences, count)])
+    mean, half = float(means.mean()), float(t.ppf(0.975, count - 1) * means.std(ddof=1) / math.sqrt(count))
+    return PairedDifference(mean, mean - half, mean + half)
+
+
+def _series(rng: np.random.Generator, words: int, memory: float, share: float) -> Array:
+    """Differences of stretches of words: heavy-tailed noise, and an autoregressive part that is remembered."""
+    length, kept = words // STRETCH, math.exp(-STRETCH / memory)
+    noise = rng.standard_t(4, size=length) / math.sqrt(2)
+    remembered = lfilter([math.sqrt(1 - kept**2)], [1, -kept], rng.normal(size=length + 1000))[1000:]
+    differences: Array = noise + math.sqrt(share / (1 - share) * STRETCH / 100) * remembered
+    return differences
+
+
+def print_modes(workspace: Workspace) -> None:
+    """Loss against float in batches and with rows apart, its memory, and what each takes."""
+    workload = read_workload(WORD_LM)
+    job = obtain(workspace, workload, prepare(workspace, workload))
+    reference, _ = _evaluate(job, "float", workspace, words=None)
+    print("| recipe | called with | loss - float | 10 blocks ± | 100 words ± | autocorrelation, lags 1 to 4 | s |")
+    print("|---|---|---:|---:|---:|---|---:|")
+    for recipe in (recipe.name for recipe in workload.recipe if recipe.method == "dynamic"):
+        for words in (None, *CALLS):
+            quality, taken = _evaluate(job, recipe, workspace, words)
+            before, after = (each.samples["quality"].double().numpy() for each in (reference, quality))
+            ends = serial_difference(before, after), _blocks(after - before, len(after) // 100)
+            print(
+                f"| {recipe} | {'batches' if words is None else f'rows apart, {words} words'} "
+                f"| {quality.value - reference.value:+.5f} | {' | '.join(f'{(e.high - e.low) / 2:.5f}' for e in ends)} "
+                f"| {', '.join(f'{each:.2f}' for each in _autocorrelation(after - before))} | {taken:.1f} |"
+            )
+
+
+def _evaluate(job: Job[Workload], recipe: str, workspace: Workspace, words: int | None) -> tuple[Quality, float]:
+    """Quality, and the seconds that it took: in batches, or with rows apart and `words` in a call."""
+    benchmark = job.workload.benchmark.model_copy(update={"sequence_length": words or 1})
+    changed = replace(job, workload=job.workload.model_copy(update={"benchmark": benchmark}))
+    candidate = build(workspace, job, job.workload.recipe_named(recipe), "torchscript")
+    model = open_candidate(candidate, workspace, torch.get_num_threads())
+    with model.scope():
+        began = time.perf_counter()
+        quality = DOMAINS[job.workload.domain].evaluate(changed, model.call, workspace, apart=words is not None)
+        return quality, time.perf_counter() - began
+
+
+def _autocorrelation(differences: Array) -> list[float]:
+    """Of the means of blocks of 100 words."""
+    means = differences[: len(differences) // 100 * 100].reshape(-1, 100).mean(axis=1)
+    centred = means - means.mean()
+    return [float((centred[lag:] * centred[:-lag]).sum() / (centred**2).sum()) for lag in (1, 2, 3, 4)]
+
+
+if __name__ == "__main__":
+    main()
