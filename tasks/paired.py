@@ -134,7 +134,7 @@ def _differences(baseline: ArrayLike, candidate: ArrayLike) -> NDArray[np.float6
 
 
 def _score_low(gained: int, lost: int, samples: int) -> float:
-    """Lower end of Tango's interval for (gained - lost) / samples, equations 24 to 29 of the paper, by bisection."""
+    """Lower end of Tango's interval for (gained - lost) / samples, by bisection."""
     estimate, quantile = (gained - lost) / samples, NormalDist().inv_cdf(1 - _TAIL)
 
     def refused(difference: float) -> bool:
