@@ -17,6 +17,7 @@ from tasks.outputs import Call, tensors_of
 from tasks.quantize.methods import METHODS
 from tasks.refs import ArtifactRef, CandidateRef
 from tasks.results import Evaluation
+from tasks.runtimes.base import CandidateFiles
 from tasks.tensor_files import GOLDEN, SAMPLES, Golden
 from tasks.workload.recipe import Recipe
 from tasks.workload.workload import Workload
@@ -33,11 +34,12 @@ def evaluate(job: Job[Workload], candidate: CandidateRef, workspace: Workspace) 
         The model computes NaN or infinities, or its outputs do not fit the data.
     """
     workload, domain = job.workload, DOMAINS[job.workload.domain]
+    recipe = CandidateFiles.find(candidate, workspace.store).recipe()
     model = open_candidate(candidate, workspace, torch.get_num_threads())
     inputs = domain.example_inputs(workload, job.dataset, workspace.store, workload.benchmark.batch_size)
     with model.scope(), torch.inference_mode():
         try:
-            quality, batched = quality_of(job, workload.recipe_named(candidate.recipe), model.call, workspace)
+            quality, batched = quality_of(job, recipe, model.call, workspace)
         except MeasurementError as error:
             raise MeasurementError(
                 f'Recipe "{candidate.recipe}" ({candidate.runtime}) of workload "{workload.name}": {error.message}',

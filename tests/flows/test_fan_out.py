@@ -68,6 +68,7 @@ def candidate(recipe: str, runtime: str = "torchscript", size: int = 100) -> Can
             quality=1.0,
             higher_is_better=False,
             metrics={},
+            quality_batched=1.0,
             samples=1,
             outputs=ArtifactRef(kind="outputs", digest="e" * 64),
         ),
