@@ -19,13 +19,13 @@ from prefect.exceptions import PrefectException
 
 from flows.settings import Settings
 from storage.results.query import run_query
-from storage.results.regressions import Regression
+from storage.results.regressions import NightComparison, Regression
 
 EVENT = "nightquant.regression"
 
 
 def raise_alarm(
-    findings: Sequence[Regression], settings: Settings, *, absences: Sequence[str] = (), run_id: str = ""
+    comparison: NightComparison, settings: Settings, *, absences: Sequence[str] = (), run_id: str = ""
 ) -> str:
     """Report what was found; called at the end of the flow, so that artifacts belong to its run.
 
@@ -35,8 +35,8 @@ def raise_alarm(
 
     Parameters
     ----------
-    findings
-        What `storage.results.regressions.find_regressions` found.
+    comparison
+        What `storage.results.regressions.compare_night` found.
     absences
         What `missed_nights` and `gone_workloads` found.
 
@@ -45,8 +45,9 @@ def raise_alarm(
     str
         What happened, in one line.
     """
+    findings = comparison.findings
     bad = [finding for finding in findings if finding.is_bad]
-    message = summary_line(findings, absences)
+    message = summary_line(comparison, absences)
     for finding in bad:
         _emit(finding, run_id)
     if bad:
@@ -56,7 +57,7 @@ def raise_alarm(
     if findings or absences:
         create_markdown_artifact(_markdown(findings, absences), key="regressions", description=message[:1000])
     if findings:
-        rows = [asdict(finding) for finding in findings]
+        rows = [_as_json(finding) for finding in findings]
         create_table_artifact(rows, key="regressions-table", description="Tonight against the nights before")
     failures = _notify(settings, message, findings, absences) if bad or absences else []
     return "; ".join([message, *failures])
@@ -101,27 +102,24 @@ def _nights_before(store: str, night: date) -> list[date]:
     return [row["night"] for row in rows]
 
 
-def summary_line(findings: Sequence[Regression], absences: Sequence[str] = ()) -> str:
-    """Describe all findings in one line: the regressions themselves, the number of the rest."""
-    bad = [describe(finding) for finding in findings if finding.is_bad]
-    parts = [f"{len(bad)} regression{'s' if len(bad) > 1 else ''}: {', '.join(bad)}"] if bad else ["no regression"]
+def summary_line(comparison: NightComparison, absences: Sequence[str] = ()) -> str:
+    """Describe the comparison in one line: the regressions themselves, the number of the rest."""
+    bad = [finding.describe() for finding in comparison.findings if finding.is_bad]
+    unknown = len(comparison.incomparable)
+    parts = [f"{len(bad)} regression{'s' if len(bad) > 1 else ''}: {', '.join(bad)}"] if bad else []
+    if not bad and not comparison.compared:
+        parts = ["not comparable with earlier nights"]
+    else:
+        parts += [] if bad else ["no regression"]
+        parts += [f"{unknown} of {unknown + len(comparison.compared)} numbers not comparable"] if unknown else []
     for kind in ("improved", "appeared"):
-        count = sum(finding.kind == kind for finding in findings)
+        count = sum(finding.kind == kind for finding in comparison.findings)
         parts += [f"{count} {kind}"] if count else []
     return "; ".join([*parts, *absences])
 
 
-def describe(finding: Regression) -> str:
-    """Describe one finding in a few words, with its numbers."""
-    text = f"{finding.workload} {finding.recipe}/{finding.runtime} {finding.kind}"
-    if finding.tonight is None or finding.reference is None:
-        return text
-    interval = ""
-    if finding.tonight_low is not None and finding.tonight_high not in (None, finding.tonight_low):
-        interval = f" ({finding.tonight_low:.4g} to {finding.tonight_high:.4g})"
-    change = f", {finding.change:+.1%}" if finding.change is not None else ""
-    was = f"was {finding.reference:.4g} over {finding.nights} nights"
-    return f"{text}: {finding.metric} {finding.tonight:.4g}{interval}, {was}{change}"
+def _as_json(finding: Regression) -> dict[str, str | float | None]:
+    return asdict(finding) | {"since": finding.since and finding.since.isoformat()}
 
 
 def _emit(finding: Regression, run_id: str) -> None:
@@ -133,16 +131,16 @@ def _emit(finding: Regression, run_id: str) -> None:
             "nightquant.candidate": f"{finding.recipe}/{finding.runtime}",
             "nightquant.kind": finding.kind,
         },
-        payload=asdict(finding) | {"run_id": run_id, "text": describe(finding)},
+        payload=_as_json(finding) | {"run_id": run_id, "text": finding.describe()},
     )
 
 
 def _markdown(findings: Sequence[Regression], absences: Sequence[str]) -> str:
     sections = {
-        "Regressions": [describe(finding) for finding in findings if finding.is_bad],
+        "Regressions": [finding.describe() for finding in findings if finding.is_bad],
         "Missing": list(absences),
-        "Improvements without an explanation": [describe(found) for found in findings if found.kind == "improved"],
-        "New candidates": [describe(finding) for finding in findings if finding.kind == "appeared"],
+        "Improvements without an explanation": [found.describe() for found in findings if found.kind == "improved"],
+        "New candidates": [found.describe() for found in findings if found.kind == "appeared"],
     }
     parts = ["# Tonight against the nights before"]
     for title, lines in sections.items():
@@ -153,7 +151,7 @@ def _markdown(findings: Sequence[Regression], absences: Sequence[str]) -> str:
 
 def _notify(settings: Settings, message: str, findings: Sequence[Regression], absences: Sequence[str]) -> list[str]:
     """Call what the settings name; return what failed. A night is not lost because a chat server is."""
-    regressions = [asdict(finding) for finding in findings if finding.is_bad]
+    regressions = [_as_json(finding) for finding in findings if finding.is_bad]
     payload = {"event": EVENT, "message": message, "regressions": regressions, "absences": list(absences)}
     slug, url = settings.notification_block, settings.webhook_url
     calls: dict[str, Callable[[], None]] = {}

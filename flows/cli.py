@@ -17,6 +17,7 @@ COMMANDS = {
     "workloads": ("show:workloads", "List the workloads and their recipes, or check workload files."),
     "query": ("query:query", "Ask the results in SQL."),
     "report": ("query:report", "Write the night's report as one HTML file."),
+    "acknowledge": ("acknowledge:command", "Accept what a night found, with a reason."),
     "generate": ("generate:command", "Sample text from a language model, float or quantized."),
     "sensitivity": ("sensitivity:command", "Rank a model's layers by what quantizing them costs."),
     "doctor": ("show:doctor", "Say whether a benchmark on this machine can be trusted."),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from prefect.runtime import flow_run as this_flow_run
 from prefect.states import Completed, Failed
 
 from flows import steps
-from flows.alarm import describe, gone_workloads, missed_nights, raise_alarm
+from flows.alarm import gone_workloads, missed_nights, raise_alarm
 from flows.console import publish_leaderboard
 from flows.execution.context import Execution, current_invocation, executing
 from flows.execution.signals import heard_everywhere, interruption_behind, undisturbed
@@ -22,7 +23,7 @@ from flows.night import GOOD, REGRESSED, WORK_FAILED, Night, NightSummary
 from flows.request import NightlyRequest
 from storage.errors import StoreError
 from storage.results.catalog import refresh
-from storage.results.regressions import Regression, find_regressions
+from storage.results.regressions import Regression, compare_night
 from tasks.bundle.manifest import Provenance
 from tasks.gate import GateDecision, judge
 from tasks.results import WorkloadResult
@@ -75,7 +76,7 @@ def nightly_quantization(request: NightlyRequest = NightlyRequest()) -> State[Ni
         message=f"{night.message()}; {alarm}",
         exit_code=WORK_FAILED if night.has_failures() else REGRESSED if regressed else GOOD,
         bundles=tuple(f"{workload}/{version}" for workload, version in night.bundles.items()),
-        findings=tuple(describe(finding) for finding in findings),
+        findings=tuple(finding.describe() for finding in findings),
         wall_s=time.perf_counter() - began,
         busy_s=execution.busy_s(),
         benchmark_wall_s=sum(each.wall_s for each in night.benchmarks()),
@@ -142,24 +143,24 @@ def _package(night: Night, result: WorkloadResult, decision: GateDecision) -> Ga
     return decision
 
 
-def _finish(night: Night) -> tuple[list[Regression], str]:
+def _finish(night: Night) -> tuple[tuple[Regression, ...], str]:
     """Record the run and compare it with the nights before; return what was found, and what the alarm did."""
     status = "failed" if night.has_failures() else "completed"
     steps.record(night.info, {"runs": [night.run_row(status, night.message())]}, night.store)
     refresh(night.store)
-    findings = [each for each in find_regressions(night.store, night.info.night) if _concerns(each, night)]
+    compared = compare_night(night.store, night.info.night).of({workload.name for workload in night.workloads})
+    if compared.findings:
+        steps.record(night.info, {"findings": compared.rows(night.info.run_id, night.info.night)}, night.store)
+        refresh(night.store)
     missing = missed_nights(night.store, night.info.night)
     # A run of some workloads or recipes only is not expected to have the others.
     if not (night.request.workloads or night.request.recipes):
         missing = gone_workloads(night.store, night.info.night) + missing
     publish_leaderboard(night.rows, night.promotions, steps.report(night.info, night.store))
-    return findings, raise_alarm(findings, night.settings, absences=missing, run_id=night.info.run_id)
-
-
-def _concerns(finding: Regression, night: Night) -> bool:
-    """Whether a finding is about this run: an earlier run of the same night has reported its own."""
-    asked = finding.workload in {workload.name for workload in night.workloads}
-    return asked and (finding.kind != "vanished" or not night.request.recipes)
+    told = tuple(each for each in compared.findings if each.kind != "vanished" or not night.request.recipes)
+    return told, raise_alarm(
+        replace(compared, findings=told), night.settings, absences=missing, run_id=night.info.run_id
+    )
 
 
 def _keep_what_is_finished(night: Night, stop: BaseException, execution: Execution) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from storage.artifacts import artifact_digest
+from storage.digest import digest_of
 from tasks.job import Job, Workspace
 from tasks.quantize.methods import METHODS
 from tasks.quantize.source import ModelSource
@@ -30,13 +31,14 @@ def build_candidate(job: Job[Workload], recipe: Recipe, runtime: str, workspace:
     implementation.require_installed(runtime)
     source = ModelSource(job, workspace)
     shared = implementation.shared(source, recipe)
+    code = code_digest(type(implementation).__module__, type(METHODS[recipe.method]).__module__, __name__)
     made_from = {
         **source.made_from,
         "recipe": recipe.content(),
         "runtime": runtime,
         "environment": implementation.environment(),
         "shared": shared,
-        "building": code_digest(type(implementation).__module__, type(METHODS[recipe.method]).__module__, __name__),
+        "building": code,
     }
     digest = artifact_digest(KIND, made_from)
     folder = workspace.store.find(KIND, digest)
@@ -56,6 +58,8 @@ def build_candidate(job: Job[Workload], recipe: Recipe, runtime: str, workspace:
         size_bytes=made.size_bytes,
         coverage=made.coverage,
         shared=shared,
+        recipe_digest=digest_of(recipe.content()),
+        source_digest=code,
     )
 
 

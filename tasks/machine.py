@@ -1,4 +1,4 @@
-"""The machine: what is constant about it (its fingerprint), and the state that it is in. Imports no torch."""
+"""The machine: what is constant about it, its environment, and the state that it is in. Imports no torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Literal
 
 import psutil
 
-from storage.digest import digest_of
+from storage.digest import canonical_json, digest_of
 from tasks.refs import Frozen
 
 # What decides which numbers a model computes, and how fast.
@@ -25,7 +25,11 @@ _VNNI = frozenset({"avx512_vnni", "avx_vnni", "amx_int8", "asimddp", "i8mm"})
 
 
 class Machine(Frozen):
-    """What stays the same from night to night; results of two machines are never compared."""
+    """What stays the same from night to night: the machine, and its environment until that is upgraded.
+
+    ``product`` is what the host is as its firmware says it, a cloud's type of machine for instance; "" where it does
+    not. ``libraries`` holds the versions of `LIBRARIES` and of what the runtimes need, where installed.
+    """
 
     cpu: str
     architecture: str
@@ -36,6 +40,27 @@ class Machine(Frozen):
     system: str
     python: str
     libraries: dict[str, str]
+    product: str = ""
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the hardware: ratios of speed are compared on one machine only."""
+        return digest_of(self._rounded({"system", "python", "libraries"}))
+
+    @property
+    def environment(self) -> str:
+        """What is installed on it: kernel, Python and library versions as canonical JSON."""
+        return canonical_json({"kernel": self.system, "python": self.python, **self.libraries})
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the machine and its environment together, as earlier versions had it."""
+        libraries = {name: version for name, version in self.libraries.items() if name in LIBRARIES}
+        return digest_of(self._rounded({"product"}) | {"libraries": libraries})
+
+    def _rounded(self, without: set[str]) -> dict[str, object]:
+        # A reboot into the same kernel reports a few pages more or less.
+        return self.model_dump(mode="json", exclude=without) | {"memory_bytes": round(self.memory_bytes / 2**30)}
 
     @property
     def has_vnni(self) -> bool:
@@ -82,6 +107,9 @@ class Evidence(Frozen):
 @lru_cache(maxsize=1)
 def this_machine() -> Machine:
     """Describe the machine that this process runs on."""
+    from tasks.runtimes import RUNTIMES
+
+    libraries = dict.fromkeys([*LIBRARIES, *(name for runtime in RUNTIMES for name in RUNTIMES[runtime].distributions)])
     # The first processor's fields; none on other systems than Linux.
     first = (_read("/proc/cpuinfo") or "").partition("\n\n")[0]
     info = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in first.splitlines())}
@@ -95,16 +123,14 @@ def this_machine() -> Machine:
         memory_bytes=psutil.virtual_memory().total,
         system=f"{platform.system()} {platform.release()}",
         python=platform.python_version(),
-        libraries={name: found for name in LIBRARIES if (found := installed_version(name))},
+        libraries={name: found for name in libraries if (found := installed_version(name))},
+        product=_product(),
     )
 
 
 def fingerprint() -> str:
-    """SHA-256 of what is constant about this machine and its libraries; history is compared only within one."""
-    constant = this_machine().model_dump(mode="json")
-    # A reboot into the same kernel reports a few pages more or less.
-    constant["memory_bytes"] = round(constant["memory_bytes"] / 2**30)
-    return digest_of(constant)
+    """SHA-256 of what is constant about this machine and its libraries."""
+    return this_machine().fingerprint
 
 
 def observe(when: Literal["before", "after"], threads: int, engines: tuple[str, ...]) -> Evidence:
@@ -158,6 +184,12 @@ def _pressure(resource: str) -> Pressure | None:
         return None
     fields = dict(part.split("=") for part in text.splitlines()[0].split()[1:])
     return Pressure(some_avg10=float(fields["avg10"]), some_total_us=int(fields["total"]))
+
+
+def _product() -> str:
+    firmware = [_read(f"/sys/class/dmi/id/{name}") for name in ("sys_vendor", "product_name")]
+    # Boards without such firmware have a device tree, whose strings end in NUL.
+    return " ".join(filter(None, firmware)) or (_read("/proc/device-tree/model") or "").rstrip("\0")
 
 
 def _read(path: str) -> str | None:

@@ -54,7 +54,8 @@ class CandidateRef(ArtifactRef):
     """A candidate: one recipe's result for one runtime, as `tasks.runtimes` makes and opens it.
 
     ``size_bytes`` is the serialized size, as its runtime counts it; ``graph`` the graph mode that was taken ("" where
-    there is no choice); ``shared`` the digests, by kind, of artifacts that it shares with other candidates.
+    there is no choice); ``shared`` the digests, by kind, of artifacts that it shares with other candidates;
+    ``recipe_digest`` and ``source_digest`` are those of the recipe and of the code that made it from its inputs.
     """
 
     recipe: str
@@ -63,6 +64,8 @@ class CandidateRef(ArtifactRef):
     size_bytes: int
     coverage: tuple[ModuleCoverage, ...] = ()
     shared: dict[str, str] = {}
+    recipe_digest: str = ""
+    source_digest: str = ""
 
     @property
     def name(self) -> str:

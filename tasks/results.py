@@ -10,6 +10,7 @@ from pydantic import Field
 
 from storage.results import Cell, Row, Setting
 from tasks.job import Job
+from tasks.machine import Evidence
 from tasks.refs import ArtifactRef, CandidateRef, DatasetRef, Frozen
 from tasks.workload.workload import Workload
 
@@ -194,9 +195,10 @@ class RunInfo(Frozen):
 def measurement_rows(run: RunInfo, result: WorkloadResult, measured_at: datetime) -> list[Row]:
     """Rows of ``measurements`` for one workload: each candidate and setting, failed ones and the incumbent included."""
     benchmark = result.benchmark
-    shown = (
-        benchmark.model_dump(include={"fingerprint", "verdict", "aa_ratio", "aa_low", "aa_high"}) if benchmark else {}
-    )
+    shown: dict[str, Cell] = {}
+    if benchmark is not None:
+        shown |= benchmark.model_dump(include={"fingerprint", "verdict", "aa_ratio", "aa_low", "aa_high"})
+        shown |= _host_columns(benchmark)
     primary = result.workload.benchmark.model_dump(include={"threads", "batch_size"})
     rows: list[Row] = []
     for candidate in (*result.candidates, *_incumbents(result)):
@@ -232,6 +234,11 @@ def _incumbents(result: WorkloadResult) -> list[CandidateResult]:
 def _verdict_of_its_own(timing: Timing) -> dict[str, Cell]:
     # The A/A check was made in the primary setting; it says nothing of another batch size or number of threads.
     return dict.fromkeys(("verdict", "aa_ratio", "aa_low", "aa_high")) if timing.setting == "throughput" else {}
+
+
+def _host_columns(benchmark: BenchmarkResult) -> dict[str, Cell]:
+    host = Evidence.model_validate_json(benchmark.evidence_before).machine
+    return {"machine": host.digest, "environment": host.environment}
 
 
 def layer_rows(run: RunInfo, result: WorkloadResult) -> list[Row]:
@@ -287,6 +294,8 @@ def candidate_columns(result: WorkloadResult, candidate: CandidateResult) -> dic
             "modules_quantized": sum(module.quantized for module in counted),
             "modules_total": len(counted),
             "artifact_digest": built.digest,
+            "recipe_digest": built.recipe_digest or None,
+            "source_digest": built.source_digest or None,
             "size_bytes": built.size_bytes,
             "baseline_size_bytes": reference,
             "size_ratio": reference / built.size_bytes if reference is not None else None,

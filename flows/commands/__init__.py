@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from datetime import date
+from getpass import getuser
 from typing import TYPE_CHECKING, TypeVar
 
 import click
@@ -68,6 +70,14 @@ def format_option(*formats: str) -> Callable[[Function], Function]:
     return click.option(
         "--format", type=click.Choice(formats), default=formats[0], show_default=True, help="How to print."
     )
+
+
+def user_name() -> str:
+    """Return who runs this; a container's user may have no name."""
+    try:
+        return getuser()
+    except (KeyError, OSError):
+        return f"uid {os.getuid()}"
 
 
 def new_table(title: str, *headings: str, right: Collection[str] = ()) -> Table:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict
-from getpass import getuser
 from pathlib import Path
 
 import click
 
-from flows.commands import format_option, store_option
+from flows.commands import format_option, store_option, user_name
 from storage.archives import export_bundle
 from storage.bundles import BundleStore
 from storage.seal import check_sums
@@ -134,18 +132,10 @@ def rollback(workload: str, version: str | None, reason: str, by: str | None, st
     Example:
       nightquant handoff rollback word-lm --reason "worse on our traffic"
     """
-    pointer = BundleStore(store).roll_back(workload, version, by=by or _user(), reason=reason)
+    pointer = BundleStore(store).roll_back(workload, version, by=by or user_name(), reason=reason)
     click.echo(f"{workload}: current is {pointer.version}.")
     if pointer.withdrawn:
         click.echo(f"Withdrawn: {', '.join(pointer.withdrawn)}.")
-
-
-def _user() -> str:
-    """Return who runs this; a container's user may have no name."""
-    try:
-        return getuser()
-    except (KeyError, OSError):
-        return f"uid {os.getuid()}"
 
 
 @command.command()

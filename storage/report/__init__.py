@@ -13,7 +13,7 @@ from storage.errors import ConfigurationError
 from storage.report.plots import candidate, pareto_plot, signs_of, trend_plot
 from storage.results import Row
 from storage.results.query import open_catalog
-from storage.results.regressions import find_regressions
+from storage.results.regressions import compare_night
 from storage.root import StoreRoot
 
 _TREND_NIGHTS = 30
@@ -76,7 +76,7 @@ def _render(connection: duckdb.DuckDBPyConnection, night: dt.date) -> str:
         runs=runs,
         versions=json.loads(str(runs[-1]["versions"] or "{}")) if runs else {},
         workloads=_sections(connection, night),
-        regressions=find_regressions(connection, night),
+        comparison=compare_night(connection, night),
         failures=_rows(connection, "from failures where night = ? order by workload, recipe, runtime", night),
     )
 
@@ -100,12 +100,12 @@ def _sections(connection: duckdb.DuckDBPyConnection, night: dt.date) -> list[_Se
     return sections
 
 
-# Only the hosts of that night: another machine's ratios are another history.
+# Only that night's machines: another one's ratios are another history.
 _TREND = """
 select recipe, runtime, night, speedup, speedup_low, speedup_high
 from trend
 where workload = ? and night <= ? and speedup is not null
-    and fingerprint in (select fingerprint from measurements where workload = ? and night = ?)
+    and machine in (select coalesce(machine, fingerprint) from measurements where workload = ? and night = ?)
 qualify dense_rank() over (order by night desc) <= ?
     and row_number() over (partition by recipe, runtime, night order by measured_at desc) = 1
 order by recipe, runtime, night

@@ -13,6 +13,9 @@ Status = Literal["ok", "failed"]
 Setting = Literal["primary", "throughput", "a/a", "incumbent"]
 Verdict = Literal["valid", "inconclusive", "not-measured"]
 Decision = Literal["promote", "pass", "hold", "reject"]
+# What a night's comparison with earlier ones finds, and in which number.
+FindingKind = Literal["slower", "larger", "worse", "vanished", "appeared", "improved"]
+FindingMetric = Literal["speedup", "size_bytes", "quality_difference", "quality", "candidate"]
 
 # Maps may be written as pairs; a date-time is a date too.
 Cell: TypeAlias = (

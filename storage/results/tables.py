@@ -11,7 +11,7 @@ from typing import get_args
 
 import pyarrow as pa
 
-from storage.results import PROFILES, Decision, RunStatus, Setting, Status, Verdict
+from storage.results import PROFILES, Decision, FindingKind, FindingMetric, RunStatus, Setting, Status, Verdict
 
 SCHEMA_VERSION = 1
 
@@ -68,6 +68,7 @@ _RECIPE = _required("recipe", TEXT, "name of the recipe")
 _RUNTIME = _required("runtime", TEXT, "the runtime that executed the model")
 _PROFILE = _required("profile", TEXT, "length of the benchmarks", choices=PROFILES)
 _FINGERPRINT = Column("fingerprint", TEXT, "SHA-256 of what is constant about the host and its libraries")
+_MACHINE = Column("machine", TEXT, "SHA-256 of what is constant about the host: processor, memory, what it is")
 _ARTIFACT_DIGEST = Column("artifact_digest", TEXT, "the candidate in the artifact store")
 
 RUNS = Table(
@@ -184,6 +185,10 @@ MEASUREMENTS = Table(
         Column("over_incumbent_low", REAL, "its lower bound that the gate decides by", "ratio"),
         Column("over_incumbent_high", REAL, "its upper bound that the gate decides by", "ratio"),
         Column("quality_batched", REAL, "quality with rows together in a call; see docs/quality.md", "quality_metric"),
+        _MACHINE,
+        Column("environment", TEXT, "kernel, Python and library versions of the host that timed it, as JSON"),
+        Column("recipe_digest", TEXT, "SHA-256 of the recipe, but for its name and runtimes"),
+        Column("source_digest", TEXT, "SHA-256 of the code that made the candidate from its inputs"),
     ),
 )
 
@@ -237,4 +242,55 @@ PROMOTIONS = Table(
     ),
 )
 
-TABLES: dict[str, Table] = {table.name: table for table in (RUNS, MEASUREMENTS, LAYERS, PROMOTIONS)}
+_METRIC = _required("metric", TEXT, "the number that changed", choices=get_args(FindingMetric))
+
+FINDINGS = Table(
+    name="findings",
+    meaning="One row per run, workload, candidate and metric: what the comparison with earlier nights found.",
+    key=("run_id", "workload", "recipe", "runtime", "metric"),
+    order=("night", "workload", "recipe", "runtime"),
+    columns=(
+        _RUN_ID,
+        _NIGHT,
+        _WORKLOAD,
+        _RECIPE,
+        _RUNTIME,
+        _METRIC,
+        _required("kind", TEXT, "what happened to it", choices=get_args(FindingKind)),
+        Column("tonight", REAL, "its value on the night", "metric"),
+        Column("tonight_low", REAL, "lower end of its 95% interval", "metric"),
+        Column("tonight_high", REAL, "upper end of its 95% interval", "metric"),
+        Column("reference", REAL, "the frozen reference", "metric"),
+        Column("change", REAL, "value since the change / reference - 1; NULL if the reference is 0"),
+        Column("nights", INT, "nights that the reference was taken over", "nights"),
+        Column("since", DATE, "the first night of the change"),
+        Column(
+            "cause", TEXT, "what changed with it, comma-separated: machine, environment, data, ...; empty if unknown"
+        ),
+        Column("changed", TEXT, "the same in words, with the versions before and after"),
+        _MACHINE,
+        _FINGERPRINT,
+    ),
+)
+
+ACKNOWLEDGEMENTS = Table(
+    name="acknowledgements",
+    meaning="One row per finding that somebody accepted: from that night on it has a new reference.",
+    key=("run_id", "workload", "recipe", "runtime", "metric"),
+    order=("night", "workload", "recipe", "runtime"),
+    columns=(
+        _required("run_id", TEXT, "the acknowledgement that the row belongs to"),
+        _required("night", DATE, "the night whose finding was accepted"),
+        _WORKLOAD,
+        _RECIPE,
+        _RUNTIME,
+        _METRIC,
+        _required("reason", TEXT, "why it is accepted"),
+        _required("acknowledged_by", TEXT, "who accepted it"),
+        _required("acknowledged_at", TIME, "when it was accepted", "UTC"),
+    ),
+)
+
+TABLES: dict[str, Table] = {
+    table.name: table for table in (RUNS, MEASUREMENTS, LAYERS, PROMOTIONS, FINDINGS, ACKNOWLEDGEMENTS)
+}

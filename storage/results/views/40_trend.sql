@@ -1,4 +1,4 @@
--- Each candidate over the nights, per host: what was measured, with its interval.
+-- Each candidate over the nights, per machine: what was measured, with its interval.
 -- example: select night, speedup, speedup_low, speedup_high from trend where workload = 'resnet18' and runtime = 'eager'
 create view trend as
 select
@@ -7,6 +7,7 @@ select
     latency_s, latency_q25_s, latency_q75_s, baseline_latency_s,
     size_bytes, size_ratio,
     quality_metric, quality, quality_difference, quality_difference_low, quality_difference_high, higher_is_better,
-    peak_rss_bytes, threads, batch_size, is_baseline
+    peak_rss_bytes, threads, batch_size, is_baseline,
+    coalesce(machine, fingerprint) as machine, environment
 from candidates
 where status = 'ok';
