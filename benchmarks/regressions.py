@@ -1,68 +1,82 @@
-"""Does the regressions view find a planted slow-down, and how often does it cry wolf?
+"""Do the alarms find what is planted, leave alone what is not, and name the cause? The shipped code, night by night.
 
-Simulates nights of raw timed blocks (baseline and candidate interleaved), makes each night's ratio and its bootstrap
-interval from them, and evaluates the shipped SQL night by night. Usage: ``python benchmarks/regressions.py``.
+Histories are of a store that is used: some nights are missing, some inconclusive (their intervals, and what they
+measure, are several times as wide), some doubled by a later run that is inconclusive. A night's noise is the standard
+deviation of the measured ratio's logarithm on a good night: half of its variance within the night, which the interval
+shows as well as five launches can, half from night to night. Usage: ``python -m benchmarks.regressions``.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime as dt
+import json
+import math
 import tempfile
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
+from storage.results import Row
 from storage.results.catalog import refresh
-from storage.results.regressions import find_regressions
+from storage.results.query import open_catalog
+from storage.results.regressions import Regression, compare_night
 from storage.results.writer import ResultsStore
 
 FIRST = dt.date(2025, 1, 1)
-BLOCKS = 40  # 5 launches of 8 rounds, the standard profile
-RESAMPLES = 200
-WARM_UP = 12
-SLOW_DOWN = 0.9
+HISTORY = 30  # nights before what is planted
+LAUNCHES = 5
+SHARE = 0.05  # of the nights: missing, inconclusive, doubled; that much each
+INCONCLUSIVE = (0.05, 0.2)  # standard deviations within such a night, drawn evenly
 
 
 @dataclass(frozen=True)
-class Noise:
-    """Relative standard deviations: of one timed block, of the machine's speed and of the true ratio night by night."""
+class Candidate:
+    """A simulated candidate: the logarithm of its true ratio by night, and its other columns by night.
+
+    ``incumbent`` is the incumbent's ratio where there is one, whose bytes stay the same.
+    """
 
     name: str
-    block: float
-    machine: float
-    ratio: float
+    ratio: Callable[[int], float]
+    columns: Callable[[int], Row]
+    incumbent: Callable[[int], float] | None = None
 
 
-NOISES = (
-    Noise("5% per block, 5% machine speed per night", 0.05, 0.05, 0.0),
-    Noise("the same, and 1% in the ratio itself per night", 0.05, 0.05, 0.01),
-    Noise("the same, and 2.5% in the ratio itself per night", 0.05, 0.05, 0.025),
-    Noise("the same, and 5% in the ratio itself per night", 0.05, 0.05, 0.05),
-)
+def rows_of(generator: np.random.Generator, noise: float, candidate: Candidate, index: int) -> Iterator[Row]:
+    """One night's measurements of a candidate and its incumbent: in one run, or in two where the night is doubled."""
+    kind = generator.random()
+    wobble = generator.normal(0, noise / math.sqrt(2), 2)
+    for run in range(2 if 2 * SHARE <= kind < 3 * SHARE else 1):
+        noisy = run == 1 or SHARE <= kind < 2 * SHARE
+        within = generator.uniform(*INCONCLUSIVE) if noisy else noise / math.sqrt(2)
+        for setting, ratio, drift in zip(
+            ("primary", "incumbent"), (candidate.ratio, candidate.incumbent), wobble, strict=True
+        ):
+            if ratio is None:
+                continue
+            # What Student's t makes of so many launches: its width has its own scatter.
+            width = 2.776 * within * math.sqrt(generator.chisquare(LAUNCHES - 1) / (LAUNCHES - 1))
+            value = ratio(index) + drift + generator.normal(0, within)
+            timed = {
+                "setting": setting,
+                "speedup": math.exp(value),
+                "speedup_low": math.exp(value - width),
+                "speedup_high": math.exp(value + width),
+                "verdict": "inconclusive" if noisy else "valid",
+            }
+            yield row(index, run, candidate) | timed | ({"artifact_digest": "bundle"} if setting == "incumbent" else {})
 
 
-def night_ratios(generator: np.random.Generator, noise: Noise, true_ratios: np.ndarray) -> np.ndarray:
-    """One night's median ratio of interleaved blocks with its 95% bootstrap interval: [candidates, 3]."""
-    count = len(true_ratios)
-    machine = np.exp(generator.normal(0, noise.machine))
-    ratios = true_ratios * np.exp(generator.normal(0, noise.ratio, count))
-    baseline = 0.2 * machine * np.exp(generator.normal(0, noise.block, (count, BLOCKS)))
-    candidate = 0.2 / ratios[:, None] * machine * np.exp(generator.normal(0, noise.block, (count, BLOCKS)))
-    picks = generator.integers(0, BLOCKS, (RESAMPLES, BLOCKS))
-    drawn = np.median(baseline[:, picks], axis=2) / np.median(candidate[:, picks], axis=2)
-    low, high = np.quantile(drawn, [0.025, 0.975], axis=1)
-    return np.stack([np.median(baseline, axis=1) / np.median(candidate, axis=1), low, high], axis=1)
-
-
-def row(run_id: str, night: dt.date, workload: str, ratio: np.ndarray) -> dict[str, object]:
-    """A measurement with what the regressions view looks at."""
-    value, low, high = (float(number) for number in ratio)
+def row(index: int, run: int, candidate: Candidate) -> dict[str, object]:
+    """What all measurements have."""
+    night = FIRST + dt.timedelta(days=index)
     return {
-        "run_id": run_id,
+        "run_id": f"run-{index:03}-{run}",
         "night": night,
-        "workload": workload,
+        "workload": candidate.name,
         "recipe": "dynamic",
         "runtime": "eager",
         "setting": "primary",
@@ -70,60 +84,176 @@ def row(run_id: str, night: dt.date, workload: str, ratio: np.ndarray) -> dict[s
         "threads": 1,
         "batch_size": 1,
         "status": "ok",
-        "measured_at": dt.datetime.combine(night, dt.time(3), dt.UTC),
+        "measured_at": dt.datetime.combine(night, dt.time(3 + run), dt.UTC),
         "profile": "standard",
         "baseline": "float/eager",
         "is_baseline": False,
-        "fingerprint": "f" * 64,
-        "speedup": value,
-        "speedup_low": low,
-        "speedup_high": high,
-        "verdict": "valid",
-    }
+        "machine": "m" * 64,
+        "environment": environment("6.1", "2.14.0"),
+    } | dict(candidate.columns(index))
 
 
-def simulate(noise: Noise, quiet: int, planted: int, nights: int, seed: int) -> tuple[float, list[float], float]:
-    """False alarms per candidate; share of slow-downs found by night 1, 2, 3 and 5; the interval's half width."""
+def environment(kernel: str, torch: str) -> str:
+    """The column of that name."""
+    return json.dumps({"kernel": f"Linux {kernel}", "torch": torch})
+
+
+def nights_of(
+    root: Path, generator: np.random.Generator, noise: float, candidates: list[Candidate], nights: int, after: int
+) -> Iterator[tuple[int, tuple[Regression, ...]]]:
+    """Write all nights, then compare those from `after` on as the flow does; yield what each found."""
+    store = ResultsStore(root)
+    for index in range(nights):
+        runs: dict[str, list[Row]] = {}
+        for candidate in candidates:
+            if generator.random() >= SHARE:  # else the night is missing
+                for measured in rows_of(generator, noise, candidate, index):
+                    runs.setdefault(str(measured["run_id"]), []).append(measured)
+        for run_id, rows in runs.items():
+            store.append("measurements", rows, run_id, dt.datetime(2025, 1, 1, tzinfo=dt.UTC))
+    refresh(store.root)
+    with open_catalog(store.root) as connection:
+        for index in range(after, nights):
+            yield index, compare_night(connection, FIRST + dt.timedelta(days=index)).findings
+
+
+def nothing(index: int) -> Row:
+    """No further columns."""
+    return {}
+
+
+def false_alarms(noise: float, candidates: int, nights: int, history: int, seed: int) -> tuple[float, float]:
+    """Nights with an alarm, and alarms, in 1,000 candidate-nights without a change."""
     generator = np.random.default_rng(seed)
-    names = [f"quiet-{index}" for index in range(quiet)] + [f"planted-{index}" for index in range(planted)]
-    step = WARM_UP + 20
-    widths = []
+    quiet = [Candidate(f"quiet-{index}", lambda night: math.log(2), nothing) for index in range(candidates)]
+    alarmed: set[tuple[str, int]] = set()
     with tempfile.TemporaryDirectory() as folder:
-        store = ResultsStore(Path(folder))
-        for index in range(WARM_UP + nights):
-            night = FIRST + dt.timedelta(days=index)
-            true = np.where(np.arange(len(names)) < quiet, 2.0, 2.0 * (SLOW_DOWN if index >= step else 1.0))
-            ratios = night_ratios(generator, noise, true)
-            widths.append((ratios[:, 2] - ratios[:, 1]) / 2 / ratios[:, 0])
-            rows = [row(f"run-{night}", night, name, ratio) for name, ratio in zip(names, ratios, strict=True)]
-            store.append("measurements", rows, f"run-{night}", dt.datetime.combine(night, dt.time(4), dt.UTC))
-        refresh(store.root)
-        false_alarms = 0
-        found: dict[str, int] = {}
-        for index in range(WARM_UP, WARM_UP + nights):
-            for regression in find_regressions(store.root, FIRST + dt.timedelta(days=index)):
-                if regression.workload.startswith("quiet"):
-                    false_alarms += regression.is_bad
-                elif regression.kind == "slower" and index >= step:
-                    found.setdefault(regression.workload, index - step + 1)
-    shares = [sum(night <= by for night in found.values()) / planted for by in (1, 2, 3, 5)]
-    return false_alarms / quiet, shares, float(np.mean(widths))
+        for index, findings in nights_of(Path(folder), generator, noise, quiet, history + nights, history):
+            alarmed |= {(found.workload, index) for found in findings if found.is_bad}
+    begun = sum((name, index - 1) not in alarmed for name, index in alarmed)
+    return 1000 * len(alarmed) / (candidates * nights), 1000 * begun / (candidates * nights)
+
+
+def found_by(
+    noise: float, change: Callable[[int], float], by: int, candidates: int, history: int, seed: int
+) -> list[float]:
+    """Share of the candidates whose planted change was told by its 1st, 2nd, … night."""
+    generator = np.random.default_rng(seed)
+
+    def ratio(index: int) -> float:
+        return math.log(2) + (change(index - history + 1) if index >= history else 0.0)
+
+    planted = [Candidate(f"planted-{index}", ratio, nothing) for index in range(candidates)]
+    told: dict[str, int] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for index, findings in nights_of(Path(folder), generator, noise, planted, history + by, history):
+            for found in findings:
+                if found.kind == "slower":
+                    told.setdefault(found.workload, index - history + 1)
+    return [sum(night <= last for night in told.values()) / candidates for last in range(1, by + 1)]
+
+
+# What is planted: columns afterwards. A change of data makes a new checkpoint too.
+CAUSES: dict[str, dict[str, str]] = {
+    "environment": {"environment": environment("6.1", "2.15.0")},
+    "data": {"data_digest": "data-2", "checkpoint_digest": "checkpoint-2"},
+    "recipe": {"recipe_digest": "recipe-2"},
+    "checkpoint": {"checkpoint_digest": "checkpoint-2"},
+}
+INPUTS: dict[str, object] = {"data_digest": "data-1", "checkpoint_digest": "checkpoint-1", "recipe_digest": "recipe-1"}
+
+
+def attributed(cause: str, noise: float, size: float, candidates: int, seed: int) -> list[float]:
+    """Share of the findings that name this cause and no other.
+
+    In speed and in quality with nothing else changed; in speed with a change of something else without effect, three
+    to ten nights before or after; and in speed with one on the same night, beside an incumbent.
+    """
+    generator = np.random.default_rng(seed)
+    told: dict[tuple[str, str, str], bool] = {}
+    made = []
+    for name in range(candidates):
+        other = str(generator.choice([each for each in CAUSES if each != cause]))
+        apart = HISTORY + int(generator.integers(3, 11)) * int(generator.choice([-1, 1]))
+        # Of what is built and what it runs in, for the incumbent tells only those apart.
+        opposite = "recipe" if cause == "environment" else "environment"
+        made += [
+            planted(f"alone-{name}", cause, size),
+            planted(f"apart-{name}", cause, size, other, apart),
+            planted(f"together-{name}", cause, size, opposite, HISTORY),
+        ]
+    with tempfile.TemporaryDirectory() as folder:
+        for _, findings in nights_of(Path(folder), generator, noise, made, HISTORY + 6, HISTORY + 1):
+            for found in findings:
+                if found.is_bad:
+                    case = found.workload.partition("-")[0]
+                    told.setdefault((case, found.metric, found.workload), found.cause == cause)
+    cases = [("alone", "speedup"), ("alone", "quality"), ("apart", "speedup"), ("together", "speedup")]
+    return [float(np.mean([right for (*case, _), right in told.items() if tuple(case) == each])) for each in cases]
+
+
+def planted(name: str, cause: str, size: float, other: str = "", at: int = 0) -> Candidate:
+    """A candidate that becomes slower and worse with a cause; of something else a change on the night `at` as well."""
+
+    def columns(index: int) -> Row:
+        columns = INPUTS | {"quality_metric": "loss", "quality": 4.0 if index < HISTORY else 4.2}
+        if other and index >= at:
+            columns |= CAUSES[other]
+        if index >= HISTORY:
+            # A second change of a column is to a third value.
+            columns |= {
+                key: f"{value} " if columns.get(key) == value else value for key, value in CAUSES[cause].items()
+            }
+        return columns | {"higher_is_better": False}
+
+    def ratio(index: int) -> float:
+        return math.log(2) + (math.log1p(size) if index >= HISTORY else 0.0)
+
+    stays = ratio if cause == "environment" else lambda index: math.log(2)
+    return Candidate(name, ratio, columns, stays if name.startswith("together") else None)
+
+
+def step(size: float) -> Callable[[int], float]:
+    """A change at once, in logarithms by the number of the night."""
+    return lambda night: math.log1p(size)
 
 
 def main() -> None:
-    """Print one line per kind of noise."""
+    """Print what was found, as Markdown."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quiet", type=int, default=60, help="candidates without a change")
-    parser.add_argument("--planted", type=int, default=60, help="candidates with a 10%% slow-down")
+    parser.add_argument("--quiet", type=int, default=200, help="candidates without a change")
     parser.add_argument("--nights", type=int, default=40, help="nights that are looked at, each candidate on each")
+    parser.add_argument("--planted", type=int, default=400, help="candidates with a change")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
-    print("| noise | interval | false alarms in 200 nights | found on night 1 | by night 2 | by night 3 | by night 5 |")
-    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
-    for noise in NOISES:
-        alarms, shares, width = simulate(noise, arguments.quiet, arguments.planted, arguments.nights, arguments.seed)
-        found = " | ".join(f"{share:.0%}" for share in shares)
-        print(f"| {noise.name} | ±{width:.1%} | {alarms * 200 / arguments.nights:.2f} | {found} |", flush=True)
+    print(f"{arguments.quiet * arguments.nights:,} candidate-nights without a change:\n")
+    print("| noise | nights of history | nights with a false alarm in 1,000 | false alarms in 1,000 |")
+    print("| ---: | ---: | ---: | ---: |")
+    for noise, history in ((0.01, HISTORY), (0.025, HISTORY), (0.05, HISTORY), (0.01, 8), (0.025, 8)):
+        nights, alarms = false_alarms(noise, arguments.quiet, arguments.nights, history, arguments.seed)
+        print(f"| {noise:.1%} | {history} | {nights:.2f} | {alarms:.2f} |", flush=True)
+    print(f"\n{arguments.planted} candidates that become slower:\n")
+    print("| change | noise | nights of history | night 1 | 2 | 3 | 4 | 5 | 6 | 7 | 8 |")
+    print("| --- | ---: | ---: |" + " ---: |" * 8)
+    for name, change, noise, history in (
+        ("5% at once", step(-0.05), 0.01, HISTORY),
+        ("10% at once", step(-0.1), 0.025, HISTORY),
+        ("1% a night", lambda night: night * math.log1p(-0.01), 0.01, HISTORY),
+        ("1% a night", lambda night: night * math.log1p(-0.01), 0.025, HISTORY),
+        ("5% at once", step(-0.05), 0.01, 8),
+        ("10% at once", step(-0.1), 0.025, 8),
+    ):
+        shares = found_by(noise, change, 8, arguments.planted, history, arguments.seed)
+        cells = " | ".join(f"{share:.0%}" for share in shares)
+        print(f"| {name} | {noise:.1%} | {history} | {cells} |", flush=True)
+    print("\nFindings of 10% at 2.5% noise that name the cause and nothing else; what else changes has no effect:\n")
+    print(
+        "| cause | speed | quality | speed, another cause nights apart | speed, another on the same night, incumbent |"
+    )
+    print("| --- | ---: | ---: | ---: | ---: |")
+    for cause in CAUSES:
+        shares = attributed(cause, 0.025, -0.1, arguments.planted // 2, arguments.seed)
+        print(f"| {cause} | {' | '.join(f'{share:.0%}' for share in shares)} |", flush=True)
 
 
 if __name__ == "__main__":

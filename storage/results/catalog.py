@@ -98,6 +98,12 @@ def build(root: StoreRoot, target: Path, *, materialize_up_to: int = MATERIALIZE
     return names
 
 
+def columns() -> set[tuple[str, str]]:
+    """Tables and columns that a catalog of this version has at least."""
+    results = {(table.name, column.name) for table in TABLES.values() for column in table.columns}
+    return {("catalog_root", "url")} | {(table, column) for table, column in results if column not in _RAW}
+
+
 def _inspect(root: StoreRoot, table: Table) -> _Source:
     """Find a table's current files and read their footers."""
     files = find_files(root, table).current

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from storage.errors import ConfigurationError, StoreError
-from storage.results.catalog import CATALOG, build, quoted, view_files
+from storage.results.catalog import CATALOG, build, columns, quoted, view_files
 from storage.results.tables import TABLES
 from storage.root import StoreRoot
 
@@ -124,7 +124,8 @@ def _attach(connection: duckdb.DuckDBPyConnection, path: Path) -> str | None:
     """Attach a catalog; return the root whose files its views name: None if they name none, "" if it is unknown."""
     connection.execute(f"attach '{quoted(str(path))}' as results (read_only)")
     connection.execute("use results")
-    if not connection.execute("from duckdb_tables() where table_name = 'catalog_root'").fetchall():
+    listed = "select table_name, column_name from duckdb_columns() where database_name = 'results'"
+    if not columns().issubset(connection.execute(listed).fetchall()):
         return ""  # an older version made it
     found = connection.execute("select url from catalog_root").fetchone()
     return str(found[0]) if found else None
