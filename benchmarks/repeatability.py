@@ -34,28 +34,31 @@ def candidates_of(job: Job[Workload], workspace: Workspace) -> list[BenchmarkCan
 
 
 def show(workload: str, results: list[BenchmarkResult]) -> None:
-    """Print the coverage of each candidate, then the verdicts and what benchmarks and launches took."""
+    """Print the coverage of each candidate, then the resolutions and what benchmarks and launches took."""
     for index, row in enumerate(results[0].timings):
         if f"{row.recipe}/{row.runtime}" == results[0].baseline and row.setting == "primary":
             continue
         rows = [result.timings[index] for result in results]
-        middle = 1.0 if row.setting == "a/a" else median(one.speedup for one in rows)
-        covering = sum(one.speedup_low <= middle <= one.speedup_high for one in rows)
-        widths = [(one.speedup_high - one.speedup_low) / one.speedup for one in rows]
+        middle = 1.0 if row.setting == "a/a" else median(each.speedup for each in rows)
+        covering = sum(each.speedup_low <= middle <= each.speedup_high for each in rows)
+        widths = [(each.speedup_high - each.speedup_low) / each.speedup for each in rows]
+        launches = median(each.launches for each in rows)
         name = "A/A (covers 1)" if row.setting == "a/a" else f"{row.recipe}/{row.runtime}"
-        print(f"{workload:10} {name:36} median {middle:6.3f}  ", end="")
-        print(f"covered by {covering}/{len(rows)}  width {median(widths):.1%}")
-    valid = sum(result.verdict == "valid" for result in results)
+        print(
+            f"{workload:10} {name:36} median {middle:6.3f}  covered by {covering}/{len(rows)}  "
+            f"width {median(widths):.1%}  launches {launches:g}"
+        )
+    resolutions = sorted(max(each.aa_high - 1, 1 - each.aa_low) for each in results)
     outside = median(1 - result.timed_s / result.wall_s for result in results)
     print(
-        f"{workload:10} verdict valid in {valid}/{len(results)}; wall {median(r.wall_s for r in results):.1f} s, ",
-        end="",
+        f"{workload:10} resolution ±{resolutions[0]:.0%} to ±{resolutions[-1]:.0%}; "
+        f"wall {median(r.wall_s for r in results):.1f} s, of which outside timed blocks {outside:.0%}"
     )
-    print(f"of which outside timed blocks {outside:.0%}")
-    fixed = [seconds for result in results for seconds in json.loads(result.evidence_after)["first_block_s"]]
+    launched = [json.loads(result.evidence_after)["first_block_s"] for result in results]
+    first, later = [each[0] for each in launched], [seconds for each in launched for seconds in each[1:]]
     print(
-        f"{workload:10} from a launch's start to its first timed block: median {median(fixed):.1f} s "
-        f"({min(fixed):.1f} to {max(fixed):.1f})",
+        f"{workload:10} from a launch's start to its first timed block: first launch {median(first):.1f} s "
+        f"({min(first):.1f} to {max(first):.1f}), later ones {median(later):.1f} s ({min(later):.1f} to {max(later):.1f})",
         flush=True,
     )
 
