@@ -40,10 +40,17 @@ clean: ## Remove the virtual environment and every cache (the store stays)
 	$(PYTHON) -m venv .venv
 	@touch $@
 
+# uv takes a fifth of pip's time for the same pins; where it cannot be had, pip does.
+define install
+	$(BIN)/python -m pip install --quiet uv \
+	  && $(BIN)/uv pip install --quiet --python $(BIN)/python --compile-bytecode --constraint constraints.txt --editable '$(1)' \
+	  || $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '$(1)'
+endef
+
 .venv/installed: .venv/python pyproject.toml constraints.txt
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
+	$(call install,.)
 	@touch $@
 
 .venv/installed-dev: .venv/python pyproject.toml constraints.txt
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(call install,.[dev])
 	@touch $@ .venv/installed

@@ -58,7 +58,8 @@ def show(workload: str, results: list[BenchmarkResult]) -> None:
     first, later = [each[0] for each in launched], [seconds for each in launched for seconds in each[1:]]
     print(
         f"{workload:10} from a launch's start to its first timed block: first launch {median(first):.1f} s "
-        f"({min(first):.1f} to {max(first):.1f}), later ones {median(later):.1f} s ({min(later):.1f} to {max(later):.1f})",
+        f"({min(first):.1f} to {max(first):.1f}), "
+        f"later ones {median(later):.1f} s ({min(later):.1f} to {max(later):.1f})",
         flush=True,
     )
 
