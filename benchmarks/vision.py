@@ -31,11 +31,10 @@ from tasks.benchmark.statistics import speed_ratio
 from tasks.compare import compare
 from tasks.compute import intra_op_threads
 from tasks.job import Workspace
-from tasks.quantize.engine import instruction_set, quantized_engine
+from tasks.quantize.engine import instruction_set, quantized_engine, without_deprecations
 from tasks.quantize.graph import convert
 from tasks.quantize.graph.plan import make_plan
 from tasks.quantize.methods.static import StaticRecipe
-from tasks.quantize.warnings import without_deprecations
 from tasks.runtimes.torchscript import read_script, write_script
 from tasks.stages import build, evaluate, obtain, prepare
 from tasks.workload import read_workload

@@ -20,13 +20,12 @@ from storage.errors import ConfigurationError
 from tasks.domains.base import GivesCalibration, Quality
 from tasks.evaluate import quality_of
 from tasks.job import Job, Workspace
-from tasks.quantize.converted import KIND, find_or_convert, open_converted
+from tasks.quantize.converted import Structure, find_or_convert, open_converted
 from tasks.quantize.counterparts import pair_with_float
 from tasks.quantize.methods import METHODS
 from tasks.quantize.methods.dynamic import DynamicRecipe
 from tasks.quantize.methods.float import FloatRecipe
 from tasks.quantize.source import ModelSource
-from tasks.quantize.structure import Structure
 from tasks.refs import Frozen
 from tasks.results import LayerSensitivity
 from tasks.workload.recipe import Recipe
@@ -66,7 +65,7 @@ def sensitivity(job: Job[Workload], recipe: Recipe, workspace: Workspace) -> tup
     if isinstance(recipe, FloatRecipe):
         raise ConfigurationError(f'Recipe "{recipe.name}" does not quantize.', hint="Name one that does with --recipe.")
     source = ModelSource(job, workspace)
-    folder = workspace.store.path(KIND, find_or_convert(source, recipe))
+    folder = find_or_convert(source, recipe)
     with METHODS[recipe.method].running(recipe):
         converted = open_converted(folder)
         graph = Structure.read(folder).graph
@@ -101,7 +100,7 @@ def keep_effects(
     """Quantize anew with the first `counts` of the `ranking`'s layers float and evaluate; skip larger counts."""
     source = ModelSource(job, workspace)
     size_of_float, of_float = _evaluated(source, FloatRecipe(name="float", method="none"))
-    structure = Structure.read(workspace.store.path(KIND, find_or_convert(source, recipe)))
+    structure = Structure.read(find_or_convert(source, recipe))
     # A batch norm without a rank was folded into a layer that has one.
     quantized = {row.module for row in structure.coverage if row.quantized and not row.type.startswith("BatchNorm")}
     effects = []
@@ -137,7 +136,7 @@ def study(job: Job[Workload], recipe: Recipe, workspace: Workspace) -> tuple[Lay
 
 def _evaluated(source: ModelSource, recipe: Recipe) -> tuple[int, Quality]:
     """Serialized bytes and quality of a recipe's converted module."""
-    folder = source.workspace.store.path(KIND, find_or_convert(source, recipe))
+    folder = find_or_convert(source, recipe)
     with METHODS[recipe.method].running(recipe), torch.inference_mode():
         quality, _ = quality_of(source.job, recipe, open_converted(folder), source.workspace)
     return Structure.read(folder).size_bytes, quality

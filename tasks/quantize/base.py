@@ -42,14 +42,12 @@ class Method(ABC, Generic[R]):
     ----------
     recipe
         The class that its recipes are validated with.
+    needs
+        What a domain must be able to do for this method, besides giving a float model.
     """
 
     recipe: ClassVar[type[Recipe]]
-
-    @property
-    def needs(self) -> tuple[Need, ...]:
-        """What a domain must be able to do for this method, besides giving a float model."""
-        return ()
+    needs: ClassVar[tuple[Need, ...]] = ()
 
     @abstractmethod
     def convert(self, model: nn.Module, recipe: R, source: ModelSource) -> Converted:

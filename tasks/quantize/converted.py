@@ -5,8 +5,10 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Self
 
 import torch
+from pydantic import JsonValue, SerializeAsAny
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -14,21 +16,62 @@ from storage.artifacts import artifact_digest
 from storage.errors import QuantizationError
 from tasks.domains import DOMAINS
 from tasks.outputs import tensors_of
-from tasks.quantize.engine import instruction_set
+from tasks.quantize.engine import instruction_set, without_deprecations
 from tasks.quantize.methods import METHODS
 from tasks.quantize.source import ModelSource
 from tasks.quantize.state import flatten_state, load_flat_state
-from tasks.quantize.structure import WEIGHTS, Structure, TensorSpec
-from tasks.quantize.warnings import without_deprecations
+from tasks.refs import DatasetRef, Frozen, ModuleCoverage
 from tasks.sources import code_digest
 from tasks.tensor_files import save_tensors
 from tasks.workload.recipe import Recipe
 
 KIND = "converted"
+STRUCTURE, WEIGHTS = "structure.json", "weights.safetensors"
 
 
-def find_or_convert(source: ModelSource, recipe: Recipe) -> str:
-    """Carry a recipe out on a torch module, or find what was made before; the artifact's digest.
+class TensorSpec(Frozen):
+    """Shape and dtype of an example input."""
+
+    shape: tuple[int, ...]
+    dtype: str
+
+
+class Structure(Frozen):
+    """A converted module without its tensors.
+
+    ``model`` is the section that describes the float model, in its domain's terms; ``size_bytes`` is that of the state
+    dict as ``torch.save`` writes it.
+    """
+
+    schema_version: int = 2
+    recipe: SerializeAsAny[Recipe]
+    domain: str
+    model: dict[str, JsonValue]
+    dataset: DatasetRef
+    graph: str
+    example_inputs: dict[str, TensorSpec]
+    size_bytes: int
+    coverage: tuple[ModuleCoverage, ...]
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        """Read the structure of an artifact.
+
+        Raises
+        ------
+        QuantizationError
+            The folder holds none that this version can read.
+        """
+        try:
+            return cls.model_validate_json((folder / STRUCTURE).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise QuantizationError(
+                f"{folder} holds no converted module that this version can read: {error}", hint="Run the night again."
+            ) from error
+
+
+def find_or_convert(source: ModelSource, recipe: Recipe) -> Path:
+    """Carry a recipe out on a torch module, or find what was made before; the artifact's folder, named by its digest.
 
     Raises
     ------
@@ -36,23 +79,22 @@ def find_or_convert(source: ModelSource, recipe: Recipe) -> str:
         The recipe cannot be carried out on this model or processor, or its result computes NaN or infinities.
     """
     method = METHODS[recipe.method]
-    roots: list[str] = [type(method).__module__, __name__]
     data = [source.calibrator.calibration] if method.needs else []
     made_from = {
         **source.made_from,
         "recipe": recipe.content(),
         "instruction_set": instruction_set(),
-        "conversion": code_digest(*roots, *data),
+        "conversion": code_digest(type(method).__module__, __name__, *data),
     }
     digest = artifact_digest(KIND, made_from)
     store = source.workspace.store
-    if store.find(KIND, digest) is not None:
-        return digest
+    if (found := store.find(KIND, digest)) is not None:
+        return found
     with source.workspace.alone(digest):
         if store.find(KIND, digest) is None:
             with store.create(KIND, digest, made_from) as folder, method.running(recipe), without_deprecations():
                 _convert(source, recipe, folder)
-    return digest
+    return store.path(KIND, digest)
 
 
 def open_converted(folder: Path) -> nn.Module:
@@ -60,7 +102,10 @@ def open_converted(folder: Path) -> nn.Module:
     structure = Structure.read(folder)
     recipe, domain = structure.recipe, DOMAINS[structure.domain]
     model = domain.build(domain.parse_model(structure.model), structure.dataset).eval()
-    examples = {name: spec.zeros() for name, spec in structure.example_inputs.items()}
+    examples = {
+        name: torch.zeros(spec.shape, dtype=getattr(torch, spec.dtype))
+        for name, spec in structure.example_inputs.items()
+    }
     with without_deprecations():
         rebuilt = METHODS[recipe.method].skeleton(model, recipe, structure.graph, examples)
         load_flat_state(rebuilt, load_file(folder / WEIGHTS))
@@ -100,16 +145,20 @@ def _convert(source: ModelSource, recipe: Recipe, folder: Path) -> None:
     save_tensors(flatten_state(state), folder / WEIGHTS)
     buffer = io.BytesIO()
     torch.save(state, buffer)
-    Structure(
+    structure = Structure(
         recipe=recipe,
         domain=source.job.workload.domain,
         model=source.job.workload.model.model_dump(mode="json"),
         dataset=source.job.dataset,
         graph=converted.graph,
-        example_inputs={name: TensorSpec.of(tensor) for name, tensor in examples.items()},
+        example_inputs={
+            name: TensorSpec(shape=tuple(tensor.shape), dtype=str(tensor.dtype).removeprefix("torch."))
+            for name, tensor in examples.items()
+        },
         size_bytes=buffer.getbuffer().nbytes,
         coverage=converted.coverage,
-    ).write(folder)
+    )
+    (folder / STRUCTURE).write_text(structure.model_dump_json(indent=1), encoding="utf-8")
     refuse_changed(outputs, outputs_of(open_converted(folder), examples), recipe, "plain tensors")
 
 

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from tasks.quantize.coverage import Leaf, cover, is_within
-from tasks.quantize.embedding import FourBitEmbedding
 from tasks.quantize.graph import eager_mode, fx
 from tasks.quantize.graph.eager_mode import FloatInside, QuantizedInside
 from tasks.quantize.graph.observers import why_unsupported
 from tasks.quantize.graph.plan import Plan, make_plan
 from tasks.quantize.methods.static import GraphRecipe
+from tasks.quantize.modules import FourBitEmbedding
 from tasks.refs import ModuleCoverage
 from tasks.workload.recipe import Recipe
 

@@ -1,13 +1,25 @@
-"""The quantized engine: the library whose int8 kernels torch uses, one setting for the whole process."""
+"""What torch's quantization needs of the process: the engine whose int8 kernels it uses, and fewer warnings."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 
 import torch
 
 from storage.errors import QuantizationError
+
+# Given at every use of what torch has deprecated.
+_DEPRECATIONS = (
+    r"(?s)torch\.quantize_per_tensor, torch\.quantize_per_channel and other quantized tensor creation functions.*",
+    r"(?s).*torch\.ao\.quantization is deprecated.*",
+    r"(?s)Please use quant_min and quant_max to specify the range for observers.*",
+    # Given for onednn without VNNI at every use; docs/vision.md says it once.
+    r"(?s)Default qconfig of oneDNN backend with reduce_range of false.*",
+    r"(?s).*`?torch\.jit\.\w+`? is (not supported|deprecated).*",
+)
 
 
 @contextmanager
@@ -42,3 +54,19 @@ def instruction_set() -> dict[str, object]:
         "capability": torch.backends.cpu.get_cpu_capability(),
         "vnni": bool(torch.cpu._is_vnni_supported()),
     }
+
+
+@contextmanager
+def without_deprecations() -> Iterator[None]:
+    """Run the block without torch's deprecation warnings; a stage does so from one thread at a time."""
+    with warnings.catch_warnings():
+        for message in _DEPRECATIONS:
+            warnings.filterwarnings("ignore", message=message)
+        _use_up_the_one_for_tensors()
+        yield
+
+
+@cache
+def _use_up_the_one_for_tensors() -> None:
+    # torch gives this one once in a process: past Python's filters where TorchScript is opened, through them here.
+    torch.quantize_per_tensor(torch.zeros(1), 1.0, 0, torch.qint8)

@@ -1,4 +1,4 @@
-"""Fine-tune a model with simulated quantization.
+"""Quantization-aware training: a prepared model fine-tuned once for all runtimes, as an artifact of its own.
 
 The recipe is that of Jacob et al., "Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only
 Inference" (2018): train with fake quantization, and towards the end hold the ranges and the batch norms' statistics
@@ -7,9 +7,9 @@ still, so that the last epochs train for the arithmetic that the converted model
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
-import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -19,17 +19,25 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 import torch
 from safetensors import safe_open
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.ao.quantization import disable_fake_quant, disable_observer, enable_fake_quant, enable_observer
 from torch.nn.modules.batchnorm import _BatchNorm
 
+from storage.artifacts import artifact_digest
 from storage.errors import QuantizationError
+from storage.root import fsync
+from tasks.compute import training_device
+from tasks.sources import code_digest
 from tasks.tensor_files import save_tensors
 
 if TYPE_CHECKING:
     from tasks.job import Progress
     from tasks.quantize.methods.qat import QatRecipe
+    from tasks.quantize.source import ModelSource
 
+KIND = "fine-tuned"
+WEIGHTS = "weights.safetensors"
 _FIRST_RANGES_BATCHES = 8
 _EPOCH = "epoch.safetensors"
 
@@ -40,19 +48,15 @@ class FineTuning(Protocol):
     @property
     def steps_per_epoch(self) -> int:
         """Batches that an epoch has."""
-        ...
 
     def batches(self, generator: torch.Generator) -> Iterator[tuple[tuple[Tensor, ...], Tensor]]:
         """One epoch of a model's positional inputs and their target; all chance comes from the CPU generator."""
-        ...
 
     def loss(self, outputs: object, target: Tensor) -> Tensor:
         """What training minimizes: a scalar, for what the model returned in training mode."""
-        ...
 
     def validate(self, model: nn.Module, device: torch.device) -> tuple[float, float]:
         """Score (higher is better) and mean loss on the valid split, of a model in evaluation mode on a device."""
-        ...
 
 
 @dataclass
@@ -67,15 +71,14 @@ class TrainingState:
     def save(self, folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         """Replace the saved state by this one; a reader sees the old one or the new one, whole."""
         moments: Mapping[int, Mapping[str, Tensor]] = optimizer.state_dict()["state"]
-        groups = {"model": model.state_dict(), "best": self.best, **{f"{key}": group for key, group in moments.items()}}
+        groups = {"model": model.state_dict(), "best": self.best, **{str(key): group for key, group in moments.items()}}
         tensors = {
             f"{group}/{name}": tensor for group, state in groups.items() for name, tensor in _copied(state).items()
         }
         numbers = {"epochs": self.epochs, "score": self.score, "loss": self.loss}
-        temporary = folder / f"{_EPOCH}.{os.getpid()}.tmp"
+        temporary = folder / f"{_EPOCH}.tmp"
         save_tensors(tensors, temporary, metadata={"numbers": json.dumps(numbers)})
-        with temporary.open("rb") as stream:
-            os.fsync(stream.fileno())
+        fsync(temporary)
         temporary.replace(folder / _EPOCH)
 
     @classmethod
@@ -95,6 +98,47 @@ class TrainingState:
         moments = {int(key): group for key, group in groups.items()}
         optimizer.load_state_dict({"state": moments, "param_groups": optimizer.state_dict()["param_groups"]})
         return cls(**numbers, best=best)
+
+
+def fine_tuned(prepared: nn.Module, recipe: QatRecipe, source: ModelSource) -> nn.Module:
+    """Train a prepared model, or give it the state that an equal training gave before.
+
+    Parameters
+    ----------
+    prepared
+        With fake quantization, in training mode; it is changed.
+
+    Returns
+    -------
+    nn.Module
+        The same model with the weights and ranges of its best epoch, on the CPU in evaluation mode.
+
+    Raises
+    ------
+    QuantizationError
+        Training diverges.
+    InputError
+        There are too few training samples.
+    """
+    device = training_device()
+    store = source.workspace.store
+    made_from = {
+        **source.made_from,
+        "recipe": recipe.content(),
+        "weights": _digest_of_weights(prepared),
+        "device": device.type,
+        "training": code_digest(__name__, "tasks.quantize.graph.convert", source.tuner.fine_tuning),
+    }
+    digest = artifact_digest(KIND, made_from)
+    with source.workspace.alone(digest) as work:
+        if store.find(KIND, digest) is None:
+            tuning = source.fine_tuning(recipe.batch_size)
+            ranges = source.calibration(recipe.batch_size)
+            best = fine_tune(prepared, recipe, tuning, ranges, work, device, source.workspace.progress)
+            with store.create(KIND, digest, made_from) as folder:
+                save_tensors(best, folder / WEIGHTS)
+    prepared.load_state_dict(load_file(store.path(KIND, digest) / WEIGHTS))
+    return prepared.cpu().eval()
 
 
 def fine_tune(
@@ -222,3 +266,14 @@ def _freeze_batch_norm(module: nn.Module) -> None:
         module.freeze_bn_stats()  # type: ignore[operator]
     elif isinstance(module, _BatchNorm):
         module.eval()
+
+
+def _digest_of_weights(model: nn.Module) -> str:
+    weights = hashlib.sha256()
+    for name, tensor in model.state_dict().items():
+        weights.update(name.encode())
+        # Cloned, for memory that numpy has seen cannot be resized, as observers do with theirs.
+        weights.update(
+            tensor.detach().cpu().clone(memory_format=torch.contiguous_format).view(-1).view(torch.uint8).numpy()
+        )
+    return weights.hexdigest()

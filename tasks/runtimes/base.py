@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from storage.artifacts import ArtifactStore
     from tasks.outputs import Call
     from tasks.quantize.source import ModelSource
-    from tasks.quantize.structure import Structure
     from tasks.workload.recipe import Recipe
 
 DOCUMENT = "candidate.json"
@@ -194,18 +194,21 @@ class TorchRuntime(Runtime):
         """The converted module."""
         from tasks.quantize.converted import KIND, find_or_convert
 
-        return {KIND: find_or_convert(source, recipe)}
+        return {KIND: find_or_convert(source, recipe).name}
 
-    def structure(self, source: ModelSource, recipe: Recipe) -> Structure:
-        """What became of the model when it was converted."""
-        from tasks.quantize.converted import KIND
-        from tasks.quantize.structure import Structure
-
-        return Structure.read(source.workspace.store.path(KIND, self.shared(source, recipe)[KIND]))
-
-    def use_threads(self, threads: int) -> None:
-        """Set torch's intra-op threads, which belong to the process."""
+    def open(self, files: CandidateFiles, threads: int) -> Opened:
+        """Load the module, packed for the recipe's engine; torch's intra-op threads belong to the process."""
         import torch
 
+        from tasks.quantize.methods import METHODS
+
+        recipe = files.recipe()
+        scope = partial(METHODS[recipe.method].running, recipe)
         if torch.get_num_threads() != threads:
             torch.set_num_threads(threads)
+        with scope():
+            return Opened(self.load(files), scope)
+
+    @abstractmethod
+    def load(self, files: CandidateFiles) -> Call:
+        """Load what `make` wrote; the quantized engine is set."""

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from storage.errors import QuantizationError
-from tasks.runtimes.base import CandidateFiles, Checker, Made, Opened, RawCall, RawTensor, TorchRuntime
+from tasks.runtimes.base import CandidateFiles, Checker, Made, RawCall, RawTensor, TorchRuntime
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from tasks.outputs import Call
     from tasks.quantize.source import ModelSource
     from tasks.workload.recipe import Recipe
 
@@ -74,27 +74,21 @@ with torch.inference_mode():
 
     def make(self, source: ModelSource, recipe: Recipe, folder: Path) -> Made:
         """Trace, freeze and save the module; the size is the file's."""
-        from tasks.quantize.converted import KIND, open_converted, outputs_of, refuse_changed
+        from tasks.quantize.converted import Structure, find_or_convert, open_converted, outputs_of, refuse_changed
         from tasks.quantize.methods import METHODS
 
-        structure = self.structure(source, recipe)
+        converted, script = find_or_convert(source, recipe), folder / MODEL
         with METHODS[recipe.method].running(recipe):
-            model = open_converted(source.workspace.store.path(KIND, self.shared(source, recipe)[KIND]))
-            write_script(model, source.example_inputs, folder / MODEL, exact=recipe.quantized_engine is not None)
-            before, after = (outputs_of(each, source.example_inputs) for each in (model, read_script(folder / MODEL)))
+            model = open_converted(converted)
+            write_script(model, source.example_inputs, script, exact=recipe.quantized_engine is not None)
+            before, after = (outputs_of(each, source.example_inputs) for each in (model, read_script(script)))
         refuse_changed(before, after, recipe, "TorchScript")
-        size = (folder / MODEL).stat().st_size
-        return Made(size_bytes=size, coverage=structure.coverage, graph=structure.graph)
+        structure = Structure.read(converted)
+        return Made(size_bytes=script.stat().st_size, coverage=structure.coverage, graph=structure.graph)
 
-    def open(self, files: CandidateFiles, threads: int) -> Opened:
-        """Load the file; packed weights are packed for the recipe's engine."""
-        from tasks.quantize.methods import METHODS
-
-        recipe = files.recipe()
-        scope = partial(METHODS[recipe.method].running, recipe)
-        self.use_threads(threads)
-        with scope():
-            return Opened(read_script(files.folder / MODEL), scope)
+    def load(self, files: CandidateFiles) -> Call:
+        """Load the file."""
+        return read_script(files.folder / MODEL)
 
 
 def write_script(model: nn.Module, example_inputs: Mapping[str, Tensor], path: Path, *, exact: bool) -> None:
@@ -116,7 +110,7 @@ def write_script(model: nn.Module, example_inputs: Mapping[str, Tensor], path: P
     import torch
     from torch.jit._trace import TracerWarning
 
-    from tasks.quantize.warnings import without_deprecations
+    from tasks.quantize.engine import without_deprecations
 
     with without_deprecations(), torch.no_grad():
         # Tracing passes by torch's own checks of shapes; a warning about the user's own code stays.
@@ -136,7 +130,7 @@ def read_script(path: Path) -> nn.Module:
     """Load what `write_script` wrote; packed weights are packed for the engine that is set now."""
     import torch
 
-    from tasks.quantize.warnings import without_deprecations
+    from tasks.quantize.engine import without_deprecations
 
     with without_deprecations():
         script: nn.Module = torch.jit.load(str(path), map_location="cpu")  # type: ignore[no-untyped-call]

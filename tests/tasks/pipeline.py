@@ -9,7 +9,7 @@ from tasks import stages
 from tasks.build import open_candidate
 from tasks.domains import DOMAINS
 from tasks.job import Job, Progress, Workspace, silent
-from tasks.quantize.converted import KIND, find_or_convert, open_converted
+from tasks.quantize.converted import find_or_convert, open_converted
 from tasks.quantize.methods import METHODS
 from tasks.quantize.source import ModelSource
 from tasks.refs import CandidateRef, CheckpointRef, DatasetRef
@@ -61,6 +61,6 @@ def evaluate(job: Job[Workload], candidate: CandidateRef, store: ArtifactStore) 
 def converted(job: Job[Workload], recipe: str, store: ArtifactStore) -> nn.Module:
     """The recipe's converted torch module, opened from the store."""
     named = job.workload.recipe_named(recipe)
-    digest = find_or_convert(ModelSource(job, Workspace(store)), named)
+    folder = find_or_convert(ModelSource(job, Workspace(store)), named)
     with METHODS[named.method].running(named):
-        return open_converted(store.path(KIND, digest))
+        return open_converted(folder)

@@ -21,7 +21,7 @@ from tasks.quantize.coverage import is_within, leaves_of
 from tasks.quantize.graph import eager_mode, fx
 from tasks.quantize.graph.observers import calibrate
 from tasks.quantize.graph.plan import Plan, make_plan
-from tasks.quantize.graph.smoke_test import refuse_non_finite_state, refusing, try_out
+from tasks.quantize.graph.smoke_test import refusing, try_out
 
 if TYPE_CHECKING:
     from tasks.quantize.methods.static import GraphRecipe, StaticRecipe
@@ -37,7 +37,6 @@ def quantize_statically(model: nn.Module, recipe: StaticRecipe, source: ModelSou
         The graph mode that the recipe asks for cannot express the model, there is nothing to calibrate with, an
         operation has no quantized kernel, or numbers are not finite.
     """
-    refuse_non_finite_state(model)
     plan = make_plan(model, recipe, source.example_inputs)
     try:
         return _calibrate_and_convert(model, plan, recipe, source)
@@ -141,8 +140,8 @@ def _calibrate_and_convert(model: nn.Module, plan: Plan, recipe: StaticRecipe, s
     def show_data(prepared: nn.Module) -> None:
         with refusing("calibrated", type(model).__name__, plan.graph):
             batches = source.calibration(recipe.calibration_batch_size)
-            workload_name, progress = source.job.workload.name, source.workspace.progress
-            calibrate(prepared, batches, recipe.calibration_batches, workload_name, progress)
+            name, progress = source.job.workload.name, source.workspace.progress
+            calibrate(prepared, batches, recipe.calibration_batches, name, progress)
 
     return quantize_as_planned(model, plan, recipe, source, show_data)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
 from storage.errors import QuantizationError
@@ -12,7 +12,6 @@ from tasks.workload.recipe import Recipe
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from tasks.quantize.coverage import Leaf
     from tasks.quantize.source import ModelSource
 
 
@@ -43,8 +42,11 @@ class Dynamic(Method[DynamicRecipe]):
 
         leaves = leaves_of(model)
         reasons = _reasons(model, recipe)
-        wanted = _wanted(model, reasons)
-        _refuse_nothing(recipe, leaves, reasons, wanted)
+        quantized = {leaf.type for leaf in leaves if not reasons[leaf.name]}
+        if not quantized or (recipe.embedding_bits and "Embedding" not in quantized):
+            what = "no embedding" if quantized else "nothing"
+            why = "; ".join(f"{leaf.name or 'the model'} ({leaf.type}): {reasons[leaf.name]}" for leaf in leaves)
+            raise QuantizationError(f'The recipe "{recipe.name}" quantizes {what} of the model.', hint=f"{why}.")
         coverage = cover(leaves, lambda leaf: reasons[leaf.name])
         return Converted(self.skeleton(model, recipe, "", source.example_inputs), "", coverage)
 
@@ -61,30 +63,22 @@ class Dynamic(Method[DynamicRecipe]):
     ) -> nn.Module:
         """Convert whatever weights the model has: dynamic quantization needs no data."""
         import torch
-        from torch import nn
         from torch.ao import quantization
 
-        from tasks.quantize.embedding import quantize_embeddings
-        from tasks.quantize.warnings import without_deprecations
+        from tasks.quantize.modules import quantize_embeddings
 
-        wanted = _wanted(model, _reasons(model, recipe))
-        embeddings = [name for name, module in wanted.items() if isinstance(module, nn.Embedding)]
-        qconfig = (
-            quantization.float16_dynamic_qconfig
-            if recipe.dtype == "float16"
-            else quantization.per_channel_dynamic_qconfig
-            if recipe.per_channel
-            else quantization.default_dynamic_qconfig
-        )
+        wanted = [name for name, reason in _reasons(model, recipe).items() if not reason]
+        embeddings = [name for name in wanted if isinstance(model.get_submodule(name), torch.nn.Embedding)]
+        if recipe.dtype == "float16":
+            dtype, qconfig = torch.float16, quantization.float16_dynamic_qconfig
+        elif recipe.per_channel:
+            dtype, qconfig = torch.qint8, quantization.per_channel_dynamic_qconfig
+        else:
+            dtype, qconfig = torch.qint8, quantization.default_dynamic_qconfig
         try:
-            with without_deprecations():
-                quantize_embeddings(model, embeddings, recipe.embedding_bits)
-                quantization.quantize_dynamic(  # type: ignore[no-untyped-call]
-                    model,
-                    {name: qconfig for name in wanted if name not in embeddings},
-                    dtype=torch.float16 if recipe.dtype == "float16" else torch.qint8,
-                    inplace=True,
-                )
+            quantize_embeddings(model, embeddings, recipe.embedding_bits)
+            others = {name: qconfig for name in wanted if name not in embeddings}
+            quantization.quantize_dynamic(model, others, dtype=dtype, inplace=True)  # type: ignore[no-untyped-call]
         except RuntimeError as error:
             raise QuantizationError(
                 f'The recipe "{recipe.name}" asks for what the engine "{recipe.engine}" cannot do: {error}',
@@ -102,40 +96,19 @@ def _reasons(model: nn.Module, recipe: DynamicRecipe) -> dict[str, str]:
     types: set[type[nn.Module]] = {getattr(nn, name) for name in recipe.modules}
     types |= {nn.Embedding} if recipe.embedding_bits else set()
     excluded = excluded_modules(model, recipe.exclude)
-    return {
-        name: "excluded by the recipe" if name in excluded else _obstacle(name, module, types, recipe.embedding_bits)
-        for name, module in model.named_modules()
-    }
 
+    def why_float(name: str, module: nn.Module) -> str:
+        if name in excluded:
+            return "excluded by the recipe"
+        # The exact type: torch converts no subclass.
+        if type(module) not in types:
+            return f"the recipe does not name the type {type(module).__name__}"
+        if not name:
+            return "it is the whole model, which torch cannot replace"
+        if isinstance(module, nn.RNNBase) and (not module.bias or module.proj_size):
+            return "torch has no dynamic kernel for recurrent layers without bias or with projections"
+        if isinstance(module, nn.Embedding) and recipe.embedding_bits == 4 and module.embedding_dim % 2:
+            return "4-bit rows need an even number of values"
+        return ""
 
-def _obstacle(name: str, module: nn.Module, types: set[type[nn.Module]], embedding_bits: int | None) -> str:
-    from torch import nn
-
-    # The exact type: torch converts no subclass.
-    if type(module) not in types:
-        return f"the recipe does not name the type {type(module).__name__}"
-    if not name:
-        return "it is the whole model, which torch cannot replace"
-    if isinstance(module, nn.RNNBase) and (not module.bias or module.proj_size):
-        return "torch has no dynamic kernel for recurrent layers without bias or with projections"
-    if isinstance(module, nn.Embedding) and embedding_bits == 4 and module.embedding_dim % 2:
-        return "4-bit rows need an even number of values"
-    return ""
-
-
-def _wanted(model: nn.Module, reasons: Mapping[str, str]) -> dict[str, nn.Module]:
-    return {name: module for name, module in model.named_modules() if not reasons[name]}
-
-
-def _refuse_nothing(
-    recipe: DynamicRecipe, leaves: Sequence[Leaf], reasons: Mapping[str, str], wanted: Mapping[str, nn.Module]
-) -> None:
-    from torch import nn
-
-    embeddings = [name for name, module in wanted.items() if isinstance(module, nn.Embedding)]
-    if not wanted or (recipe.embedding_bits and not embeddings):
-        what = "no embedding" if wanted else "nothing"
-        raise QuantizationError(
-            f'The recipe "{recipe.name}" quantizes {what} of the model.',
-            hint="; ".join(f"{leaf.name or 'the model'} ({leaf.type}): {reasons[leaf.name]}" for leaf in leaves) + ".",
-        )
+    return {name: why_float(name, module) for name, module in model.named_modules()}

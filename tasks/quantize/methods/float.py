@@ -48,7 +48,7 @@ class Float(Method[FloatRecipe]):
         self, model: nn.Module, recipe: FloatRecipe, graph: str, example_inputs: Mapping[str, Tensor]
     ) -> nn.Module:
         """The model itself, wrapped where its inputs need another memory format."""
-        from tasks.quantize.channels_last import ChannelsLast
+        from tasks.quantize.modules import ChannelsLast
 
         return ChannelsLast(model) if recipe.memory_format == "channels-last" else model
 

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from tasks.domains.base import FineTunes, GivesCalibration
-from tasks.quantize.base import Converted, Method
-from tasks.quantize.methods.static import GraphRecipe
+from tasks.quantize.base import Converted
+from tasks.quantize.methods.static import GraphMethod, GraphRecipe
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
 
+    from tasks.quantize.base import Need
     from tasks.quantize.source import ModelSource
-    from tasks.workload.workload import Workload
 
 
 class QatRecipe(GraphRecipe):
@@ -31,15 +30,11 @@ class QatRecipe(GraphRecipe):
     seed: int = 0
 
 
-class Qat(Method[QatRecipe]):
+class Qat(GraphMethod[QatRecipe]):
     """Weights and activations to int8 after training against the error that this makes."""
 
     recipe = QatRecipe
-
-    @property
-    def needs(self) -> tuple[type[GivesCalibration[Workload]] | type[FineTunes[Workload]], ...]:
-        """Calibration inputs for the first ranges, and fine-tuning."""
-        return (GivesCalibration, FineTunes)
+    needs: ClassVar[tuple[Need, ...]] = (GivesCalibration, FineTunes)
 
     def convert(self, model: nn.Module, recipe: QatRecipe, source: ModelSource) -> Converted:
         """Fine-tune on a GPU where there is one, else on the CPU; go on from the last epoch that was finished.
@@ -51,19 +46,9 @@ class Qat(Method[QatRecipe]):
         InputError
             There are too few training samples.
         """
-        from tasks.quantize.fine_tuned import fine_tuned
+        from tasks.quantize.fine_tune import fine_tuned
         from tasks.quantize.graph.convert import quantize_as_planned
         from tasks.quantize.graph.plan import make_plan
-        from tasks.quantize.graph.smoke_test import refuse_non_finite_state
 
-        refuse_non_finite_state(model)
         plan = make_plan(model, recipe, source.example_inputs)
         return quantize_as_planned(model, plan, recipe, source, lambda prepared: fine_tuned(prepared, recipe, source))
-
-    def skeleton(
-        self, model: nn.Module, recipe: QatRecipe, graph: str, example_inputs: Mapping[str, Tensor]
-    ) -> nn.Module:
-        """The same structure with default scales; `graph` is the mode that `convert` took."""
-        from tasks.quantize.graph.convert import skeleton
-
-        return skeleton(model, recipe, graph, example_inputs)

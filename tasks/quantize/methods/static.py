@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar
 
 from pydantic import AliasChoices, Field, PositiveInt
 
@@ -14,8 +14,8 @@ from tasks.workload.recipe import Recipe
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+    from tasks.quantize.base import Need
     from tasks.quantize.source import ModelSource
-    from tasks.workload.workload import Workload
 
 
 class GraphRecipe(Recipe):
@@ -29,6 +29,9 @@ class GraphRecipe(Recipe):
     weights: Literal["per-channel", "per-tensor"] = "per-channel"
 
 
+G = TypeVar("G", bound=GraphRecipe)
+
+
 class StaticRecipe(GraphRecipe):
     """Weights and activations quantized ahead, from ranges seen in calibration."""
 
@@ -38,26 +41,25 @@ class StaticRecipe(GraphRecipe):
     calibration_batch_size: PositiveInt = 32
 
 
-class Static(Method[StaticRecipe]):
+class GraphMethod(Method[G]):
+    """A method that quantizes a model's whole graph; it needs calibration inputs for the first ranges at least."""
+
+    needs: ClassVar[tuple[Need, ...]] = (GivesCalibration,)
+
+    def skeleton(self, model: nn.Module, recipe: G, graph: str, example_inputs: Mapping[str, Tensor]) -> nn.Module:
+        """The same structure with default scales; `graph` is the mode that `convert` took."""
+        from tasks.quantize.graph.convert import skeleton
+
+        return skeleton(model, recipe, graph, example_inputs)
+
+
+class Static(GraphMethod[StaticRecipe]):
     """Observe, calibrate, convert."""
 
     recipe = StaticRecipe
-
-    @property
-    def needs(self) -> tuple[type[GivesCalibration[Workload]], ...]:
-        """Calibration inputs."""
-        return (GivesCalibration,)
 
     def convert(self, model: nn.Module, recipe: StaticRecipe, source: ModelSource) -> Converted:
         """Quantize a float model; see `tasks.quantize.graph.convert`."""
         from tasks.quantize.graph.convert import quantize_statically
 
         return quantize_statically(model, recipe, source)
-
-    def skeleton(
-        self, model: nn.Module, recipe: StaticRecipe, graph: str, example_inputs: Mapping[str, Tensor]
-    ) -> nn.Module:
-        """The same structure with default scales; `graph` is the mode that `convert` took."""
-        from tasks.quantize.graph.convert import skeleton
-
-        return skeleton(model, recipe, graph, example_inputs)

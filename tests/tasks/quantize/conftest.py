@@ -9,9 +9,8 @@ import pytest
 import torch
 
 from storage.artifacts import ArtifactStore
-from tasks.quantize.engine import quantized_engine
+from tasks.quantize.engine import quantized_engine, without_deprecations
 from tasks.quantize.source import ModelSource
-from tasks.quantize.warnings import without_deprecations
 from tasks.workload import Workload
 from tests.tasks import pipeline
 

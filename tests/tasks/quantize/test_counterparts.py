@@ -11,10 +11,10 @@ from torch.ao.nn.quantized import reference
 
 from tasks.quantize.counterparts import cover_fused, has_quantized_kernel, pair_with_float
 from tasks.quantize.coverage import leaves_of
-from tasks.quantize.embedding import FourBitEmbedding
 from tasks.quantize.graph.convert import convert, prepare
 from tasks.quantize.graph.plan import make_plan
 from tasks.quantize.methods.static import StaticRecipe
+from tasks.quantize.modules import FourBitEmbedding
 from tests.tasks.quantize import networks
 
 IMAGES = {"images": torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))}

@@ -1,16 +1,18 @@
-"""The quantized engine is one setting for the process: it is restored afterwards."""
+"""The quantized engine is restored afterwards; deprecation noise is silenced at its point of use, and nowhere else."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 
 import pytest
 import torch
 
 from storage.errors import QuantizationError
-from tasks.quantize.engine import quantized_engine
+from tasks.quantize.engine import quantized_engine, without_deprecations
 
 SUPPORTED = [name for name in torch.backends.quantized.supported_engines if name != "none"]
+NOISE = "torch.ao.quantization is deprecated and will be removed in 2.10."
 
 
 @pytest.fixture(autouse=True)
@@ -41,3 +43,19 @@ def test_blocks_nest() -> None:
         with quantized_engine("onednn"):
             assert torch.backends.quantized.engine == "onednn"
         assert torch.backends.quantized.engine == "qnnpack"
+
+
+def test_torch_is_silent_within_and_others_are_heard() -> None:
+    with warnings.catch_warnings(record=True) as heard, without_deprecations():
+        warnings.simplefilter("always", UserWarning)
+        warnings.warn(NOISE, DeprecationWarning, stacklevel=1)
+        torch.jit.trace(torch.nn.Linear(2, 2), torch.zeros(1, 2))
+        warnings.warn("mine", UserWarning, stacklevel=1)
+    assert [str(warning.message) for warning in heard] == ["mine"]
+
+
+def test_the_noise_is_heard_again_afterwards() -> None:
+    with without_deprecations():
+        pass
+    with pytest.warns(DeprecationWarning, match="deprecated"):
+        warnings.warn(NOISE, DeprecationWarning, stacklevel=1)

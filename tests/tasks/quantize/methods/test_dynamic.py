@@ -11,10 +11,9 @@ from torch import nn
 
 from storage.errors import QuantizationError
 from tasks.quantize.base import Converted
-from tasks.quantize.engine import quantized_engine
+from tasks.quantize.engine import quantized_engine, without_deprecations
 from tasks.quantize.methods.dynamic import Dynamic, DynamicRecipe
 from tasks.quantize.source import ModelSource
-from tasks.quantize.warnings import without_deprecations
 
 Convert = Callable[..., Converted]
 

@@ -5,7 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from torch import nn
 
 from storage.artifacts import ArtifactStore
 from storage.errors import QuantizationError, StoreError
-from tasks.quantize import fine_tuned
+from tasks.quantize import fine_tune
 from tasks.quantize.graph.convert import convert, prepare
 from tasks.quantize.graph.plan import make_plan
 from tasks.quantize.methods.qat import Qat, QatRecipe
@@ -75,7 +75,7 @@ def test_frozen_observers_and_statistics_do_not_move(source_of: Sources, engine:
     model, examples = source.float_model(), source.example_inputs
     statistics = model.get_submodule("m1").running_mean.clone()
     prepared = prepare(model, make_plan(model, chosen, examples), chosen, examples)
-    state = fine_tuned.fine_tuned(prepared, chosen, source).state_dict()
+    state = fine_tune.fine_tuned(prepared, chosen, source).state_dict()
     assert torch.equal(
         next(tensor for name, tensor in state.items() if name.endswith("m0.bn.running_mean")), statistics
     )
@@ -143,12 +143,16 @@ def test_training_that_was_killed_goes_on_and_ends_the_same(tmp_path: Path) -> N
 def test_an_error_of_the_system_keeps_the_epochs_that_were_finished(
     source_of: Sources, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(_tensors: object, path: Path) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+    write = fine_tune.save_tensors
+
+    def full(tensors: Mapping[str, torch.Tensor], path: Path, metadata: Mapping[str, str] | None = None) -> None:
+        if path.name == fine_tune.WEIGHTS:
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        write(tensors, path, metadata)
 
     source, chosen = source_of(), recipe(epochs=1, seed=7)
     with monkeypatch.context() as patched:
-        patched.setattr(fine_tuned, "save_tensors", full)
+        patched.setattr(fine_tune, "save_tensors", full)
         with pytest.raises(StoreError, match="No space"):
             Qat().convert(source.float_model(), chosen, source)
     assert len(list((source.workspace.store.root / "work").glob("*/epoch.safetensors"))) == 1
@@ -161,7 +165,7 @@ def test_equal_trainings_side_by_side_give_equal_models(source_of: Sources, engi
     examples = source.example_inputs
 
     def trained(model: nn.Module) -> nn.Module:
-        return fine_tuned.fine_tuned(model, chosen, source)
+        return fine_tune.fine_tuned(model, chosen, source)
 
     models = [source.float_model() for _ in range(3)]
     prepared = [prepare(model, make_plan(model, chosen, examples), chosen, examples) for model in models]

@@ -1,4 +1,4 @@
-"""Embeddings with 8-bit or 4-bit rows: weights only, each row with a scale and an offset of its own."""
+"""Modules of converted models that torch does not make: embeddings with 4-bit or 8-bit rows, images channels last."""
 
 from __future__ import annotations
 
@@ -37,8 +37,23 @@ class FourBitEmbedding(nn.Module):
         return f"rows={self.packed.shape[0]}, row_bytes={self.packed.shape[1]}"
 
 
+class ChannelsLast(nn.Module):
+    """A model whose weights and image inputs (four axes) lie in memory with the channels last."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        # torch's stubs know the keyword for tensors only.
+        self.model: nn.Module = model.to(memory_format=torch.channels_last)
+
+    def forward(self, *inputs: Tensor) -> object:
+        """Call the model with the inputs in its memory format."""
+        return self.model(
+            *(item.contiguous(memory_format=torch.channels_last) if item.dim() == 4 else item for item in inputs)
+        )
+
+
 def quantize_embeddings(model: nn.Module, names: Iterable[str], bits: int | None) -> None:
-    """Replace the named embeddings by ones whose rows have 8 or 4 bits a value.
+    """Replace the named embeddings by ones with 8-bit or 4-bit rows, each with a scale and an offset of its own.
 
     4-bit rows need an even width: the last of an odd number of values would share its byte with the next row.
     """
