@@ -25,7 +25,7 @@ _LONGEST_WAIT_S = 60.0
 
 @dataclass(frozen=True)
 class Source:
-    """A file by its SHA-256; `path` downloads it if it is not here yet."""
+    """A file, or what an archive holds, by its SHA-256; `path` downloads it if it is not here yet."""
 
     sha256: str
     path: Callable[[], Path]

@@ -11,15 +11,14 @@ import tarfile
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from lzma import LZMAError
 from pathlib import Path, PurePosixPath
 from typing import IO
 
 from storage.errors import ConfigurationError, InputError, StoreError
-from storage.transfer import fetch, local_path
+from storage.transfer import Source, fetch, local_path
 from tasks.job import Progress, silent
 
 MAX_MEMBERS = 5_000_000
@@ -32,23 +31,14 @@ _Members = Iterator[tuple[str, str, IO[bytes] | None]]
 _DAMAGED = (zipfile.BadZipFile, tarfile.TarError, zlib.error, LZMAError, EOFError, NotImplementedError, ValueError)
 
 
-@dataclass(frozen=True)
-class DataSource:
-    """A folder of files; ``sha256`` is the archive's that it comes from, "" where it is a folder already.
-
-    For an archive, `folder` downloads and extracts when it is first called: where the SHA-256 alone says that
-    everything is in the store, nothing is transferred.
-    """
-
-    sha256: str
-    folder: Callable[[], Path]
-
-
 @contextmanager
 def open_source(
     uri: str, downloads: Path, *, sha256: str | None, max_bytes: int, progress: Progress = silent
-) -> Iterator[DataSource]:
+) -> Iterator[Source]:
     """Open a folder of files from a directory or an archive (.zip, .tar, .tar.gz, .tar.bz2, .tar.xz).
+
+    The SHA-256 is the archive's, "" for a directory. An archive is downloaded and extracted when `Source.path` is first
+    called: where the SHA-256 alone says that everything is in the store, nothing is transferred.
 
     Parameters
     ----------
@@ -72,7 +62,7 @@ def open_source(
     if local is not None and local.is_dir():
         if sha256 is not None:
             raise ConfigurationError(f"{uri}: sha256 is for archives, and this is a directory.", hint="Leave it out.")
-        yield DataSource("", lambda: local)
+        yield Source("", lambda: local)
         return
     with fetch(uri, downloads, sha256=sha256, max_bytes=max_bytes, progress=progress) as archive, ExitStack() as stack:
 
@@ -83,7 +73,7 @@ def open_source(
             extract(path, Path(folder), max_bytes=max_bytes, shown=uri)
             return Path(folder)
 
-        yield DataSource(archive.sha256, extracted)
+        yield Source(archive.sha256, extracted)
 
 
 def extract(archive: Path, folder: Path, *, max_bytes: int, shown: str = "") -> None:

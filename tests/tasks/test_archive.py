@@ -132,13 +132,13 @@ def test_a_source_is_extracted_only_when_asked_and_gone_afterwards(tmp_path: Pat
     with open_source(str(archive), downloads, sha256=None, max_bytes=1000) as source:
         assert source.sha256 == hashlib.sha256(archive.read_bytes()).hexdigest()
         assert not downloads.exists()
-        assert files_under(source.folder()) == {"train.txt": b"a"}
+        assert files_under(source.path()) == {"train.txt": b"a"}
     assert list(downloads.iterdir()) == []
 
 
 def test_a_directory_is_used_in_place_and_has_no_sha256(tmp_path: Path) -> None:
     with open_source(tmp_path.as_uri(), tmp_path / "downloads", sha256=None, max_bytes=1) as source:
-        assert source.folder() == tmp_path
+        assert source.path() == tmp_path
     with (
         pytest.raises(ConfigurationError, match="sha256 is for archives"),
         open_source(str(tmp_path), tmp_path, sha256="0" * 64, max_bytes=1),

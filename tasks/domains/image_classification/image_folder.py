@@ -56,12 +56,12 @@ def prepare_image_folder(workload: ImageWorkload, workspace: Workspace) -> Datas
         data.uri, downloads, sha256=data.sha256, max_bytes=data.max_bytes, progress=workspace.progress
     ) as source:
         # An archive is extracted only where the store does not have what is in it.
-        layout = None if source.sha256 else find_layout(source.folder(), data.uri)
+        layout = None if source.sha256 else find_layout(source.path(), data.uri)
         content = {"files": layout.digest()} if layout else {"archive": source.sha256}
         content["code"] = code_digest(__name__)
 
         def open_parts() -> tuple[Sequence[str], Sequence[Part]]:
-            found = layout or find_layout(source.folder(), data.uri)
+            found = layout or find_layout(source.path(), data.uri)
             return found.classes, _parts(found, data)
 
         return prepare_pictures(data, geometry, content, open_parts, workspace)

@@ -86,8 +86,7 @@ def load_images(dataset: DatasetRef, split: Split, store: ArtifactStore) -> Imag
     StoreError
         The artifact is not in the store.
     """
-    folder = store.path(dataset.kind, dataset.digest)
-    description = read_description(dataset, store)
+    folder, description = store.path(dataset.kind, dataset.digest), read_description(dataset, store)
     # Copy-on-write: torch has no read-only tensors and warns about read-only arrays; nothing reaches the file.
     images, labels = (
         torch.from_numpy(np.load(folder / f"{split}.{name}.npy", mmap_mode="c", allow_pickle=False))

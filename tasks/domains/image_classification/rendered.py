@@ -14,7 +14,7 @@ from torchvision.transforms import v2
 from storage.errors import ConfigurationError
 from tasks.compute import intra_op_threads
 from tasks.domains.image_classification.images import Description, Pixels
-from tasks.domains.image_classification.writer import FILL_ORDER, ImageWriter, find_or_write
+from tasks.domains.image_classification.pictures import FILL_ORDER, ImageWriter, find_or_write
 from tasks.sources import code_digest
 
 if TYPE_CHECKING:

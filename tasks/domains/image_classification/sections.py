@@ -33,35 +33,35 @@ class RenderedCharacters(Kind):
     seed: int = 0
 
 
-class ImageFolder(Kind):
+class Pictures(Kind):
+    """Pictures that exist already, brought to one size and shared out among the splits."""
+
+    image_size: PositiveInt = 224
+    transforms: Transforms = Transforms()
+    calibration: PositiveInt = 256
+    valid_share: float = Field(default=0.1, gt=0, lt=1)
+    seed: int = 0
+
+
+class ImageFolder(Pictures):
     """A directory or archive with one folder of images per class, or ``train/`` and ``test/`` folders of such."""
 
     kind: Literal["image-folder"]
     uri: str
     sha256: Sha256 | None = None
-    image_size: PositiveInt = 224
-    transforms: Transforms = Transforms()
-    calibration: PositiveInt = 256
-    valid_share: float = Field(default=0.1, gt=0, lt=1)
     test_share: float = Field(default=0.2, gt=0, lt=1)
     max_corrupt_share: float = Field(default=0.01, ge=0, le=1)
     max_bytes: PositiveInt = 64 * 1024**3
-    seed: int = 0
 
 
-class TorchvisionDataset(Kind):
+class TorchvisionDataset(Pictures):
     """A torchvision data set by class name (``FashionMNIST``, ``CIFAR10``); downloaded only where asked for."""
 
     kind: Literal["torchvision"]
     name: str
     root: str
     download: bool = False
-    image_size: PositiveInt = 224
-    transforms: Transforms = Transforms()
-    calibration: PositiveInt = 256
-    valid_share: float = Field(default=0.1, gt=0, lt=1)
     max_test: PositiveInt | None = None
-    seed: int = 0
 
 
 class TorchvisionSpec(Kind):

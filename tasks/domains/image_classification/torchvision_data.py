@@ -48,8 +48,7 @@ def prepare_torchvision(workload: ImageWorkload, workspace: Workspace) -> Datase
     InputError
         The data is broken, or not under ``data.root`` and not to be downloaded.
     """
-    data = cast(TorchvisionDataset, workload.data)
-    geometry = preprocessing(workload)
+    data, geometry = cast(TorchvisionDataset, workload.data), preprocessing(workload)
     train, test = _open(data)
 
     def open_parts() -> tuple[Sequence[str], Sequence[Part]]:

@@ -14,12 +14,7 @@ from torchvision.transforms import v2
 from storage.errors import ConfigurationError
 from tasks.domains.image_classification.images import Pixels
 from tasks.domains.image_classification.model import published
-from tasks.domains.image_classification.sections import (
-    ImageFolder,
-    ImageWorkload,
-    TorchvisionDataset,
-    TorchvisionWeights,
-)
+from tasks.domains.image_classification.sections import ImageWorkload, Pictures, TorchvisionWeights
 
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 # A few kilobytes may unfold into gigabytes; a 64-megapixel picture is a quarter of a gigabyte while it is resized.
@@ -77,7 +72,7 @@ def preprocessing(workload: ImageWorkload) -> Preprocessing:
         The preset is asked for and the checkpoint is not one of torchvision's or has no such preset, or the crop is
         larger than what is left after resizing.
     """
-    data = cast(ImageFolder | TorchvisionDataset, workload.data)
+    data = cast(Pictures, workload.data)
     settings = data.transforms
     side = settings.crop or data.image_size
     given = Preprocessing(side, side, settings.mean, settings.std)

@@ -46,10 +46,20 @@ class LanguageModel(Domain[LanguageModelWorkload, WordLanguageModelSpec], Trains
     def example_inputs(
         self, workload: LanguageModelWorkload, dataset: DatasetRef, store: ArtifactStore, batch_size: int
     ) -> dict[str, Tensor]:
-        """The first words of the test split from a zero state."""
-        from tasks.domains.language_model.model import example_tokens
+        """The first words of the test split, ``benchmark.sequence_length`` in each of `batch_size` columns, from zero.
 
-        return example_tokens(workload, dataset, store, batch_size)
+        A split that is too short is read again from its beginning.
+        """
+        import torch
+
+        from tasks.domains.language_model.corpus import load_ids
+        from tasks.domains.language_model.model import zero_state
+
+        ids = load_ids(dataset, "test", store)
+        length = workload.benchmark.sequence_length
+        positions = torch.arange(length * batch_size) % len(ids)
+        h, c = zero_state(workload.model, batch_size)
+        return {"tokens": ids[positions].long().view(batch_size, length).t().contiguous(), "h": h, "c": c}
 
     def evaluate(
         self, job: Job[LanguageModelWorkload], call: Call, workspace: Workspace, *, apart: bool = False

@@ -46,13 +46,11 @@ def prepare_text(data: TextCorpus, workspace: Workspace) -> DatasetRef:
     ) as source:
 
         def find() -> dict[str, Path]:
-            return find_texts(source.folder(), data.uri)
+            return find_texts(source.path(), data.uri)
 
-        # An archive is extracted only if the store does not have what is in it.
-        content: dict[str, object] = {"archive": source.sha256}
-        if not source.sha256:
-            content = {"texts": {split: file_digest(path) for split, path in find().items()}}
-        return corpus(find, content, workspace)
+        if source.sha256:
+            return corpus(find, {"archive": source.sha256}, workspace)
+        return corpus(find, {"texts": {split: file_digest(path) for split, path in find().items()}}, workspace)
 
 
 def find_texts(folder: Path, shown: str = "") -> dict[str, Path]:

@@ -15,7 +15,6 @@ from tasks.domains.language_model.model import zero_state
 from tasks.domains.language_model.sections import LanguageModelWorkload, WordLanguageModelSpec
 from tasks.job import Workspace
 from tasks.outputs import Call, tensors_of
-from tasks.runtimes.base import Opened
 from tasks.stages import obtain, prepare
 from tasks.workload import Workload
 from tasks.workload.recipe import Recipe
@@ -24,13 +23,7 @@ END_OF_LINE = "<eos>"
 
 
 def sample_words(
-    model: Call,
-    vocabulary: Sequence[str],
-    spec: WordLanguageModelSpec,
-    *,
-    words: int = 1000,
-    temperature: float = 1.0,
-    seed: int = 0,
+    model: Call, vocabulary: Sequence[str], spec: WordLanguageModelSpec, *, words: int, temperature: float, seed: int
 ) -> Iterator[str]:
     """Sample words one after the other, each fed back as the next input, from a first word drawn evenly.
 
@@ -51,39 +44,9 @@ def sample_words(
 
     Raises
     ------
-    ConfigurationError
-        The temperature is not above 0, or the number of words is negative.
     MeasurementError
         The model's logits hold NaN or infinities.
     """
-    check_request(words, temperature)
-    return _sample(model, vocabulary, spec, words, temperature, seed)
-
-
-def check_request(words: int, temperature: float) -> None:
-    """Refuse, before any work, what cannot be sampled.
-
-    Raises
-    ------
-    ConfigurationError
-        The temperature is not above 0, or the number of words is negative.
-    """
-    if not (temperature > 0 and math.isfinite(temperature)):
-        raise ConfigurationError(
-            f"The temperature is {temperature}: expected a number above 0.", hint="1.0 samples as trained."
-        )
-    if words < 0:
-        raise ConfigurationError(f"The number of words is {words}: expected 0 or more.")
-
-
-def _sample(
-    model: Call,
-    vocabulary: Sequence[str],
-    spec: WordLanguageModelSpec,
-    words: int,
-    temperature: float,
-    seed: int,
-) -> Iterator[str]:
     generator = torch.Generator().manual_seed(seed)
     h, c = zero_state(spec, 1)
     token = torch.randint(len(vocabulary), (1, 1), generator=generator)
@@ -120,32 +83,31 @@ def as_text(words: Iterator[str]) -> Iterator[str]:
             line_started = True
 
 
-def open_model(workload: LanguageModelWorkload, recipe: Recipe, workspace: Workspace) -> tuple[Opened, list[str]]:
-    """The workload's model by a recipe, and its vocabulary; whatever is missing in the store is made first.
-
-    Of the recipe's runtimes the last is taken: workload files name them from the plainest to the fastest.
-    """
-    dataset = prepare(workspace, workload)
-    job = obtain(workspace, workload, dataset)
-    candidate = build_candidate(job, recipe, recipe.runtimes[-1], workspace)
-    return open_candidate(candidate, workspace, torch.get_num_threads()), load_vocabulary(dataset, workspace.store)
-
-
 def generate(
     workload: Workload, recipe: Recipe, workspace: Workspace, *, words: int, temperature: float, seed: int
 ) -> Iterator[str]:
-    """Pieces of text sampled from the workload's model by a recipe; see `sample_words` and `open_model`.
+    """Pieces of text sampled from the workload's model by a recipe; what is missing in the store is made first.
+
+    Of the recipe's runtimes the last is taken: workload files name them from the plainest to the fastest.
 
     Raises
     ------
     ConfigurationError
-        The workload's model predicts no words, or the request is wrong.
+        The workload's model predicts no words, the temperature is not above 0, or the number of words is negative.
     """
-    check_request(words, temperature)
+    if not (temperature > 0 and math.isfinite(temperature)):
+        raise ConfigurationError(
+            f"The temperature is {temperature}: expected a number above 0.", hint="1.0 samples as trained."
+        )
+    if words < 0:
+        raise ConfigurationError(f"The number of words is {words}: expected 0 or more.")
     if not isinstance(workload, LanguageModelWorkload):
         raise ConfigurationError(
             f'Workload "{workload.name}" ({workload.domain}) generates no text.',
             hint='Choose one whose domain is "language-model".',
         )
-    model, vocabulary = open_model(workload, recipe, workspace)
+    dataset = prepare(workspace, workload)
+    candidate = build_candidate(obtain(workspace, workload, dataset), recipe, recipe.runtimes[-1], workspace)
+    model = open_candidate(candidate, workspace, torch.get_num_threads())
+    vocabulary = load_vocabulary(dataset, workspace.store)
     return as_text(sample_words(model, vocabulary, workload.model, words=words, temperature=temperature, seed=seed))

@@ -8,12 +8,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from tasks.domains.language_model.corpus import load_ids
 from tasks.domains.language_model.sections import WordLanguageModelSpec
 
 if TYPE_CHECKING:
-    from storage.artifacts import ArtifactStore
-    from tasks.domains.language_model.sections import LanguageModelWorkload
     from tasks.refs import DatasetRef
 
 _INITIAL_RANGE = 0.1
@@ -69,24 +66,10 @@ def build_word_lm(spec: WordLanguageModelSpec, dataset: DatasetRef) -> WordLangu
     return WordLanguageModel(dataset.vocabulary, spec.embedding_size, spec.hidden_size, spec.layers, spec.dropout)
 
 
-def zero_state(spec: WordLanguageModelSpec, columns: int) -> tuple[Tensor, Tensor]:
+def zero_state(spec: WordLanguageModelSpec, columns: int, device: torch.device | None = None) -> tuple[Tensor, Tensor]:
     """The state before any word: two float32 zeros [L, B, H]."""
     shape = (spec.layers, columns, spec.hidden_size)
-    return torch.zeros(shape), torch.zeros(shape)
-
-
-def example_tokens(
-    workload: LanguageModelWorkload, dataset: DatasetRef, store: ArtifactStore, batch_size: int
-) -> dict[str, Tensor]:
-    """The first words of the test split, ``benchmark.sequence_length`` in each of `batch_size` columns, from zero.
-
-    A split that is too short is read again from its beginning.
-    """
-    ids = load_ids(dataset, "test", store)
-    length = workload.benchmark.sequence_length
-    positions = torch.arange(length * batch_size) % len(ids)
-    h, c = zero_state(workload.model, batch_size)
-    return {"tokens": ids[positions].long().view(batch_size, length).t().contiguous(), "h": h, "c": c}
+    return torch.zeros(shape, device=device), torch.zeros(shape, device=device)
 
 
 def fit_hint(shapes: Mapping[str, tuple[int, ...]], spec: WordLanguageModelSpec, dataset: DatasetRef) -> str:

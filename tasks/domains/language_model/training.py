@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from storage.errors import InputError, MeasurementError
 from tasks.compute import intra_op_threads, training_device
 from tasks.domains.language_model.corpus import load_ids
-from tasks.domains.language_model.model import WordLanguageModel, build_word_lm
+from tasks.domains.language_model.model import WordLanguageModel, build_word_lm, zero_state
 from tasks.domains.language_model.sections import TrainedCheckpoint
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def _fit(
     best_loss, best = math.inf, _cpu_state(model)
     for epoch in range(settings.epochs):
         model.train()
-        state = _zero_state(spec, train_data)
+        state = zero_state(spec, train_data.shape[1], train_data.device)
         for start in range(0, len(train_data) - 1, settings.sequence_length):
             optimizer.zero_grad(set_to_none=True)
             loss, state = _chunk_loss(model, train_data, start, settings.sequence_length, state)
@@ -134,17 +134,12 @@ def _chunk_loss(model: nn.Module, data: Tensor, start: int, length: int, state: 
 @torch.no_grad()
 def _valid_loss(model: nn.Module, data: Tensor, spec: WordLanguageModelSpec, length: int) -> float:
     model.eval()
-    state = _zero_state(spec, data)
+    state = zero_state(spec, data.shape[1], data.device)
     total = 0.0
     for start in range(0, len(data) - 1, length):
         loss, state = _chunk_loss(model, data, start, length, state)
         total += loss.item() * min(length, len(data) - 1 - start)
     return total / (len(data) - 1)
-
-
-def _zero_state(spec: WordLanguageModelSpec, data: Tensor) -> State:
-    shape = (spec.layers, data.shape[1], spec.hidden_size)
-    return torch.zeros(shape, device=data.device), torch.zeros(shape, device=data.device)
 
 
 def _cpu_state(model: nn.Module) -> dict[str, Tensor]:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, PositiveInt
 
+from storage.errors import MeasurementError
 from tasks.domains.base import Domain, Quality
 from tasks.workload.base import FetchedCheckpoint, Kind, Section, SeededCheckpoint
 from tasks.workload.workload import Workload
@@ -17,6 +19,9 @@ if TYPE_CHECKING:
     from tasks.job import Job, Workspace
     from tasks.outputs import Call
     from tasks.refs import DatasetRef
+
+KIND = "sequence"
+TENSORS_FILE = "sequence.safetensors"
 
 
 class RandomSequence(Kind):
@@ -52,10 +57,30 @@ class Sequence(Domain[SequenceWorkload, LstmSpec]):
     outputs = ("outputs", "h", "c")
 
     def prepare(self, workload: SequenceWorkload, workspace: Workspace) -> DatasetRef:
-        """Draw the sequence."""
-        from tasks.domains.sequence.lstm import prepare_sequence
+        """Keep the tensors ``inputs`` [T, B, D], ``h`` and ``c`` [L, B, D], all float32, that ``data.seed`` gives."""
+        import torch
 
-        return prepare_sequence(workload, workspace)
+        from storage.artifacts import artifact_digest
+        from tasks.domains.sequence.lstm import draw_sequence
+        from tasks.refs import DatasetRef
+        from tasks.sources import code_digest
+        from tasks.tensor_files import save_tensors
+
+        data, spec, store = workload.data, workload.model, workspace.store
+        made_from = {
+            "data": data.model_dump(mode="json"),
+            "model": spec.model_dump(mode="json"),
+            "torch": torch.__version__,
+            "code": code_digest(draw_sequence),
+        }
+        digest = artifact_digest(KIND, made_from)
+        if store.find(KIND, digest) is None:
+            with torch.random.fork_rng(devices=[]), store.create(KIND, digest, made_from) as folder:
+                torch.manual_seed(data.seed)
+                save_tensors(draw_sequence(data, spec), folder / TENSORS_FILE)
+        workspace.progress(1, 1, "sequence")
+        shape = (data.length, spec.dimension)
+        return DatasetRef(kind=KIND, digest=digest, splits={"test": data.batch_size}, sample_shape=shape)
 
     def build(self, model: LstmSpec, dataset: DatasetRef) -> nn.Module:
         """Build the network; the data set has no say in it."""
@@ -64,21 +89,46 @@ class Sequence(Domain[SequenceWorkload, LstmSpec]):
         return DemonstrationLstm(model.dimension, model.layers)
 
     def draw_weights(self, workload: SequenceWorkload, dataset: DatasetRef, seed: int) -> dict[str, Tensor]:
-        """The recipe draws its inputs first, so its weights depend on the shape of the input."""
-        from tasks.domains.sequence.lstm import seeded_state
+        """The weights that the recipe draws after the workload's random sequence."""
+        import torch
 
-        return seeded_state(workload, seed)
+        from tasks.domains.sequence.lstm import draw_sequence
+
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            draw_sequence(workload.data, workload.model)
+            return self.build(workload.model, dataset).state_dict()
 
     def example_inputs(
         self, workload: SequenceWorkload, dataset: DatasetRef, store: ArtifactStore, batch_size: int
     ) -> dict[str, Tensor]:
-        """The workload's sequence and hidden state."""
-        from tasks.domains.sequence.lstm import example_sequence
+        """The workload's random sequence and hidden state; further columns, where asked for, repeat the first ones."""
+        import torch
+        from safetensors.torch import load_file
 
-        return example_sequence(workload, dataset, store, batch_size)
+        tensors = load_file(store.path(dataset.kind, dataset.digest) / TENSORS_FILE)
+        columns = torch.arange(batch_size) % workload.data.batch_size
+        return {name: tensors[name][:, columns].contiguous() for name in ("inputs", "h", "c")}
 
     def evaluate(self, job: Job[SequenceWorkload], call: Call, workspace: Workspace, *, apart: bool = False) -> Quality:
-        """How far the outputs are from the float model's; the one call is the timed one, however many rows it has."""
-        from tasks.domains.sequence.lstm import compare_with_float
+        """Mean absolute output, mean absolute difference from float, and that as a percentage, of the timed call."""
+        from tasks.checkpoint import load_state
+        from tasks.domains.sequence.lstm import differences
+        from tasks.outputs import tensors_of
 
-        return compare_with_float(job, call, workspace)
+        workload, store = job.workload, workspace.store
+        reference = self.build(workload.model, job.dataset)
+        reference.load_state_dict(load_state(job.checkpoint, store))
+        inputs = self.example_inputs(workload, job.dataset, store, workload.benchmark.batch_size).values()
+        expected, actual = reference(*inputs)[0], tensors_of(call(*inputs))[0]
+        metrics = differences(expected, actual)
+        if not all(map(math.isfinite, metrics.values())):
+            raise MeasurementError(
+                "the model's outputs hold NaN or infinities.",
+                hint="Exclude the module that overflows (`exclude`) or use another dtype.",
+            )
+        workspace.progress(1, 1, "sequence")
+        samples = {"difference": (expected - actual).abs().flatten().float()}
+        return Quality(
+            "difference_percent", metrics["difference_percent"], False, metrics, samples, count=expected.numel()
+        )

@@ -15,7 +15,7 @@ from tasks.domains.image_classification.images import (
     read_description,
     training_batches,
 )
-from tasks.domains.image_classification.writer import FILL_ORDER, find_or_write
+from tasks.domains.image_classification.pictures import FILL_ORDER, find_or_write
 from tasks.refs import DatasetRef
 from tests.tasks.vision_workloads import rendered
 

@@ -47,9 +47,10 @@ def test_equal_seeds_give_equal_text_and_a_high_temperature_other_text() -> None
 
 
 @pytest.mark.parametrize("temperature", [0.0, -1.0, math.nan, math.inf])
-def test_a_temperature_that_is_not_above_zero_is_refused_before_sampling(temperature: float) -> None:
+def test_a_temperature_that_is_not_above_zero_is_refused_before_any_work(temperature: float, tmp_path: Path) -> None:
+    workload, store = text_workload(tmp_path / "no corpus"), ArtifactStore(tmp_path)
     with pytest.raises(ConfigurationError, match="above 0"):
-        sample_words(Counting(), VOCABULARY, SPEC, temperature=temperature)
+        generate(workload, workload.recipe[0], Workspace(store), words=3, temperature=temperature, seed=0)
 
 
 def test_weights_are_exponentials_over_the_temperature() -> None:

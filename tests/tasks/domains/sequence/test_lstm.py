@@ -13,7 +13,8 @@ from flows.request import BUILT_IN
 from storage.artifacts import ArtifactStore
 from tasks.checkpoint import load_state
 from tasks.compare import compare
-from tasks.domains.sequence.lstm import differences, seeded_state
+from tasks.domains.sequence import Sequence
+from tasks.domains.sequence.lstm import differences
 from tasks.workload import Workload, find_workloads
 from tests.tasks.pipeline import build, build_model, evaluate, example_inputs, job_of, obtain, prepare
 from tests.tasks.workloads import workload_of
@@ -86,8 +87,8 @@ def test_another_shape_is_another_artifact(tmp_path: Path) -> None:
 
 def test_drawing_leaves_the_global_generator_alone(tmp_path: Path) -> None:
     before = torch.random.get_rng_state()
-    prepare(SMALL, ArtifactStore(tmp_path))
-    first, second, other = seeded_state(SMALL, 4), seeded_state(SMALL, 4), seeded_state(SMALL, 5)
+    dataset = prepare(SMALL, ArtifactStore(tmp_path))
+    first, second, other = (Sequence().draw_weights(SMALL, dataset, seed) for seed in (4, 4, 5))
     assert torch.equal(before, torch.random.get_rng_state())
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert any(not torch.equal(first[name], other[name]) for name in first)
