@@ -42,6 +42,10 @@ class Check:
     advice: str = ""
 
 
+def _judged(name: str, good: bool, found: str, advice: str, bad: Literal["note", "problem"] = "note") -> Check:
+    return Check(name, "ok", found) if good else Check(name, bad, found, advice)
+
+
 def examine(store: str, on_wait: Callable[[], None] | None = None) -> list[Check]:
     """Run every check in some ten seconds, alone on the host; `on_wait` is called where a benchmark is running."""
     with host_lock(LOCK, on_wait=on_wait):
@@ -71,30 +75,26 @@ def trusted(checks: list[Check]) -> bool:
 def check_int8(machine: Machine) -> Check:
     """Whether the processor has instructions made for int8."""
     found = f"instructions: {', '.join(machine.isa) or 'unknown'}"
-    if machine.has_vnni:
-        return Check("int8 instructions", "ok", found)
     advice = "No VNNI, AMX or dot product: int8 gains less here than on the newer servers that you may deploy to."
-    return Check("int8 instructions", "note", found, advice)
+    return _judged("int8 instructions", machine.has_vnni, found, advice)
 
 
 def check_ratio(ratio: Ratio) -> Check:
     """Whether torch's int8 kernels are faster than its float ones."""
     found = f"int8 linear layer {ratio.value:.2f}× as fast as float ({ratio.low:.2f} to {ratio.high:.2f})"
-    if ratio.low > 1:
-        return Check("int8 kernels", "ok", found)
-    return Check("int8 kernels", "note", found, "int8 is no faster here: quantize for size, or deploy elsewhere.")
+    return _judged(
+        "int8 kernels", ratio.low > 1, found, "int8 is no faster here: quantize for size, or deploy elsewhere."
+    )
 
 
 def check_repeatable(aa: Ratio) -> Check:
     """Whether a model and its own copy come out equally fast."""
     found = f"the same model against itself: {aa.value:.3f} ({aa.low:.3f} to {aa.high:.3f})"
-    if verdict_of(aa) == "valid":
-        return Check("A/A", "ok", found)
     advice = (
         f"Beyond ±{WIDEST:.0%} a benchmark takes more launches to decide what is close: stop other programs, pin the "
         "frequency, or use a dedicated machine (or processors)."
     )
-    return Check("A/A", "note", found, advice)
+    return _judged("A/A", verdict_of(aa) == "valid", found, advice)
 
 
 def check_busy(evidence: Evidence) -> Check:
@@ -104,9 +104,8 @@ def check_busy(evidence: Evidence) -> Check:
     found = f"load {evidence.load_average[0]:.2f} on {evidence.machine.processors} processors"
     if pressure:
         found += f", tasks waited for a processor in {pressure.some_avg10:.0f}% of the last 10 s"
-    if share > _BUSY_LOAD or (pressure and pressure.some_avg10 > _BUSY_PRESSURE):
-        return Check("other work", "note", found, "Something else is running: stop it, or expect wide intervals.")
-    return Check("other work", "ok", found)
+    busy = share > _BUSY_LOAD or (pressure is not None and pressure.some_avg10 > _BUSY_PRESSURE)
+    return _judged("other work", not busy, found, "Something else is running: stop it, or expect wide intervals.")
 
 
 def check_steal(before: Evidence, after: Evidence) -> Check:
@@ -115,17 +114,14 @@ def check_steal(before: Evidence, after: Evidence) -> Check:
         return Check("steal time", "ok", "not reported by this system")
     share = (after.steal_s - before.steal_s) / max(1e-9, after.at_s - before.at_s) / after.machine.processors
     found = f"{share:.1%} of the processors' time went to other machines on this host"
-    if share > _STOLEN_SHARE:
-        return Check("steal time", "note", found, "Use a machine with dedicated processors.")
-    return Check("steal time", "ok", found)
+    return _judged("steal time", share <= _STOLEN_SHARE, found, "Use a machine with dedicated processors.")
 
 
 def check_governor(evidence: Evidence) -> Check:
     """Whether the frequency follows the load."""
-    if evidence.governor in (None, "performance"):
-        return Check("frequency", "ok", f"governor: {evidence.governor or 'not readable (a virtual machine?)'}")
+    found = f"governor: {evidence.governor or 'not readable (a virtual machine?)'}"
     advice = "Set it to performance: sudo cpupower frequency-set -g performance."
-    return Check("frequency", "note", f"governor: {evidence.governor}", advice)
+    return _judged("frequency", evidence.governor in (None, "performance"), found, advice)
 
 
 def check_store(store: str) -> Check:
@@ -141,18 +137,15 @@ def check_store(store: str) -> Check:
     found = f"{store}: writable, {free / _GIB:.1f} GiB free"
     if free < _NEEDED_BYTES:
         return Check("store", "problem", found, "Free some space: nightquant store gc.")
-    if free < _COMFORTABLE_BYTES:
-        return Check("store", "note", found, "Large data sets need more.")
-    return Check("store", "ok", found)
+    return _judged("store", free >= _COMFORTABLE_BYTES, found, "Large data sets need more.")
 
 
 def check_pin(distribution: str) -> Check:
     """Whether the installed version is one that works."""
-    found = installed_version(distribution)
-    if found is not None and SpecifierSet(PINS[distribution]).contains(found):
-        return Check(distribution, "ok", f"{found}, wanted {PINS[distribution]}")
-    advice = f'Install one that works: python -m pip install "{distribution}{PINS[distribution]}".'
-    return Check(distribution, "problem", f"{found or 'not installed'}, wanted {PINS[distribution]}", advice)
+    version, wanted = installed_version(distribution), PINS[distribution]
+    found = f"{version or 'not installed'}, wanted {wanted}"
+    advice = f'Install one that works: python -m pip install "{distribution}{wanted}".'
+    return _judged(distribution, version is not None and version in SpecifierSet(wanted), found, advice, "problem")
 
 
 def load(subject: Subject) -> Loaded:

@@ -77,16 +77,12 @@ def sensitivity(job: Job[Workload], recipe: Recipe, workspace: Workspace) -> tup
             for done, inputs in enumerate(_inputs(source), start=1):
                 converted(*inputs)
                 workspace.progress(done, _BATCHES, "batches")
-    ordered = sorted(found, key=lambda pair: noises[pair.path].sqnr_db)
+    ordered = sorted(((noises[pair.path].sqnr_db, pair) for pair in found), key=lambda ranked: ranked[0])
     return tuple(
         LayerSensitivity(
-            recipe=recipe.name,
-            module=pair.path,
-            type=type(pair.float).__name__,
-            sqnr_db=noises[pair.path].sqnr_db,
-            rank=rank,
+            recipe=recipe.name, module=pair.path, type=type(pair.float).__name__, sqnr_db=sqnr_db, rank=rank
         )
-        for rank, pair in enumerate(ordered, start=1)
+        for rank, (sqnr_db, pair) in enumerate(ordered, start=1)
     )
 
 
@@ -180,8 +176,7 @@ def _dequantized(value: object) -> object:
 def _first(output: object) -> Tensor:
     while isinstance(output, tuple | list):
         output = output[0]
-    if not isinstance(output, Tensor):
-        raise TypeError(f"a layer gave a {type(output).__name__}")
+    assert isinstance(output, Tensor)
     return output
 
 

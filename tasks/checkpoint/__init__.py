@@ -1,15 +1,20 @@
-"""Float weights: trained here, fetched, drawn from a seed, or what else a domain has."""
+"""Float weights: trained here, fetched, drawn from a seed, or what else a domain has; checked and kept as tensors."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import cast
 
 import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file
+from torch import Tensor, nn
 
-from storage.errors import ConfigurationError
+from storage.artifacts import ArtifactStore, artifact_digest
+from storage.errors import ConfigurationError, InputError, StoreError
 from storage.transfer import fetch
-from tasks.checkpoint.artifact import build_blank, find_or_make, load_state
 from tasks.checkpoint.state_file import read_state
 from tasks.compute import training_device
 from tasks.domains import DOMAINS
@@ -17,10 +22,12 @@ from tasks.domains.base import Trains
 from tasks.job import Workspace
 from tasks.refs import CheckpointRef, DatasetRef
 from tasks.sources import code_digest, model_digest
+from tasks.tensor_files import save_tensors
 from tasks.workload import Workload
 from tasks.workload.base import FetchedCheckpoint, SeededCheckpoint
 
-__all__ = ["load_state", "obtain"]
+KIND = "checkpoint"
+WEIGHTS_FILE = "weights.safetensors"
 
 
 def obtain(workload: Workload, dataset: DatasetRef, workspace: Workspace) -> CheckpointRef:
@@ -53,9 +60,7 @@ def _trained(workload: Workload, dataset: DatasetRef, workspace: Workspace) -> C
         "checkpoint": workload.checkpoint.model_dump(mode="json"),
         "device": training_device().type,
     }
-    return find_or_make(
-        workload, dataset, workspace.store, made_from, lambda: trainer.train(workload, dataset, workspace)
-    )
+    return find_or_make(workload, dataset, workspace, made_from, lambda: trainer.train(workload, dataset, workspace))
 
 
 def _fetched(workload: Workload, dataset: DatasetRef, workspace: Workspace) -> CheckpointRef:
@@ -75,15 +80,13 @@ def _fetched(workload: Workload, dataset: DatasetRef, workspace: Workspace) -> C
             "classes": dataset.classes,
             "code": code_digest(read_state.__module__),
         }
-        return find_or_make(
-            workload, dataset, workspace.store, made_from, lambda: read_state(source.path(), settings.uri)
-        )
+        return find_or_make(workload, dataset, workspace, made_from, lambda: read_state(source.path(), settings.uri))
 
 
 def _seeded(workload: Workload, dataset: DatasetRef, workspace: Workspace) -> CheckpointRef:
     seed, draw = cast(SeededCheckpoint, workload.checkpoint).seed, DOMAINS[workload.domain].draw_weights
     made_from = {**_decisive(workload, dataset, draw), "seed": seed}
-    return find_or_make(workload, dataset, workspace.store, made_from, lambda: draw(workload, dataset, seed))
+    return find_or_make(workload, dataset, workspace, made_from, lambda: draw(workload, dataset, seed))
 
 
 def _decisive(workload: Workload, dataset: DatasetRef, make: Callable[..., object]) -> dict[str, object]:
@@ -103,3 +106,113 @@ _KINDS: Mapping[str, Callable[[Workload, DatasetRef, Workspace], CheckpointRef]]
     "uri": _fetched,
     "seeded": _seeded,
 }
+
+
+def find_or_make(
+    workload: Workload,
+    dataset: DatasetRef,
+    workspace: Workspace,
+    made_from: Mapping[str, object],
+    make: Callable[[], Mapping[str, Tensor]],
+) -> CheckpointRef:
+    """The checkpoint that `made_from` decides: from the store, or made, checked and stored.
+
+    Raises
+    ------
+    InputError
+        The weights do not fit the workload, or some are NaN or infinite.
+    """
+    digest, store = artifact_digest(KIND, made_from), workspace.store
+    found = store.find(KIND, digest)
+    state = _as_float(make()) if found is None else _shapes(found / WEIGHTS_FILE)
+    # A found one too: the code that builds the model may have changed, and need not be in the digest.
+    _check_fit(state, workload, dataset)
+    if found is None:
+        broken = [key for key, tensor in state.items() if tensor.is_floating_point() and not tensor.isfinite().all()]
+        if broken:
+            raise InputError(
+                f'The weights of workload "{workload.name}" hold NaN or infinite values: {", ".join(broken)}.',
+                hint="Train them again with a lower learning rate, or fetch another checkpoint.",
+            )
+        with store.create(KIND, digest, made_from) as folder:
+            save_tensors(state, folder / WEIGHTS_FILE)
+    return CheckpointRef(kind=KIND, digest=digest, parameters=sum(tensor.numel() for tensor in state.values()))
+
+
+def load_state(checkpoint: CheckpointRef, store: ArtifactStore) -> dict[str, Tensor]:
+    """Load the state dict of a checkpoint in the store; floating-point tensors are float32.
+
+    Raises
+    ------
+    StoreError
+        It is not there, or its file is damaged.
+    """
+    path = store.path(checkpoint.kind, checkpoint.digest) / WEIGHTS_FILE
+    with _naming_damage(path):
+        state: dict[str, Tensor] = load_file(path)
+    return state
+
+
+def build_blank(make: Callable[[], nn.Module]) -> nn.Module:
+    """Build a model of which only names, shapes and classes matter: without memory for its weights where possible.
+
+    `make` builds it on torch's default device. The global generator is left as it was.
+    """
+    try:
+        with torch.device("meta"):
+            return make()
+    except Exception:  # noqa: BLE001 - whatever it is, a build on the CPU meets it again unless meta was the reason
+        # A constructor may ask for a tensor's values: rates of stochastic depth by torch.linspace(…).tolist().
+        with torch.random.fork_rng(devices=[]):
+            return make()
+
+
+def _shapes(path: Path) -> dict[str, Tensor]:
+    """The state dict without its numbers, from the file's header."""
+    with _naming_damage(path), safe_open(path, framework="pt") as weights:
+        return {
+            key: torch.empty(weights.get_slice(key).get_shape(), device="meta")
+            for key in weights.keys()  # noqa: SIM118 - not a mapping
+        }
+
+
+@contextmanager
+def _naming_damage(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (SafetensorError, OSError) as error:
+        raise StoreError(
+            f"{path}: damaged: {error}.", hint="Remove its folder and run the night again to have it made anew."
+        ) from error
+
+
+def _as_float(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Contiguous copies on the CPU that share no memory, floating-point ones as float32."""
+    return {
+        name: tensor.detach()
+        .to(device="cpu", dtype=torch.float32 if tensor.is_floating_point() else tensor.dtype, copy=True)
+        .contiguous()
+        for name, tensor in state.items()
+    }
+
+
+def _check_fit(state: Mapping[str, Tensor], workload: Workload, dataset: DatasetRef) -> None:
+    """Name, in one message, every key that is missing, not expected, or of another shape than the model's."""
+    domain = DOMAINS[workload.domain]
+
+    def shown(shape: tuple[int, ...] | None) -> str:
+        return "no such key" if shape is None else str(list(shape))
+
+    model = build_blank(lambda: domain.build(workload.model, dataset))
+    expected = {key: tuple(tensor.shape) for key, tensor in model.state_dict().items()}
+    given = {key: tuple(tensor.shape) for key, tensor in state.items()}
+    problems = [
+        f"{key}: the checkpoint has {shown(given.get(key))}, the workload {shown(expected.get(key))}"
+        for key in sorted(expected.keys() | given.keys())
+        if given.get(key) != expected.get(key)
+    ]
+    if problems:
+        raise InputError(
+            f'The checkpoint does not fit workload "{workload.name}":\n  ' + "\n  ".join(problems) + "\n",
+            hint=domain.fit_hint(given, workload, dataset),
+        )

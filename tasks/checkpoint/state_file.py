@@ -36,7 +36,12 @@ def read_state(path: Path, shown: str = "") -> dict[str, Tensor]:
     """
     shown = shown or str(path)
     try:
-        loaded = load_file(path) if _is_safetensors(path) else _restricted_load(path)
+        if _is_safetensors(path):
+            loaded: object = load_file(path)
+        else:
+            # By stream and not by path: given a path, torch takes a name's ending for the format.
+            with path.open("rb") as stream:
+                loaded = torch.load(stream, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise InputError(
             f"{shown}: refused, because loading it could run code: it holds more than tensors.",
@@ -65,12 +70,6 @@ def _is_safetensors(path: Path) -> bool:
     with path.open("rb") as stream:
         start = stream.read(9)
     return len(start) == 9 and start[8:] == b"{" and int.from_bytes(start[:8], "little") < 100_000_000
-
-
-def _restricted_load(path: Path) -> object:
-    # By stream and not by path: given a path, torch takes a name's ending for the format.
-    with path.open("rb") as stream:
-        return torch.load(stream, map_location="cpu", weights_only=True)
 
 
 def _unwrap(loaded: object, shown: str) -> dict[str, Tensor]:

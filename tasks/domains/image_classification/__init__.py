@@ -107,13 +107,13 @@ class ImageClassification(
 
     def obtain_checkpoint(self, workload: ImageWorkload, dataset: DatasetRef, workspace: Workspace) -> CheckpointRef:
         """Load torchvision's published weights."""
-        from tasks.checkpoint.artifact import find_or_make
+        from tasks.checkpoint import find_or_make
         from tasks.domains.image_classification.model import load_weights, published
 
         weights = published(cast(TorchvisionWeights, workload.checkpoint).weights)
         model = workload.model.model_dump(mode="json")
         made_from = {"model": model, "weights": weights.url, "classes": dataset.classes}
-        return find_or_make(workload, dataset, workspace.store, made_from, lambda: load_weights(weights))
+        return find_or_make(workload, dataset, workspace, made_from, lambda: load_weights(weights))
 
     def write_resources(self, job: Job[ImageWorkload], store: ArtifactStore, folder: Path) -> dict[str, str]:
         """``preprocessing.json``: size, channels, transforms, normalization and class names."""

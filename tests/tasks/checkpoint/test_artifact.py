@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from storage.artifacts import ArtifactStore
 from storage.errors import InputError, StoreError
-from tasks.checkpoint.artifact import WEIGHTS_FILE, build_blank, find_or_make, load_state
+from tasks.checkpoint import WEIGHTS_FILE, build_blank, find_or_make, load_state
+from tasks.job import Workspace
 from tasks.refs import CheckpointRef, DatasetRef
 from tests.tasks.vision_workloads import image_workload
 
@@ -33,7 +34,7 @@ def found_or_made(store: ArtifactStore, made: list[int]) -> CheckpointRef:
         made.append(1)
         return network().state_dict()
 
-    return find_or_make(WORKLOAD, DATASET, store, {"sha256": "the same"}, make)
+    return find_or_make(WORKLOAD, DATASET, Workspace(store), {"sha256": "the same"}, make)
 
 
 def test_what_is_found_is_not_made_again(tmp_path: Path) -> None:
