@@ -5,19 +5,18 @@ from __future__ import annotations
 from datetime import date
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from storage.errors import ConfigurationError
 from storage.results import Profile
+from tasks.refs import Frozen
 from tasks.workload import Workload, find_workloads
 
 BUILT_IN = Path(__file__).parent / "workloads"
 
 
-class NightlyRequest(BaseModel):
+class NightlyRequest(Frozen):
     """A nightly run's parameters; whatever is left out comes from the settings."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     workloads: tuple[str, ...] = Field(
         default=(), title="Workloads", description="Names of built-in workloads or TOML files; none: every built-in one"
@@ -48,12 +47,9 @@ class NightlyRequest(BaseModel):
                 raise ConfigurationError(
                     f'Unknown recipe "{name}".', hint=f"These workloads have: {', '.join(sorted(known))}."
                 )
-        return [narrowed for workload in workloads if (narrowed := _narrow(workload, self.recipes)) is not None]
-
-
-def _narrow(workload: Workload, names: tuple[str, ...]) -> Workload | None:
-    baseline, _ = workload.baseline()
-    kept = tuple(recipe for recipe in workload.recipe if recipe.name in names or recipe.name == baseline)
-    if not any(recipe.name in names for recipe in kept):
-        return None
-    return workload.model_copy(update={"recipe": kept})
+        narrowed = []
+        for workload in workloads:
+            kept = tuple(item for item in workload.recipe if item.name in (*self.recipes, workload.baseline()[0]))
+            if any(item.name in self.recipes for item in kept):
+                narrowed.append(workload.model_copy(update={"recipe": kept}))
+        return narrowed

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, SecretStr, ValidationError
@@ -25,10 +24,6 @@ from storage.results import Profile
 TaskRunnerName = Literal["threads", "processes", "dask", "ray"]
 
 
-def _default_workers() -> int:
-    return min(4, os.cpu_count() or 1)
-
-
 class Settings(BaseSettings):
     """What holds for every command on this machine."""
 
@@ -39,7 +34,9 @@ class Settings(BaseSettings):
     store: str = Field(default="nightquant-store", description="the store's root: a folder or an s3:// URL")
     profile: Profile = Field(default="standard", description="how long benchmarks take")
     task_runner: TaskRunnerName = Field(default="threads", description="what fans the stages out")
-    workers: PositiveInt = Field(default_factory=_default_workers, description="stages at work at once")
+    workers: PositiveInt = Field(
+        default_factory=lambda: min(4, os.cpu_count() or 1), description="stages at work at once"
+    )
     stage_timeout_s: PositiveFloat = Field(default=4 * 3600.0, description="a stage that works for longer is ended")
     server_startup_timeout_s: PositiveFloat = Field(default=90.0, description="patience with Prefect's own server")
     dask_address: str = Field(default="", description="scheduler to use; none: a local cluster")
@@ -84,33 +81,26 @@ def load_settings(**flags: object) -> Settings:
     try:
         return Settings(**given)  # type: ignore[arg-type]
     except ValidationError as error:
-        lines = [
-            f"  {'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors(include_url=False)
-        ]
+        lines = [f"\n  {'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors()]
         raise ConfigurationError(
-            "A setting is wrong (flag, NIGHTQUANT_… variable or nightquant.toml):\n" + "\n".join(lines)
+            f"A setting is wrong (flag, NIGHTQUANT_… variable or nightquant.toml):{''.join(lines)}"
         ) from error
     except ValueError as error:
-        raise ConfigurationError(f"{Path('nightquant.toml')}: not valid TOML: {error}.") from error
+        raise ConfigurationError(f"nightquant.toml: not valid TOML: {error}.") from error
 
 
 @contextmanager
 def children_inherit(**variables: str | None) -> Iterator[None]:
     """Set environment variables for the processes that are started in the block; None takes one away from them."""
-    before = {name: os.environ.get(name) for name in variables}
-    _set_environment(variables)
+    before = {name: os.environ.pop(name, None) for name in variables}
+    os.environ.update({name: value for name, value in variables.items() if value is not None})
     try:
         yield
     finally:
-        _set_environment(before)
-
-
-def _set_environment(variables: dict[str, str | None]) -> None:
-    for name, value in variables.items():
-        if value is None:
+        for name, value in before.items():
             os.environ.pop(name, None)
-        else:
-            os.environ[name] = value
+            if value is not None:
+                os.environ[name] = value
 
 
 def source_of(name: str) -> str:

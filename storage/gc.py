@@ -62,7 +62,10 @@ def collect(
         )
     now = time.time() if now is None else now
     artifacts = artifacts_in(root)
-    kept = _reachable(artifacts, _row_digests(root, keep_nights) | _bundle_digests(root))
+    # Every digest that a bundle or its pointer mentions.
+    documents = [root.read(entry.name) for entry in root.list("handoff") if entry.name.endswith(".json")]
+    bundled = {digest for content in documents for digest in _DIGEST.findall(content.decode("utf-8", "replace"))}
+    kept = _reachable(artifacts, _row_digests(root, keep_nights) | bundled)
     removed = [item for item in artifacts if item.digest not in kept and item.modified < now - YOUNG_S]
     rest = leftovers(root, now - YOUNG_S)
     if not dry_run:
@@ -88,12 +91,6 @@ def leftovers(root: StoreRoot, before: float) -> list[Entry]:
     ):
         found += [entry for entry in root.list(folder) if pattern.match(entry.name) and entry.modified < oldest]
     return found
-
-
-def _bundle_digests(root: StoreRoot) -> set[str]:
-    """Every digest that a bundle or its pointer mentions."""
-    documents = [entry.name for entry in root.list("handoff") if entry.name.endswith(".json")]
-    return {digest for name in documents for digest in _DIGEST.findall(root.read(name).decode("utf-8", "replace"))}
 
 
 def _row_digests(root: StoreRoot, keep_nights: int) -> set[str]:

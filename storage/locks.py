@@ -7,7 +7,7 @@ import os
 import re
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 from storage.errors import StoreError, unwritable
@@ -23,7 +23,10 @@ def host_lock(name: str, *, on_wait: Callable[[], None] | None = None, folder: P
     """
     if not _NAME.fullmatch(name):
         raise ValueError(f"{name!r} is not a valid lock name: expected lower-case letters, digits and hyphens")
-    path = (folder or _shared_folder()) / f"nightquant-{name}.lock"
+    shared = Path("/run/lock")
+    if not os.access(shared, os.W_OK | os.X_OK):
+        shared = Path(tempfile.gettempdir())
+    path = (folder or shared) / f"nightquant-{name}.lock"
     try:
         lock = open(path, "rb", opener=_open_shared)  # noqa: SIM115
     except OSError as error:
@@ -44,13 +47,13 @@ def host_lock(name: str, *, on_wait: Callable[[], None] | None = None, folder: P
 @contextmanager
 def file_lock(path: Path, *, shared: bool = False) -> Iterator[None]:
     """Hold ``flock`` on a file, which is created if it is missing and never removed."""
-    with ExitStack() as stack:
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            lock = stack.enter_context(path.open("ab"))
-            fcntl.flock(lock, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
-        except OSError as error:
-            raise unwritable(path, error) from error
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = path.open("ab")
+    except OSError as error:
+        raise unwritable(path, error) from error
+    with lock:
+        fcntl.flock(lock, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
         yield
 
 
@@ -78,11 +81,6 @@ def _is_at(descriptor: int, path: Path) -> bool:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:
         return False
-
-
-def _shared_folder() -> Path:
-    runtime = Path("/run/lock")
-    return runtime if os.access(runtime, os.W_OK | os.X_OK) else Path(tempfile.gettempdir())
 
 
 def _open_shared(path: str, flags: int) -> int:

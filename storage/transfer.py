@@ -59,8 +59,7 @@ def fetch(
     """
     local = local_path(uri)
     if local is not None:
-        digest = _check_local(local, sha256, max_bytes)
-        yield Source(digest, lambda: local)
+        yield Source(_check_local(local, sha256, max_bytes), lambda: local)
         return
     if "::" in uri:
         raise ConfigurationError(f"{shown(uri)}: chained URIs are not allowed.", hint="Name the file itself.")

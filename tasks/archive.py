@@ -12,7 +12,7 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from lzma import LZMAError
 from pathlib import Path, PurePosixPath
 from typing import IO
@@ -56,7 +56,10 @@ def open_source(
     ConfigurationError
         The URI is not allowed, or the SHA-256 is missing or given for a directory.
     InputError
-        The data is not available, or the archive is refused.
+        The data is not available; or the archive is damaged, of no known kind, larger than allowed, or holds anything
+        but files and folders inside the target.
+    StoreError
+        The folder for downloads cannot be written.
     """
     local = local_path(uri)
     if local is not None and local.is_dir():
@@ -69,24 +72,15 @@ def open_source(
         def extracted() -> Path:
             path = archive.path()
             downloads.mkdir(parents=True, exist_ok=True)
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="extracted-", dir=downloads))
-            extract(path, Path(folder), max_bytes=max_bytes, shown=uri)
-            return Path(folder)
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="extracted-", dir=downloads)))
+            extract(path, folder, max_bytes=max_bytes, shown=uri)
+            return folder
 
         yield Source(archive.sha256, extracted)
 
 
 def extract(archive: Path, folder: Path, *, max_bytes: int, shown: str = "") -> None:
-    """Extract an archive's regular files into an existing, empty folder.
-
-    Raises
-    ------
-    InputError
-        The archive is damaged, of no known kind, larger than allowed, or holds anything but files and folders inside
-        the target.
-    StoreError
-        The folder cannot be written.
-    """
+    """Extract an archive's regular files into an existing, empty folder; see `open_source` for what is refused."""
     shown = shown or str(archive)
     try:
         if zipfile.is_zipfile(archive):
@@ -114,10 +108,8 @@ def _zip_members(archive: Path) -> _Members:
                 yield member.filename, "it is a link or a device", None
             elif member.flag_bits & 0x1:
                 yield member.filename, "it is encrypted", None
-            elif member.is_dir():
-                yield member.filename, "", None
             else:
-                with members.open(member) as content:
+                with nullcontext() if member.is_dir() else members.open(member) as content:
                     yield member.filename, "", content
 
 

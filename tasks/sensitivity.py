@@ -9,7 +9,7 @@ module, whatever runtimes the recipe names.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from itertools import islice
 
@@ -74,7 +74,9 @@ def sensitivity(job: Job[Workload], recipe: Recipe, workspace: Workspace) -> tup
         with ExitStack() as hooks, torch.no_grad():
             for pair in found:
                 hooks.callback(pair.quantized.register_forward_hook(noises[pair.path]).remove)
-            for done, inputs in enumerate(_inputs(source), start=1):
+            gives_calibration = isinstance(source.domain, GivesCalibration)
+            given = source.calibration(_BATCH_SIZE) if gives_calibration else [tuple(source.example_inputs.values())]
+            for done, inputs in enumerate(islice(given, _BATCHES), start=1):
                 converted(*inputs)
                 workspace.progress(done, _BATCHES, "batches")
     ordered = sorted(((noises[pair.path].sqnr_db, pair) for pair in found), key=lambda ranked: ranked[0])
@@ -178,10 +180,3 @@ def _first(output: object) -> Tensor:
         output = output[0]
     assert isinstance(output, Tensor)
     return output
-
-
-def _inputs(source: ModelSource) -> Iterator[tuple[Tensor, ...]]:
-    if isinstance(source.domain, GivesCalibration):
-        yield from islice(source.calibration(_BATCH_SIZE), _BATCHES)
-    else:
-        yield tuple(source.example_inputs.values())

@@ -59,8 +59,7 @@ def command(
     if output is not None and not output.parent.is_dir():  # said before the work, not after it
         raise ConfigurationError(f"{output} cannot be written: {output.parent} is no folder.", hint="Make it first.")
     (chosen,) = NightlyRequest(workloads=workload or ("word-lm",)).load_workloads()
-    recipes = _recipes(chosen, recipe, compare)
-    texts = []
+    recipes, texts = _recipes(chosen, recipe, compare), []
     for each in recipes:
         with progress_of(f"{chosen.name} · {each.name}: preparing") as progress:
             workspace = Workspace(ArtifactStore(store), progress)

@@ -9,9 +9,8 @@ from pathlib import Path
 import click
 
 from flows.commands import format_option, store_option, user_name
-from storage.archives import export_bundle
 from storage.bundles import BundleStore
-from storage.seal import check_sums
+from storage.seal import check_sums, export_bundle
 from tasks.bundle.verify import VerificationReport
 from tasks.bundle.verify import verify as verify_bundle
 

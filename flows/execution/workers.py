@@ -18,6 +18,7 @@ from collections.abc import Callable
 from concurrent.futures import CancelledError
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
@@ -119,12 +120,11 @@ class Workers:
         """
         call = (stage, label, store, self._address, args, kwargs)
         try:
-            try:
+            with suppress(BrokenProcessPool):
                 return self._result(call, timeout_s)
-            except BrokenProcessPool:
-                # A worker that dies idle takes the pool with it. Running the stage again does no harm: artifacts are
-                # found by their digest.
-                return self._result(call, timeout_s)
+            # A worker that dies idle takes the pool with it. Running the stage again does no harm: artifacts are found
+            # by their digest.
+            return self._result(call, timeout_s)
         except FutureTimeoutError as error:
             raise MeasurementError(
                 f"{label}: ended after {timeout_s:.0f} s.",
@@ -133,7 +133,10 @@ class Workers:
         except BrokenProcessPool as error:
             raise MeasurementError(f"{label}: the worker processes keep dying.") from error
         except ProcessExpired as error:
-            raise MeasurementError(f"{label}: {_how_it_died(error.exitcode)}") from error
+            how = f"died with exit code {error.exitcode}."
+            if error.exitcode in (-signal.SIGKILL, 128 + signal.SIGKILL):
+                how = "was killed, most likely because memory ran out. Use a smaller batch or fewer workers."
+            raise MeasurementError(f"{label}: its process {how}") from error
         except CancelledError as error:
             raise MeasurementError(f"{label}: stopped with the run.") from error
 
@@ -194,17 +197,10 @@ def _begin_worker(threads: int, cache: str) -> None:
 
 def end_with_parent() -> None:
     """End this process when its parent is gone: a parent killed by SIGKILL cannot end it."""
-    threading.Thread(target=_wait_for_parent, daemon=True).start()
 
+    def wait() -> None:
+        if (parent := multiprocessing.parent_process()) is not None:
+            parent.join()
+            os._exit(1)
 
-def _wait_for_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
-
-
-def _how_it_died(exitcode: int | None) -> str:
-    if exitcode in (-signal.SIGKILL, 128 + signal.SIGKILL):
-        return "its process was killed, most likely because memory ran out. Use a smaller batch or fewer workers."
-    return f"its process died with exit code {exitcode}."
+    threading.Thread(target=wait, daemon=True).start()

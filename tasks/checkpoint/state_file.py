@@ -36,12 +36,13 @@ def read_state(path: Path, shown: str = "") -> dict[str, Tensor]:
     """
     shown = shown or str(path)
     try:
-        if _is_safetensors(path):
-            loaded: object = load_file(path)
-        else:
-            # By stream and not by path: given a path, torch takes a name's ending for the format.
-            with path.open("rb") as stream:
-                loaded = torch.load(stream, map_location="cpu", weights_only=True)
+        # By stream and not by path: given a path, torch takes a name's ending for the format.
+        with path.open("rb") as stream:
+            start = stream.read(9)
+            stream.seek(0)
+            # Safetensors begin with the length of their JSON header, which begins with a brace.
+            is_safetensors = start[8:] == b"{" and int.from_bytes(start[:8], "little") < 100_000_000
+            loaded = load_file(path) if is_safetensors else torch.load(stream, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise InputError(
             f"{shown}: refused, because loading it could run code: it holds more than tensors.",
@@ -63,13 +64,6 @@ def read_state(path: Path, shown: str = "") -> dict[str, Tensor]:
             hint="Save plain dense float tensors.",
         )
     return state
-
-
-def _is_safetensors(path: Path) -> bool:
-    """Safetensors begin with the length of their JSON header, which begins with a brace."""
-    with path.open("rb") as stream:
-        start = stream.read(9)
-    return len(start) == 9 and start[8:] == b"{" and int.from_bytes(start[:8], "little") < 100_000_000
 
 
 def _unwrap(loaded: object, shown: str) -> dict[str, Tensor]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from tasks.quantize.coverage import Leaf, cover, is_within
+from tasks.quantize.coverage import cover, is_within
 from tasks.quantize.graph import eager_mode, fx
 from tasks.quantize.graph.eager_mode import FloatInside, QuantizedInside
 from tasks.quantize.graph.observers import why_unsupported
@@ -61,7 +61,7 @@ def pair_with_float(
     )
 
 
-def cover_fused(leaves: Sequence[Leaf], converted: nn.Module, plan: Plan) -> tuple[ModuleCoverage, ...]:
+def cover_fused(leaves: Sequence[ModuleCoverage], converted: nn.Module, plan: Plan) -> tuple[ModuleCoverage, ...]:
     """One row per module of the float model that has parameters of its own.
 
     A module that was fused (a batch norm folded into its convolution) counts as quantized where the module that took it
@@ -75,16 +75,16 @@ def cover_fused(leaves: Sequence[Leaf], converted: nn.Module, plan: Plan) -> tup
     found = _modules_by_float_path(converted)
     heads = {path: chain[0] for chain in plan.chains for path in chain}
 
-    def why_float(leaf: Leaf) -> str:
-        head = heads.get(leaf.name, leaf.name)
+    def why_float(leaf: ModuleCoverage) -> str:
+        head = heads.get(leaf.module, leaf.module)
         # torchvision's own fusing leaves an Identity where a module was folded into the one before it.
         if head in found and (isinstance(found[head], nn.Identity) or has_quantized_kernel(found[head])):
             return ""
         if reason := why_unsupported(leaf.type):
             return reason
-        if is_within(leaf.name, plan.excluded) or is_within(head, plan.excluded):
+        if is_within(leaf.module, plan.excluded) or is_within(head, plan.excluded):
             return "excluded by the recipe"
-        if leaf.name in plan.outside:
+        if leaf.module in plan.outside:
             return "outside the model's own quantization stubs"
         return f"no quantized kernel for type {leaf.type}"
 

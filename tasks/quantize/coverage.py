@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
 from difflib import get_close_matches
 
 from torch import nn
@@ -12,32 +11,24 @@ from storage.errors import QuantizationError
 from tasks.refs import ModuleCoverage
 
 
-@dataclass(frozen=True)
-class Leaf:
-    """A module that has parameters of its own; `parameters` counts their scalars."""
-
-    name: str
-    type: str
-    parameters: int
-
-
-def leaves_of(model: nn.Module) -> tuple[Leaf, ...]:
-    """Every module of the float model that has parameters of its own, in the model's order."""
+def leaves_of(model: nn.Module) -> tuple[ModuleCoverage, ...]:
+    """Every module of the float model that has parameters of its own, in the model's order; none quantized yet."""
     counted = (
-        Leaf(name, type(module).__name__, sum(parameter.numel() for parameter in module.parameters(recurse=False)))
+        (name, module, sum(parameter.numel() for parameter in module.parameters(recurse=False)))
         for name, module in model.named_modules()
     )
-    return tuple(leaf for leaf in counted if leaf.parameters)
-
-
-def cover(leaves: Iterable[Leaf], why_float: Callable[[Leaf], str]) -> tuple[ModuleCoverage, ...]:
-    """One row per leaf; `why_float` says why a leaf stayed float, "" where it was quantized."""
-    rows = ((leaf, why_float(leaf)) for leaf in leaves)
     return tuple(
-        ModuleCoverage(
-            module=leaf.name, type=leaf.type, parameters=leaf.parameters, quantized=not reason, reason=reason
-        )
-        for leaf, reason in rows
+        ModuleCoverage(module=name, type=type(module).__name__, parameters=count, quantized=False)
+        for name, module, count in counted
+        if count
+    )
+
+
+def cover(leaves: Iterable[ModuleCoverage], why_float: Callable[[ModuleCoverage], str]) -> tuple[ModuleCoverage, ...]:
+    """Fill in what became of the leaves; `why_float` says why a leaf stayed float, "" where it was quantized."""
+    return tuple(
+        leaf.model_copy(update={"quantized": not reason, "reason": reason})
+        for leaf, reason in ((leaf, why_float(leaf)) for leaf in leaves)
     )
 
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from storage.errors import QuantizationError
 from tasks.checkpoint import load_state
 from tasks.domains import DOMAINS
 from tasks.domains.base import FineTunes, GivesCalibration
@@ -52,31 +51,17 @@ class ModelSource:
 
     @property
     def calibrator(self) -> GivesCalibration[Workload]:
-        """The domain, where it gives calibration inputs.
-
-        Raises
-        ------
-        QuantizationError
-            It does not.
-        """
+        """The domain, which gives calibration inputs: workloads whose methods need more of it are refused as files."""
         domain = self.domain
-        if isinstance(domain, GivesCalibration):
-            return domain
-        raise QuantizationError(f'The domain "{self.job.workload.domain}" {GivesCalibration.lack}.')
+        assert isinstance(domain, GivesCalibration)
+        return domain
 
     @property
     def tuner(self) -> FineTunes[Workload]:
-        """The domain, where it can fine-tune.
-
-        Raises
-        ------
-        QuantizationError
-            It cannot.
-        """
+        """The domain, which can fine-tune."""
         domain = self.domain
-        if isinstance(domain, FineTunes):
-            return domain
-        raise QuantizationError(f'The domain "{self.job.workload.domain}" {FineTunes.lack}.')
+        assert isinstance(domain, FineTunes)
+        return domain
 
     def calibration(self, batch_size: int) -> Iterator[tuple[Tensor, ...]]:
         """Batches of representative positional inputs."""

@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from storage.archives import export_bundle
 from storage.errors import BundleError, ConfigurationError
-from storage.seal import check_sums
+from storage.seal import check_sums, export_bundle
 from tests.storage.bundle_files import fill
 
 
@@ -74,6 +73,6 @@ def test_another_ending_is_refused(bundle: Path, tmp_path: Path):
 
 def test_verifying_needs_neither_prefect_nor_duckdb_nor_torch_in_this_process():
     heavy = "sorted({'torch', 'prefect', 'duckdb'} & set(sys.modules))"
-    code = f"import sys, tasks.bundle.verify, storage.archives; print({heavy})"
+    code = f"import sys, tasks.bundle.verify, storage.seal; print({heavy})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -109,6 +109,11 @@ def _images(folder: Path) -> list[Path]:
 
 def _parts(layout: Layout, data: ImageFolder) -> list[Part]:
     """Given test and valid images first: what occurs there as well is then left out of the training images."""
+
+    def read(split: Split, index: int) -> Image.Image:
+        with layout.files[split][index][0].open("rb") as stream:
+            return open_image(stream)
+
     shares: dict[Split, float] = {"test": data.test_share, "valid": data.valid_share}
     missing = {split: share for split, share in shares.items() if split not in layout.files}
     train = training_quotas(len(layout.files["train"]), missing, data.calibration)
@@ -117,14 +122,9 @@ def _parts(layout: Layout, data: ImageFolder) -> list[Part]:
         Part(
             names=[str(file.relative_to(layout.root)) for file, _ in layout.files[split]],
             labels=[label for _, label in layout.files[split]],
-            read=partial(_read, layout.files[split]),
+            read=partial(read, split),
             quotas=quota,
         )
         for split, quota in quotas.items()
         if split in layout.files
     ]
-
-
-def _read(files: Sequence[tuple[Path, int]], index: int) -> Image.Image:
-    with files[index][0].open("rb") as stream:
-        return open_image(stream)

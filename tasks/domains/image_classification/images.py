@@ -124,15 +124,10 @@ def training_batches(
         )
     order = torch.randperm(len(split), generator=generator)
     for images, labels in split.batches(batch_size, order):
-        if len(labels) > 1:
-            yield _shift(images, generator), labels
-
-
-def _shift(images: Tensor, generator: torch.Generator) -> Tensor:
-    count, _, height, width = images.shape
-    rows = _shifted_positions(count, height, generator).view(count, 1, height, 1)
-    columns = _shifted_positions(count, width, generator).view(count, 1, 1, width)
-    return images.gather(2, rows.expand(images.shape)).gather(3, columns.expand(images.shape))
+        if (count := len(labels)) > 1:
+            rows = _shifted_positions(count, images.shape[2], generator).view(count, 1, -1, 1).expand(images.shape)
+            columns = _shifted_positions(count, images.shape[3], generator).view(count, 1, 1, -1).expand(images.shape)
+            yield images.gather(2, rows).gather(3, columns), labels
 
 
 def _shifted_positions(count: int, side: int, generator: torch.Generator) -> Tensor:

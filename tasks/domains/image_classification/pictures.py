@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 # measured on and trained on.
 FILL_ORDER: tuple[Split, ...] = ("test", "valid", "calibration", "train")
 REFERENCE = "dataset.json"
-_PROGRESS_EVERY = 64
 _NAMED = 5
 # Not in the digest: where the pictures lie, and the settings that `Preprocessing` results from.
 _NOT_CONTENT = {"uri", "sha256", "max_bytes", "root", "download", "transforms", "image_size"}
@@ -207,17 +206,15 @@ def _add_all(
     writer: ImageWriter, parts: Sequence[Part], geometry: Preprocessing, seed: int, progress: Progress
 ) -> dict[str, str]:
     """Add every part's pictures to its splits; return the names of those that cannot be read, with the reasons."""
-    total = sum(len(part.names) for part in parts)
+    total, done = sum(len(part.names) for part in parts), 0
     unreadable: dict[str, str] = {}
-    done = 0
     for part in parts:
         order = iter(stratified_order(part.labels, seed).tolist())
         for split, quota in part.quotas.items():
             added = 0
             for index in order:
                 done += 1
-                if done % _PROGRESS_EVERY == 0:
-                    progress(done, total, "images")
+                progress(done, total, "images")
                 try:
                     added += writer.add(split, geometry.pixels(part.read(index)), part.labels[index])
                 except UnreadableError as error:

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 # Characters are drawn on a larger canvas and made smaller, so that edges stay smooth under the affine map.
 _OVERSAMPLING = 2
-_PROGRESS_EVERY = 64
 
 
 def prepare_rendered(workload: ImageWorkload, workspace: Workspace) -> DatasetRef:
@@ -60,18 +59,15 @@ def draw_splits(writer: ImageWriter, data: RenderedCharacters, progress: Progres
     """Draw as many different pictures for each split as `data` asks for, the classes in turn."""
     sizes = data.model_dump(include={"train", "calibration", "valid", "test"})
     glyphs = [glyph(character, data.image_size) for character in data.characters]
-    total = sum(sizes.values())
-    done = 0
+    total, done = sum(sizes.values()), 0
     for number, split in enumerate(FILL_ORDER):
         rng = np.random.default_rng([data.seed, number])
         added = 0
         while added < sizes[split]:
             label = added % len(glyphs)
-            added += writer.add(split, draw(glyphs[label], data.image_size, rng), label)
-            done += 1
-            if done % _PROGRESS_EVERY == 0:
-                progress(done, total, "images")
-    progress(total, total, "images")
+            is_new = writer.add(split, draw(glyphs[label], data.image_size, rng), label)
+            added, done = added + is_new, done + is_new
+            progress(done, total, "images")
 
 
 def glyph(character: str, side: int) -> torch.Tensor:

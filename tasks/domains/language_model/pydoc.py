@@ -32,7 +32,13 @@ def prepare_pydoc(data: PydocTopics, workspace: Workspace) -> DatasetRef:
     ConfigurationError
         This Python was installed without its ``pydoc_data``.
     """
-    topics = _topics()
+    try:
+        from pydoc_data.topics import topics
+    except ImportError as error:
+        raise ConfigurationError(
+            f"This Python ({sys.executable}) has no pydoc_data, which this corpus is made from.",
+            hint='Use a complete CPython, or a corpus of your own with data.kind = "text".',
+        ) from error
     source = {"topics": digest_of({"topics": topics}), "seed": data.seed, "split_by": code_digest(__name__)}
     with tempfile.TemporaryDirectory(prefix="nightquant-") as folder:
         return corpus(lambda: _write_texts(topics, data.seed, Path(folder)), source, workspace)
@@ -62,14 +68,3 @@ def _write_texts(topics: Mapping[str, str], seed: int, folder: Path) -> dict[str
         lines = (topics[name].removesuffix("\n") + "\n" for name in names)
         texts[split].write_text("".join(lines), encoding="utf-8", newline="")
     return texts
-
-
-def _topics() -> dict[str, str]:
-    try:
-        from pydoc_data import topics
-    except ImportError as error:
-        raise ConfigurationError(
-            f"This Python ({sys.executable}) has no pydoc_data, which this corpus is made from.",
-            hint='Use a complete CPython, or a corpus of your own with data.kind = "text".',
-        ) from error
-    return dict(topics.topics)

@@ -170,13 +170,9 @@ def _run_lanes(lanes: Sequence[_Lane], words: int, progress: Progress) -> list[T
     def run(worker: int) -> list[Tensor]:
         # Inference mode is a setting of the thread.
         with torch.inference_mode():
-            return [lane.losses(tell if lane.first == 0 else _ignore) for lane in lanes[worker::workers]]
+            return [lane.losses(tell if lane.first == 0 else lambda share: None) for lane in lanes[worker::workers]]
 
     with intra_op_threads(max(1, cores // workers)), ThreadPoolExecutor(workers) as pool:
         others = [pool.submit(run, worker) for worker in range(1, workers)]
         by_worker = [run(0), *(other.result() for other in others)]
     return [by_worker[index % workers][index // workers] for index in range(len(lanes))]
-
-
-def _ignore(share: float) -> None:
-    """Progress of a lane that does not speak for all."""

@@ -48,8 +48,7 @@ def train_language_model(
         The loss became NaN or far worse than that of guessing evenly.
     """
     settings, spec, store = workload.checkpoint, workload.model, workspace.store
-    if not isinstance(settings, TrainedCheckpoint):
-        raise TypeError(f"not a checkpoint to train: {settings.kind}")
+    assert isinstance(settings, TrainedCheckpoint)
     device = training_device()
     with torch.random.fork_rng(), intra_op_threads(_THREADS):
         torch.manual_seed(settings.seed)

@@ -21,7 +21,7 @@ from tasks.quantize.coverage import is_within, leaves_of
 from tasks.quantize.graph import eager_mode, fx
 from tasks.quantize.graph.observers import calibrate
 from tasks.quantize.graph.plan import Plan, make_plan
-from tasks.quantize.graph.smoke_test import refusing, try_out
+from tasks.quantize.graph.smoke_test import refuse_non_finite_state, refusing, try_out
 
 if TYPE_CHECKING:
     from tasks.quantize.methods.static import GraphRecipe, StaticRecipe
@@ -72,6 +72,7 @@ def quantize_as_planned(
     QuantizationError
         torch cannot do it, an operation has no quantized kernel, or numbers are not finite.
     """
+    refuse_non_finite_state(model)
     leaves = leaves_of(model)
     prepared = prepare(model, plan, recipe, source.example_inputs)
     show_data(prepared)

@@ -59,6 +59,15 @@ def try_out(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> Non
     refuse_non_finite(output, "its output after conversion")
 
 
+def refuse_non_finite_state(model: nn.Module) -> None:
+    """Refuse a float model with NaN or infinity among its parameters and buffers, with a `QuantizationError`."""
+    for name, tensor in model.state_dict().items():
+        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+            raise QuantizationError(
+                f'The float checkpoint has NaN or infinity in "{name}".', hint="Train or fetch the checkpoint anew."
+            )
+
+
 def refuse_non_finite(output: object, where: str) -> None:
     """Refuse a model's output that holds NaN or infinity.
 

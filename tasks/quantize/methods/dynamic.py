@@ -42,12 +42,12 @@ class Dynamic(Method[DynamicRecipe]):
 
         leaves = leaves_of(model)
         reasons = _reasons(model, recipe)
-        quantized = {leaf.type for leaf in leaves if not reasons[leaf.name]}
+        quantized = {leaf.type for leaf in leaves if not reasons[leaf.module]}
         if not quantized or (recipe.embedding_bits and "Embedding" not in quantized):
             what = "no embedding" if quantized else "nothing"
-            why = "; ".join(f"{leaf.name or 'the model'} ({leaf.type}): {reasons[leaf.name]}" for leaf in leaves)
+            why = "; ".join(f"{leaf.module or 'the model'} ({leaf.type}): {reasons[leaf.module]}" for leaf in leaves)
             raise QuantizationError(f'The recipe "{recipe.name}" quantizes {what} of the model.', hint=f"{why}.")
-        coverage = cover(leaves, lambda leaf: reasons[leaf.name])
+        coverage = cover(leaves, lambda leaf: reasons[leaf.module])
         return Converted(self.skeleton(model, recipe, "", source.example_inputs), "", coverage)
 
     def tolerance_share(self, recipe: DynamicRecipe) -> float:
