@@ -37,6 +37,7 @@ def quantize_statically(model: nn.Module, recipe: StaticRecipe, source: ModelSou
         The graph mode that the recipe asks for cannot express the model, there is nothing to calibrate with, an
         operation has no quantized kernel, or numbers are not finite.
     """
+    refuse_non_finite_state(model)
     plan = make_plan(model, recipe, source.example_inputs)
     try:
         return _calibrate_and_convert(model, plan, recipe, source)
@@ -72,7 +73,6 @@ def quantize_as_planned(
     QuantizationError
         torch cannot do it, an operation has no quantized kernel, or numbers are not finite.
     """
-    refuse_non_finite_state(model)
     leaves = leaves_of(model)
     prepared = prepare(model, plan, recipe, source.example_inputs)
     show_data(prepared)

@@ -49,6 +49,8 @@ class Qat(GraphMethod[QatRecipe]):
         from tasks.quantize.fine_tune import fine_tuned
         from tasks.quantize.graph.convert import quantize_as_planned
         from tasks.quantize.graph.plan import make_plan
+        from tasks.quantize.graph.smoke_test import refuse_non_finite_state
 
+        refuse_non_finite_state(model)
         plan = make_plan(model, recipe, source.example_inputs)
         return quantize_as_planned(model, plan, recipe, source, lambda prepared: fine_tuned(prepared, recipe, source))
