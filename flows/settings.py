@@ -11,12 +11,7 @@ from contextlib import contextmanager
 from typing import Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, SecretStr, ValidationError
-from pydantic_settings import (
-    BaseSettings,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-    TomlConfigSettingsSource,
-)
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from storage.errors import ConfigurationError
 from storage.results import Profile

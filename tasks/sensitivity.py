@@ -89,11 +89,7 @@ def sensitivity(job: Job[Workload], recipe: Recipe, workspace: Workspace) -> tup
 
 
 def keep_effects(
-    job: Job[Workload],
-    recipe: Recipe,
-    ranking: Sequence[LayerSensitivity],
-    counts: Sequence[int],
-    workspace: Workspace,
+    job: Job[Workload], recipe: Recipe, ranking: Sequence[LayerSensitivity], counts: Sequence[int], workspace: Workspace
 ) -> tuple[KeepEffect, ...]:
     """Quantize anew with the first `counts` of the `ranking`'s layers float and evaluate; skip larger counts."""
     source = ModelSource(job, workspace)

@@ -26,9 +26,7 @@ if TYPE_CHECKING:
 @profile_option
 @night_option("The date that counts (default: today).")
 @click.option(
-    "--task-runner",
-    type=click.Choice(get_args(TaskRunnerName)),
-    help="What fans the stages out (default: threads).",
+    "--task-runner", type=click.Choice(get_args(TaskRunnerName)), help="What fans the stages out (default: threads)."
 )
 @click.option("--workers", type=click.IntRange(min=1), help="How many stages run at once.")
 @click.option("--timings", is_flag=True, help="Show where the wall time went.")

@@ -33,7 +33,7 @@ class ServerGoneError(NightquantError):
 
 
 def server_gone(error: Exception) -> ServerGoneError:
-    """Return the error to raise when the server stopped answering while the flow ran."""
+    """Say what to do when the server is gone."""
     return ServerGoneError(
         f"Prefect's server {os.environ.get('PREFECT_API_URL', '')} is gone: {str(error) or type(error).__name__}.",
         hint="Start it again and repeat the command: what was measured is in the store, and what was prepared is found "

@@ -127,8 +127,7 @@ class Workers:
             return self._result(call, timeout_s)
         except FutureTimeoutError as error:
             raise MeasurementError(
-                f"{label}: ended after {timeout_s:.0f} s.",
-                hint="If it needs longer, raise NIGHTQUANT_STAGE_TIMEOUT_S.",
+                f"{label}: ended after {timeout_s:.0f} s.", hint="If it needs longer, raise NIGHTQUANT_STAGE_TIMEOUT_S."
             ) from error
         except BrokenProcessPool as error:
             raise MeasurementError(f"{label}: the worker processes keep dying.") from error

@@ -50,10 +50,7 @@ def quantized_engine(name: str) -> Iterator[None]:
 
 def instruction_set() -> dict[str, object]:
     """What of this processor may change how weights are quantized and packed."""
-    return {
-        "capability": torch.backends.cpu.get_cpu_capability(),
-        "vnni": bool(torch.cpu._is_vnni_supported()),
-    }
+    return {"capability": torch.backends.cpu.get_cpu_capability(), "vnni": bool(torch.cpu._is_vnni_supported())}
 
 
 @contextmanager

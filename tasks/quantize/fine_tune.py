@@ -179,7 +179,10 @@ def fine_tune(
         training.find_first_ranges(calibration)
     for epoch in range(state.epochs, recipe.epochs):
         training.run_epoch(epoch)
-        score, loss = training.validate()
+        model.eval()
+        model.apply(disable_observer)
+        with torch.no_grad():
+            score, loss = tuning.validate(model, device)
         state.epochs = epoch + 1
         if not state.best or (score, -loss) > (state.score, -state.loss):
             state.score, state.loss, state.best = score, loss, _copied(model.state_dict())
@@ -235,13 +238,6 @@ class _Training:
                 loss.backward()  # type: ignore[no-untyped-call]
                 self.optimizer.step()
                 self.progress(epoch * steps + step, recipe.epochs * steps, "training batches")
-
-    def validate(self) -> tuple[float, float]:
-        """Score and loss on the valid split, with quantization simulated."""
-        self.model.eval()
-        self.model.apply(disable_observer)
-        with torch.no_grad():
-            return self.tuning.validate(self.model, self.device)
 
     def _call(self, inputs: Iterable[Tensor]) -> object:
         return self.model(*(tensor.to(self.device) for tensor in inputs))

@@ -89,11 +89,7 @@ class Vocabulary:
 
 
 def tokenize(
-    texts: Mapping[str, Path],
-    folder: Path,
-    *,
-    block_bytes: int = BLOCK_BYTES,
-    progress: Progress = silent,
+    texts: Mapping[str, Path], folder: Path, *, block_bytes: int = BLOCK_BYTES, progress: Progress = silent
 ) -> dict[str, int]:
     """Write ``<split>.npy`` (int32 [tokens]) for each text and ``vocabulary.parquet`` (word, id, count).
 

@@ -12,12 +12,12 @@ from torch.nn import functional as F
 from storage.errors import InputError, MeasurementError
 from tasks.compute import intra_op_threads, training_device
 from tasks.domains.language_model.corpus import load_ids
-from tasks.domains.language_model.model import WordLanguageModel, build_word_lm, zero_state
+from tasks.domains.language_model.model import build_word_lm, zero_state
 from tasks.domains.language_model.sections import TrainedCheckpoint
 
 if TYPE_CHECKING:
     from tasks.domains.language_model.sections import LanguageModelWorkload, WordLanguageModelSpec
-    from tasks.job import Progress, Workspace
+    from tasks.job import Workspace
     from tasks.refs import DatasetRef
 
 # How a product is cut among threads decides its last bits: one thread gives the same weights on any number of cores,
@@ -49,13 +49,40 @@ def train_language_model(
     """
     settings, spec, store = workload.checkpoint, workload.model, workspace.store
     assert isinstance(settings, TrainedCheckpoint)
-    device = training_device()
+    device, length = training_device(), settings.sequence_length
     with torch.random.fork_rng(), intra_op_threads(_THREADS):
         torch.manual_seed(settings.seed)
         model = build_word_lm(spec, dataset).to(device)
         train_data = batchify(load_ids(dataset, "train", store), settings.batch_size).to(device)
         valid_data = batchify(load_ids(dataset, "valid", store), _VALID_COLUMNS).to(device)
-        return _fit(model, train_data, valid_data, spec, settings, workload.name, workspace.progress)
+        optimizer = torch.optim.Adam(model.parameters(), lr=settings.learning_rate)
+        steps = settings.epochs * -(-(len(train_data) - 1) // length)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+        best_loss, best = math.inf, _cpu_state(model)
+        for epoch in range(settings.epochs):
+            model.train()
+            state = zero_state(spec, train_data.shape[1], device)
+            for start in range(0, len(train_data) - 1, length):
+                optimizer.zero_grad(set_to_none=True)
+                loss, state = _chunk_loss(model, train_data, start, length, state)
+                loss.backward()  # type: ignore[no-untyped-call]
+                if settings.gradient_clip is not None:
+                    nn.utils.clip_grad_norm_(model.parameters(), settings.gradient_clip)
+                optimizer.step()
+                schedule.step()
+                done = epoch + min(1.0, (start + length) / len(train_data))
+                workspace.progress(done, settings.epochs, "epochs")
+            valid_loss = _valid_loss(model, valid_data, spec, length)
+            # Far worse than guessing evenly; also true of NaN.
+            if not valid_loss <= 2 * math.log(max(2, len(model.decoder.bias))):
+                raise MeasurementError(
+                    f'Training of workload "{workload.name}" diverged in epoch {epoch + 1}: '
+                    f"validation loss {valid_loss}.",
+                    hint="Lower checkpoint.learning_rate or set checkpoint.gradient_clip.",
+                )
+            if valid_loss < best_loss:
+                best_loss, best = valid_loss, _cpu_state(model)
+    return best
 
 
 def batchify(ids: Tensor, columns: int) -> Tensor:
@@ -83,43 +110,6 @@ def batchify(ids: Tensor, columns: int) -> Tensor:
             hint="Give more text or a smaller checkpoint.batch_size.",
         )
     return ids[: length * columns].long().view(columns, length).t().contiguous()
-
-
-def _fit(
-    model: WordLanguageModel,
-    train_data: Tensor,
-    valid_data: Tensor,
-    spec: WordLanguageModelSpec,
-    settings: TrainedCheckpoint,
-    name: str,
-    progress: Progress,
-) -> dict[str, Tensor]:
-    optimizer = torch.optim.Adam(model.parameters(), lr=settings.learning_rate)
-    steps = settings.epochs * -(-(len(train_data) - 1) // settings.sequence_length)
-    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
-    best_loss, best = math.inf, _cpu_state(model)
-    for epoch in range(settings.epochs):
-        model.train()
-        state = zero_state(spec, train_data.shape[1], train_data.device)
-        for start in range(0, len(train_data) - 1, settings.sequence_length):
-            optimizer.zero_grad(set_to_none=True)
-            loss, state = _chunk_loss(model, train_data, start, settings.sequence_length, state)
-            loss.backward()  # type: ignore[no-untyped-call]
-            if settings.gradient_clip is not None:
-                nn.utils.clip_grad_norm_(model.parameters(), settings.gradient_clip)
-            optimizer.step()
-            schedule.step()
-            progress(epoch + min(1.0, (start + settings.sequence_length) / len(train_data)), settings.epochs, "epochs")
-        valid_loss = _valid_loss(model, valid_data, spec, settings.sequence_length)
-        # Far worse than guessing evenly; also true of NaN.
-        if not valid_loss <= 2 * math.log(max(2, len(model.decoder.bias))):
-            raise MeasurementError(
-                f'Training of workload "{name}" diverged in epoch {epoch + 1}: validation loss {valid_loss}.',
-                hint="Lower checkpoint.learning_rate or set checkpoint.gradient_clip.",
-            )
-        if valid_loss < best_loss:
-            best_loss, best = valid_loss, _cpu_state(model)
-    return best
 
 
 def _chunk_loss(model: nn.Module, data: Tensor, start: int, length: int, state: State) -> tuple[Tensor, State]:
