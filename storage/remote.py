@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import IO, TYPE_CHECKING
+from typing import IO
 from urllib.parse import urlsplit
 
-from storage.errors import ConfigurationError
+import fsspec
+import httpx
 
-if TYPE_CHECKING:
-    import httpx
+from storage.errors import ConfigurationError
 
 _PIECE = 1 << 20
 _TRY_AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
@@ -43,8 +43,6 @@ def open_stream(uri: str, start: int) -> AbstractContextManager[Stream]:
 
 @contextmanager
 def _open_http(uri: str, start: int) -> Iterator[Stream]:
-    import httpx
-
     headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={start}-"} if start else {})
     # A redirect is a request too, and held to the same rule. A proxy never leads to this machine.
     hooks = {"request": [lambda request: _check_http(str(request.url))]}
@@ -94,8 +92,6 @@ def _is_loopback(host: str) -> bool:
 
 @contextmanager
 def _open_fsspec(uri: str, start: int) -> Iterator[Stream]:
-    import fsspec
-
     scheme = urlsplit(uri).scheme
     try:
         file_system, path = fsspec.core.url_to_fs(uri)

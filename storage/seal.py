@@ -18,14 +18,16 @@ import zipfile
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, Any
+
+import zstandard
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
+from jsonschema import Draft202012Validator
 
 from storage.digest import file_digest
 from storage.errors import BundleError, ConfigurationError, StoreError
-
-if TYPE_CHECKING:
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-    from jsonschema import Draft202012Validator
 
 SUMS, SIGNATURE, MANIFEST = "SHA256SUMS", "SHA256SUMS.sig", "manifest.json"
 VARIABLE = "NIGHTQUANT_SIGNING_KEY"
@@ -78,9 +80,6 @@ def signing_key(value: str | None = None) -> Ed25519PrivateKey | None:
     given = value or os.environ.get(VARIABLE, "")
     if not given:
         return None
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-    from cryptography.hazmat.primitives.serialization import load_pem_private_key
-
     try:
         pem = given.encode() if "-----BEGIN" in given else Path(given).expanduser().read_bytes()
         key = load_pem_private_key(pem, password=None)
@@ -101,10 +100,6 @@ def sign(folder: Path, key: Ed25519PrivateKey) -> None:
 
 def check_signature(folder: Path, public_key: Path) -> None:
     """Check a bundle's signature against a public key."""
-    from cryptography.exceptions import InvalidSignature
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-    from cryptography.hazmat.primitives.serialization import load_pem_public_key
-
     try:
         key = load_pem_public_key(public_key.read_bytes())
     except (OSError, ValueError) as error:
@@ -177,8 +172,6 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 @cache
 def _validator() -> Draft202012Validator:
-    from jsonschema import Draft202012Validator
-
     return Draft202012Validator(json.loads(Path(__file__).with_name("manifest.schema.json").read_text("utf-8")))
 
 
@@ -214,8 +207,6 @@ def _zip(folder: Path, name: str, stream: IO[bytes]) -> None:
 
 
 def _tar_zst(folder: Path, name: str, stream: IO[bytes]) -> None:
-    import zstandard
-
     # A single thread: with more, the frame's layout would depend on their number.
     with (
         zstandard.ZstdCompressor(level=10).stream_writer(stream, closefd=False) as packed,

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from datetime import date
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
 import click
+import httpx
+from rich.console import Console
+from rich.markup import escape
 
 from flows.commands import night_option, profile_option, recipe_option, store_option, workload_option
-from flows.settings import TaskRunnerName
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from flows.night import NightSummary
-    from flows.request import NightlyRequest
-    from flows.settings import Settings
+from flows.console import leaderboard, new_console, reporter_for
+from flows.execution.server import prefect_api, server_gone
+from flows.execution.signals import Terminated, unwinding_on_sigterm
+from flows.night import NightSummary
+from flows.request import NightlyRequest
+from flows.settings import Settings, TaskRunnerName, children_inherit, load_settings
+from storage.results.query import run_query
+from storage.root import check_writable
 
 
 @click.command()
@@ -52,13 +56,6 @@ def command(
       nightquant nightly
       nightquant nightly --workload word-lm --recipe dynamic-int8 --profile quick --timings
     """
-    import os
-
-    from flows.execution.signals import Terminated, unwinding_on_sigterm
-    from flows.request import NightlyRequest
-    from flows.settings import children_inherit, load_settings
-    from storage.root import check_writable
-
     if debug:
         os.environ |= {"PREFECT_LOGGING_LEVEL": "DEBUG", "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "DEBUG"}
     settings = load_settings(store=store, profile=profile, task_runner=task_runner, workers=workers)
@@ -80,17 +77,11 @@ def command(
 
 
 def _run(request: NightlyRequest, settings: Settings, timings: bool) -> int:
-    from flows.console import new_console, reporter_for
-    from flows.execution.server import prefect_api, server_gone
-
     console = new_console()
     console.print("Starting Prefect …", style="dim")
     with prefect_api(settings.server_startup_timeout_s) as server_s:
-        import httpx
-
         from flows.execution.context import INVOCATION, Invocation
         from flows.execution.task_runners import make_task_runner
-        from flows.night import NightSummary
         from flows.nightly import nightly_quantization
 
         flow = nightly_quantization.with_options(task_runner=make_task_runner(settings))
@@ -114,11 +105,6 @@ def _run(request: NightlyRequest, settings: Settings, timings: bool) -> int:
 
 
 def _show(console: Console, summary: NightSummary) -> None:
-    from rich.markup import escape
-
-    from flows.console import leaderboard
-    from storage.results.query import run_query
-
     rows = run_query(summary.store, f"from measurements where run_id = '{summary.run_id}'").to_pylist()
     promotions = run_query(summary.store, f"from promotions where run_id = '{summary.run_id}'").to_pylist()
     console.print(leaderboard(rows, promotions))

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from flows.commands import format_option, night_option, store_option
+from storage.report import write_report
 from storage.results.query import described, formatted, run_query
 
 _EXAMPLE = """
@@ -73,7 +74,5 @@ def report(night: date | None, output: Path, store: str) -> None:
     Example:
       nightquant report --night 2026-11-21 -o report.html
     """
-    from storage.report import write_report
-
     written = write_report(store, night, output)
     click.echo(f"Report of the night {written}: {output}")

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
+
 import flows
 from storage.errors import ConfigurationError, NightquantError
 from storage.locks import host_lock
@@ -103,7 +105,6 @@ def check_reachable() -> None:
     ConfigurationError
         It does not.
     """
-    import httpx
     from prefect.settings import get_current_settings
 
     api = get_current_settings().api

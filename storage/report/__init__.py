@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import duckdb
+import jinja2
 
 from storage.errors import ConfigurationError
 from storage.report.plots import candidate, pareto_plot, signs_of, trend_plot
@@ -60,8 +61,6 @@ def _find_night(connection: duckdb.DuckDBPyConnection, night: dt.date | None) ->
 
 def _render(connection: duckdb.DuckDBPyConnection, night: dt.date) -> str:
     """Render the page as HTML: no script, no network, every text escaped."""
-    import jinja2
-
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("storage.report", "."),
         autoescape=True,

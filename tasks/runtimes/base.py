@@ -18,6 +18,7 @@ from pydantic import Field, JsonValue
 from storage.errors import ConfigurationError, QuantizationError
 from tasks.machine import installed_version
 from tasks.refs import CandidateRef, Frozen, ModuleCoverage
+from tasks.workload.recipe import Recipe
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from storage.artifacts import ArtifactStore
     from tasks.outputs import Call
     from tasks.quantize.source import ModelSource
-    from tasks.workload.recipe import Recipe
 
 DOCUMENT = "candidate.json"
 
@@ -51,8 +51,6 @@ class CandidateFiles:
 
     def recipe(self) -> Recipe:
         """The recipe that the candidate was made by."""
-        from tasks.workload.recipe import Recipe
-
         return Recipe.model_validate(self.made().recipe)
 
     def made(self) -> Made:
