@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from datetime import date
 from getpass import getuser
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import click
 from rich.console import Console
@@ -17,9 +17,7 @@ from flows.console import reporter_for
 from flows.settings import load_settings
 from storage.results import PROFILES
 from storage.root import set_cache_folder
-
-if TYPE_CHECKING:
-    from tasks.job import Progress
+from tasks.job import Progress
 
 Function = TypeVar("Function", bound=Callable[..., object])
 

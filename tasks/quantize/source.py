@@ -12,13 +12,12 @@ from torch import Tensor, nn
 
 from tasks.checkpoint import load_state
 from tasks.domains import DOMAINS
-from tasks.domains.base import FineTunes, GivesCalibration
+from tasks.domains.base import Domain, FineTunes, GivesCalibration
 from tasks.sources import model_digest
 from tasks.workload.base import Kind
 from tasks.workload.workload import Workload
 
 if TYPE_CHECKING:
-    from tasks.domains.base import Domain
     from tasks.job import Job, Workspace
     from tasks.quantize.fine_tune import FineTuning
 

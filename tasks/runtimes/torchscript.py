@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -105,8 +106,6 @@ def write_script(model: nn.Module, example_inputs: Mapping[str, Tensor], path: P
     QuantizationError
         The model cannot be traced.
     """
-    import warnings
-
     import torch
     from torch.jit._trace import TracerWarning
 

@@ -9,18 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from storage.artifacts import ArtifactStore
 from storage.errors import InputError
 from tasks.refs import DatasetRef, Frozen
-
-if TYPE_CHECKING:
-    from storage.artifacts import ArtifactStore
 
 KIND = "images"
 DESCRIPTION = "images.json"

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module, invalidate_caches
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torchvision
 from torch import Tensor, nn
@@ -15,9 +14,7 @@ from torchvision.models import WeightsEnum, get_weight, quantization
 
 from storage.errors import ConfigurationError, InputError
 from tasks.domains.image_classification.sections import ClassifierSpec, FactorySpec
-
-if TYPE_CHECKING:
-    from tasks.refs import DatasetRef
+from tasks.refs import DatasetRef
 
 _REGISTERED = "quantized_"
 # GoogLeNet's and Inception v3's auxiliary heads matter only in training and are left out, and their published weights

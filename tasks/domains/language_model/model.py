@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from tasks.domains.language_model.sections import WordLanguageModelSpec
-
-if TYPE_CHECKING:
-    from tasks.refs import DatasetRef
+from tasks.refs import DatasetRef
 
 _INITIAL_RANGE = 0.1
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -20,12 +19,9 @@ from torch.nn import functional as F
 
 from tasks.compute import intra_op_threads
 from tasks.domains.language_model.model import zero_state
+from tasks.domains.language_model.sections import WordLanguageModelSpec
 from tasks.job import Progress, silent
 from tasks.outputs import Call, tensors_of
-
-if TYPE_CHECKING:
-    from tasks.domains.language_model.sections import WordLanguageModelSpec
-
 
 @dataclass(frozen=True)
 class LaneShape:

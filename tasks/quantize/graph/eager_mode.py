@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import torch
 from torch import nn
@@ -15,9 +15,7 @@ from storage.errors import QuantizationError
 from tasks.quantize.graph.fuse import fuse_chains
 from tasks.quantize.graph.observers import qconfig_for
 from tasks.quantize.graph.plan import Plan
-
-if TYPE_CHECKING:
-    from tasks.quantize.methods.static import GraphRecipe
+from tasks.quantize.methods.static import GraphRecipe
 
 
 class QuantizedInside(nn.Module):

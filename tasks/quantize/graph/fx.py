@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -12,9 +11,7 @@ from torch.ao.quantization.quantize_fx import fuse_fx, prepare_fx, prepare_qat_f
 from tasks.quantize.graph.eager_mode import remove_stubs
 from tasks.quantize.graph.observers import mapping_for
 from tasks.quantize.graph.plan import Plan
-
-if TYPE_CHECKING:
-    from tasks.quantize.methods.static import GraphRecipe
+from tasks.quantize.methods.static import GraphRecipe
 
 
 class _FloatPReLU(nn.PReLU):

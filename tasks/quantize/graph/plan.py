@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import torch
 from torch import fx, nn
@@ -17,9 +17,7 @@ from tasks.quantize.coverage import excluded_modules
 from tasks.quantize.graph.fuse import Chain, find_chains, has_functional_relu_to_fuse
 from tasks.quantize.graph.observers import UNSUPPORTED
 from tasks.quantize.graph.trace import Traced, operation_name, trace
-
-if TYPE_CHECKING:
-    from tasks.quantize.methods.static import GraphRecipe
+from tasks.quantize.methods.static import GraphRecipe
 
 # Modules without parameters whose kernels take quantized tensors as they are.
 _PASSING_MODULES: tuple[type[nn.Module], ...] = (
