@@ -12,8 +12,8 @@ from storage.errors import NightquantError
 
 # By name: where the subcommand is, and what it does. Its module is imported on use, so that ``--help`` stays fast.
 COMMANDS = {
-    "nightly": ("nightly:command", "Quantize, evaluate, benchmark and hand over: one night."),
-    "serve": ("serve:command", "Serve the nightly deployment from this one process."),
+    "nightly": ("nightly:nightly", "Quantize, evaluate, benchmark and hand over: one night."),
+    "serve": ("nightly:serve", "Serve the nightly deployment from this one process."),
     "workloads": ("show:workloads", "List the workloads and their recipes, or check workload files."),
     "query": ("query:query", "Ask the results in SQL."),
     "report": ("query:report", "Write the night's report as one HTML file."),

@@ -1,4 +1,4 @@
-"""``nightquant nightly``: one night, here and now."""
+"""``nightquant nightly`` and ``nightquant serve``: one night here and now, or every night from this one process."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from rich.markup import escape
 
 from flows.commands import night_option, profile_option, recipe_option, store_option, workload_option
 from flows.console import leaderboard, new_console, reporter_for
-from flows.execution.server import prefect_api, server_gone
+from flows.execution.server import check_reachable, configured_api, prefect_api, server_gone
 from flows.execution.signals import Terminated, unwinding_on_sigterm
 from flows.night import NightSummary
 from flows.request import NightlyRequest
 from flows.settings import Settings, TaskRunnerName, children_inherit, load_settings
+from storage.errors import ConfigurationError
 from storage.results.query import run_query
 from storage.root import check_writable
 
@@ -35,7 +36,7 @@ from storage.root import check_writable
 @click.option("--workers", type=click.IntRange(min=1), help="How many stages run at once.")
 @click.option("--timings", is_flag=True, help="Show where the wall time went.")
 @click.pass_obj
-def command(
+def nightly(
     debug: bool,
     workload: tuple[str, ...],
     recipe: tuple[str, ...],
@@ -133,3 +134,45 @@ def _show_timings(console: Console, summary: NightSummary, server_s: float) -> N
         lines.append(f"benchmarks {summary.benchmark_wall_s:.1f} s, of which {outside:.0f}% outside timed blocks")
     for heading, line in zip(("Timings", ""), lines, strict=False):
         console.print(f"[bold]{heading:10}[/bold]{line}", highlight=False, soft_wrap=True)
+
+
+@click.command()
+@store_option
+@profile_option
+@click.option("--cron", default="0 2 * * *", show_default=True, help="When, in cron's notation.")
+@click.option("--timezone", default="Etc/UTC", show_default=True, help="The time zone that --cron counts in.")
+def serve(store: str, profile: str | None, cron: str, timezone: str) -> None:
+    """Serve the deployment nightly-quantization/served from this process, until it is ended.
+
+    The one-process alternative to a work pool and a worker. It needs a running Prefect server (PREFECT_API_URL), for
+    the schedule must live longer than this command.
+
+    \b
+    Example:
+      prefect server start &
+      PREFECT_API_URL=http://127.0.0.1:4200/api nightquant serve --cron "30 1 * * *" --timezone Europe/Berlin
+    """
+    if not configured_api():
+        raise ConfigurationError(
+            "No Prefect server is configured.",
+            hint="Start one (prefect server start) and set PREFECT_API_URL=http://127.0.0.1:4200/api.",
+        )
+    check_reachable()
+    check_writable(store)
+    from prefect.schedules import Cron
+
+    from flows.execution.task_runners import refuse_namesakes
+    from flows.nightly import nightly_quantization
+
+    refuse_namesakes("Prefect")
+    request = NightlyRequest.model_validate({"store": store, "profile": load_settings(profile=profile).profile})
+    try:
+        schedule = Cron(cron, timezone=timezone)
+    except ValueError as error:
+        raise ConfigurationError(f"The schedule {cron!r} in {timezone!r} is wrong: {error}.") from error
+    nightly_quantization.serve(
+        name="served",
+        schedule=schedule,
+        parameters={"request": request.model_dump(mode="json", exclude_none=True)},
+        tags=["nightquant", "nightly"],
+    )

@@ -32,10 +32,6 @@ class FourBitEmbedding(nn.Module):
         rows: Tensor = _ops.embedding_bag_4bit_rowwise_offsets(self.packed, indices.reshape(-1, 1))
         return rows.reshape(indices.shape + rows.shape[1:])
 
-    def extra_repr(self) -> str:
-        """Numbers of rows and of bytes in a row."""
-        return f"rows={self.packed.shape[0]}, row_bytes={self.packed.shape[1]}"
-
 
 class ChannelsLast(nn.Module):
     """A model whose weights and image inputs (four axes) lie in memory with the channels last."""
