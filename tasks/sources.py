@@ -43,16 +43,10 @@ def code_digest(*roots: Root) -> str:
 
 
 def model_digest(model: nn.Module, spec: Kind, *makers: Callable[..., object]) -> str:
-    """Digest of the code that a model consists of.
+    """Digest of the code that a model consists of, and of the `makers` that build it and its inputs.
 
-    Parameters
-    ----------
-    model
-        Whose modules' classes count; torch's own do not, for its version is part of every digest.
-    spec
-        Where it names the user's own factory, the factory's module and what it imports of its package count as well.
-    makers
-        What builds the model and its inputs.
+    The classes of the model's modules count; torch's own do not, for its version is part of every digest. Where `spec`
+    names the user's own factory, the factory's module and what it imports of its package count as well.
     """
     names = {type(part).__module__ for part in model.modules()}
     if factory := getattr(spec, "factory", ""):

@@ -56,13 +56,7 @@ def current_invocation() -> Invocation:
 
 
 class Execution:
-    """Runs stages in worker processes, or here, and reports them.
-
-    Attributes
-    ----------
-    busy
-        When stages ran: (began, ended) in seconds of the host's monotonic clock.
-    """
+    """Runs stages in worker processes, or here, and reports them."""
 
     def __init__(self, settings: Settings, reporter: Reporter, workers: int | None = None) -> None:
         set_cache_folder(settings.cache)
@@ -70,7 +64,8 @@ class Execution:
         self.workers = Workers(
             workers or settings.workers, settings.threads_per_worker, settings.cache, listener=self._heard
         )
-        self.busy: list[tuple[float, float]] = []
+        # When stages ran: (began, ended) in seconds of the host's monotonic clock.
+        self._busy: list[tuple[float, float]] = []
         self._artifacts: dict[str, _ProgressArtifact] = {}
 
     def run(
@@ -114,7 +109,7 @@ class Execution:
     def busy_s(self) -> float:
         """Return the seconds in which at least one stage ran; the rest of the wall time is overhead."""
         total, end = 0.0, float("-inf")
-        for start, stop in sorted(self.busy):
+        for start, stop in sorted(self._busy):
             total += max(0.0, stop - max(start, end))
             end = max(end, stop)
         return total
@@ -127,7 +122,7 @@ class Execution:
         self._artifacts[label].progressed(done, total, unit)
 
     def _ended(self, label: str, began: float, ended: float, error: str = "") -> None:
-        self.busy.append((began, ended))
+        self._busy.append((began, ended))
         self.reporter.finished(label, ended - began, error)
 
 

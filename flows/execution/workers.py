@@ -47,18 +47,10 @@ class Finished(Generic[R]):
 
 
 class Workers:
-    """A pool of worker processes, each running one stage at a time.
+    """A pool of `count` worker processes, each running one stage at a time, with `threads` intra-op threads for torch.
 
-    Parameters
-    ----------
-    count
-        Number of worker processes.
-    threads
-        Intra-op threads that torch may use in each.
-    cache
-        Where workers keep copies of a remote store; "" for the default.
-    listener
-        Called with stage label, work done, all work and unit, from a thread of this process.
+    They keep copies of a remote store in the folder `cache`, "" for the default. `listener` is called with stage label,
+    work done, all work and unit, from a thread of this process.
     """
 
     def __init__(self, count: int, threads: int, cache: str = "", listener: ProgressListener | None = None) -> None:

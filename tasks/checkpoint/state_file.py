@@ -23,11 +23,7 @@ def read_state(path: Path, shown: str = "") -> dict[str, Tensor]:
 
     A pickle is opened with PyTorch's restricted unpickler, which makes tensors and plain containers and calls nothing
     else; anything beyond that is refused before it runs. Wrappers and prefixes that training scripts add are taken off.
-
-    Parameters
-    ----------
-    shown
-        How messages name the file, where its path is not what the user wrote.
+    Messages call the file `shown`, where its path is not what the user wrote.
 
     Raises
     ------

@@ -43,12 +43,8 @@ def pair_with_float(
 ) -> tuple[Pair, ...]:
     """Pair every quantized module that has weights with its float module, in the model's order.
 
-    Parameters
-    ----------
-    model
-        The float model with its checkpoint's weights; it is fused in place where the recipe's method fuses.
-    converted, graph
-        What the recipe made of it, and in which graph mode.
+    The float `model` has its checkpoint's weights, and is fused in place where the recipe's method fuses; `converted`
+    is what the recipe made of it, in the mode `graph`.
     """
     if isinstance(recipe, GraphRecipe):
         plan = make_plan(model, recipe.model_copy(update={"graph": graph}), example_inputs)
@@ -62,15 +58,10 @@ def pair_with_float(
 
 
 def cover_fused(leaves: Sequence[ModuleCoverage], converted: nn.Module, plan: Plan) -> tuple[ModuleCoverage, ...]:
-    """One row per module of the float model that has parameters of its own.
+    """Fill in what became of the float model's leaves, which are those from before anything was fused.
 
     A module that was fused (a batch norm folded into its convolution) counts as quantized where the module that took it
     up is.
-
-    Parameters
-    ----------
-    leaves
-        Of the float model, before anything was fused.
     """
     found = _modules_by_float_path(converted)
     heads = {path: chain[0] for chain in plan.chains for path in chain}

@@ -101,17 +101,10 @@ class TrainingState:
 
 
 def fine_tuned(prepared: nn.Module, recipe: QatRecipe, source: ModelSource) -> nn.Module:
-    """Train a prepared model, or give it the state that an equal training gave before.
+    """Train a model prepared with fake quantization, or give it the state that an equal training gave before.
 
-    Parameters
-    ----------
-    prepared
-        With fake quantization, in training mode; it is changed.
-
-    Returns
-    -------
-    nn.Module
-        The same model with the weights and ranges of its best epoch, on the CPU in evaluation mode.
+    It is the model itself that is returned, with the weights and ranges of its best epoch, on the CPU in evaluation
+    mode.
 
     Raises
     ------
@@ -153,12 +146,8 @@ def fine_tune(
     """Train a prepared model.
 
     Equal seeds give equal results on one kind of processor with one number of threads, whether or not the process was
-    killed in between: after each epoch all that the next one depends on is saved in `work`.
-
-    Parameters
-    ----------
-    calibration
-        Batches of positional inputs; the first ones set the ranges that training starts from.
+    killed in between: after each epoch all that the next one depends on is saved in `work`. The first batches of
+    positional inputs in `calibration` set the ranges that training starts from.
 
     Returns
     -------

@@ -95,11 +95,8 @@ with torch.inference_mode():
 def write_script(model: nn.Module, example_inputs: Mapping[str, Tensor], path: Path, *, exact: bool) -> None:
     """Trace, freeze and save a model.
 
-    Parameters
-    ----------
-    exact
-        Keep every operation as it is, for outputs equal to the model's bit for bit; otherwise freezing may fold float
-        operations into each other (a batch norm into its convolution), which is faster and rounds differently.
+    `exact` keeps every operation as it is, for outputs equal to the model's bit for bit; otherwise freezing may fold
+    float operations into each other (a batch norm into its convolution), which is faster and rounds differently.
 
     Raises
     ------

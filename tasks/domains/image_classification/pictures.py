@@ -164,12 +164,8 @@ def prepare_pictures(
 ) -> DatasetRef:
     """Find the data set, or write what is in its parts.
 
-    Parameters
-    ----------
-    content
-        What identifies the pictures, and the code that reads them.
-    open_parts
-        Returns the names of the classes, and the parts in the order in which they are read.
+    `content` is what identifies the pictures, and the code that reads them; `open_parts` returns the names of the
+    classes, and the parts in the order in which they are read.
 
     Raises
     ------

@@ -61,12 +61,7 @@ def quantize_statically(model: nn.Module, recipe: StaticRecipe, source: ModelSou
 def quantize_as_planned(
     model: nn.Module, plan: Plan, recipe: GraphRecipe, source: ModelSource, show_data: Callable[[nn.Module], object]
 ) -> Converted:
-    """Quantize a float model, which is changed.
-
-    Parameters
-    ----------
-    show_data
-        Calibrates or trains the prepared model.
+    """Quantize a float model, which is changed; `show_data` calibrates or trains the prepared model.
 
     Raises
     ------
@@ -108,12 +103,7 @@ def prepare(model: nn.Module, plan: Plan, recipe: GraphRecipe, example_inputs: M
 
 
 def convert(prepared: nn.Module, name: str = "The model") -> nn.Module:
-    """Convert a model that has seen its data, and pack it for the quantized engine that is set.
-
-    Parameters
-    ----------
-    name
-        What an error calls the model.
+    """Convert a model that has seen its data, and pack it for the quantized engine; errors call it `name`.
 
     Raises
     ------

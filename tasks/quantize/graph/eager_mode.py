@@ -19,14 +19,9 @@ from tasks.quantize.methods.static import GraphRecipe
 
 
 class QuantizedInside(nn.Module):
-    """A model whose floating-point inputs are quantized and whose outputs are dequantized.
+    """A model without stubs of its own, whose floating-point inputs are quantized and whose outputs are dequantized.
 
-    Parameters
-    ----------
-    module
-        The model without stubs; called with the same positional tensors.
-    example_inputs
-        One tensor per argument; integer ones pass the border as they are.
+    It has one of `example_inputs` per argument; integer tensors pass the border as they are.
     """
 
     def __init__(self, module: nn.Module, example_inputs: Iterable[torch.Tensor]) -> None:

@@ -95,14 +95,7 @@ def mapping_for(recipe: GraphRecipe) -> QConfigMapping:
 def calibrate(
     prepared: nn.Module, batches: Iterable[tuple[Tensor, ...]], total: int, workload_name: str, progress: Progress
 ) -> None:
-    """Run the first batches of representative inputs through a prepared model.
-
-    Parameters
-    ----------
-    batches
-        The model's positional inputs.
-    total
-        How many batches to run, where there are as many.
+    """Run the first `total` batches of representative positional inputs, where there are as many, through a model.
 
     Raises
     ------

@@ -33,14 +33,7 @@ class Traced:
 
 
 def trace(model: nn.Module, example_inputs: Mapping[str, torch.Tensor], leaves: Collection[str] = ()) -> Traced:
-    """Trace a model in evaluation mode without changing it.
-
-    Parameters
-    ----------
-    example_inputs
-        Inputs to run the graph once with, in the order of the arguments.
-    leaves
-        Modules not to look into.
+    """Trace a model in evaluation mode without changing it, not looking into the modules `leaves`, and run the graph.
 
     Raises
     ------
