@@ -46,16 +46,11 @@ def fetch(
 
     Nothing is downloaded before :attr:`Source.path` is called. A download stays in `folder` as ``<sha256>.part`` until
     it is complete and its SHA-256 is right, and continues there after a broken connection, a crash or an error in the
-    block. Another process that wants the same file waits until the block ends.
+    block. Another process that wants the same file waits until the block ends. A broken download is resumed `retries`
+    times, with pauses that grow exponentially from `first_wait_s`.
 
-    Parameters
-    ----------
-    uri
-        Plain path, ``file://``, ``https://``, ``http://`` to this machine, or anything that fsspec opens.
-    sha256
-        Required for all but local files.
-    retries, first_wait_s
-        How often a broken download is resumed, with pauses that grow exponentially from the first.
+    The URI is a plain path, ``file://``, ``https://``, ``http://`` to this machine, or anything that fsspec opens; all
+    but local files need their SHA-256.
     """
     local = local_path(uri)
     if local is not None:

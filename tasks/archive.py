@@ -38,18 +38,9 @@ def open_source(
     """Open a folder of files from a directory or an archive (.zip, .tar, .tar.gz, .tar.bz2, .tar.xz).
 
     The SHA-256 is the archive's, "" for a directory. An archive is downloaded and extracted when `Source.path` is first
-    called: where the SHA-256 alone says that everything is in the store, nothing is transferred.
-
-    Parameters
-    ----------
-    uri
-        A local path, ``file://``, or anything :func:`storage.transfer.fetch` takes.
-    downloads
-        A folder for downloads and, until the block ends, for what is extracted.
-    sha256
-        The archive's; required for a remote one.
-    max_bytes
-        Limit of the archive and of what comes out of it.
+    called: where the SHA-256 alone says that everything is in the store, nothing is transferred. `downloads` is the
+    folder for downloads and, until the block ends, for what is extracted; `max_bytes` limits the archive and what comes
+    out of it. See :func:`storage.transfer.fetch` for the URI.
 
     Raises
     ------

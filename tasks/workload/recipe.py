@@ -16,14 +16,8 @@ Engine = Literal["x86", "fbgemm", "onednn", "qnnpack"]
 class Recipe(Section):
     """What recipes of every method have in common; each method adds its own keys.
 
-    Validating a mapping gives the class of the method that it names.
-
-    Parameters
-    ----------
-    engine
-        torch's quantized engine; float recipes have no use for it.
-    exclude
-        Paths of modules that stay float, with everything in them.
+    Validating a mapping gives the class of the method that it names. ``engine`` is torch's quantized engine, which
+    float recipes have no use for; ``exclude`` names modules that stay float, with everything in them.
     """
 
     name: Slug

@@ -226,11 +226,7 @@ def stratified_order(labels: Sequence[int], seed: int) -> npt.NDArray[np.int64]:
 
     Within a class the order is random; the k-th of a class's n samples takes a random place in the k-th of n equal
     parts of the whole. Splits may then be cut off one after another, even where some samples turn out to be unusable.
-
-    Returns
-    -------
-    int64 [N]
-        A permutation of 0…N-1, the same for equal seeds.
+    Gives a permutation of 0…N-1, int64 [N], the same for equal seeds.
     """
     rng = np.random.default_rng(seed)
     classes = np.asarray(labels, dtype=np.int64)

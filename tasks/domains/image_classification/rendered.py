@@ -85,14 +85,7 @@ def glyph(character: str, side: int) -> torch.Tensor:
 def draw(shape: torch.Tensor, side: int, rng: np.random.Generator) -> Pixels:
     """Distort a glyph: rotation, scale, shear, shift, colours of some contrast, light across the picture, noise.
 
-    Parameters
-    ----------
-    shape
-        float32 [1, S, S] from :func:`glyph`.
-
-    Returns
-    -------
-    uint8 [3, side, side]
+    From float32 [1, S, S] of :func:`glyph` to uint8 [3, side, side].
     """
     canvas = shape.shape[-1]
     moved = v2.functional.affine(

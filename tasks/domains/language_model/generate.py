@@ -28,19 +28,8 @@ def sample_words(
     """Sample words one after the other, each fed back as the next input, from a first word drawn evenly.
 
     The next word is drawn with weights ``exp(logits / temperature)``, as in the PyTorch tutorial "Dynamic Quantization
-    on an LSTM Word Language Model". Equal seeds draw equal random numbers, so two models can be compared side by side.
-
-    Parameters
-    ----------
-    vocabulary
-        The words by id.
-    temperature
-        Above 0; below 1 likely words become likelier, above 1 less so.
-
-    Yields
-    ------
-    str
-        A word; `END_OF_LINE` where a line ends.
+    on an LSTM Word Language Model": below a temperature of 1 likely words become likelier, above it less so. Equal seeds
+    draw equal random numbers, so two models can be compared side by side. `END_OF_LINE` stands where a line ends.
 
     Raises
     ------

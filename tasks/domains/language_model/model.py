@@ -17,14 +17,8 @@ class WordLanguageModel(nn.Module):
     """Predicts each next word of a text.
 
     The names of the submodules (``encoder``, ``rnn``, ``decoder``) are those of the PyTorch tutorial "Dynamic
-    Quantization on an LSTM Word Language Model", so that its checkpoints load as they are.
-
-    Parameters
-    ----------
-    vocabulary
-        Number of words, V.
-    embedding_size, hidden_size, layers, dropout
-        Width of the embedding, width H and depth L of the LSTM, share of activations dropped in training.
+    Quantization on an LSTM Word Language Model", so that its checkpoints load as they are. V is the size of the
+    vocabulary, H the width and L the depth of the LSTM; `dropout` is the share of activations dropped in training.
     """
 
     def __init__(self, vocabulary: int, embedding_size: int, hidden_size: int, layers: int, dropout: float) -> None:
@@ -39,19 +33,9 @@ class WordLanguageModel(nn.Module):
         nn.init.zeros_(self.decoder.bias)
 
     def forward(self, tokens: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Logits of the word after each token, and the state to carry on with.
+        """From tokens, int64 [T, B], and the state h, c, float32 [L, B, H], to logits of each next word and the state.
 
-        Parameters
-        ----------
-        tokens
-            int64 [T, B].
-        h, c
-            float32 [L, B, H].
-
-        Returns
-        -------
-        tuple
-            logits float32 [T, B, V], h, c.
+        The logits are float32 [T, B, V].
         """
         embedded = self.drop(self.encoder(tokens))
         output, (h, c) = self.rnn(embedded, (h, c))

@@ -41,17 +41,7 @@ def exact_losses(
 ) -> Tensor:
     """Losses in nats of every word but the first, in order, by the tutorial's own procedure.
 
-    Parameters
-    ----------
-    ids
-        int32 or int64 [N].
-    sequence_length
-        Words in a call (bptt).
-
-    Returns
-    -------
-    Tensor
-        float32 [N - 1].
+    From int32 or int64 [N], with `sequence_length` words in a call (bptt), to float32 [N - 1].
     """
     words = len(ids) - 1
     h, c = zero_state(spec, 1)
@@ -76,24 +66,9 @@ def segment_losses(
 ) -> Tensor:
     """Losses in nats of every word but the first, in order, computed in parallel segments.
 
-    Fewer segments are made where they would be shorter than their warm-up. Segments run in lanes of some columns, a
+    From int32 or int64 [N] to float32 [N - 1]. The `warm_up` words before a segment are run for the state alone; fewer
+    segments are made where they would be shorter than that. Segments run in lanes of some columns (`shape`), a
     thread each: the lanes, and with them the result, are the same on every number of cores.
-
-    Parameters
-    ----------
-    ids
-        int32 or int64 [N].
-    segments
-        Columns in all lanes together.
-    warm_up
-        Words before a segment that are run for the state alone.
-    shape
-        Which words share a call.
-
-    Returns
-    -------
-    Tensor
-        float32 [N - 1].
     """
     words = len(ids) - 1
     count = max(1, min(segments, words // max(warm_up, 1)))

@@ -52,10 +52,7 @@ class Vocabulary:
     def encode(self, text: bytes) -> npt.NDArray[np.int32]:
         r"""Return the id of each word and line end (int32 [tokens]); new words get the next ids.
 
-        Parameters
-        ----------
-        text
-            Whole words in UTF-8, with any mixture of ``\n``, ``\r\n`` and ``\r`` as line ends.
+        The text is whole words in UTF-8, with any mixture of ``\n``, ``\r\n`` and ``\r`` as line ends.
         """
         if b"\r" in text:
             text = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
@@ -91,25 +88,12 @@ class Vocabulary:
 def tokenize(
     texts: Mapping[str, Path], folder: Path, *, block_bytes: int = BLOCK_BYTES, progress: Progress = silent
 ) -> dict[str, int]:
-    """Write ``<split>.npy`` (int32 [tokens]) for each text and ``vocabulary.parquet`` (word, id, count).
+    """Write ``<split>.npy`` (int32 [tokens]) for each text and ``vocabulary.parquet`` (word, id, count) into a folder.
 
     Equal to this definition, for every input: go through the texts in the given order and through their lines with
     universal newlines; a line's tokens are ``line.split() + ["<eos>"]``; a word's id is the number of distinct words
-    before it. Memory does not depend on the length of the texts, only on the vocabulary.
-
-    Parameters
-    ----------
-    texts
-        UTF-8 files by name of the split; their order is the order in which ids are given.
-    folder
-        An existing folder to write to.
-    block_bytes
-        How much text is read at a time.
-
-    Returns
-    -------
-    dict
-        The number of tokens of each split.
+    before it. Memory does not depend on the length of the texts, only on the vocabulary. Returns the number of tokens
+    of each split.
 
     Raises
     ------

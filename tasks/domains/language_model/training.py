@@ -35,12 +35,7 @@ def train_language_model(
 
     Adam with a learning rate that falls to zero along half a cosine; hidden states are carried from one chunk to the
     next, gradients are not. Training runs on CUDA where there is one. For a seed, the same machine and the same
-    libraries give the same weights.
-
-    Returns
-    -------
-    dict
-        The state dict on the CPU, float32.
+    libraries give the same weights: a state dict on the CPU, float32.
 
     Raises
     ------
@@ -88,15 +83,7 @@ def train_language_model(
 def batchify(ids: Tensor, columns: int) -> Tensor:
     """Lay a stream out in columns that are read side by side, the few words left over dropped.
 
-    Parameters
-    ----------
-    ids
-        Integers [N].
-
-    Returns
-    -------
-    Tensor
-        int64 [N // columns, columns], contiguous.
+    From integers [N] to int64 [N // columns, columns], contiguous.
 
     Raises
     ------
