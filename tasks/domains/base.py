@@ -33,24 +33,12 @@ M = TypeVar("M", bound=Kind)
 
 @dataclass(frozen=True)
 class Quality:
-    """What an evaluation found.
+    """What an evaluation of `count` samples found: what the gate looks at, and every number that was computed, by name.
 
-    Attributes
-    ----------
-    metric, value, higher_is_better
-        What the gate looks at.
-    metrics
-        Every number that was computed, by name.
-    samples
-        Per-sample results for paired comparison: ``quality``, float32 [N], each sample's contribution (its mean is the
-        value), and ``prediction``, int64 [N]; either may be missing.
-    count
-        Samples evaluated.
-    contributions
-        What ``samples["quality"]`` is, which decides how a difference's interval is computed: numbers of independent
-        samples, 100 (right) or 0 (wrong) for each, or a series whose neighbours depend on each other.
-    mode
-        How it was computed, where there are several ways.
+    ``samples`` are per-sample results for paired comparison: ``quality``, float32 [N], each sample's contribution (its
+    mean is the value), and ``prediction``, int64 [N]; either may be missing. ``contributions`` says what the
+    former are, which decides how a difference's interval is computed; ``mode`` how it was computed, where there are
+    several ways.
     """
 
     metric: str
@@ -64,18 +52,10 @@ class Quality:
 
 
 class Domain(ABC, Generic[W, M]):
-    """One kind of work; `W` is its class of workloads and `M` the sections that describe its models.
+    """One kind of work; `W` is its class of workloads and `M` the sections that describe its models."""
 
-    Attributes
-    ----------
-    workload
-        The class that its workload files are validated with.
-    outputs
-        Names of what its models return, in order; further outputs go by their number.
-    """
-
-    workload: ClassVar[type[Workload]]
-    outputs: ClassVar[tuple[str, ...]] = ()
+    workload: ClassVar[type[Workload]]  # what its workload files are validated with
+    outputs: ClassVar[tuple[str, ...]] = ()  # names of what its models return; further outputs go by their number
 
     @abstractmethod
     def prepare(self, workload: W, workspace: Workspace) -> DatasetRef:

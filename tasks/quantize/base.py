@@ -36,18 +36,10 @@ class Converted:
 
 
 class Method(ABC, Generic[R]):
-    """One way to quantize a torch module.
+    """One way to quantize a torch module."""
 
-    Attributes
-    ----------
-    recipe
-        The class that its recipes are validated with.
-    needs
-        What a domain must be able to do for this method, besides giving a float model.
-    """
-
-    recipe: ClassVar[type[Recipe]]
-    needs: ClassVar[tuple[Need, ...]] = ()
+    recipe: ClassVar[type[Recipe]]  # what its recipes are validated with
+    needs: ClassVar[tuple[Need, ...]] = ()  # what a domain must be able to do, besides giving a float model
 
     @abstractmethod
     def convert(self, model: nn.Module, recipe: R, source: ModelSource) -> Converted:

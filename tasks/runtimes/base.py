@@ -102,28 +102,16 @@ class Opened:
 class Runtime(ABC):
     """One way to execute models.
 
-    Attributes
-    ----------
-    extra
-        The extra of this project that installs what the runtime needs; "" where it is always there.
-    distributions
-        What must be installed, and whose versions decide what is made.
-    hands_over
-        Whether its files can be deployed. What cannot be is measured and judged, but never promoted.
-    usage
-        How a program opens the files of a bundle: Python with the manifest's values, a Jinja template over ``m``.
-    caution
-        What to know before the files are opened.
-    not_reproducible
-        Why making a file anew gives other bytes, by file name.
+    Files that cannot be deployed (``hands_over``) are measured and judged, but never promoted. ``usage`` is how a
+    program opens the files of a bundle: Python with the manifest's values, a Jinja template over ``m``.
     """
 
-    extra: ClassVar[str] = ""
-    distributions: ClassVar[tuple[str, ...]] = ()
+    extra: ClassVar[str] = ""  # of this project, which installs what the runtime needs; "" where it is always there
+    distributions: ClassVar[tuple[str, ...]] = ()  # what must be installed, and whose versions decide what is made
     hands_over: ClassVar[bool] = True
     usage: ClassVar[str] = ""
-    caution: ClassVar[str] = ""
-    not_reproducible: ClassVar[dict[str, str]] = {}
+    caution: ClassVar[str] = ""  # what to know before the files are opened
+    not_reproducible: ClassVar[dict[str, str]] = {}  # why making a file anew gives other bytes, by file name
 
     def checker(self) -> Checker | None:
         """What opens the runtime's files of a bundle; None where there are none to hand over.

@@ -28,8 +28,8 @@ def sample_words(
     """Sample words one after the other, each fed back as the next input, from a first word drawn evenly.
 
     The next word is drawn with weights ``exp(logits / temperature)``, as in the PyTorch tutorial "Dynamic Quantization
-    on an LSTM Word Language Model": below a temperature of 1 likely words become likelier, above it less so. Equal seeds
-    draw equal random numbers, so two models can be compared side by side. `END_OF_LINE` stands where a line ends.
+    on an LSTM Word Language Model": below a temperature of 1 likely words become likelier, above it less so. Equal
+    seeds draw equal random numbers, so two models can be compared side by side. `END_OF_LINE` ends a line.
 
     Raises
     ------
