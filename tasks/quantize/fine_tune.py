@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 import torch
 from safetensors import safe_open
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save
 from torch import Tensor, nn
 from torch.ao.quantization import disable_fake_quant, disable_observer, enable_fake_quant, enable_observer
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -118,7 +118,7 @@ def fine_tuned(prepared: nn.Module, recipe: QatRecipe, source: ModelSource) -> n
     made_from = {
         **source.made_from,
         "recipe": recipe.content(),
-        "weights": _digest_of_weights(prepared),
+        "weights": hashlib.sha256(save(_copied(prepared.state_dict()))).hexdigest(),
         "device": device.type,
         "training": code_digest(__name__, "tasks.quantize.graph.convert", source.tuner.fine_tuning),
     }
@@ -190,19 +190,18 @@ class _Training:
 
     def find_first_ranges(self, calibration: Iterable[tuple[Tensor, ...]]) -> None:
         """Let the observers see calibration samples, so that the first step does not train against arbitrary ranges."""
-        self.model.eval()
-        self.model.apply(disable_fake_quant)
-        self.model.apply(enable_observer)
-        seen = False
-        with torch.no_grad():
-            for inputs in islice(calibration, _FIRST_RANGES_BATCHES):
-                self._call(inputs)
-                seen = True
-        if not seen:
+        batches = list(islice(calibration, _FIRST_RANGES_BATCHES))
+        if not batches:
             raise QuantizationError(
                 f'There are no calibration samples for recipe "{self.recipe.name}" to start from.',
                 hint="Set data.calibration above 0, or use a data set with more training samples.",
             )
+        self.model.eval()
+        self.model.apply(disable_fake_quant)
+        self.model.apply(enable_observer)
+        with torch.no_grad():
+            for inputs in batches:
+                self.model(*(tensor.to(self.device) for tensor in inputs))
         self.model.apply(enable_fake_quant)
 
     def run_epoch(self, epoch: int) -> None:
@@ -228,12 +227,10 @@ class _Training:
                 self.optimizer.step()
                 self.progress(epoch * steps + step, recipe.epochs * steps, "training batches")
 
-    def _call(self, inputs: Iterable[Tensor]) -> object:
-        return self.model(*(tensor.to(self.device) for tensor in inputs))
-
     def _loss(self, inputs: Iterable[Tensor], target: Tensor) -> Tensor:
         try:
-            return self.tuning.loss(self._call(inputs), target.to(self.device))
+            outputs = self.model(*(tensor.to(self.device) for tensor in inputs))
+            return self.tuning.loss(outputs, target.to(self.device))
         except RuntimeError as error:
             # How fake quantization takes weights that have become infinite.
             if "`zero_point` must be between" not in str(error):
@@ -251,14 +248,3 @@ def _freeze_batch_norm(module: nn.Module) -> None:
         module.freeze_bn_stats()  # type: ignore[operator]
     elif isinstance(module, _BatchNorm):
         module.eval()
-
-
-def _digest_of_weights(model: nn.Module) -> str:
-    weights = hashlib.sha256()
-    for name, tensor in model.state_dict().items():
-        weights.update(name.encode())
-        # Cloned, for memory that numpy has seen cannot be resized, as observers do with theirs.
-        weights.update(
-            tensor.detach().cpu().clone(memory_format=torch.contiguous_format).view(-1).view(torch.uint8).numpy()
-        )
-    return weights.hexdigest()
