@@ -78,10 +78,19 @@ class LanguageModel(Domain[LanguageModelWorkload, WordLanguageModelSpec], Trains
     def fit_hint(
         self, shapes: Mapping[str, tuple[int, ...]], workload: LanguageModelWorkload, dataset: DatasetRef
     ) -> str:
-        """Read the model's dimensions from the checkpoint's shapes."""
-        from tasks.domains.language_model.model import fit_hint
-
-        return fit_hint(shapes, workload.model, dataset) or super().fit_hint(shapes, workload, dataset)
+        """Read the model's dimensions from the checkpoint's shapes, where they are those of a word language model."""
+        encoder, decoder = shapes.get("encoder.weight", ()), shapes.get("decoder.weight", ())
+        layers = sum(key.startswith("rnn.weight_hh_l") for key in shapes)
+        if len(encoder) != 2 or len(decoder) != 2 or not layers:
+            return super().fit_hint(shapes, workload, dataset)
+        found = {"embedding_size": encoder[1], "hidden_size": decoder[1], "layers": layers}
+        given = {key: getattr(workload.model, key) for key in found}
+        hints = [
+            f"set model.{key} = {value} (it is {given[key]})" for key, value in found.items() if value != given[key]
+        ]
+        if (words := encoder[0]) != dataset.vocabulary:
+            hints.append(f"use the corpus that it was trained on ({words} words; this one has {dataset.vocabulary})")
+        return "To use this checkpoint, " + " and ".join(hints or ["give it the keys of the model"]) + "."
 
     def input_ranges(self, dataset: DatasetRef) -> dict[str, tuple[int, int]]:
         """Word ids beyond the vocabulary would read beyond the embedding's rows."""

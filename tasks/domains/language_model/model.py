@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import torch
 from torch import Tensor, nn
 
@@ -51,20 +49,3 @@ def zero_state(spec: WordLanguageModelSpec, columns: int, device: torch.device |
     """The state before any word: two float32 zeros [L, B, H]."""
     shape = (spec.layers, columns, spec.hidden_size)
     return torch.zeros(shape, device=device), torch.zeros(shape, device=device)
-
-
-def fit_hint(shapes: Mapping[str, tuple[int, ...]], spec: WordLanguageModelSpec, dataset: DatasetRef) -> str:
-    """How to use a checkpoint with these shapes; "" where they are not those of a word language model."""
-    encoder, decoder = shapes.get("encoder.weight", ()), shapes.get("decoder.weight", ())
-    layers = sum(key.startswith("rnn.weight_hh_l") for key in shapes)
-    if len(encoder) != 2 or len(decoder) != 2 or not layers:
-        return ""
-    found = {"embedding_size": encoder[1], "hidden_size": decoder[1], "layers": layers}
-    hints = [
-        f"set model.{key} = {value} (it is {getattr(spec, key)})"
-        for key, value in found.items()
-        if value != getattr(spec, key)
-    ]
-    if encoder[0] != dataset.vocabulary:
-        hints.append(f"use the corpus that it was trained on ({encoder[0]} words; this one has {dataset.vocabulary})")
-    return "To use this checkpoint, " + " and ".join(hints or ["give it the keys of the model"]) + "."

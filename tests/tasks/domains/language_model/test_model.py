@@ -7,12 +7,13 @@ from pathlib import Path
 import torch
 
 from storage.artifacts import ArtifactStore
+from tasks.domains.language_model import LanguageModel
 from tasks.domains.language_model.corpus import load_ids
-from tasks.domains.language_model.model import WordLanguageModel, build_word_lm, fit_hint
-from tasks.domains.language_model.sections import WordLanguageModelSpec
+from tasks.domains.language_model.model import WordLanguageModel, build_word_lm
+from tasks.domains.language_model.sections import LanguageModelWorkload, WordLanguageModelSpec
 from tasks.refs import DatasetRef
 from tests.tasks.pipeline import example_inputs, prepare
-from tests.tasks.text_workloads import text_workload, write_corpus
+from tests.tasks.text_workloads import text_document, text_workload, write_corpus
 
 
 def test_parameters_have_the_tutorials_names_and_shapes() -> None:
@@ -70,12 +71,13 @@ def test_example_inputs_are_the_beginning_of_the_test_split(tmp_path: Path) -> N
     assert longer["tokens"].shape == (7, len(ids))
 
 
-def test_a_checkpoint_that_does_not_fit_is_told_how_it_would() -> None:
+def test_a_checkpoint_that_does_not_fit_is_told_how_it_would(tmp_path: Path) -> None:
     spec = WordLanguageModelSpec(kind="word-lm", embedding_size=6, hidden_size=4, layers=2)
+    workload = LanguageModelWorkload.model_validate(text_document(tmp_path, model=spec.model_dump()))
     dataset = DatasetRef(kind="corpus", digest="", splits={}, vocabulary=11)
     shapes = {name: tuple(tensor.shape) for name, tensor in WordLanguageModel(9, 6, 5, 1, 0.0).state_dict().items()}
-    hint = fit_hint(shapes, spec, dataset)
+    hint = LanguageModel().fit_hint(shapes, workload, dataset)
     assert "model.hidden_size = 5 (it is 4)" in hint
     assert "model.layers = 1 (it is 2)" in hint
     assert "9 words; this one has 11" in hint
-    assert fit_hint({"weight": (2, 2)}, spec, dataset) == ""
+    assert LanguageModel().fit_hint({"weight": (2, 2)}, workload, dataset).startswith("Change [model]")
