@@ -19,7 +19,7 @@ from tests.tasks.vision_workloads import image_workload
 
 DATASET = DatasetRef(kind="images", digest="0" * 64, splits={"test": 3}, classes=3, sample_shape=(3, 4, 4))
 WORKLOAD = image_workload(
-    model={"kind": "factory", "factory": "tests.tasks.checkpoint.test_artifact:network"},
+    model={"kind": "factory", "factory": "tests.tasks.checkpoint.test_find_or_make:network"},
     checkpoint={"kind": "uri", "uri": "weights.pth"},
 )
 FEATURES = {"input": 4}
