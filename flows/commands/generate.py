@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import nullcontext
 from itertools import zip_longest
 from pathlib import Path
 
@@ -64,8 +64,7 @@ def command(
         with progress_of(f"{chosen.name} · {each.name}: preparing") as progress:
             workspace = Workspace(ArtifactStore(store), progress)
             texts.append(generate(chosen, each, workspace, words=words, temperature=temperature, seed=seed))
-    with ExitStack() as stack:
-        stream = stack.enter_context(output.open("w", encoding="utf-8")) if output else None
+    with output.open("w", encoding="utf-8") if output else nullcontext() as stream:
         if compare:
             _print_columns([each.name for each in recipes], texts, Console(file=stream))
         else:

@@ -149,11 +149,8 @@ def fine_tune(
     killed in between: after each epoch all that the next one depends on is saved in `work`. The first batches of
     positional inputs in `calibration` set the ranges that training starts from.
 
-    Returns
-    -------
-    dict
-        The state dict of the best epoch, on the CPU: the one with the highest score, or of equal ones that with the
-        lowest loss.
+    What it returns is the state dict of the best epoch, on the CPU: the one with the highest score, or of equal ones
+    that with the lowest loss.
 
     Raises
     ------

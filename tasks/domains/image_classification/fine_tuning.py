@@ -32,13 +32,7 @@ class ImageFineTuning:
         return math.ceil(self.job.dataset.splits["train"] / self.batch_size)
 
     def batches(self, generator: torch.Generator) -> Iterator[tuple[tuple[Tensor, ...], Tensor]]:
-        """One epoch of (images,), labels: float32 [B, 3, H, W] and int64 [B].
-
-        Raises
-        ------
-        InputError
-            There is no batch of two images.
-        """
+        """One epoch of (images,), labels: float32 [B, 3, H, W] and int64 [B]; see `training_batches`."""
         for images, labels in training_batches(self.job.dataset, self.store, self.batch_size, generator):
             yield (images,), labels
 

@@ -82,14 +82,10 @@ def find_texts(folder: Path, shown: str = "") -> dict[str, Path]:
 
 
 def corpus(find: Callable[[], Mapping[str, Path]], source: Mapping[str, object], workspace: Workspace) -> DatasetRef:
-    """Return the corpus of the texts that `find` finds, tokenizing them unless the store has it.
+    """Return the corpus of the texts that `find` finds, tokenizing them unless the store has it; see `tokenize`.
 
-    `source` says what decides the texts' content; `find` is called only if they are to be tokenized.
-
-    Raises
-    ------
-    InputError
-        A text is not UTF-8, or a split is empty.
+    `source` says what decides the texts' content; `find` is called only if they are to be tokenized. An empty split is
+    an `InputError`.
     """
     made_from = {**source, "code": code_digest(tokenize)}
     digest, store = artifact_digest(KIND, made_from), workspace.store

@@ -39,12 +39,7 @@ class Qat(GraphMethod[QatRecipe]):
     def convert(self, model: nn.Module, recipe: QatRecipe, source: ModelSource) -> Converted:
         """Fine-tune on a GPU where there is one, else on the CPU; go on from the last epoch that was finished.
 
-        Raises
-        ------
-        QuantizationError
-            As for static quantization, and where training diverges.
-        InputError
-            There are too few training samples.
+        Raises what static quantization and `fine_tuned` do.
         """
         from tasks.quantize.fine_tune import fine_tuned
         from tasks.quantize.graph.convert import quantize_as_planned
