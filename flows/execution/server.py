@@ -98,13 +98,7 @@ def configured_api() -> bool:
 
 
 def check_reachable() -> None:
-    """Refuse to go on if the configured server does not answer.
-
-    Raises
-    ------
-    ConfigurationError
-        It does not.
-    """
+    """Refuse, with a `ConfigurationError`, to go on if the configured server does not answer."""
     from prefect.settings import get_current_settings
 
     api = get_current_settings().api

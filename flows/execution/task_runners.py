@@ -89,10 +89,7 @@ def make_task_runner(settings: Settings) -> AnyTaskRunner:
 def refuse_namesakes(who: str) -> None:
     """Refuse to start processes that put the working folder first on Python's path if modules there hide ours.
 
-    Raises
-    ------
-    ConfigurationError
-        There is such a module.
+    The refusal is a `ConfigurationError`.
     """
     ours = Path(__file__).resolve().parents[2]
     for path in (Path(name) for package in ("flows", "tasks", "storage") for name in (f"{package}.py", package)):
@@ -110,13 +107,7 @@ def this_host() -> Host:
 
 
 def require_fingerprint(wanted: str) -> None:
-    """Refuse to benchmark on a host of another fingerprint than the one that is wanted; "" is any.
-
-    Raises
-    ------
-    MeasurementError
-        This host's fingerprint is another.
-    """
+    """Refuse, with a `MeasurementError`, to benchmark on a host of another fingerprint than is wanted; "" is any."""
     if wanted:
         choose([(this_host(), None)], wanted)
 
@@ -139,13 +130,7 @@ def place_benchmarks(settings: Settings) -> tuple[Pin, ...]:
 
 
 def choose(hosts: Iterable[tuple[Host, Spot]], wanted: str) -> tuple[Spot, ...]:
-    """Choose one spot of each host that has the wanted fingerprint ("": any).
-
-    Raises
-    ------
-    MeasurementError
-        There is none.
-    """
+    """Choose one spot of each host that has the wanted fingerprint ("": any); `MeasurementError` if there is none."""
     hosts = list(hosts)
     if fitting := {host.identity: spot for host, spot in hosts if wanted in ("", host.fingerprint)}:
         return tuple(fitting.values())

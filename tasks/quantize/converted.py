@@ -119,14 +119,9 @@ def outputs_of(model: nn.Module, examples: Mapping[str, Tensor]) -> tuple[Tensor
 
 
 def refuse_changed(before: Sequence[Tensor], after: Sequence[Tensor], recipe: Recipe, form: str) -> None:
-    """Refuse what computes something else once it is saved and opened again.
+    """Refuse, with a `QuantizationError`, what computes something else once it is saved and opened again.
 
     A float model's batch norms may be folded into its convolutions meanwhile, which rounds differently.
-
-    Raises
-    ------
-    QuantizationError
-        The outputs differ.
     """
     exact = recipe.quantized_engine is not None
     alike = torch.equal if exact else lambda left, right: torch.allclose(left, right, rtol=1e-3, atol=1e-4)

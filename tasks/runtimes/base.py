@@ -130,13 +130,7 @@ class Runtime(ABC):
         return []
 
     def require_installed(self, name: str) -> None:
-        """Refuse a runtime whose libraries are missing.
-
-        Raises
-        ------
-        ConfigurationError
-            One is not installed; the message says what installs it.
-        """
+        """Refuse a runtime whose libraries are missing: the `ConfigurationError` says what installs them."""
         missing = [distribution for distribution in self.distributions if installed_version(distribution) is None]
         if missing:
             raise ConfigurationError(

@@ -69,13 +69,7 @@ def refuse_non_finite_state(model: nn.Module) -> None:
 
 
 def refuse_non_finite(output: object, where: str) -> None:
-    """Refuse a model's output that holds NaN or infinity.
-
-    Raises
-    ------
-    QuantizationError
-        It does.
-    """
+    """Refuse a model's output that holds NaN or infinity, with a `QuantizationError`."""
     for tensor in tensors_of(output):
         if tensor.is_floating_point() and not torch.isfinite(tensor).all():
             raise QuantizationError(
