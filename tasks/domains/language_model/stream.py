@@ -23,6 +23,7 @@ from tasks.domains.language_model.sections import WordLanguageModelSpec
 from tasks.job import Progress, silent
 from tasks.outputs import Call, tensors_of
 
+
 @dataclass(frozen=True)
 class LaneShape:
     """How many segments a lane has, a column each, and how many rows of logits a call of it may give."""
