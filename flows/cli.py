@@ -8,6 +8,7 @@ import sys
 
 import click
 
+from flows.execution.signals import Terminated, unwinding_on_sigterm
 from storage.errors import NightquantError
 
 # By name: where the subcommand is, and what it does. Its module is imported on use, so that ``--help`` stays fast.
@@ -73,7 +74,8 @@ def main(arguments: list[str] | None = None) -> None:
     # Users write --debug anywhere; click wants a group's option before the subcommand.
     ordered = (["--debug"] if debug else []) + [argument for argument in given if argument != "--debug"]
     try:
-        code = nightquant.main(ordered, prog_name="nightquant", standalone_mode=False)
+        with unwinding_on_sigterm():
+            code = nightquant.main(ordered, prog_name="nightquant", standalone_mode=False)
     except NightquantError as error:
         if debug:
             raise
@@ -83,6 +85,8 @@ def main(arguments: list[str] | None = None) -> None:
         sys.exit(2)
     except (KeyboardInterrupt, click.Abort):
         _fail("Interrupted.", 130)
+    except Terminated:
+        _fail("Stopped by SIGTERM.", 143)
     except BrokenPipeError:
         # The reader (head, say) has seen enough: not an error. What is still buffered goes nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,135 +1,75 @@
-"""What a person sees of a run: its progress at a terminal or in a log file, and the leaderboard that it ends with."""
+"""How a night ends for a person: what was promoted or why nothing was, in lines that fit into 80 columns."""
 
 from __future__ import annotations
 
 import logging
-import threading
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from datetime import datetime
+import os
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import astuple, dataclass
+from itertools import groupby
 
 from rich.console import Console
-from rich.markup import escape
-from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
-from rich.table import Table
 from rich.text import Text
 
 from storage.results import Row, number
 
-_HEADINGS = ("workload", "candidate", "size", "quality", "latency", "speed-up", "status")
+_WIDTH = 80
+_DECISIONS = {"promote": "promoted", "pass": "passes", "hold": "held", "reject": "rejected"}
+_STYLES = {"promoted": "bold green", "stays": "bold green", "failed": "bold red"}
 
 
-class Reporter:
-    """Hears how a run goes and ignores it; labels read ``workload · recipe: stage``."""
+@dataclass(frozen=True)
+class Line:
+    """One candidate, as it is shown; ``why`` is the gate's reason or the error."""
 
-    def started(self, label: str) -> None:
-        """Hear that a stage begins."""
-
-    def progressed(self, label: str, done: float, total: float, unit: str) -> None:
-        """Hear how far a stage is."""
-
-    def finished(self, label: str, seconds: float, error: str = "") -> None:
-        """Hear that a stage ended, and why if it failed."""
-
-    def noted(self, text: str) -> None:
-        """Hear what a person must know about the run as a whole."""
-
-
-class _Lines(Reporter):
-    """Prints a line when a stage begins and when it ends, with the time of day."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-
-    def started(self, label: str) -> None:
-        self.noted(f"{label} …")
-
-    def finished(self, label: str, seconds: float, error: str = "") -> None:
-        self.noted(f"{label}: FAILED after {seconds:.1f} s: {error}" if error else f"{label}: done in {seconds:.1f} s")
-
-    def noted(self, text: str) -> None:
-        self._console.print(f"{datetime.now():%H:%M:%S} {text}", highlight=False, soft_wrap=True, markup=False)
-
-
-class _Bars(Reporter):
-    """Draws a bar for each running stage, which only pulses until the stage says how far it is, and leaves one line."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._bars: dict[str, TaskID] = {}
-        self._lock = threading.Lock()
-        self.progress = Progress(
-            SpinnerColumn(),
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=24),
-            TextColumn("{task.fields[unit]}", markup=False),
-            TimeElapsedColumn(),
-            console=console,
-            transient=True,
-        )
-
-    def started(self, label: str) -> None:
-        with self._lock:
-            self._bars[label] = self.progress.add_task(label, total=None, unit="")
-
-    def progressed(self, label: str, done: float, total: float, unit: str) -> None:
-        with self._lock:
-            if label in self._bars:
-                self.progress.update(self._bars[label], completed=done, total=total, unit=unit)
-
-    def finished(self, label: str, seconds: float, error: str = "") -> None:
-        with self._lock:
-            if label in self._bars:
-                self.progress.remove_task(self._bars.pop(label))
-        # Escaped: an error's brackets are its own, not rich's markup.
-        if error:
-            self._console.print(f"[red]✗[/red] {escape(f'{label}: {error}')}", highlight=False)
-        else:
-            self._console.print(f"[green]✓[/green] {escape(label)} [dim]{seconds:.1f} s[/dim]", highlight=False)
-
-    def noted(self, text: str) -> None:
-        self._console.print(text, highlight=False, markup=False)
+    workload: str
+    candidate: str
+    smaller: str
+    quality: str
+    faster: str
+    latency: str
+    decision: str
+    why: str
 
 
 def new_console() -> Console:
-    """Return a console as wide as the terminal, or wide enough for the tables if there is none."""
+    """Return a console as wide as the terminal; where there is none, nothing is wrapped at its width."""
     console = Console()
-    return console if console.is_terminal else Console(width=140)
+    return console if console.is_terminal else Console(width=_WIDTH)
 
 
-@contextmanager
-def reporter_for(console: Console) -> Iterator[Reporter]:
-    """Report with bars at a terminal, with lines elsewhere."""
-    if not console.is_terminal:
-        yield _Lines(console)
-        return
-    bars = _Bars(console)
-    with bars.progress:
-        yield bars
+def night_lines(rows: Sequence[Row], promotions: Sequence[Row], bundles: Iterable[str]) -> Iterator[Text]:
+    """Describe every workload of a run: its baseline, a line a candidate, and what came of it.
+
+    Parameters
+    ----------
+    rows, promotions
+        The run's rows of ``measurements`` and of ``promotions``.
+    bundles
+        The bundles that are current, as ``workload/version``.
+    """
+    primary = [row for row in rows if row["setting"] == "primary"]
+    for workload, found in groupby(sorted(primary, key=_rank), key=lambda row: str(row["workload"])):
+        mine = list(found)
+        lines = _lines(mine, promotions)
+        metric = next((str(row["quality_metric"]) for row in mine if row.get("quality_metric")), "quality")
+        yield Text()
+        yield Text(workload, style="bold")
+        yield from _wrapped(" ", _baseline(mine))
+        yield from _table([line for line in lines if line.decision != "failed"], metric)
+        yield from _failures(lines)
+        yield from _outcome(lines, [bundle for bundle in bundles if bundle.startswith(f"{workload}/")])
 
 
-def leaderboard(rows: Iterable[Row], promotions: Iterable[Row]) -> Table:
-    """Render rows of ``measurements`` with what the rows of ``promotions`` say about them."""
-    table = Table(title="Leaderboard", title_style="bold", show_lines=False)
-    for heading in _HEADINGS:
-        table.add_column(heading, overflow="fold")
-    previous = None
-    for workload, *cells in _cells(rows, promotions):
-        if previous not in (None, workload):
-            table.add_section()
-        # Text, not str: brackets in an error would be taken for markup.
-        table.add_row(*map(Text, (workload if workload != previous else "", *cells)))
-        previous = workload
-    return table
-
-
-def publish_leaderboard(rows: Iterable[Row], promotions: Iterable[Row], report: str) -> None:
+def publish_leaderboard(rows: Iterable[Row], promotions: Sequence[Row], report: str) -> None:
     """Show the leaderboard as a table, and link to the report, on the current flow run."""
     import httpx
     from prefect.artifacts import create_link_artifact, create_table_artifact
     from prefect.exceptions import PrefectException
 
-    table = [dict(zip(_HEADINGS, cells, strict=True)) for cells in _cells(rows, promotions)]
+    primary = sorted((row for row in rows if row["setting"] == "primary"), key=_rank)
+    table = [vars(line) for line in _lines(primary, promotions)]
     try:
         create_table_artifact(table, key="leaderboard", description="Every candidate of the night against its baseline")
         create_link_artifact(report, link_text=report, key="report", description="The night's report, one HTML file")
@@ -138,70 +78,131 @@ def publish_leaderboard(rows: Iterable[Row], promotions: Iterable[Row], report: 
         logging.getLogger(__name__).warning("no leaderboard in Prefect's UI: %s", error)
 
 
-def _cells(rows: Iterable[Row], promotions: Iterable[Row]) -> Iterator[tuple[str, ...]]:
-    """Write out each candidate; in each workload the baseline first, then the fastest."""
-    decisions = {
-        _key(row): "stays" if row["decision"] == "promote" and row["incumbent_stays"] else str(row["decision"])
-        for row in promotions
-    }
-    primary = {_key(row): row for row in rows if row["setting"] == "primary"}
-    for key, row in sorted(primary.items(), key=_rank):
-        name, status = f"{key[1]}/{key[2]}", _status(row, decisions.get(key, ""))
-        yield key[0], name, _size(row), _quality(row), _latency(row), _speedup(row), status
+def resolution(row: Row) -> float | None:
+    """How far from 1 the interval of the A/A check reaches; None where there was none."""
+    low, high = number(row, "aa_low"), number(row, "aa_high")
+    return None if low is None or high is None else max(high - 1, 1 - low)
+
+
+def shown_path(path: str) -> str:
+    """Write a path in the working folder without that folder's own."""
+    here = os.getcwd() + os.sep  # noqa: PTH109 - a URL must stay as it is
+    return path.removeprefix(here)
+
+
+def _baseline(rows: Sequence[Row]) -> str:
+    row = next((row for row in rows if row["is_baseline"]), None)
+    if row is None or row["status"] == "failed":
+        return ""
+    latency, size, quality = (number(row, name) for name in ("latency_s", "size_bytes", "quality"))
+    parts = ["–" if latency is None else _duration(latency)]
+    parts += [] if size is None else [_size(size)]
+    parts += [] if quality is None else [f"{row['quality_metric']} {quality:.4g}"]
+    if (resolved := resolution(row)) is not None:
+        parts.append(f"resolution ±{100 * resolved:.0f}%")
+    return f"baseline {row['recipe']}/{row['runtime']}: {', '.join(parts)}"
+
+
+def _table(lines: Sequence[Line], metric: str) -> Iterator[Text]:
+    headings = Line("", "candidate", "smaller", metric, "faster", "", "decision", "")
+    cells = [(*astuple(line)[1:5], line.decision) for line in (headings, *lines)]
+    widths = [max(len(cell) for cell in column) for column in zip(*cells, strict=True)]
+    widths[0] = min(widths[0], _WIDTH - 2 - sum(widths[1:]) - 2 * 4)
+    for position, (name, *numbers, decision) in enumerate(cells):
+        aligned = "  ".join(f"{cell:>{width}}" for cell, width in zip(numbers, widths[1:-1], strict=True))
+        mark = "★" if decision in ("promoted", "stays") else " "
+        text = f"{mark} {_shortened(name, widths[0]):{widths[0]}}  {aligned}  {decision}"
+        yield Text(text.rstrip(), style=_STYLES.get(decision, "dim" if position == 0 else ""))
+
+
+def _failures(lines: Sequence[Line]) -> Iterator[Text]:
+    """Tell each failure once, however many candidates it cost."""
+    failed = sorted((line for line in lines if line.decision == "failed"), key=lambda line: line.why)
+    for why, found in groupby(failed, key=lambda line: line.why):
+        names = [line.candidate for line in found]
+        first, _, rest = why.partition("\n")
+        more = ' (more: nightquant query "from failures")' if rest else ""
+        yield from _wrapped("✗", f"{', '.join(names)} failed: {first}{more}", "bold red")
+
+
+def _outcome(lines: Sequence[Line], bundles: Sequence[str]) -> Iterator[Text]:
+    chosen = next((line for line in lines if line.decision in ("promoted", "stays")), None)
+    if chosen is not None:
+        yield from _wrapped("→", f"{chosen.candidate} {chosen.decision}: {chosen.why}")
+    elif judged := [line for line in lines if line.decision in _DECISIONS.values()]:
+        # What came nearest is the most worth knowing; what passes and was not chosen never is (eager, say).
+        order = ("held", "rejected", "passes")
+        nearest = min(judged, key=lambda line: order.index(line.decision))
+        kept = "the current bundle stays" if bundles else "nothing is handed over"
+        yield from _wrapped("→", f"{kept}; nearest is {nearest.candidate}, {nearest.decision}: {nearest.why}")
+
+
+def _wrapped(mark: str, text: str, style: str = "") -> Iterator[Text]:
+    wrapped = textwrap.wrap(text, _WIDTH - 2, break_long_words=False, break_on_hyphens=False)
+    for position, part in enumerate(wrapped):
+        yield Text(f"{mark if position == 0 else ' '} {part}", style=style)
+
+
+def _lines(rows: Sequence[Row], promotions: Sequence[Row]) -> list[Line]:
+    """Write out each candidate; in each workload the baseline is left to the heading, the fastest comes first."""
+    decided = {_key(row): row for row in promotions}
+    lines = []
+    for row in rows:
+        found = decided.get(_key(row), {})
+        decision = _DECISIONS.get(str(found.get("decision")), "")
+        if decision == "promoted" and found.get("incumbent_stays"):
+            decision = "stays"
+        why = str(found.get("reason") or "")
+        if row["status"] == "failed":
+            decision, why = "failed", f"{row['stage']}: {row['error']}"
+        if decision == "failed" or not row["is_baseline"]:
+            name = f"{row['recipe']}/{row['runtime']}"
+            shown = _ratio(row, "size_ratio"), _quality(row), _faster(row), _latency(row)
+            lines.append(Line(str(row["workload"]), name, *shown, decision, why))
+    return lines
 
 
 def _key(row: Row) -> tuple[str, str, str]:
     return str(row["workload"]), str(row["recipe"]), str(row["runtime"])
 
 
-def _rank(item: tuple[tuple[str, str, str], Row]) -> tuple[str, bool, bool, float]:
-    (workload, _, _), row = item
-    return workload, not row["is_baseline"], row["status"] == "failed", -(number(row, "speedup") or 0.0)
+def _rank(row: Row) -> tuple[str, bool, bool, float]:
+    return str(row["workload"]), not row["is_baseline"], row["status"] == "failed", -(number(row, "speedup") or 0.0)
 
 
-def _size(row: Row) -> str:
-    size, baseline, ratio = (number(row, name) for name in ("size_bytes", "baseline_size_bytes", "size_ratio"))
-    if size is None:
-        return "–"
-    if row["is_baseline"] or baseline is None:
-        return f"{size / 1e6:.3f} MB"
-    return f"{baseline / 1e6:.3f} → {size / 1e6:.3f} MB, {ratio:.2f}×"
+def _ratio(row: Row, column: str) -> str:
+    value = number(row, column)
+    return "–" if value is None else f"{value:.2f}×"
 
 
 def _quality(row: Row) -> str:
-    quality, difference = number(row, "quality"), number(row, "quality_difference")
-    if quality is None:
+    difference = number(row, "quality_difference")
+    return "–" if difference is None else f"{difference:+.2g}"
+
+
+def _faster(row: Row) -> str:
+    value, low, high = (number(row, name) for name in ("speedup", "speedup_low", "speedup_high"))
+    if value is None or low is None or high is None:
         return "–"
-    if row["is_baseline"] or difference is None:
-        return f"{row['quality_metric']} {quality:.4g}"
-    text = f"{row['quality_metric']} {number(row, 'baseline_quality'):.4g} → {quality:.4g}, {difference:+.3g}"
-    low, high = number(row, "quality_difference_low"), number(row, "quality_difference_high")
-    return text if low is None or high is None else f"{text} [{low:+.3g}, {high:+.3g}]"
+    # Half the interval's width: on the logarithm, where it lies around the ratio.
+    return f"{value:.2f}× ±{100 * ((high / low) ** 0.5 - 1):.0f}%"
 
 
 def _latency(row: Row) -> str:
-    latency, baseline = number(row, "latency_s"), number(row, "baseline_latency_s")
-    if latency is None:
-        return "–"
-    if row["is_baseline"] or baseline is None:
-        return _duration(latency)
-    return f"{_duration(baseline)} → {_duration(latency)}"
+    latency = number(row, "latency_s")
+    return "–" if latency is None else _duration(latency)
 
 
-def _speedup(row: Row) -> str:
-    speedup, low, high = (number(row, name) for name in ("speedup", "speedup_low", "speedup_high"))
-    if row["is_baseline"]:
-        return "baseline"
-    return "–" if speedup is None else f"{speedup:.2f}× [{low:.2f}, {high:.2f}]"
+def _shortened(name: str, width: int) -> str:
+    """Cut out the middle of a name that is too long: recipes tend to differ at their ends."""
+    if len(name) <= width:
+        return name
+    head = (width - 1) // 2
+    return f"{name[:head]}…{name[len(name) - (width - 1 - head) :]}"
 
 
-def _status(row: Row, decision: str) -> str:
-    if row["status"] == "failed":
-        return f"failed ({row['stage']}): {row['error']}"
-    low, high = number(row, "aa_low"), number(row, "aa_high")
-    if row["is_baseline"] and low is not None and high is not None:
-        return f"resolution ±{100 * max(high - 1, 1 - low):.1f}%"
-    return decision or "ok"
+def _size(size: float) -> str:
+    return f"{size / 1e6:.3g} MB" if size >= 1e5 else f"{size / 1e3:.3g} kB"
 
 
 def _duration(seconds: float) -> str:

@@ -14,6 +14,7 @@ from flows.request import NightlyRequest
 from flows.settings import Settings
 from storage.results import Row
 from storage.root import StoreRoot
+from tasks.doctor import check_steal, check_waiting
 from tasks.gate import Judgement, promotion_rows
 from tasks.machine import Evidence, versions
 from tasks.refs import Frozen
@@ -28,7 +29,8 @@ class NightSummary(Frozen):
     """What a run came to: the flow run's result, and what the command line prints.
 
     ``exit_code`` is 1 if some work failed, 3 if a regression was found and nothing failed (fix what failed first: the
-    regression may only be its shadow), 0 otherwise. ``busy_s`` is the wall time in which a stage ran.
+    regression may only be its shadow), 0 otherwise. ``trouble`` says what disturbed the benchmarks. ``busy_s`` is the
+    wall time in which a stage ran.
     """
 
     run_id: str
@@ -37,6 +39,7 @@ class NightSummary(Frozen):
     message: str
     exit_code: int
     bundles: tuple[str, ...]
+    trouble: tuple[str, ...] = ()
     findings: tuple[str, ...]
     wall_s: float
     busy_s: float
@@ -133,6 +136,19 @@ class Night:
     def benchmarks(self) -> list[BenchmarkResult]:
         """Return the benchmarks of all workloads."""
         return [result.benchmark for result in self.results if result.benchmark is not None]
+
+    def trouble(self) -> list[str]:
+        """Say what else ran beside the benchmarks, and what that cost."""
+        found = []
+        for benchmark in self.benchmarks():
+            before, after = map(Evidence.model_validate_json, (benchmark.evidence_before, benchmark.evidence_after))
+            checks = check_waiting(before, after), check_steal(before, after)
+            if disturbed := [check.found for check in checks if check.status != "ok"]:
+                resolved = 100 * max(benchmark.aa_high - 1, 1 - benchmark.aa_low)
+                launches = max((timing.launches for timing in benchmark.timings), default=0)
+                cost = f"differences below {resolved:.0f}% do not show after {launches} launches"
+                found.append(f"{benchmark.workload}: {', '.join(disturbed)}; {cost}")
+        return found
 
     def has_failures(self) -> bool:
         """Whether a candidate or a bundle failed."""

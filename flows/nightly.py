@@ -76,6 +76,7 @@ def nightly_quantization(request: NightlyRequest = NightlyRequest()) -> State[Ni
         message=f"{night.message()}; {alarm}",
         exit_code=WORK_FAILED if night.has_failures() else REGRESSED if regressed else GOOD,
         bundles=tuple(f"{workload}/{version}" for workload, version in night.bundles.items()),
+        trouble=tuple(night.trouble()),
         findings=tuple(finding.describe() for finding in findings),
         wall_s=time.perf_counter() - began,
         busy_s=execution.busy_s(),

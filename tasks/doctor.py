@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 PINS = {"prefect": ">=3.8.8,<4", "fastapi": ">=0.139,<0.151", "sqlalchemy": ">=2.0,<2.1"}
 _GIB = 1 << 30
 _NEEDED_BYTES, _COMFORTABLE_BYTES = _GIB, 5 * _GIB
-_BUSY_PRESSURE, _BUSY_LOAD, _STOLEN_SHARE = 20.0, 0.7, 0.02
+_BUSY_PRESSURE, _BUSY_LOAD, _STOLEN_SHARE, _WAITED_SHARE = 20.0, 0.7, 0.02, 0.2
 _PROFILE = Profile(name="doctor", launches=4, rounds=6, budget_s=0, warm_up_s=0.5, single_calls=2, single_s=0.01)
 _FLOAT, _INT8 = "float/eager", "int8/eager"
 _ROWS, _WIDTH = 4, 1024
@@ -106,6 +106,16 @@ def check_busy(evidence: Evidence) -> Check:
         found += f", tasks waited for a processor in {pressure.some_avg10:.0f}% of the last 10 s"
     busy = share > _BUSY_LOAD or (pressure is not None and pressure.some_avg10 > _BUSY_PRESSURE)
     return _judged("other work", not busy, found, "Something else is running: stop it, or expect wide intervals.")
+
+
+def check_waiting(before: Evidence, after: Evidence) -> Check:
+    """Whether something else ran meanwhile; load averages would still show what ran before."""
+    if "cpu" not in before.pressure or "cpu" not in after.pressure:
+        return Check("other work meanwhile", "ok", "not reported by this system")
+    waited_s = (after.pressure["cpu"].some_total_us - before.pressure["cpu"].some_total_us) / 1e6
+    share = waited_s / max(1e-9, after.at_s - before.at_s)
+    found = f"programs waited for a processor in {share:.0%} of the time"
+    return _judged("other work meanwhile", share < _WAITED_SHARE, found, "Stop other programs.")
 
 
 def check_steal(before: Evidence, after: Evidence) -> Check:

@@ -154,7 +154,7 @@ def _replace(
     else:
         reason = "it passes, and no challenger is decidedly better" if passing else "no challenger passes"
         if incumbent.same_as in passing:
-            _promote(decisions, incumbent.same_as, f"stays: {reason}")
+            _promote(decisions, incumbent.same_as, reason)
         for name in passing.keys() - {incumbent.same_as}:
             why = f"the incumbent stays: {_undecided(gate, passing[name], held)}"
             why = f"passes all {len(decisions[name].rules)} rules; {why}"

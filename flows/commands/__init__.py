@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from datetime import date
@@ -13,7 +14,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from flows.console import reporter_for
+from flows.reporter import reporter_for
 from flows.settings import load_settings
 from storage.results import PROFILES
 from storage.root import set_cache_folder
@@ -54,7 +55,7 @@ recipe_option = click.option("--recipe", "-r", multiple=True, metavar="NAME", he
 profile_option = click.option(
     "--profile",
     type=click.Choice(PROFILES),
-    help="How long to measure: 2 x 4, 5 x 8 or 10 x 10 launches x rounds (default: standard).",
+    help="How long to measure: for up to 1, 5 or 15 min a workload, until speed is decided (default: standard).",
 )
 
 
@@ -90,5 +91,7 @@ def new_table(title: str, *headings: str, right: Collection[str] = ()) -> Table:
 def progress_of(label: str) -> Iterator[Progress]:
     """Show what a command does before it prints, on standard error."""
     with reporter_for(Console(stderr=True)) as reporter:
+        began = time.monotonic()
         reporter.started(label)
         yield lambda done, total, unit="": reporter.progressed(label, done, total, unit)
+        reporter.finished(label, time.monotonic() - began)

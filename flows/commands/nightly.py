@@ -13,15 +13,18 @@ from rich.console import Console
 from rich.markup import escape
 
 from flows.commands import night_option, profile_option, recipe_option, store_option, workload_option
-from flows.console import leaderboard, new_console, reporter_for
+from flows.console import new_console, night_lines, shown_path
 from flows.execution.server import check_reachable, configured_api, prefect_api, server_gone
 from flows.execution.signals import Terminated, unwinding_on_sigterm
 from flows.night import NightSummary
+from flows.reporter import reporter_for
 from flows.request import NightlyRequest
 from flows.settings import Settings, TaskRunnerName, children_inherit, load_settings
 from storage.errors import ConfigurationError
 from storage.results.query import run_query
 from storage.root import check_writable
+
+_SERVER = "Prefect's server"
 
 
 @click.command()
@@ -79,20 +82,21 @@ def nightly(
 
 def _run(request: NightlyRequest, settings: Settings, timings: bool) -> int:
     console = new_console()
-    console.print("Starting Prefect …", style="dim")
-    with prefect_api(settings.server_startup_timeout_s) as server_s:
-        from flows.execution.context import INVOCATION, Invocation
-        from flows.execution.task_runners import make_task_runner
-        from flows.nightly import nightly_quantization
+    with reporter_for(console) as reporter:
+        reporter.started(_SERVER)
+        with prefect_api(settings.server_startup_timeout_s) as server_s:
+            reporter.finished(_SERVER, server_s)
+            from flows.execution.context import INVOCATION, Invocation
+            from flows.execution.task_runners import make_task_runner
+            from flows.nightly import nightly_quantization
 
-        flow = nightly_quantization.with_options(task_runner=make_task_runner(settings))
-        try:
-            with reporter_for(console) as reporter:
+            flow = nightly_quantization.with_options(task_runner=make_task_runner(settings))
+            try:
                 INVOCATION.set(Invocation(settings, reporter))
                 state = flow(request, return_state=True)
                 outcome: object = state.result(raise_on_failure=False)
-        except httpx.TransportError as error:
-            raise server_gone(error) from error
+            except httpx.TransportError as error:
+                raise server_gone(error) from error
     if isinstance(outcome, httpx.TransportError):
         raise server_gone(outcome) from outcome
     if isinstance(outcome, BaseException):
@@ -106,22 +110,25 @@ def _run(request: NightlyRequest, settings: Settings, timings: bool) -> int:
 
 
 def _show(console: Console, summary: NightSummary) -> None:
-    rows = run_query(summary.store, f"from measurements where run_id = '{summary.run_id}'").to_pylist()
-    promotions = run_query(summary.store, f"from promotions where run_id = '{summary.run_id}'").to_pylist()
-    console.print(leaderboard(rows, promotions))
+    rows, promotions = (
+        run_query(summary.store, f"from {table} where run_id = '{summary.run_id}'").to_pylist()
+        for table in ("measurements", "promotions")
+    )
+    for trouble in summary.trouble:
+        console.print(f"This machine was busy: {trouble}", style="bold yellow", highlight=False, markup=False)
+    for line in night_lines(rows, promotions, summary.bundles):
+        console.print(line, highlight=False, soft_wrap=True)
+    console.print()
     for finding in summary.findings:
-        console.print(f"[bold]Against the nights before:[/bold] {escape(finding)}", highlight=False, soft_wrap=True)
-    lines = {
-        "Night": summary.message,
-        "Results": f"{summary.store}/results",
-        "Catalog": f"{summary.store}/results.duckdb",
-        "Report": f"{summary.store}/reports/{summary.night}.html",
-        "Artifacts": f"{summary.store}/artifacts",
-        "Bundles": ", ".join(f"{summary.store}/handoff/{bundle}" for bundle in summary.bundles) or "none promoted",
-        "Query": f'nightquant query --store {summary.store} "from leaderboard"',
-    }
-    for name, value in lines.items():
-        console.print(f"[bold]{name:10}[/bold]{escape(value)}", highlight=False, soft_wrap=True)
+        console.print(f"[bold]Against the nights before:[/bold] {escape(finding)}", highlight=False)
+    store = shown_path(summary.store)
+    option = "" if store == load_settings().store else f" --store {store}"
+    lines = [("Night", summary.message), ("Report", f"{store}/reports/{summary.night}.html")]
+    lines += [("Bundle", f"{store}/handoff/{bundle}") for bundle in summary.bundles]
+    lines += [("Verify", f"nightquant handoff verify {store}/handoff/{bundle}") for bundle in summary.bundles[:1]]
+    lines.append(("Ask", f'nightquant query{option} "from leaderboard"'))
+    for name, value in lines:
+        console.print(f"[bold]{name:8}[/bold]{escape(value)}", highlight=False, soft_wrap=True)
 
 
 def _show_timings(console: Console, summary: NightSummary, server_s: float) -> None:

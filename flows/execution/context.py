@@ -28,8 +28,8 @@ from prefect.artifacts import create_progress_artifact, update_progress_artifact
 from prefect.exceptions import PrefectException
 from prefect.logging import get_run_logger
 
-from flows.console import Reporter
-from flows.execution.workers import STARTED, Workers
+from flows.execution.workers import STARTED, StoppedError, Workers
+from flows.reporter import Reporter
 from flows.settings import Settings, children_inherit, load_settings
 from storage.root import set_cache_folder
 from tasks.job import Progress, Workspace
@@ -67,6 +67,7 @@ class Execution:
         # When stages ran: (began, ended) in seconds of the host's monotonic clock.
         self._busy: list[tuple[float, float]] = []
         self._artifacts: dict[str, _ProgressArtifact] = {}
+        self._begun: set[str] = set()
 
     def run(
         self,
@@ -102,6 +103,8 @@ class Execution:
         try:
             yield
         except BaseException as failure:
+            if isinstance(failure, StoppedError) and label not in self._begun:
+                raise  # it never began: there is nothing to tell of it
             self._ended(label, began, time.monotonic(), str(failure) or type(failure).__name__)
             raise
         logger.info("%s: done", label)
@@ -116,6 +119,7 @@ class Execution:
 
     def _heard(self, label: str, done: float, total: float, unit: str) -> None:
         if unit == STARTED:
+            self._begun.add(label)
             self.reporter.started(label)
             return
         self.reporter.progressed(label, done, total, unit)

@@ -46,6 +46,10 @@ class Finished(Generic[R]):
     ended: float
 
 
+class StoppedError(MeasurementError):
+    """The run ended before the stage did."""
+
+
 class Workers:
     """A pool of `count` worker processes, each running one stage at a time, with `threads` intra-op threads for torch.
 
@@ -129,7 +133,7 @@ class Workers:
                 how = "was killed, most likely because memory ran out. Use a smaller batch or fewer workers."
             raise MeasurementError(f"{label}: its process {how}") from error
         except CancelledError as error:
-            raise MeasurementError(f"{label}: stopped with the run.") from error
+            raise StoppedError(f"{label}: stopped with the run.") from error
 
     def _result(self, call: tuple[object, ...], timeout_s: float | None) -> Finished[Any]:
         with self._lock:

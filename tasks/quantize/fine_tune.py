@@ -222,7 +222,8 @@ class _Training:
                 self.optimizer.zero_grad()
                 loss.backward()  # type: ignore[no-untyped-call]
                 self.optimizer.step()
-                self.progress(epoch * steps + step, recipe.epochs * steps, "training batches")
+                done = epoch + step / steps
+                self.progress(done, recipe.epochs, f"epochs of fine-tuning, loss {loss.item():.3f}")
 
     def _loss(self, inputs: Iterable[Tensor], target: Tensor) -> Tensor:
         try:

@@ -62,7 +62,7 @@ def train_classifier(workload: ImageWorkload, dataset: DatasetRef, workspace: Wo
                 loss.backward()  # type: ignore[no-untyped-call]
                 optimizer.step()
                 schedule.step()
-                workspace.progress(epoch + step / steps, settings.epochs, "epochs")
+                workspace.progress(epoch + step / steps, settings.epochs, f"epochs, loss {loss.item():.3f}")
             if not math.isfinite(loss.item()):
                 raise MeasurementError(
                     f'Training of workload "{workload.name}" diverged in epoch {epoch + 1}: loss {loss.item()}.',

@@ -66,7 +66,8 @@ def train_language_model(
                 optimizer.step()
                 schedule.step()
                 done = epoch + min(1.0, (start + length) / len(train_data))
-                workspace.progress(done, settings.epochs, "epochs")
+                words = round(done * train_data.numel())
+                workspace.progress(done, settings.epochs, f"epochs, {words:,} words, loss {loss.item():.2f}")
             valid_loss = _valid_loss(model, valid_data, spec, length)
             # Far worse than guessing evenly; also true of NaN.
             if not valid_loss <= 2 * math.log(max(2, len(model.decoder.bias))):

@@ -1,0 +1,185 @@
+"""What a person hears of a run while it goes on: bars at a terminal, lines in a log file."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+
+# Where there is no terminal, a stage that runs longer than this is heard of again.
+HEARTBEAT_S = 15.0
+
+
+class Reporter:
+    """Hears how a run goes and ignores it; labels read ``workload · recipe: stage``."""
+
+    def started(self, label: str) -> None:
+        """Hear that a stage begins."""
+
+    def progressed(self, label: str, done: float, total: float, unit: str) -> None:
+        """Hear how far a stage is."""
+
+    def finished(self, label: str, seconds: float, error: str = "") -> None:
+        """Hear that a stage ended, and why if it failed."""
+
+    def noted(self, text: str) -> None:
+        """Hear what a person must know about the run as a whole."""
+
+
+@dataclass
+class _Running:
+    """A stage that runs; its clock is the monotonic one."""
+
+    began: float
+    heard: float
+    done: float = 0.0
+    total: float = 0.0
+    unit: str = ""
+
+    def describe(self, now: float) -> str:
+        """How far it is and, once it is some way, how long it will still take."""
+        if not self.total:
+            return f"running for {elapsed(now - self.began)}"
+        done = f"{self.done:.2f}".rstrip("0").rstrip(".")
+        text = f"{done} of {self.total:g} {self.unit}"
+        if 0.02 * self.total < self.done < self.total:
+            text += f", about {elapsed((now - self.began) * (self.total / self.done - 1))} left"
+        return text
+
+
+@dataclass
+class _Lines(Reporter):
+    """Prints a line when a stage begins, every 15 s while it runs, and when it ends, with the time since the start."""
+
+    console: Console
+    heartbeat_s: float = HEARTBEAT_S
+    began: float = field(default_factory=time.monotonic)
+
+    def __post_init__(self) -> None:
+        self._running: dict[str, _Running] = {}
+        self._ended: set[str] = set()
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+
+    def started(self, label: str) -> None:
+        with self._lock:
+            # It comes from another thread than the end, which may overtake it.
+            if label not in self._ended and label not in self._running:
+                self._begin(label)
+
+    def progressed(self, label: str, done: float, total: float, unit: str) -> None:
+        with self._lock:
+            if stage := self._running.get(label):
+                stage.done, stage.total, stage.unit = done, total, unit
+
+    def finished(self, label: str, seconds: float, error: str = "") -> None:
+        with self._lock:
+            if label not in self._running:
+                self._begin(label)
+            del self._running[label]
+            self._ended.add(label)
+            text = f"FAILED after {elapsed(seconds)}: {error}" if error else f"done in {seconds:.1f} s"
+            self._print(f"{label}: {text}")
+
+    def noted(self, text: str) -> None:
+        with self._lock:
+            self._print(text)
+
+    @contextmanager
+    def beating(self) -> Iterator[None]:
+        """Tell of stages that run long, in the block."""
+        thread = threading.Thread(target=self._beat, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            self._closed.set()
+            thread.join()
+
+    def _begin(self, label: str) -> None:
+        now = time.monotonic()
+        self._running[label] = _Running(now, now)
+        self._print(f"{label} …")
+
+    def _beat(self) -> None:
+        while not self._closed.wait(self.heartbeat_s / 5):
+            now = time.monotonic()
+            with self._lock:
+                for label, stage in self._running.items():
+                    # A fifth early: no silence is longer than a heartbeat.
+                    if now - stage.heard >= 0.8 * self.heartbeat_s:
+                        stage.heard = now
+                        self._print(f"{label}: {stage.describe(now)}")
+
+    def _print(self, text: str) -> None:
+        passed = elapsed(time.monotonic() - self.began)
+        self.console.print(f"{passed:>6} {text}", highlight=False, soft_wrap=True, markup=False)
+
+
+class _Bars(Reporter):
+    """Draws a bar for each running stage, which only pulses until the stage says how far it is, and leaves one line."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._bars: dict[str, TaskID] = {}
+        self._ended: set[str] = set()
+        self._lock = threading.Lock()
+        self.progress = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=16),
+            TextColumn("{task.fields[unit]}", markup=False),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+        )
+
+    def started(self, label: str) -> None:
+        with self._lock:
+            if label not in self._ended and label not in self._bars:
+                self._bars[label] = self.progress.add_task(label, total=None, unit="")
+
+    def progressed(self, label: str, done: float, total: float, unit: str) -> None:
+        with self._lock:
+            if label in self._bars:
+                self.progress.update(self._bars[label], completed=done, total=total, unit=unit)
+
+    def finished(self, label: str, seconds: float, error: str = "") -> None:
+        with self._lock:
+            self._ended.add(label)
+            if label in self._bars:
+                self.progress.remove_task(self._bars.pop(label))
+        # Escaped: an error's brackets are its own, not rich's markup.
+        if error:
+            self._console.print(f"[red]✗[/red] {escape(f'{label}: {error}')}", highlight=False)
+        else:
+            self._console.print(f"[green]✓[/green] {escape(label)} [dim]{seconds:.1f} s[/dim]", highlight=False)
+
+    def noted(self, text: str) -> None:
+        self._console.print(text, highlight=False, markup=False)
+
+
+@contextmanager
+def reporter_for(console: Console) -> Iterator[Reporter]:
+    """Report with bars at a terminal, with lines elsewhere."""
+    if console.is_terminal:
+        bars = _Bars(console)
+        with bars.progress:
+            yield bars
+    else:
+        lines = _Lines(console)
+        with lines.beating():
+            yield lines
+
+
+def elapsed(seconds: float) -> str:
+    """Write a stretch of time as minutes and seconds, or hours, minutes and seconds."""
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
