@@ -13,6 +13,7 @@ import datetime as dt
 import json
 import math
 import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +23,7 @@ import numpy as np
 from storage.results import Row
 from storage.results.catalog import refresh
 from storage.results.query import open_catalog
-from storage.results.regressions import Regression, compare_night
+from storage.results.regressions import NightComparison, compare_night
 from storage.results.writer import ResultsStore
 
 FIRST = dt.date(2025, 1, 1)
@@ -100,7 +101,7 @@ def environment(kernel: str, torch: str) -> str:
 
 def nights_of(
     root: Path, generator: np.random.Generator, noise: float, candidates: list[Candidate], nights: int, after: int
-) -> Iterator[tuple[int, tuple[Regression, ...]]]:
+) -> Iterator[tuple[int, NightComparison]]:
     """Write all nights, then compare those from `after` on as the flow does; yield what each found."""
     store = ResultsStore(root)
     for index in range(nights):
@@ -114,7 +115,7 @@ def nights_of(
     refresh(store.root)
     with open_catalog(store.root) as connection:
         for index in range(after, nights):
-            yield index, compare_night(connection, FIRST + dt.timedelta(days=index)).findings
+            yield index, compare_night(connection, FIRST + dt.timedelta(days=index))
 
 
 def nothing(index: int) -> Row:
@@ -128,8 +129,8 @@ def false_alarms(noise: float, candidates: int, nights: int, history: int, seed:
     quiet = [Candidate(f"quiet-{index}", lambda night: math.log(2), nothing) for index in range(candidates)]
     alarmed: set[tuple[str, int]] = set()
     with tempfile.TemporaryDirectory() as folder:
-        for index, findings in nights_of(Path(folder), generator, noise, quiet, history + nights, history):
-            alarmed |= {(found.workload, index) for found in findings if found.is_bad}
+        for index, compared in nights_of(Path(folder), generator, noise, quiet, history + nights, history):
+            alarmed |= {(found.workload, index) for found in compared.findings if found.is_bad}
     begun = sum((name, index - 1) not in alarmed for name, index in alarmed)
     return 1000 * len(alarmed) / (candidates * nights), 1000 * begun / (candidates * nights)
 
@@ -137,7 +138,7 @@ def false_alarms(noise: float, candidates: int, nights: int, history: int, seed:
 def found_by(
     noise: float, change: Callable[[int], float], by: int, candidates: int, history: int, seed: int
 ) -> list[float]:
-    """Share of the candidates whose planted change was told by its 1st, 2nd, … night."""
+    """Share of the candidates whose planted change was told by the 1st, 2nd, … night that measured them after it."""
     generator = np.random.default_rng(seed)
 
     def ratio(index: int) -> float:
@@ -145,11 +146,14 @@ def found_by(
 
     planted = [Candidate(f"planted-{index}", ratio, nothing) for index in range(candidates)]
     told: dict[str, int] = {}
+    measured: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as folder:
-        for index, findings in nights_of(Path(folder), generator, noise, planted, history + by, history):
-            for found in findings:
+        # Some nights more, for those that are missing.
+        for _, compared in nights_of(Path(folder), generator, noise, planted, history + by + 3, history):
+            measured.update(compared.nights.keys())
+            for found in compared.findings:
                 if found.kind == "slower":
-                    told.setdefault(found.workload, index - history + 1)
+                    told.setdefault(found.workload, measured[found.workload])
     return [sum(night <= last for night in told.values()) / candidates for last in range(1, by + 1)]
 
 
@@ -183,8 +187,8 @@ def attributed(cause: str, noise: float, size: float, candidates: int, seed: int
             planted(f"together-{name}", cause, size, opposite, HISTORY),
         ]
     with tempfile.TemporaryDirectory() as folder:
-        for _, findings in nights_of(Path(folder), generator, noise, made, HISTORY + 6, HISTORY + 1):
-            for found in findings:
+        for _, compared in nights_of(Path(folder), generator, noise, made, HISTORY + 6, HISTORY + 1):
+            for found in compared.findings:
                 if found.is_bad:
                     case = found.workload.partition("-")[0]
                     told.setdefault((case, found.metric, found.workload), found.cause == cause)
@@ -232,7 +236,7 @@ def main() -> None:
     for noise, history in ((0.01, HISTORY), (0.025, HISTORY), (0.05, HISTORY), (0.01, 8), (0.025, 8)):
         nights, alarms = false_alarms(noise, arguments.quiet, arguments.nights, history, arguments.seed)
         print(f"| {noise:.1%} | {history} | {nights:.2f} | {alarms:.2f} |", flush=True)
-    print(f"\n{arguments.planted} candidates that become slower:\n")
+    print(f"\n{arguments.planted} candidates that become slower; told by the nth night that measured them since:\n")
     print("| change | noise | nights of history | night 1 | 2 | 3 | 4 | 5 | 6 | 7 | 8 |")
     print("| --- | ---: | ---: |" + " ---: |" * 8)
     for name, change, noise, history in (

@@ -23,7 +23,7 @@ from flows.night import GOOD, REGRESSED, WORK_FAILED, Night, NightSummary
 from flows.request import NightlyRequest
 from storage.errors import StoreError
 from storage.results.catalog import refresh
-from storage.results.regressions import Regression, compare_night
+from storage.results.regressions import NightComparison, Regression, compare_night
 from tasks.bundle.manifest import Provenance
 from tasks.gate import GateDecision, judge
 from tasks.results import WorkloadResult
@@ -158,10 +158,14 @@ def _finish(night: Night) -> tuple[tuple[Regression, ...], str]:
     if not (night.request.workloads or night.request.recipes):
         missing = gone_workloads(night.store, night.info.night) + missing
     publish_leaderboard(night.rows, night.promotions, steps.report(night.info, night.store))
-    told = tuple(each for each in compared.findings if each.kind != "vanished" or not night.request.recipes)
-    return told, raise_alarm(
-        replace(compared, findings=told), night.settings, absences=missing, run_id=night.info.run_id
-    )
+    told = _told(compared, night)
+    return told.findings, raise_alarm(told, night.settings, absences=missing, run_id=night.info.run_id)
+
+
+def _told(compared: NightComparison, night: Night) -> NightComparison:
+    """What this run tells of: where it was asked for some recipes, the others have not vanished."""
+    findings = (each for each in compared.findings if each.kind != "vanished" or not night.request.recipes)
+    return replace(compared, findings=tuple(findings))
 
 
 def _keep_what_is_finished(night: Night, stop: BaseException, execution: Execution) -> None:

@@ -36,10 +36,11 @@ LEAST_NIGHTS = 3  # without as many in the reference nothing is compared
 WINDOW = 45  # nights that a change may have begun on, counted back from the last
 LEAST_EFFECT = 0.03  # of the logarithm; smaller changes are none
 LEAST_SIGMA = 1.0  # in standard deviations of a night: what a series cannot hold still by itself is no change
-ALPHA = 3e-4  # one-sided; benchmarks/regressions.py shows what comes of it
+ALPHA = 5e-4  # one-sided; benchmarks/regressions.py shows what comes of it
 EFFECTIVE_NIGHTS = 1.2  # Kish's effective number: no single night decides
 RESOLVED = 0.25  # a series that would not show such a change within five nights is not comparable
 _DISAGREE = 1e-3
+_OVER = 5.0  # logarithm of the likelihood ratio at which the last nights are back at the reference
 _SPREAD = 0.5  # of the prior, log-normal, around a night-to-night standard deviation of 1.5%
 _TAU = np.exp(np.linspace(np.log(0.002), np.log(0.4), 16))[:, None]
 _LOG_PRIOR = -0.5 * (np.log(_TAU / 0.015) / _SPREAD) ** 2
@@ -63,7 +64,8 @@ class Scan:
     shift
         Mean of the nights since then, less the reference.
     p
-        One-sided probability of such a shift by chance; 1 where the change is too small to matter, or one night's.
+        One-sided probability of such a shift by chance; 1 where the change is too small to matter, or one night's, or
+        over.
     evidence
         Logarithm of the likelihood ratio.
     resolution
@@ -108,10 +110,11 @@ def scan(values: Floats, sds: Floats) -> Scan | None:
     count = len(values)
     if count < LEAST_NIGHTS + 2:
         return None
-    kept = np.r_[0 : min(REFERENCE_NIGHTS, count), max(REFERENCE_NIGHTS, count - WINDOW) : count]
+    limit = _reference_nights(values, sds)
+    kept = np.r_[0 : min(limit, count), max(limit, count - WINDOW) : count]
     x, sd = values[kept], np.maximum(sds, np.median(sds))[kept]
     starts = np.arange(max(LEAST_NIGHTS, len(x) - WINDOW), len(x) - 1)
-    nights = np.minimum(starts, REFERENCE_NIGHTS)
+    nights = np.minimum(starts, limit)
     # [night-to-night deviation, sums over the nights before]; the sums' columns are picked by where a range ends.
     weight = 1 / (_TAU**2 + sd**2)
     weights, logs, first, second, squares = map(
@@ -138,9 +141,10 @@ def scan(values: Floats, sds: Floats) -> Scan | None:
     effective = averaged(since**2 / (squares[:, [-1]] - squares[:, starts]))
     size, least = np.abs(averaged(shift)), LEAST_SIGMA * averaged(np.sqrt(length / since))
     counts = (size >= np.maximum(LEAST_EFFECT, least)) & (effective >= EFFECTIVE_NIGHTS)
+    counts &= ~_is_over(x, posterior[:, -1] @ weight, averaged(reference), averaged(shift), starts)
     five = np.sqrt(1 / (weights[:, [-1]] - weights[:, [-6]]) + 1 / before) if len(x) > 5 else np.sqrt(variance)
     return Scan(
-        starts=starts + (count - len(x)) * (starts >= REFERENCE_NIGHTS),
+        starts=starts + (count - len(x)) * (starts >= limit),
         reference=averaged(reference),
         nights=nights,
         shift=averaged(shift),
@@ -148,6 +152,23 @@ def scan(values: Floats, sds: Floats) -> Scan | None:
         evidence=averaged(z**2) / 2,
         resolution=float(-ndtri(ALPHA) * averaged(five)[-1]),
     )
+
+
+def _reference_nights(values: Floats, sds: Floats) -> int:
+    """Number of nights in the reference; fewer where a change came before it was complete."""
+    if len(values) <= REFERENCE_NIGHTS:
+        return REFERENCE_NIGHTS
+    early = scan(values[:REFERENCE_NIGHTS], sds[:REFERENCE_NIGHTS])
+    return int(early.starts[early.best]) if early is not None and early.is_change else REFERENCE_NIGHTS
+
+
+def _is_over(x: Floats, weight: Floats, reference: Floats, shift: Floats, starts: Indices) -> NDArray[np.bool_]:
+    """Whether the last nights, two or more, are back at the reference: Page's test for the way back."""
+    nights = np.cumsum(weight[::-1])[1:]  # of the last two nights, of the last three, …
+    values = np.cumsum((weight * x)[::-1])[1:]
+    ratio = shift[:, None] * (values - nights * (reference + shift / 2)[:, None])
+    since_start = np.arange(2, len(x) + 1) < (len(x) - starts)[:, None]
+    return np.asarray((np.where(since_start, ratio, 0) < -_OVER).any(1))
 
 
 def _cumulated(terms: Floats) -> Floats:

@@ -10,14 +10,15 @@ from typing import Any
 
 import pytest
 
-from flows.alarm import describe, gone_workloads, missed_nights, raise_alarm, summary_line
+from flows.alarm import gone_workloads, missed_nights, raise_alarm, summary_line
 from flows.settings import Settings
+from storage.results import FindingKind
 from storage.results.catalog import refresh
-from storage.results.regressions import Kind, Regression
+from storage.results.regressions import NightComparison, Regression
 from storage.results.writer import ResultsStore
 
 
-def finding(kind: Kind = "slower", **changes: Any) -> Regression:
+def finding(kind: FindingKind = "slower", **changes: Any) -> Regression:
     values: dict[str, Any] = {
         "workload": "word-lm",
         "recipe": "int8",
@@ -31,25 +32,44 @@ def finding(kind: Kind = "slower", **changes: Any) -> Regression:
         "reference": 1.5,
         "change": -0.2,
         "nights": 10,
+        "since": date(2026, 11, 19),
+        "cause": "environment",
+        "changed": "environment: torch 2.14.0 → 2.15.0",
     }
     return Regression(**(values | changes))
 
 
-GONE: dict[str, Any] = dict.fromkeys(("tonight", "tonight_low", "tonight_high", "reference", "change"))
+def compared(*findings: Regression, numbers: int = 8) -> NightComparison:
+    return NightComparison(findings, tuple(f"word-lm int8/eager {index}" for index in range(numbers)))
 
 
-def test_a_finding_is_told_with_its_numbers():
-    assert describe(finding()) == (
-        "word-lm int8/eager slower: speedup 1.2 (1.1 to 1.3), was 1.5 over 10 nights, -20.0%"
+GONE: dict[str, Any] = dict.fromkeys(
+    ("tonight", "tonight_low", "tonight_high", "reference", "change", "since", "cause", "changed")
+)
+
+
+def test_a_finding_is_told_with_its_numbers_and_what_changed_with_it():
+    assert finding().describe() == (
+        "word-lm int8/eager slower: speedup 1.2 (1.1 to 1.3), was 1.5, -20.0% since 2026-11-19, "
+        "with: environment: torch 2.14.0 → 2.15.0"
     )
-    assert describe(finding("vanished", **GONE)) == "word-lm int8/eager vanished"
+    assert finding("vanished", **GONE).describe() == "word-lm int8/eager vanished"
 
 
 def test_the_line_of_a_night_names_regressions_and_counts_the_rest():
-    assert summary_line([]) == "no regression"
-    line = summary_line([finding(), finding("improved"), finding("appeared", **GONE)], ["no run on 2026-11-20"])
+    assert summary_line(compared()) == "no regression"
+    found = compared(finding(), finding("improved"), finding("appeared", **GONE))
+    line = summary_line(found, ["no run on 2026-11-20"])
     assert line.startswith("1 regression: word-lm int8/eager slower")
     assert line.endswith("1 improved; 1 appeared; no run on 2026-11-20")
+
+
+def test_a_night_without_anything_to_compare_never_says_that_there_is_no_regression():
+    assert summary_line(NightComparison((), (), ("word-lm int8/eager speedup",))) == (
+        "not comparable with earlier nights"
+    )
+    partly = NightComparison((), ("word-lm int8/eager size_bytes",), ("word-lm int8/eager speedup",))
+    assert summary_line(partly) == "no regression; 1 of 2 numbers not comparable"
 
 
 def record(root: Path, night: date, workloads: list[str]) -> None:
@@ -125,7 +145,7 @@ def test_a_regression_becomes_artifacts_an_event_and_a_call(
     def night() -> tuple[str, str]:
         context = get_run_context()
         run_id = str(context.flow_run.id)  # type: ignore[union-attr]
-        found = [finding(), finding("improved")]
+        found = compared(finding(), finding("improved"))
         return run_id, raise_alarm(found, Settings(webhook_url=url), run_id="r1")  # type: ignore[arg-type]
 
     EventsWorker.set_client_override(AssertingEventsClient)
@@ -144,6 +164,7 @@ def test_a_regression_becomes_artifacts_an_event_and_a_call(
     assert message.startswith("1 regression: word-lm int8/eager slower")
     assert "failed" not in message
     assert [payload["event"] for payload in received] == ["nightquant.regression"]
+    assert [told["since"] for told in received[0]["regressions"]] == ["2026-11-19"]
     with get_client(sync_client=True) as client:
         chosen = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[run_id]))  # type: ignore[list-item]
         artifacts = client.read_artifacts(artifact_filter=chosen)
@@ -169,16 +190,16 @@ def test_a_notification_that_fails_is_told_and_stops_nothing(
         webhook_url=f"{url}/broken",  # type: ignore[arg-type]
     )
     with pytest.warns(FutureWarning, match="outside of a flow"):
-        message = raise_alarm([finding()], settings)
+        message = raise_alarm(compared(finding()), settings)
     assert "webhook failed: answered 500" in message
     assert "notification block" not in message
     assert any("slower" in payload.get("body", "") for payload in received)
-    nowhere = raise_alarm([finding()], Settings(notification_block="slack-webhook/none"))
+    nowhere = raise_alarm(compared(finding()), Settings(notification_block="slack-webhook/none"))
     assert "notification block slack-webhook/none failed" in nowhere
 
 
 @pytest.mark.server
 def test_a_quiet_night_makes_no_noise(prefect_server: None, hook: tuple[str, list[dict[str, Any]]]):
     url, received = hook
-    assert raise_alarm([], Settings(webhook_url=url)) == "no regression"  # type: ignore[arg-type]
+    assert raise_alarm(compared(), Settings(webhook_url=url)) == "no regression"  # type: ignore[arg-type]
     assert received == []

@@ -1,7 +1,8 @@
-"""Evidence of the machine, and the fingerprint of what is constant about it."""
+"""Evidence of the machine, and what of it is hardware and what environment."""
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import subprocess
@@ -47,6 +48,38 @@ def test_fingerprint_is_the_same_in_another_process_and_needs_no_torch() -> None
     code = "import sys; from tasks.machine import fingerprint; print(fingerprint(), 'torch' in sys.modules)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert out.split() == [fingerprint(), "False"]
+
+
+def test_an_upgrade_is_another_environment_on_the_same_machine() -> None:
+    machine = this_machine()
+    upgraded = machine.model_copy(update={"system": "Linux 99", "libraries": machine.libraries | {"torch": "99.0"}})
+    assert upgraded.digest == machine.digest
+    assert upgraded.fingerprint != machine.fingerprint
+    before, after = json.loads(machine.environment), json.loads(upgraded.environment)
+    assert {name for name in after if after[name] != before[name]} == {"kernel", "torch"}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"cpu": "Z80"}, {"isa": ()}, {"processors": 99}, {"memory_bytes": 2**40}, {"product": "another cloud's"}],
+)
+def test_other_hardware_is_another_machine_in_the_same_environment(change: dict[str, object]) -> None:
+    other = this_machine().model_copy(update=change)
+    assert other.digest != this_machine().digest
+    assert other.environment == this_machine().environment
+
+
+def test_a_few_pages_of_memory_more_make_no_other_machine() -> None:
+    machine = this_machine().model_copy(update={"memory_bytes": 8 * 2**30})
+    assert machine.model_copy(update={"memory_bytes": 8 * 2**30 - 2**20}).digest == machine.digest
+
+
+def test_evidence_of_earlier_versions_names_no_product() -> None:
+    evidence = observe("after", 1, ())
+    document = evidence.model_dump(mode="json")
+    del document["machine"]["product"]
+    old = Evidence.model_validate(document).machine
+    assert (old.product, old.fingerprint) == ("", fingerprint())
 
 
 def test_vnni_is_told_from_the_instruction_set() -> None:

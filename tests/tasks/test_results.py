@@ -6,6 +6,7 @@ from flows.request import BUILT_IN
 from storage.results.tables import LAYERS, MEASUREMENTS
 from storage.results.writer import validated
 from tasks.job import Job
+from tasks.machine import observe
 from tasks.refs import ArtifactRef, CandidateRef, CheckpointRef, DatasetRef, ModuleCoverage
 from tasks.results import (
     BenchmarkResult,
@@ -25,6 +26,7 @@ from tasks.workload import read_workload
 
 NOW = datetime(2026, 11, 21, 2, 0, tzinfo=UTC)
 RUN = RunInfo(run_id="20261121-abc", night=date(2026, 11, 21), profile="quick")
+EVIDENCE = observe("before", 1, ())
 WORKLOAD = read_workload(BUILT_IN / "lstm-demo.toml")
 
 
@@ -38,6 +40,8 @@ def _candidate(recipe="float", runtime="eager", size=1000, quality=0.0, **other)
             recipe=recipe,
             runtime=runtime,
             size_bytes=size if runtime == "eager" else 2 * size,
+            recipe_digest="r" * 64,
+            source_digest="5" * 64,
             coverage=(
                 ModuleCoverage(module="lstm", type="LSTM", parameters=75, quantized=True),
                 ModuleCoverage(module="head", type="Linear", parameters=25, quantized=False, reason="excluded"),
@@ -95,7 +99,7 @@ def _benchmark(*timings, verdict="valid"):
         aa_high=1.01,
         fingerprint="f" * 64,
         timings=timings,
-        evidence_before="{}",
+        evidence_before=EVIDENCE.model_dump_json(),
         evidence_after="{}",
         wall_s=10.0,
         timed_s=8.0,
@@ -129,6 +133,8 @@ def test_rows_are_what_the_measurements_table_takes():
     assert (int8["speedup"], int8["verdict"], int8["is_baseline"]) == (2.0, "valid", False)
     assert (int8["coverage"], int8["modules_quantized"], int8["modules_total"]) == (0.75, 1, 2)
     assert int8["block_s"] == (1e-4, 1e-4)
+    assert (int8["recipe_digest"], int8["source_digest"]) == ("r" * 64, "5" * 64)
+    assert (int8["machine"], int8["environment"]) == (EVIDENCE.machine.digest, EVIDENCE.machine.environment)
     assert rows[0]["is_baseline"]
 
 

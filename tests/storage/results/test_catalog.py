@@ -73,6 +73,16 @@ def test_a_column_that_no_file_has_yet_reads_as_null(tmp_path: Path) -> None:
     assert count(tmp_path, "samples") == 0
 
 
+def test_a_catalog_of_an_earlier_version_is_not_relied_on(tmp_path: Path) -> None:
+    write_night(tmp_path, NIGHT)
+    with duckdb.connect(refresh(tmp_path)) as connection:
+        connection.execute("drop view regressions")
+        connection.execute("drop table acknowledgements")
+        connection.execute("alter table runs drop message")
+    assert count(tmp_path, "acknowledgements") == 0
+    assert run_query(tmp_path, "select message from runs").num_rows == 1
+
+
 def test_a_copied_store_is_queried_by_its_own_files(tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     write_night(first, NIGHT)
