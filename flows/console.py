@@ -57,7 +57,8 @@ def night_lines(rows: Sequence[Row], promotions: Sequence[Row], bundles: Iterabl
         yield Text()
         yield Text(workload, style="bold")
         yield from _wrapped(" ", _baseline(mine))
-        yield from _table([line for line in lines if line.decision != "failed"], metric)
+        if measured := [line for line in lines if line.decision != "failed"]:
+            yield from _table(measured, metric)
         yield from _failures(lines)
         yield from _outcome(lines, [bundle for bundle in bundles if bundle.startswith(f"{workload}/")])
 
@@ -119,7 +120,7 @@ def _failures(lines: Sequence[Line]) -> Iterator[Text]:
     """Tell each failure once, however many candidates it cost."""
     failed = sorted((line for line in lines if line.decision == "failed"), key=lambda line: line.why)
     for why, found in groupby(failed, key=lambda line: line.why):
-        names = [line.candidate for line in found]
+        names = sorted(_shortened(line.candidate, _WIDTH // 2) for line in found)
         first, _, rest = why.partition("\n")
         more = ' (more: nightquant query "from failures")' if rest else ""
         yield from _wrapped("✗", f"{', '.join(names)} failed: {first}{more}", "bold red")
@@ -128,13 +129,14 @@ def _failures(lines: Sequence[Line]) -> Iterator[Text]:
 def _outcome(lines: Sequence[Line], bundles: Sequence[str]) -> Iterator[Text]:
     chosen = next((line for line in lines if line.decision in ("promoted", "stays")), None)
     if chosen is not None:
-        yield from _wrapped("→", f"{chosen.candidate} {chosen.decision}: {chosen.why}")
+        yield from _wrapped("→", f"{_shortened(chosen.candidate, _WIDTH // 2)} {chosen.decision}: {chosen.why}")
     elif judged := [line for line in lines if line.decision in _DECISIONS.values()]:
         # What came nearest is the most worth knowing; what passes and was not chosen never is (eager, say).
         order = ("held", "rejected", "passes")
         nearest = min(judged, key=lambda line: order.index(line.decision))
         kept = "the current bundle stays" if bundles else "nothing is handed over"
-        yield from _wrapped("→", f"{kept}; nearest is {nearest.candidate}, {nearest.decision}: {nearest.why}")
+        name = _shortened(nearest.candidate, _WIDTH // 2)
+        yield from _wrapped("→", f"{kept}; nearest is {name}, {nearest.decision}: {nearest.why}")
 
 
 def _wrapped(mark: str, text: str, style: str = "") -> Iterator[Text]:
