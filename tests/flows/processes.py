@@ -28,6 +28,8 @@ class Command:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            # A background shell's children inherit SIGINT ignored, and Python then does not handle it.
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
         )
         self.begun.append(self)
 

@@ -66,7 +66,7 @@ def test_a_stopped_night_says_what_was_left_and_leaves_no_process(number, stage,
 
 def test_a_night_that_is_stopped_while_its_server_starts_ends_with_it(home, tmp_path):
     command = quick_night(tmp_path / "store", "lstm-demo", home=home, cwd=tmp_path)
-    command.wait_for("Starting Prefect")
+    command.wait_for("Prefect's server …")
     while not any("flows.execution.server_process" in line for _, line in command.survivors()):
         assert command.process.poll() is None
     command.process.send_signal(signal.SIGTERM)
