@@ -22,6 +22,7 @@ from storage.results.catalog import refresh
 from storage.results.compact import whole_month
 from storage.results.layout import find_files
 from storage.results.query import open_catalog
+from storage.results.regressions import compare_night
 from storage.results.tables import MEASUREMENTS, PROMOTIONS, RUNS, Table
 from storage.results.writer import ResultsStore, serialized
 from storage.root import StoreRoot
@@ -34,7 +35,6 @@ QUERIES = {
     "trend, one candidate": "from trend where workload = 'workload-03' and recipe = 'recipe-2'",
     "trend, all, by year": "select year(night), recipe, avg(speedup) from trend group by all",
     "pareto": "from pareto",
-    "regressions": "from regressions",
     "failures": "from failures limit 100",
 }
 SAMPLES = {
@@ -88,6 +88,8 @@ def night_rows(night: dt.date, workloads: int, recipes: int, blocks: int, genera
         "baseline": "recipe-0/eager",
         "is_baseline": [index % recipes == 0 for index in position],
         "fingerprint": "f" * 64,
+        "machine": "e" * 64,
+        "environment": '{"kernel":"Linux 6.1","numpy":"2.4.6","python":"3.11.7","torch":"2.15.0"}',
         "size_bytes": 1_000_000 - 100_000 * (position % recipes),
         "baseline_size_bytes": 1_000_000,
         "size_ratio": 1_000_000 / (1_000_000 - 100_000 * (position % recipes)),
@@ -164,11 +166,16 @@ def timed(root: Path, title: str) -> None:
         files = len(find_files(StoreRoot.of(root), MEASUREMENTS).current)
         print(f"\n{title}: {found[0]:,} measurements, {found[1]:,} samples, {files} files of measurements\n")
         print("| query | rows | median ms | slowest ms |\n| --- | ---: | ---: | ---: |")
-        for name, sql in (QUERIES | SAMPLES).items():
+        asked: dict[str, Callable[[], int]] = {
+            name: lambda sql=sql: connection.sql(sql).to_arrow_table().num_rows  # type: ignore[misc]
+            for name, sql in (QUERIES | SAMPLES).items()
+        }
+        asked["a night compared with those before"] = lambda: len(compare_night(connection).findings)
+        for name, ask in asked.items():
             times, rows = [], 0
             for _ in range(REPEATS):
                 began = time.perf_counter()
-                rows = connection.sql(sql).to_arrow_table().num_rows
+                rows = ask()
                 times.append((time.perf_counter() - began) * 1000)
             print(f"| {name} | {rows:,} | {statistics.median(times):.0f} | {max(times):.0f} |", flush=True)
 

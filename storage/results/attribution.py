@@ -17,7 +17,7 @@ _INPUTS = ("data", "checkpoint", "calibration", "recipe", "source")
 _FOLLOW = {"data": ("checkpoint", "calibration")}
 # Starts whose likelihood is within this factor (as a logarithm) of the best one's are as good; one with a reason is
 # taken before one without.
-_AS_GOOD = 2.0
+_AS_GOOD = 3.0
 _NIGHT_SD = 0.015  # night-to-night standard deviation that the incumbent is credited with
 
 
@@ -78,7 +78,9 @@ def changes_on(made: Sequence[Made], night: dt.date) -> dict[str, str]:
     now = later[-1]
     found = {}
     if earlier[-1].machine != now.machine:
-        found["machine"] = "another machine"
+        # Rows of earlier versions have nothing but a fingerprint, which covers both.
+        told = None not in (earlier[-1].environment, now.environment)
+        found["machine"] = "another machine" if told else "another machine or environment"
     if text := _environment_change(earlier, now):
         found["environment"] = f"environment: {text}"
     for name in _INPUTS:

@@ -202,7 +202,7 @@ class History:
         self._night = "null::date" if night is None else f"date '{night.isoformat()}'"
 
     def tonight(self) -> list[Tonight]:
-        """The night's good measurements, the last one of each candidate last."""
+        """The night's good measurements, the latest last."""
         return [Tonight(Key(*row[:3]), *row[3:]) for row in self._rows(_TONIGHT)]
 
     def numbers(self) -> Numbers:

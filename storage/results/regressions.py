@@ -122,7 +122,8 @@ def compare_night(
     """Compare a night (each workload's newest by default) with those before it."""
     with nullcontext(source) if isinstance(source, duckdb.DuckDBPyConnection) else open_catalog(source) as connection:
         history = History(connection, night)
-        rows, numbers, resets = history.tonight(), history.numbers(), history.resets()
+        rows = {row.series: row for row in history.tonight()}.values()
+        numbers, resets = history.numbers(), history.resets()
         compared: dict[str, bool] = {}
         changes: dict[tuple[Key, FindingMetric], _Change] = {}
         for row in rows:

@@ -137,8 +137,8 @@ def test_size_and_quality_are_an_alert_at_once(tmp_path: Path, changes: dict[str
 
 
 def test_an_alert_stays_until_it_is_over(tmp_path: Path) -> None:
-    nights(tmp_path, 60, lambda index: {"speedup": 1.8, "size_bytes": 440} if 12 <= index < 50 else {})
-    for index in (13, 30, 49):
+    nights(tmp_path, 45, lambda index: {"speedup": 1.8, "size_bytes": 440} if 12 <= index < 40 else {})
+    for index in (13, 25, 39):
         found = find_regressions(tmp_path, FIRST + dt.timedelta(days=index))
         assert [(each.metric, each.since) for each in found] == [
             ("size_bytes", FIRST + dt.timedelta(days=12)),
@@ -202,7 +202,8 @@ def test_a_later_inconclusive_run_of_the_night_takes_no_alert_back(tmp_path: Pat
 
 def test_speed_on_another_machine_is_another_history_and_size_and_quality_are_not(tmp_path: Path) -> None:
     elsewhere = {"speedup": 1.5, "size_bytes": 800, "machine": "0" * 64}
-    nights(tmp_path, 14, lambda index: {"machine": "1" * 64} | (elsewhere if index >= 12 else {}))
+    here = {"machine": "1" * 64, "environment": '{"torch":"2.15"}'}
+    nights(tmp_path, 14, lambda index: here | (elsewhere if index >= 12 else {}))
     (found,) = find_regressions(tmp_path)
     assert (found.kind, found.cause, found.changed) == ("larger", "machine", "another machine")
     assert "word-lm dynamic/eager speedup" in compare_night(tmp_path).incomparable
@@ -211,11 +212,11 @@ def test_speed_on_another_machine_is_another_history_and_size_and_quality_are_no
 def test_a_new_environment_goes_on_with_the_history_and_is_named_with_its_versions(tmp_path: Path) -> None:
     old, new = ({"environment": f'{{"kernel":"6.1","torch":"2.{minor}"}}', "machine": "1" * 64} for minor in (14, 15))
     new |= {"fingerprint": "0" * 64, "speedup": 0.5, "size_bytes": 800}
+    new |= {"quality_difference": 1.0, "quality_difference_low": 0.9, "quality_difference_high": 1.1}
     nights(tmp_path, 14, lambda index: old if index < 12 else new)
-    assert {(found.kind, found.cause, found.changed) for found in find_regressions(tmp_path)} == {
-        ("slower", "environment", "environment: torch 2.14 → 2.15"),
-        ("larger", "environment", "environment: torch 2.14 → 2.15"),
-    }
+    found = find_regressions(tmp_path)
+    assert {each.kind for each in found} == {"slower", "larger", "worse"}
+    assert {(each.cause, each.changed) for each in found} == {("environment", "environment: torch 2.14 → 2.15")}
 
 
 @pytest.mark.parametrize(
