@@ -129,9 +129,8 @@ def compare_night(
         for row in rows:
             mine = numbers.of(row.candidate)
             for metric in _metrics(row, mine):
-                since = max(
-                    (resets[row.key, name] for name in (metric, None) if (row.key, name) in resets), default=None
-                )
+                begins = (resets.get((row.key, metric)), resets.get((row.key, None)))
+                since = max(filter(None, begins), default=None)
                 is_compared, change = (
                     _speed(row, mine.where("series", row.series, since))
                     if metric == "speedup"
@@ -203,11 +202,11 @@ def _number(row: Tonight, mine: Numbers, metric: FindingMetric, since: dt.date |
         mine = mine.where("quality_of", row.quality_of, since)
     elif since is not None:
         mine = mine.where("candidate", row.candidate, since)
-    usable = np.isfinite(mine[metric])
-    if metric == "quality_difference":
-        usable &= _has_interval(mine)
+    usable = np.isfinite(mine[metric]) & (_has_interval(mine) if metric == "quality_difference" else True)
+    # Of each night the last one.
+    usable[np.flatnonzero(usable)[:-1]] = np.diff(mine.nights[usable]) > np.timedelta64(0)
     values, nights = mine[metric][usable], mine.nights[usable]
-    if not len(values) or nights[-1] != np.datetime64(row.night) or nights[0] == nights[-1]:
+    if len(values) < 2 or nights[-1] != np.datetime64(row.night):
         return False, None
     reference, tonight = float(values[0]), float(values[-1])
     low = high = None

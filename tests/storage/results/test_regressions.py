@@ -424,6 +424,16 @@ def test_a_workload_that_was_not_asked_for_has_not_vanished(tmp_path: Path) -> N
     assert kinds(tmp_path, last) == []
 
 
+def test_of_a_night_that_was_acknowledged_its_last_run_is_the_reference(tmp_path: Path) -> None:
+    for index in range(2):
+        a_run(tmp_path, index, "a")
+    a_run(tmp_path, 1, "a", hour=9, size_bytes=500)
+    assert listed(tmp_path) == [("a", "larger")]
+    acknowledge(StoreRoot.of(tmp_path), None, workloads=["word-lm"], by="me", reason="it does more")
+    a_run(tmp_path, 2, "a", size_bytes=500)
+    assert listed(tmp_path) == []
+
+
 def record(store: Path, index: int, hour: int = 3) -> None:
     """Write what was found, as the run of that hour does."""
     refresh(store)
