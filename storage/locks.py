@@ -7,7 +7,7 @@ import os
 import re
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from storage.errors import StoreError, unwritable
@@ -47,13 +47,13 @@ def host_lock(name: str, *, on_wait: Callable[[], None] | None = None, folder: P
 @contextmanager
 def file_lock(path: Path, *, shared: bool = False) -> Iterator[None]:
     """Hold ``flock`` on a file, which is created if it is missing and never removed."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock = path.open("ab")
-    except OSError as error:
-        raise unwritable(path, error) from error
-    with lock:
-        fcntl.flock(lock, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+    with ExitStack() as stack:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lock = stack.enter_context(path.open("ab"))
+            fcntl.flock(lock, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+        except OSError as error:
+            raise unwritable(path, error) from error
         yield
 
 

@@ -110,14 +110,18 @@ class _Server(uvicorn.Server):
         threading.Timer(_GRACE_S, os._exit, args=(0,)).start()
 
 
+def _application() -> ASGIApp:
+    from prefect.server.api.server import create_app
+
+    return RetryLocked(create_app())
+
+
 def main() -> None:
     """Serve Prefect's API on a free loopback port and write that port to standard output once it answers."""
     os.environ.update(PREFECT__SERVER_EPHEMERAL="1", PREFECT__SERVER_FINAL="1", PREFECT_UI_ENABLED="0")
-    from prefect.server.api.server import create_app  # it reads these variables
-
     listener = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(
-        lambda: RetryLocked(create_app()),
+        _application,
         factory=True,
         log_level="error",
         lifespan="on",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module, invalidate_caches
 from pathlib import Path
@@ -104,46 +104,34 @@ def call_factory(spec: FactorySpec) -> nn.Module:
     ConfigurationError
         The module or the callable does not exist, the call fails, or does not return a ``torch.nn.Module``.
     """
+    module_name, _, attribute = spec.factory.partition(":")
+
+    def refused(what: str, hint: str, missing: str | Exception = "") -> ConfigurationError:
+        return ConfigurationError(f'model.factory "{spec.factory}"{what}.', hint=_hint(missing, hint))
+
     with _current_folder_importable():
-        factory = _find(spec.factory)
+        try:
+            factory = getattr(import_module(module_name), attribute, None)
+        except ModuleNotFoundError as error:
+            hint = f"Install it, or run from the folder that holds it (now {Path.cwd()})."
+            raise refused(f': there is no module "{error.name}"', hint, error) from error
+        except Exception as error:
+            why = f"{type(error).__name__}: {error}"
+            raise refused(f": importing {module_name} failed: {why}", "Fix the module.", error) from error
+        if not callable(factory):
+            what = "does not exist" if factory is None else "is not callable"
+            hint = "Name a function or class that returns a torch.nn.Module."
+            raise refused(f": {module_name}.{attribute} {what}", hint, module_name)
         try:
             model = factory(**spec.arguments)
         except Exception as error:
-            raise ConfigurationError(
-                f'model.factory "{spec.factory}" failed when called with {spec.arguments}: '
-                f"{type(error).__name__}: {error}.",
-                hint=_hint(error, "Check model.arguments."),
+            why = f"{type(error).__name__}: {error}"
+            raise refused(
+                f" failed when called with {spec.arguments}: {why}", "Check model.arguments.", error
             ) from error
     if not isinstance(model, nn.Module):
-        raise ConfigurationError(
-            f'model.factory "{spec.factory}" returned {type(model).__name__}, not a torch.nn.Module.',
-            hint="It must return the float model.",
-        )
+        raise refused(f" returned {type(model).__name__}, not a torch.nn.Module", "It must return the float model.")
     return model
-
-
-def _find(factory: str) -> Callable[..., object]:
-    module_name, _, attribute = factory.partition(":")
-    try:
-        module = import_module(module_name)
-    except ModuleNotFoundError as error:
-        raise ConfigurationError(
-            f'model.factory "{factory}": there is no module "{error.name}".',
-            hint=_hint(error, f"Install it, or run from the folder that holds it (now {Path.cwd()})."),
-        ) from error
-    except Exception as error:
-        raise ConfigurationError(
-            f'model.factory "{factory}": importing {module_name} failed: {type(error).__name__}: {error}.',
-            hint=_hint(error, "Fix the module."),
-        ) from error
-    found: object = getattr(module, attribute, None)
-    if callable(found):
-        return found
-    what = "is not callable" if hasattr(module, attribute) else "does not exist"
-    raise ConfigurationError(
-        f'model.factory "{factory}": {module_name}.{attribute} {what}.',
-        hint=_hint(module_name, "Name a function or class that returns a torch.nn.Module."),
-    )
 
 
 def _hint(missing: str | Exception, otherwise: str) -> str:
