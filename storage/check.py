@@ -187,7 +187,8 @@ def _check_catalog(root: StoreRoot, artifacts: list[Artifact]) -> Iterator[Probl
         return
     try:
         with open_catalog(root) as connection:
-            named = [name for (name,) in connection.execute("select name from catalog_files order by name").fetchall()]
+            listed = "select name from internal.catalog_files order by name"
+            named = [name for (name,) in connection.execute(listed).fetchall()]
             wanted = connection.execute(_NEWEST_ARTIFACTS).fetchall()
     except (duckdb.Error, StoreError) as error:
         yield Problem(CATALOG, f"cannot be read: {error}", remedy)

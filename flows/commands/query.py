@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from datetime import date
 from pathlib import Path
@@ -11,12 +12,15 @@ import click
 
 from flows.commands import format_option, night_option, store_option
 from storage.report import write_report
-from storage.results.query import described, formatted, run_query
+from storage.results.descriptions import described
+from storage.results.formats import formatted
+from storage.results.query import run_query
+from storage.results.terminal import fitted
 
 _EXAMPLE = """
 \b
 Examples:
-  nightquant query "select workload, recipe, runtime, speedup from leaderboard"
+  nightquant query "from leaderboard"
   nightquant query "select * from trend where workload = 'word-lm'" --format csv -o trend.csv
   nightquant query --list
 """
@@ -29,7 +33,11 @@ Examples:
 @format_option("table", "csv", "json", "markdown", "parquet")
 @store_option
 def query(sql: str | None, list_: bool, output: Path | None, format: str, store: str) -> None:
-    """Run SQL (DuckDB's) over the store's tables and views; it can only read."""
+    """Run SQL (DuckDB's) over the store's tables and views; it can only read.
+
+    At a terminal the table fits its width: where columns are too many, each row becomes a record, and what is longer
+    than a line is cut with "…". In a file or a pipe nothing is cut.
+    """
     if list_:
         items = [f"{item.name} ({item.kind}): {item.meaning}\n    {item.example}\n" for item in described()]
         _write("\n".join(items).encode(), output)
@@ -38,7 +46,11 @@ def query(sql: str | None, list_: bool, output: Path | None, format: str, store:
         raise click.UsageError('Give some SQL, for instance: nightquant query "from leaderboard", or --list.')
     if format == "parquet" and output is None and sys.stdout.isatty():
         raise click.UsageError("Parquet is no text: name a file with -o, or pipe it.")
-    _write(formatted(run_query(store, sql), format), output)
+    rows = run_query(store, sql)
+    if format == "table" and output is None and sys.stdout.isatty():
+        _write(fitted(rows, shutil.get_terminal_size().columns), output)
+    else:
+        _write(formatted(rows, format), output)
 
 
 def _write(content: bytes, output: Path | None) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tempfile
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 
 import duckdb
@@ -12,6 +11,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
+from storage.results.descriptions import add_comments, quoted, view_files
 from storage.results.layout import broken, find_files, footer
 from storage.results.tables import TABLES, Table
 from storage.root import Entry, StoreRoot
@@ -72,8 +72,9 @@ def build(root: StoreRoot, target: Path, *, materialize_up_to: int = MATERIALIZE
             connection.register_filesystem(filesystem)
         connection.execute(f"attach '{quoted(str(target))}' as catalog (storage_version '{_STORAGE_VERSION}')")
         connection.execute("use catalog")
-        connection.execute("create table catalog_files (table_name text, name text, bytes bigint)")
-        connection.execute("create table catalog_root (url text)")
+        connection.execute("create schema internal")  # what SHOW TABLES need not show
+        connection.execute("create table internal.catalog_files (table_name text, name text, bytes bigint)")
+        connection.execute("create table internal.catalog_root (url text)")
         names: list[str] = []
         names_files = False
         for table in TABLES.values():
@@ -84,24 +85,26 @@ def build(root: StoreRoot, target: Path, *, materialize_up_to: int = MATERIALIZE
             if len(columns) < len(table.columns):
                 copied = copied and source.samples <= materialize_up_to
                 raw = f"{_KEYS}, {', '.join(_RAW)}"
-                _add(connection, root, source, "raw_blocks", raw, copied, "where block_s is not null")
+                _add(connection, root, source, "internal.raw_blocks", raw, copied, "where block_s is not null")
             names_files |= not copied
             for entry in source.files:
-                connection.execute("insert into catalog_files values (?, ?, ?)", [table.name, entry.name, entry.size])
+                row = [table.name, entry.name, entry.size]
+                connection.execute("insert into internal.catalog_files values (?, ?, ?)", row)
             names += [entry.name for entry in source.files]
         if names_files:
-            connection.execute("insert into catalog_root values (?)", [root.url])
+            connection.execute("insert into internal.catalog_root values (?)", [root.url])
         for statement in view_files().values():
             connection.execute(statement)
+        add_comments(connection)
         connection.execute("use memory")
         connection.execute("detach catalog")
     return names
 
 
-def columns() -> set[tuple[str, str]]:
-    """Tables and columns that a catalog of this version has at least."""
-    results = {(table.name, column.name) for table in TABLES.values() for column in table.columns}
-    return {("catalog_root", "url")} | {(table, column) for table, column in results if column not in _RAW}
+def columns() -> set[tuple[str, str, str]]:
+    """Schemas, tables and columns that a catalog of this version has at least."""
+    results = {("main", table.name, column.name) for table in TABLES.values() for column in table.columns}
+    return {("internal", "catalog_root", "url")} | {item for item in results if item[2] not in _RAW}
 
 
 def _inspect(root: StoreRoot, table: Table) -> _Source:
@@ -162,15 +165,3 @@ def _add(
         f"create view {name} as select {columns} "
         f"from (select *{absent} from read_parquet([{paths}], hive_partitioning = false{by_name})) {where}"
     )
-
-
-def view_files() -> dict[str, str]:
-    """Every view's SQL by file name, in the order in which they build on each other."""
-    folder = resources.files("storage.results") / "views"
-    found = [item for item in folder.iterdir() if item.name.endswith(".sql")]
-    return {item.name: item.read_text(encoding="utf-8") for item in sorted(found, key=lambda item: item.name)}
-
-
-def quoted(text: str) -> str:
-    """Text inside single quotes of SQL."""
-    return text.replace("'", "''")

@@ -1,24 +1,19 @@
-"""Reading: the catalog opened so that no query can change the store, and rows as text or Parquet."""
+"""Reading: the catalog opened so that no query can change the store."""
 
 from __future__ import annotations
 
-import csv
-import io
-import json
 import re
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import duckdb
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from storage.errors import ConfigurationError, StoreError
-from storage.results.catalog import CATALOG, build, columns, quoted, view_files
-from storage.results.tables import TABLES
+from storage.results.catalog import CATALOG, build, columns
+from storage.results.descriptions import quoted
 from storage.root import StoreRoot
 
 _READING = frozenset({duckdb.StatementType.SELECT, duckdb.StatementType.PRAGMA})
@@ -30,16 +25,6 @@ _EXPLAIN = re.compile(r"^\s*explain(\s+analyze|\s*\([^)]*\))?\s", re.IGNORECASE)
 
 class QueryError(ConfigurationError):
     """The SQL is wrong or would do more than read; DuckDB's own message."""
-
-
-@dataclass(frozen=True)
-class Described:
-    """A table or view: what it holds and a query to start from."""
-
-    name: str
-    kind: str
-    meaning: str
-    example: str
 
 
 @contextmanager
@@ -90,21 +75,6 @@ def run_query(root: StoreRoot | Path | str, sql: str) -> pa.Table:
     return result
 
 
-def described() -> list[Described]:
-    """Describe the tables and views, with an example each."""
-    tables = [
-        Described(table.name, "table", table.meaning, f"select * from {table.name} limit 5")
-        for table in TABLES.values()
-    ]
-    views = []
-    for name, sql in view_files().items():
-        comments = [line.removeprefix("--").strip() for line in sql.splitlines() if line.startswith("--")]
-        meaning, _, rest = "\n".join(comments).partition("\nexample: ")
-        example, _, _ = rest.partition("\n")
-        views.append(Described(Path(name).stem.partition("_")[2], "view", meaning.replace("\n", " "), example))
-    return tables + views
-
-
 def _catalog_file(root: StoreRoot, scratch: Path) -> Path:
     path = (root.local or scratch) / CATALOG
     if root.exists(CATALOG):
@@ -124,10 +94,10 @@ def _attach(connection: duckdb.DuckDBPyConnection, path: Path) -> str | None:
     """Attach a catalog; return the root whose files its views name: None if they name none, "" if it is unknown."""
     connection.execute(f"attach '{quoted(str(path))}' as results (read_only)")
     connection.execute("use results")
-    listed = "select table_name, column_name from duckdb_columns() where database_name = 'results'"
+    listed = "select schema_name, table_name, column_name from duckdb_columns() where database_name = 'results'"
     if not columns().issubset(connection.execute(listed).fetchall()):
         return ""  # an older version made it
-    found = connection.execute("select url from catalog_root").fetchone()
+    found = connection.execute("select url from internal.catalog_root").fetchone()
     return str(found[0]) if found else None
 
 
@@ -183,89 +153,3 @@ def _check_is_pivot(connection: duckdb.DuckDBPyConnection, statement: duckdb.Sta
         connection.extract_statements(f"select exists (\n{query}\n)")
     except duckdb.ParserException as error:
         raise QueryError("Anything but a plain PIVOT query is refused: a query can only read.") from error
-
-
-def formatted(rows: pa.Table, format_: str) -> bytes:
-    """Rows in one of `FORMATS`: UTF-8 text that ends with a new line, or a Parquet file.
-
-    The text is DuckDB's own JSON. NaN and infinities, which JSON does not have, are NULL; columns of the same name are
-    numbered.
-    """
-    return FORMATS[format_](rows)
-
-
-def _table(rows: pa.Table) -> bytes:
-    names, values = _values(rows)
-    cells = [[_text(value) for value in row] for row in values]
-    widths = [max(map(len, column)) for column in zip(names, *cells, strict=True)]
-    numeric = _are_numeric(rows)
-
-    def aligned(row: Iterable[str]) -> str:
-        padded = zip(row, widths, numeric, strict=True)
-        return "  ".join(cell.rjust(width) if number else cell.ljust(width) for cell, width, number in padded).rstrip()
-
-    lines = [aligned(names), "  ".join("-" * width for width in widths), *map(aligned, cells)]
-    lines.append(f"({rows.num_rows:,} row{'' if rows.num_rows == 1 else 's'})")
-    return _encoded(lines)
-
-
-def _markdown(rows: pa.Table) -> bytes:
-    names, values = _values(rows)
-    cells = [[_text(value).replace("|", "\\|") for value in row] for row in values]
-    rule = ["---:" if number else "---" for number in _are_numeric(rows)]
-    return _encoded(f"| {' | '.join(row)} |" for row in [names, rule, *cells])
-
-
-def _csv(rows: pa.Table) -> bytes:
-    names, values = _values(rows)
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(names)
-    for row in values:
-        writer.writerow([json.dumps(cell) if isinstance(cell, list | dict) else cell for cell in row])
-    return buffer.getvalue().encode()
-
-
-def _json(rows: pa.Table) -> bytes:
-    names, values = _values(rows)
-    records = [dict(zip(names, row, strict=True)) for row in values]
-    return json.dumps(records, indent=1, ensure_ascii=False, allow_nan=False).encode() + b"\n"
-
-
-def _parquet(rows: pa.Table) -> bytes:
-    buffer = io.BytesIO()
-    pq.write_table(rows, buffer, compression="zstd")
-    return buffer.getvalue()
-
-
-FORMATS: dict[str, Callable[[pa.Table], bytes]] = {
-    "table": _table,
-    "csv": _csv,
-    "json": _json,
-    "markdown": _markdown,
-    "parquet": _parquet,
-}
-
-
-def _values(rows: pa.Table) -> tuple[list[str], list[list[object]]]:
-    """The columns' names, and each row's values as JSON has them; decimals as text, which is exact."""
-    columns = [column.cast(pa.string()) if pa.types.is_decimal(column.type) else column for column in rows.columns]
-    with duckdb.connect() as connection:
-        relation = connection.from_arrow(pa.table(columns, names=rows.column_names))
-        names, written = relation.columns, relation.project("to_json(columns(*))").fetchall()
-    read = json.JSONDecoder(parse_constant=lambda name: None).decode
-    return names, [[None if cell is None else read(cell) for cell in row] for row in written]
-
-
-def _text(value: object) -> str:
-    if value is None:
-        return ""
-    return f"{value:.6g}" if isinstance(value, float) else " ".join(str(value).split())
-
-
-def _are_numeric(rows: pa.Table) -> list[bool]:
-    return [pa.types.is_integer(kind) or pa.types.is_floating(kind) for kind in rows.schema.types]
-
-
-def _encoded(lines: Iterable[str]) -> bytes:
-    return "".join(f"{line}\n" for line in lines).encode()

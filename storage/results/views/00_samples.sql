@@ -1,9 +1,12 @@
 -- Raw timed blocks, one row each: the list columns of a measurement, unnested.
 -- example: select night, median(seconds) from samples where workload = 'word-lm' and recipe = 'dynamic' group by night
+-- column launch: launch (a fresh process) that the block was timed in, counted from 0
+-- column round: round of the launch, counted from 0
+-- column seconds: seconds a call, mean over the block
 create view samples as
 select
     run_id, night, workload, recipe, runtime, setting, attempt, threads, batch_size, fingerprint,
     unnest(block_launch) as launch,
     unnest(block_round) as round,
     unnest(block_s) as seconds
-from raw_blocks;
+from internal.raw_blocks;

@@ -1,5 +1,6 @@
 -- The newest candidates that no other beats in size, speed-up and quality at once.
 -- example: select workload, recipe, runtime, size_bytes, speedup, quality from pareto
+-- column passes: whether the gate's decision is promote or pass
 create macro pareto_on(asked) as table
 with measured as (
     select *, case when higher_is_better then quality else -quality end as goodness

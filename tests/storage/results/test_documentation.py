@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from storage.results.catalog import MATERIALIZE_UP_TO
-from storage.results.query import described
+from storage.results.descriptions import described
 from storage.results.tables import SCHEMA_VERSION, TABLES, Table
 
 HERE = Path(__file__).parent

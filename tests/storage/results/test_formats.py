@@ -6,7 +6,7 @@ from typing import Any
 import duckdb
 import pytest
 
-from storage.results.query import FORMATS, formatted
+from storage.results.formats import FORMATS, formatted
 
 
 def as_json(sql: str) -> list[dict[str, Any]]:
