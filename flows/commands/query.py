@@ -24,6 +24,7 @@ Examples:
   nightquant query "select * from trend where workload = 'word-lm'" --format csv -o trend.csv
   nightquant query --list
 """
+_MEANINGS = "select column_name, comment from duckdb_columns() where table_name = 'leaderboard'"
 
 
 @click.command(epilog=_EXAMPLE)
@@ -40,6 +41,7 @@ def query(sql: str | None, list_: bool, output: Path | None, format: str, store:
     """
     if list_:
         items = [f"{item.name} ({item.kind}): {item.meaning}\n    {item.example}\n" for item in described()]
+        items.append(f"duckdb_columns() (function): What every column means.\n    {_MEANINGS}\n")
         _write("\n".join(items).encode(), output)
         return
     if not sql:

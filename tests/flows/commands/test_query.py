@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import json
 import os
+import pty
 import subprocess
 import sys
+import termios
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -14,6 +17,7 @@ from click.testing import CliRunner, Result
 from flows.commands.query import query
 from storage.results.catalog import refresh
 from storage.results.query import QueryError
+from tests.storage.results.filled import fill
 from tests.storage.results.rows import write_night
 
 
@@ -28,7 +32,7 @@ def ask(store: Path, *arguments: str) -> Result:
     return CliRunner().invoke(query, [*arguments, "--store", str(store)], catch_exceptions=False)
 
 
-SQL = "select recipe, night, speedup from leaderboard order by recipe"
+SQL = "select recipe, night, speedup from trend order by recipe"
 
 
 def test_a_table_is_aligned_and_counts_its_rows(store: Path) -> None:
@@ -67,11 +71,62 @@ def test_parquet_goes_to_a_file(store: Path, tmp_path: Path) -> None:
 def test_every_example_of_the_list_runs(store: Path) -> None:
     listing = ask(store, "--list").output
     examples = [line.strip() for line in listing.splitlines() if line.startswith("    ")]
-    assert len(examples) == 14
+    assert len(examples) == 15
     for view in ("latest", "leaderboard", "trend", "pareto", "regressions", "failures", "samples"):
         assert f"{view} (view)" in listing
     for example in examples:
         assert ask(store, example).exit_code == 0
+
+
+def at_terminal(store: Path, sql: str, columns: int) -> list[str]:
+    """What ``nightquant query`` prints at a terminal of this width."""
+    program = [sys.executable, "-m", "flows", "query", "--store", str(store), sql]
+    ours, theirs = pty.openpty()
+    try:
+        termios.tcsetwinsize(theirs, (40, columns))
+        environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+        with subprocess.Popen(program, stdout=theirs, env=environment) as process:
+            os.close(theirs)
+            printed = b""
+            with contextlib.suppress(OSError):  # on Linux the end of a terminal's output is an error
+                while chunk := os.read(ours, 65536):
+                    printed += chunk
+        assert process.returncode == 0
+    finally:
+        os.close(ours)
+    return printed.decode().splitlines()
+
+
+@pytest.mark.slow
+def test_the_leaderboard_of_the_built_in_workloads_fits_120_columns(tmp_path: Path) -> None:
+    fill(tmp_path)
+    printed = at_terminal(tmp_path, "FROM leaderboard", 120)
+    assert max(map(len, printed)) <= 120
+    assert not [line for line in printed if "…" in line]
+    assert sum(line.startswith(("lstm-demo ", "resnet18 ", "word-lm ")) for line in printed) == 13
+    assert "    the incumbent stays: this one is between 0.552 and 1.48 times as fast, more than 1 is asked for" in printed
+
+
+@pytest.mark.slow
+def test_at_80_columns_each_row_is_a_record(tmp_path: Path) -> None:
+    fill(tmp_path)
+    printed = at_terminal(tmp_path, "FROM leaderboard where workload = 'word-lm' limit 1", 80)
+    assert printed[:4] == [
+        "--- row 1 of 1 ---",
+        "workload            word-lm",
+        "rank                1",
+        "candidate           dynamic-int8/torchscript",
+    ]
+    assert max(map(len, printed)) <= 80
+
+
+def test_nothing_is_cut_where_there_is_no_terminal(store: Path, tmp_path: Path) -> None:
+    sql = "select repeat('x', 400) as long, *, repeat('y', 400) as last from leaderboard"
+    piped = ask(store, sql).output
+    assert "…" not in piped
+    assert len(piped.splitlines()) == 5
+    ask(store, sql, "-o", str(tmp_path / "out.txt"))
+    assert (tmp_path / "out.txt").read_text(encoding="utf-8") == piped
 
 
 def test_an_sql_error_is_duckdbs_own_message(store: Path) -> None:

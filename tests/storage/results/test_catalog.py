@@ -3,6 +3,8 @@ from __future__ import annotations
 import datetime as dt
 import os
 import shutil
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import pytest
 
 from storage.errors import StoreError
 from storage.results.catalog import CATALOG, refresh
+from storage.results.descriptions import described
 from storage.results.query import run_query
 from storage.results.writer import ResultsStore
 from tests.storage.results.rows import at, measurement, write_night
@@ -48,6 +51,49 @@ def test_views_over_the_files_work_from_any_folder(tmp_path: Path, monkeypatch: 
     with duckdb.connect(path, read_only=True) as connection:
         assert connection.execute("select count(*) from leaderboard").fetchall() == [(2,)]
         assert connection.execute("select sum(seconds) from samples").fetchall() == [(pytest.approx(0.6),)]
+
+
+@pytest.mark.parametrize("limit", [0, 2_000_000], ids=["views", "rows"])
+def test_every_table_view_and_column_says_what_it_means(tmp_path: Path, limit: int) -> None:
+    write_night(tmp_path, NIGHT)
+    refresh(tmp_path, materialize_up_to=limit)
+    sql = """
+        select table_name as name, '' as column_name, comment from duckdb_tables() where schema_name = 'main'
+        union all select view_name, '', comment from duckdb_views() where schema_name = 'main' and not internal
+        union all select table_name, column_name, comment from duckdb_columns()
+            where schema_name = 'main' and not internal
+    """
+    meanings = {(row["name"], row["column_name"]): row["comment"] for row in run_query(tmp_path, sql).to_pylist()}
+    assert [key for key, meaning in meanings.items() if not meaning] == []
+    assert meanings["leaderboard", ""].startswith("Each workload's newest night")
+    assert meanings["leaderboard", "speedup"].startswith("baseline latency / candidate latency over paired launches")
+    assert meanings["latest", "latency_s"] == meanings["measurements", "latency_s"] == (
+        "median seconds of one call [seconds]"
+    )
+    assert meanings["regressions", "since"] == "the first night of the change"
+
+
+def test_comments_and_views_are_there_in_the_command_line_client(tmp_path: Path) -> None:
+    write_night(tmp_path, NIGHT)
+    catalog = refresh(tmp_path)
+
+    def asked(sql: str) -> list[str]:
+        client = shutil.which("duckdb") or str(Path(sys.executable).with_name("duckdb"))
+        command = [client, "-readonly", "-csv", "-noheader", catalog, sql]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+
+    assert asked("select candidate from leaderboard") == ["dynamic/eager", "float/eager"]
+    assert asked("select comment from duckdb_columns() where table_name = 'leaderboard' and column_name = 'interval'") == [
+        '"the 95% interval of the speed-up, as text"'
+    ]
+    assert set(asked("show tables")) == {item.name for item in described()}
+
+
+def test_only_tables_and_views_for_people_are_listed(tmp_path: Path) -> None:
+    write_night(tmp_path, NIGHT)
+    refresh(tmp_path)
+    listed = [row["name"] for row in run_query(tmp_path, "show tables").to_pylist()]
+    assert sorted(listed) == sorted(item.name for item in described())
 
 
 @pytest.mark.parametrize("limit", [0, 2_000_000], ids=["views", "rows"])

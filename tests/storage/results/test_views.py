@@ -65,7 +65,7 @@ def test_a_run_of_some_recipes_leaves_the_others_in_the_leaderboard_with_their_o
     write_night(tmp_path, FIRST, narrow, "narrow")
     decide(tmp_path, "full", FIRST, dynamic="reject", other="pass")
     decide(tmp_path, "narrow", FIRST, dynamic="promote")
-    found = ask(tmp_path, "select rank, recipe, speedup, decision, run_id from leaderboard")
+    found = ask(tmp_path, "select rank, recipe, speedup, decision, run_id from leaderboard_on(null)")
     assert [tuple(row.values()) for row in found] == [
         (1, "dynamic", 3.0, "promote", "narrow"),
         (2, "other", 2.0, "pass", "full"),
@@ -84,7 +84,7 @@ def test_the_best_passing_candidate_is_first_and_the_failed_last(tmp_path: Path)
     ]
     write_night(tmp_path, FIRST, rows, "a")
     decide(tmp_path, "a", FIRST, better="promote", good="pass", **{"fast-but-bad": "reject"})
-    ranked = ask(tmp_path, "select rank, recipe, passes from leaderboard")
+    ranked = ask(tmp_path, "select rank, recipe, passes from leaderboard_on(null)")
     assert [row["recipe"] for row in ranked] == ["better", "good", "fast-but-bad", "float", "broken"]
     assert [row["passes"] for row in ranked] == [True, True, False, False, False]
     assert [row["rank"] for row in ranked] == [1, 2, 3, 4, 5]
@@ -97,7 +97,7 @@ def test_speedup_over_the_best_float_candidate_not_over_the_named_baseline(tmp_p
         measurement("a", FIRST, speedup=2.0),
     ]
     write_night(tmp_path, FIRST, rows, "a")
-    found = ask(tmp_path, "select * from leaderboard where recipe = 'dynamic'")[0]
+    found = ask(tmp_path, "select * from leaderboard_on(null) where recipe = 'dynamic'")[0]
     assert found["speedup"] == 2.0
     assert found["best_float"] == "float/torchscript"
     assert found["speedup_over_best_float"] == pytest.approx(1.25)
@@ -111,7 +111,7 @@ def test_the_best_float_candidate_is_that_of_all_the_nights_runs_on_the_host(tmp
     write_night(tmp_path, FIRST, [baseline("narrow", FIRST, **later), measurement("narrow", FIRST, **later)], "narrow")
     other_host = [baseline("else", FIRST, **elsewhere), measurement("else", FIRST, recipe="static", **elsewhere)]
     write_night(tmp_path, FIRST, other_host, "else")
-    sql = "select recipe, best_float, speedup_over_best_float as over from leaderboard where method <> 'none'"
+    sql = "select recipe, best_float, speedup_over_best_float as over from leaderboard_on(null) where method <> 'none'"
     assert {row["recipe"]: (row["best_float"], row["over"]) for row in ask(tmp_path, sql)} == {
         "dynamic": ("float/torchscript", pytest.approx(1.25)),
         "static": ("float/eager", pytest.approx(2.0)),

@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import pyarrow as pa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from storage.results.formats import formatted
+from storage.results.terminal import fitted
+
+
+def lines(rows: pa.Table, width: int) -> list[str]:
+    return fitted(rows, width).decode().splitlines()
+
+
+ROWS = pa.table({"quality_difference": [0.5, -1.25], "candidate": ["a/eager", "b/eager"], "why": ["x" * 30, ""]})
+
+
+def test_what_fits_is_the_same_table_as_in_a_pipe() -> None:
+    assert fitted(ROWS, 61) == formatted(ROWS, "table")
+
+
+def test_names_are_folded_at_an_underscore_first() -> None:
+    assert lines(ROWS, 60) == [
+        "  quality_  candidate  why",
+        "difference",
+        "----------  ---------  ------------------------------",
+        f"       0.5  a/eager    {'x' * 30}",
+        "     -1.25  b/eager",
+        "(2 rows)",
+    ]
+
+
+def test_then_the_last_column_hangs_below_its_row() -> None:
+    assert lines(ROWS, 40) == [
+        "  quality_  candidate",
+        "difference",
+        "    why",
+        "----------  ---------",
+        "       0.5  a/eager",
+        f"    {'x' * 30}",
+        "     -1.25  b/eager",
+        "(2 rows)",
+    ]
+
+
+def test_what_hangs_is_cut_where_it_is_longer_than_the_line() -> None:
+    assert lines(ROWS, 21)[5] == f"    {'x' * 16}…"
+
+
+def test_then_columns_move_closer() -> None:
+    assert lines(ROWS, 20)[3] == "---------- ---------"
+
+
+def test_a_table_that_cannot_fit_becomes_records() -> None:
+    rows = pa.table({"name": ["a" * 12, "b" * 30], "speedup": [1.5, None], "latency": [2, 3]})
+    assert lines(rows, 25) == [
+        "--- row 1 of 2 ---",
+        f"name     {'a' * 12}",
+        "speedup  1.5",
+        "latency  2",
+        "--- row 2 of 2 ---",
+        f"name     {'b' * 15}…",
+        "speedup",
+        "latency  3",
+        "(2 rows)",
+    ]
+
+
+def test_numbers_do_not_hang() -> None:
+    rows = pa.table({"name": ["n" * 20], "a_number": [123456]})
+    assert lines(rows, 25) == ["--- row 1 of 1 ---", f"name      {'n' * 14}…", "a_number  123456", "(1 row)"]
+
+
+def test_no_rows_still_name_their_columns() -> None:
+    assert lines(ROWS.slice(0, 0), 45)[0] == "quality_difference  candidate  why"
+    assert lines(ROWS.slice(0, 0), 45)[-1] == "(0 rows)"
+
+
+numbers = st.integers(-(10**9), 10**9)
+words = st.text(st.characters(codec="utf-8", categories=["L", "N", "P"]), max_size=60)
+
+
+@settings(max_examples=40)  # each starts DuckDB, which writes the cells
+@given(st.integers(1, 8), st.lists(st.tuples(st.lists(numbers, min_size=8, max_size=8), words)), st.integers(10, 130))
+def test_no_line_is_wider_than_the_terminal_and_no_number_is_lost(
+    columns: int, rows: list[tuple[list[int], str]], width: int
+) -> None:
+    table = pa.table({f"column_{index}": pa.array([row[index] for row, _ in rows], pa.int64()) for index in range(columns)})
+    shown = lines(table.append_column("why", pa.array([text for _, text in rows], pa.string())), width)
+    assert max(map(len, shown)) <= width
+    if width >= len("column_0  -1000000000"):
+        text = " ".join(shown)
+        assert all(str(number) in text for row, _ in rows for number in row[:columns])
