@@ -79,7 +79,9 @@ def _columns_of(name: str) -> dict[str, str]:
         return _meanings(table)
     view, sql = next((view, sql) for file, sql in view_files().items() if (view := _view(file, sql)).name == name)
     words = re.findall(r"\w+", sql)
-    read = sorted((table for table in TABLES.values() if table.name in words), key=lambda table: words.index(table.name))
+    read = sorted(
+        (table for table in TABLES.values() if table.name in words), key=lambda table: words.index(table.name)
+    )
     meanings: dict[str, str] = {}
     for table in (*read, MEASUREMENTS, *TABLES.values()):
         meanings = _meanings(table) | meanings

@@ -1,4 +1,5 @@
--- Each workload's newest night for people, the best passing candidate first; every number is in latest.
+-- Each workload's newest night for people, the best passing candidate first. All that was measured is in latest, and
+-- leaderboard_on(date '2026-11-21') has every column of a night, leaderboard_on(null) of the newest.
 -- example: from leaderboard where workload = 'word-lm'
 -- column rank: 1 for the best candidate of the workload, those that pass before those that do not
 -- column candidate: recipe/runtime
@@ -11,8 +12,8 @@
 -- column memory_mb: peak resident memory above the process before loading, in millions of bytes
 -- column why: the gate's reason, less what the decision says already (promotions has it whole), or the failure
 --
--- Every column, of any night: leaderboard_on(date), or leaderboard_on(null) for the newest. speedup_over_best_float
--- compares with the host's fastest float candidate that night, not with the one that is the baseline.
+-- Of leaderboard_on's columns, speedup_over_best_float compares with the host's fastest float candidate that night, not
+-- with the one that is the baseline.
 create macro leaderboard_on(asked) as table
 with tonight as materialized (
     select rows.*

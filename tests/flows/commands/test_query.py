@@ -104,7 +104,9 @@ def test_the_leaderboard_of_the_built_in_workloads_fits_120_columns(tmp_path: Pa
     assert max(map(len, printed)) <= 120
     assert not [line for line in printed if "…" in line]
     assert sum(line.startswith(("lstm-demo ", "resnet18 ", "word-lm ")) for line in printed) == 13
-    assert "    the incumbent stays: this one is between 0.552 and 1.48 times as fast, more than 1 is asked for" in printed
+    assert (
+        "    the incumbent stays: this one is between 0.552 and 1.48 times as fast, more than 1 is asked for" in printed
+    )
 
 
 @pytest.mark.slow

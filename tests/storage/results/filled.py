@@ -104,14 +104,16 @@ def _measurements(run: str, night: dt.date, machine: str, workload: str, when: d
         "aa_ratio": 1.0, "aa_low": 0.97, "aa_high": 1.04, "load_s": 0.02, "first_call_s": 0.3, "launches": 2,
     }  # fmt: skip
     recipe, runtime = named.split("/")
-    first = {"recipe": recipe, "runtime": runtime, "latency_s": latency, "quality": _QUALITY[metric]}
+    first: dict[str, Any] = {"recipe": recipe, "runtime": runtime, "latency_s": latency, "quality": _QUALITY[metric]}
+    first |= {"size_bytes": 10_000_000, "baseline_size_bytes": 10_000_000, "peak_rss_bytes": 52_200_000}
     rows = [baseline(run, night, **common, **first)]
     for name, (ratio, smaller, difference, _) in candidates.items():
         recipe, runtime = name.split("/")
         speedup = ratio * (faster if "int8" in recipe else 1.0) * (1 + 0.01 * (night.day % 3))
         values = {
-            "recipe": recipe, "runtime": runtime, "method": recipe.partition("-int8")[0] if "int8" in recipe else "none",
-            "speedup": speedup, "latency_s": latency / speedup * 1.1, "size_ratio": smaller,
+            "recipe": recipe, "runtime": runtime,
+            "method": recipe.partition("-int8")[0] if "int8" in recipe else "none", "speedup": speedup,
+            "latency_s": latency / speedup * 1.1, "size_ratio": smaller,
             "size_bytes": round(1e7 / smaller), "baseline_size_bytes": 10_000_000, "peak_rss_bytes": 40_500_000,
             "quality": _QUALITY[metric] + difference, "quality_difference": difference,
             "quality_difference_low": difference - 0.001, "quality_difference_high": difference + 0.001,
@@ -127,7 +129,7 @@ def _measurements(run: str, night: dt.date, machine: str, workload: str, when: d
 
 
 def _promotions(run: str, night: dt.date, workload: str, when: dt.datetime) -> list[dict[str, Any]]:
-    rows = []
+    rows, was_current = [], night > NIGHTS[0]
     for name, (_, smaller, _, decision) in WORKLOADS[workload][3].items():
         recipe, runtime = name.split("/")
         rule = {"name": "min_size_ratio", "bound": 1.2, "seen": smaller, "note": "", "outcome": "passed"}
@@ -135,10 +137,10 @@ def _promotions(run: str, night: dt.date, workload: str, when: dt.datetime) -> l
         rows.append(
             promotion(
                 run, night, workload=workload, recipe=recipe, runtime=runtime, decision=decision, decided_at=when,
-                reason=REASONS[decision] if night > NIGHTS[0] or decision != "promote" else "fastest of those that pass",
+                reason=REASONS[decision] if was_current or decision != "promote" else "fastest of those that pass",
                 rules=json.dumps([rule | ({} if smaller >= 1.2 else {"outcome": "failed"})]), bundle_version=version,
-                incumbent_version=f"{NIGHTS[0]}-{workload}" if night > NIGHTS[0] else None,
-                incumbent_stays=True if night > NIGHTS[0] else None,
+                incumbent_version=f"{NIGHTS[0]}-{workload}" if was_current else None,
+                incumbent_stays=True if was_current else None,
             )
         )  # fmt: skip
     return rows

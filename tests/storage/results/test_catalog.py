@@ -67,8 +67,10 @@ def test_every_table_view_and_column_says_what_it_means(tmp_path: Path, limit: i
     assert [key for key, meaning in meanings.items() if not meaning] == []
     assert meanings["leaderboard", ""].startswith("Each workload's newest night")
     assert meanings["leaderboard", "speedup"].startswith("baseline latency / candidate latency over paired launches")
-    assert meanings["latest", "latency_s"] == meanings["measurements", "latency_s"] == (
-        "median seconds of one call [seconds]"
+    assert (
+        meanings["latest", "latency_s"]
+        == meanings["measurements", "latency_s"]
+        == ("median seconds of one call [seconds]")
     )
     assert meanings["regressions", "since"] == "the first night of the change"
 
@@ -83,9 +85,9 @@ def test_comments_and_views_are_there_in_the_command_line_client(tmp_path: Path)
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
 
     assert asked("select candidate from leaderboard") == ["dynamic/eager", "float/eager"]
-    assert asked("select comment from duckdb_columns() where table_name = 'leaderboard' and column_name = 'interval'") == [
-        '"the 95% interval of the speed-up, as text"'
-    ]
+    assert asked(
+        "select comment from duckdb_columns() where table_name = 'leaderboard' and column_name = 'interval'"
+    ) == ['"the 95% interval of the speed-up, as text"']
     assert set(asked("show tables")) == {item.name for item in described()}
 
 

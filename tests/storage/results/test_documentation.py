@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from storage.results.catalog import MATERIALIZE_UP_TO
-from storage.results.descriptions import described
+from storage.results.descriptions import Described, described
 from storage.results.tables import SCHEMA_VERSION, TABLES, Table
 
 HERE = Path(__file__).parent
@@ -20,9 +20,16 @@ def documented(page: str) -> str:
     written, _, _ = page.partition(MARKER)
     limits = f"Schema version: {SCHEMA_VERSION}. Rows copied into the catalog: up to {MATERIALIZE_UP_TO:,} a table.\n"
     views = [item for item in described() if item.kind == "view"]
-    shown = [f"### {item.name}\n\n{item.meaning}\n\n```sql\n{item.example}\n```\n" for item in views]
     tables = map(_table, TABLES.values())
-    return "\n".join([f"{written}{MARKER}", limits, "## Views\n", *shown, "## Tables\n", *tables])
+    return "\n".join([f"{written}{MARKER}", limits, "## Views\n", *map(_view, views), "## Tables\n", *tables])
+
+
+def _view(view: Described) -> str:
+    text = f"### {view.name}\n\n{view.meaning}\n\n```sql\n{view.example}\n```\n"
+    if not view.columns:
+        return text
+    rows = [f"| `{name}` | {meaning} |" for name, meaning in view.columns.items()]
+    return "\n".join([text, "| column of its own | meaning |", "| --- | --- |", *rows, ""])
 
 
 def _table(table: Table) -> str:

@@ -85,7 +85,9 @@ words = st.text(st.characters(codec="utf-8", categories=["L", "N", "P"]), max_si
 def test_no_line_is_wider_than_the_terminal_and_no_number_is_lost(
     columns: int, rows: list[tuple[list[int], str]], width: int
 ) -> None:
-    table = pa.table({f"column_{index}": pa.array([row[index] for row, _ in rows], pa.int64()) for index in range(columns)})
+    table = pa.table(
+        {f"column_{index}": pa.array([row[index] for row, _ in rows], pa.int64()) for index in range(columns)}
+    )
     shown = lines(table.append_column("why", pa.array([text for _, text in rows], pa.string())), width)
     assert max(map(len, shown)) <= width
     if width >= len("column_0  -1000000000"):
