@@ -19,8 +19,8 @@ from pathlib import Path
 
 from benchmarks import overhead
 from benchmarks.scale_model import Costs, Outcome, Setting, simulate
-from flows.console import Reporter
 from flows.execution.server import prefect_api
+from flows.reporter import Reporter
 from flows.settings import Settings
 from storage.root import StoreRoot
 from tasks.workload import Workload, find_workloads

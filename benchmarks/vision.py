@@ -27,7 +27,7 @@ from torchvision.models import quantization
 
 from storage.artifacts import ArtifactStore
 from storage.errors import QuantizationError
-from tasks.benchmark.statistics import speed_ratio
+from tasks.benchmark.statistics import Noise, Sample
 from tasks.compare import compare
 from tasks.compute import intra_op_threads
 from tasks.job import Workspace
@@ -95,7 +95,9 @@ def print_speed(folder: Path, engines: list[str], rounds: int) -> None:
     print("| candidate | median ms | speed-up over float/eager (95%) | size MB | times smaller |")
     print("|---|---|---|---|---|")
     for one in candidates:
-        ratio = speed_ratio(np.array(seconds[one.name])[None, :], baseline[None, :])
+        # One process, so that rounds, not launches, are what varies here.
+        sample = Sample.against_one(np.array(seconds[one.name])[:, None], baseline[:, None])
+        ratio = Noise.pooled([sample]).interval(sample)
         median = float(np.median(seconds[one.name])) * 1e3
         print(f"| {one.name} | {median:.1f} | {ratio.value:.2f} ({ratio.low:.2f}-{ratio.high:.2f}) "
               f"| {one.size_bytes / 1e6:.1f} | {candidates[0].size_bytes / one.size_bytes:.2f} |")  # fmt: skip
