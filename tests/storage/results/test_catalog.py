@@ -148,6 +148,18 @@ def test_a_copied_store_is_queried_by_its_own_files(tmp_path: Path) -> None:
     assert count(tmp_path / "link", "measurements") == 2
 
 
+def test_a_catalog_of_an_earlier_version_is_passed_over(tmp_path: Path) -> None:
+    write_night(tmp_path, NIGHT)
+    path = refresh(tmp_path)
+    with duckdb.connect(path) as connection:  # as it was before there was a schema of its own for what is internal
+        connection.execute("create table catalog_root as from internal.catalog_root")
+        connection.execute("drop table internal.catalog_root")
+        connection.execute("create or replace view leaderboard as select 1 as one")
+    before = Path(path).read_bytes()
+    assert "candidate" in run_query(tmp_path, "from leaderboard").column_names
+    assert Path(path).read_bytes() == before
+
+
 def test_what_a_killed_writer_left_is_not_read(tmp_path: Path) -> None:
     write_night(tmp_path, NIGHT)
     month = tmp_path / "results/measurements/month=2026-03"
