@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,24 +12,37 @@ import duckdb
 import jinja2
 
 from storage.errors import ConfigurationError
-from storage.report.plots import candidate, pareto_plot, signs_of, trend_plot
-from storage.results import Row
+from storage.report import humanize
+from storage.report.history import History, history_of, shown_of
+from storage.report.machine import conditions_of
+from storage.report.marks import Mark, marks_of
+from storage.report.night import Outcome, bounds_of, candidates_of, outcomes_of, rows_of, unbeaten
+from storage.report.plots import history_plot, quality_plot, size_plot
+from storage.results import Row, number
 from storage.results.query import open_catalog
-from storage.results.regressions import compare_night
+from storage.results.regressions import Regression, compare_night
 from storage.root import StoreRoot
 
-_TREND_NIGHTS = 30
-MISSING = "–"
+_FILTERS = (
+    "size", "duration", "ratio", "difference", "quality_unit", "number", "percent", "change", "time", "metric", "name",
+    "count",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
 class _Section:
-    """One workload's leaderboard, and its plots as SVG; "" for one that has nothing to show."""
+    """One workload: its candidates, and its plots as SVG; "" for one that has nothing to show."""
 
     name: str
-    leaderboard: list[Row]
-    pareto: str
-    trend: str
+    outcome: Outcome
+    rows: list[Row]
+    marks: dict[str, Mark]
+    best_float: Row | None
+    unbeaten: list[str]
+    bounds: dict[str, float]
+    history: History
+    shown: list[str]
+    plots: dict[str, str]
 
 
 def write_report(root: StoreRoot | Path | str, night: dt.date | None, target: Path) -> dt.date:
@@ -68,93 +82,63 @@ def _render(connection: duckdb.DuckDBPyConnection, night: dt.date) -> str:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    environment.filters.update({show.__name__: show for show in (size, duration, ratio, number, time, metric)})
-    runs = _rows(connection, "from runs where night = ? order by started_at", night)
+    environment.filters.update({name: getattr(humanize, name) for name in _FILTERS})
+    runs = rows_of(connection, "from runs where night = $night order by started_at", night=night)
+    candidates = candidates_of(connection, night)
+    outcomes = outcomes_of(connection, night, candidates)
+    comparison = compare_night(connection, night)
     return environment.get_template("report.html.j2").render(
         night=night,
         runs=runs,
         versions=json.loads(str(runs[-1]["versions"] or "{}")) if runs else {},
-        workloads=_sections(connection, night),
-        comparison=compare_night(connection, night),
-        failures=_rows(connection, "from failures where night = ? order by workload, recipe, runtime", night),
+        workloads=[
+            _section(connection, night, name, rows, outcomes[name], comparison.findings)
+            for name, rows in candidates.items()
+        ],
+        comparison=comparison,
+        failures=_failures(candidates),
+        conditions=conditions_of(runs, candidates),
     )
 
 
-def _sections(connection: duckdb.DuckDBPyConnection, night: dt.date) -> list[_Section]:
-    sections = []
-    leaderboards = _rows(connection, "from leaderboard_on(?)", night)
-    for name in sorted({str(row["workload"]) for row in leaderboards}):
-        leaderboard = [row for row in leaderboards if row["workload"] == name]
-        pareto = {candidate(row) for row in _rows(connection, "from pareto_on(?) where workload = ?", night, name)}
-        trend = _rows(connection, _TREND, name, night, name, night, _TREND_NIGHTS)
-        signs = signs_of([*leaderboard, *trend])
-        sections.append(
-            _Section(
-                name,
-                leaderboard,
-                pareto_plot(leaderboard, pareto, signs, f"{name}: size and speed-up"),
-                trend_plot(trend, signs, f"{name}: speed-up over the nights"),
-            )
-        )
-    return sections
+def _section(
+    connection: duckdb.DuckDBPyConnection,
+    night: dt.date,
+    name: str,
+    rows: list[Row],
+    outcome: Outcome,
+    findings: Iterable[Regression],
+) -> _Section:
+    history = history_of(connection, name, night, (found for found in findings if found.workload == name))
+    marks = marks_of([*(str(row["name"]) for row in rows), *history.rows])
+    names = [str(row["name"]) for row in rows]
+    current = f"current bundle {outcome.candidate}"
+    current = current if current in names else outcome.candidate
+    shown, bounds = shown_of(history, names), bounds_of(rows)
+    plots = {
+        "quality": quality_plot(f"{name}: speed-up against quality", rows, marks, bounds, current),
+        "size": size_plot(f"{name}: latency against size", rows, marks, current),
+        "history": history_plot(f"{name}: speed-up over the nights", history, shown, marks),
+    }
+    return _Section(name, outcome, rows, marks, _best_float(rows), unbeaten(rows), bounds, history, shown, plots)
 
 
-# Only that night's machines: another one's ratios are another history.
-_TREND = """
-select recipe, runtime, night, speedup, speedup_low, speedup_high
-from trend
-where workload = ? and night <= ? and speedup is not null
-    and machine in (select coalesce(machine, fingerprint) from measurements where workload = ? and night = ?)
-qualify dense_rank() over (order by night desc) <= ?
-    and row_number() over (partition by recipe, runtime, night order by measured_at desc) = 1
-order by recipe, runtime, night
-"""
+def _best_float(rows: Sequence[Row]) -> Row | None:
+    """The fastest float candidate of those that share the last one's host and baseline."""
+    timed = [row for row in rows if row["method"] == "none" and row["status"] == "ok" and row["shown_speedup"]]
+    last = max(timed, key=lambda row: str(row["measured_at"]), default=None)
+    if last is None:
+        return None
+    alike = [row for row in timed if all(row[each] == last[each] for each in ("fingerprint", "baseline"))]
+    return max(alike, key=lambda row: number(row, "shown_speedup") or 0)
 
 
-def _rows(connection: duckdb.DuckDBPyConnection, sql: str, *parameters: dt.date | str | int) -> list[Row]:
-    cursor = connection.execute(sql, parameters)
-    names = [column[0] for column in cursor.description or []]
-    return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
-
-
-def size(value: float | None) -> str:
-    """Bytes in a decimal unit, to three digits."""
-    return _scaled(value, (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)), "B")
-
-
-def duration(value: float | None) -> str:
-    """Seconds in a fitting unit, to three digits."""
-    nanoseconds = None if value is None else value * 1e9
-    return _scaled(nanoseconds, (("s", 1e9), ("ms", 1e6), ("µs", 1e3)), "ns")
-
-
-def ratio(value: float | None, low: float | None = None, high: float | None = None) -> str:
-    """A ratio with a times sign, and its interval if there is one."""
-    if value is None:
-        return MISSING
-    interval = "" if low is None or high is None else f" ({low:.2f} to {high:.2f})"
-    return f"{value:.2f}×{interval}"
-
-
-def number(value: float | None, spec: str = ".4g") -> str:
-    """A number in a format of Python's; four significant digits by default."""
-    return MISSING if value is None else format(value, spec)
-
-
-def time(value: dt.datetime | None) -> str:
-    """A time in UTC, to the minute."""
-    return MISSING if value is None else f"{value.astimezone(dt.UTC):%Y-%m-%d %H:%M} UTC"
-
-
-def metric(value: float | None, name: str) -> str:
-    """A number in the unit of the metric `name`."""
-    return {"size_bytes": size, "speedup": ratio}.get(name, number)(value)
-
-
-def _scaled(value: float | None, units: tuple[tuple[str, float], ...], smallest: str) -> str:
-    if value is None:
-        return MISSING
-    for unit, scale in units:
-        if value >= scale:
-            return f"{value / scale:.3g} {unit}"
-    return f"{value:.3g} {smallest}"
+def _failures(candidates: dict[str, list[Row]]) -> dict[tuple[str, str, str], list[str]]:
+    """Names of the candidates that failed, by workload, stage and error."""
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for workload, rows in candidates.items():
+        for row in rows:
+            if row["status"] == "failed":
+                error = str(row["error"] or "no reason was recorded")
+                found.setdefault((workload, str(row["stage"] or humanize.MISSING), error), []).append(str(row["name"]))
+    return found

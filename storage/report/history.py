@@ -1,0 +1,122 @@
+"""A workload's speed-ups over the nights, and what changed on the way."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import duckdb
+
+from storage.report.night import rows_of
+from storage.results import Row
+from storage.results.regressions import Regression
+
+NIGHTS = 30
+
+# Only that night's machines: another one's ratios are another history.
+_ROWS = """
+select recipe || '/' || runtime as name, recipe, night, speedup, speedup_low, speedup_high, fingerprint, environment,
+    data_digest, checkpoint_digest, calibration_digest, recipe_digest
+from measurements
+where workload = $workload and night <= $night and setting = 'primary' and status = 'ok' and speedup is not null
+    and coalesce(machine, fingerprint) in (
+        select coalesce(machine, fingerprint) from measurements where workload = $workload and night = $night
+    )
+qualify dense_rank() over (order by night desc) <= $nights
+    and row_number() over (partition by recipe, runtime, night order by measured_at desc, run_id desc) = 1
+order by night, recipe, runtime
+"""
+
+_PROMOTED = """
+select min(night) as night, recipe || '/' || runtime as name
+from promotions
+where workload = $workload and night <= $night and decision = 'promote' and bundle_version is not null
+group by recipe, runtime, bundle_version
+order by night
+"""
+
+_INPUTS = {
+    "data_digest": "another data set",
+    "checkpoint_digest": "another checkpoint",
+    "calibration_digest": "other calibration samples",
+    "recipe_digest": "another recipe {recipe}",
+}
+
+
+@dataclass(frozen=True)
+class Event:
+    """What happened on a night, in words; ``promoted`` names the candidates whose new bundles were handed over."""
+
+    night: dt.date
+    changes: tuple[str, ...] = ()
+    promoted: tuple[str, ...] = ()
+    alarms: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class History:
+    """Rows by candidate, the oldest first, and the events of the same nights."""
+
+    rows: dict[str, list[Row]]
+    events: tuple[Event, ...]
+
+    @property
+    def nights(self) -> list[dt.date]:
+        """The nights, the oldest first."""
+        return sorted({night for rows in self.rows.values() for row in rows for night in _dates(row)})
+
+
+def history_of(
+    connection: duckdb.DuckDBPyConnection, workload: str, night: dt.date, findings: Iterable[Regression]
+) -> History:
+    """The last nights of a workload on a night's machines."""
+    rows: dict[str, list[Row]] = {}
+    for row in rows_of(connection, _ROWS, workload=workload, night=night, nights=NIGHTS):
+        rows.setdefault(str(row["name"]), []).append(row)
+    history = History(rows, ())
+    changes: dict[dt.date, list[str]] = {}
+    for mine in rows.values():
+        for before, after in pairwise(mine):
+            for date in _dates(after):
+                changes.setdefault(date, []).extend(changes_between(before, after))
+    promoted: dict[dt.date, list[str]] = {}
+    for row in rows_of(connection, _PROMOTED, workload=workload, night=night):
+        for date in _dates(row):
+            promoted.setdefault(date, []).append(str(row["name"]))
+    alarms: dict[dt.date, list[str]] = {}
+    for found in findings:
+        if found.is_bad and found.since is not None:
+            alarms.setdefault(found.since, []).append(f"{found.recipe}/{found.runtime} {found.kind}")
+    events = (
+        Event(each, *(tuple(dict.fromkeys(kind.get(each, ()))) for kind in (changes, promoted, alarms)))
+        for each in history.nights
+    )
+    return History(rows, tuple(event for event in events if event != Event(event.night)))
+
+
+def changes_between(before: Row, after: Row) -> Iterator[str]:
+    """What a candidate's later measurement was made of or in that its earlier one was not, in words."""
+    known = before["environment"], after["environment"]
+    if None not in known:
+        then, now = (json.loads(str(each)) for each in known)
+        changed = [each for each in sorted(then | now) if then.get(each) != now.get(each)]
+        yield from (f"{each} {then.get(each, 'not there')} → {now.get(each, 'not there')}" for each in changed)
+    elif None not in (before["fingerprint"], after["fingerprint"]) and before["fingerprint"] != after["fingerprint"]:
+        yield "environment, of which one side was not recorded"
+    found = [each for each in _INPUTS if None not in (before[each], after[each]) and before[each] != after[each]]
+    if "data_digest" in found:  # these follow from it
+        found = [each for each in found if each not in ("checkpoint_digest", "calibration_digest")]
+    yield from (_INPUTS[each].format(**after) for each in found)
+
+
+def shown_of(history: History, wanted: Sequence[str], most: int = 8) -> list[str]:
+    """The candidates with a history, in the order `wanted`: more than `most` lines cannot be told apart."""
+    return [name for name in wanted if len(history.rows.get(name, ())) > 1][:most]
+
+
+def _dates(row: Row) -> Iterator[dt.date]:
+    if isinstance(night := row["night"], dt.date):
+        yield night

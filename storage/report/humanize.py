@@ -1,0 +1,96 @@
+"""Numbers as people read them, in fitting units; what is missing is a dash."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+from markupsafe import Markup, escape
+
+MISSING = "–"
+_SIZES = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0))
+_DURATIONS = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))
+
+
+def size(value: float | None) -> str:
+    """Bytes in a decimal unit, to three digits."""
+    return MISSING if value is None else _scaled(value, size_unit(value))
+
+
+def duration(value: float | None) -> str:
+    """Seconds in a fitting unit, to three digits."""
+    return MISSING if value is None else _scaled(value, duration_unit(value))
+
+
+def size_unit(largest: float) -> tuple[str, float]:
+    """The unit for sizes up to `largest` bytes, and how many bytes it is."""
+    return _unit(largest, _SIZES)
+
+
+def duration_unit(largest: float) -> tuple[str, float]:
+    """The unit for durations up to `largest` seconds, and how many seconds it is."""
+    return _unit(largest, _DURATIONS)
+
+
+def quality_unit(metric: str) -> str:
+    """The unit of differences in a quality metric as it follows the number; "" for one that has none."""
+    if metric in ("top1", "top5"):
+        return " points"
+    return "%" if metric.endswith("_percent") else ""
+
+
+def ratio(value: float | None, low: float | None = None, high: float | None = None) -> str:
+    """A ratio with a times sign, and its interval if there is one."""
+    if value is None:
+        return MISSING
+    interval = "" if low is None or high is None else f" ({low:.2f} to {high:.2f})"
+    return f"{value:.2f}×{interval}"
+
+
+def difference(value: float | None, unit: str = "") -> str:
+    """A difference with its sign and unit, to three digits."""
+    if value is None:
+        return MISSING
+    return "0" if value == 0 else f"{value:+.3g}{unit}".replace("-", "−")
+
+
+def number(value: float | None, spec: str = ".4g") -> str:
+    """A number in a format of Python's; four significant digits by default."""
+    return MISSING if value is None else format(value, spec)
+
+
+def percent(value: float | None) -> str:
+    """A share in percent, with two digits below 10%."""
+    return MISSING if value is None else f"{100 * value:.{0 if abs(value) >= 0.095 else 1}f}%"
+
+
+def time(value: dt.datetime | None) -> str:
+    """A time in UTC, to the minute."""
+    return MISSING if value is None else f"{value.astimezone(dt.UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def metric(value: float | None, name: str) -> str:
+    """A number in the unit of the metric `name`."""
+    return {"size_bytes": size, "speedup": ratio}.get(name, number)(value)
+
+
+def change(value: float | None) -> str:
+    """A relative change with its sign, in percent."""
+    return MISSING if value is None else f"{value:+.1%}".replace("-", "−")
+
+
+def name(candidate: str) -> Markup:
+    """A candidate's name as HTML that may be broken after the slash."""
+    return escape(candidate).replace("/", Markup("/<wbr>"))
+
+
+def count(found: int, noun: str) -> str:
+    """A number of things: "1 alarm", "2 alarms"."""
+    return f"{found} {noun}{'' if found == 1 else 's'}"
+
+
+def _unit(largest: float, units: tuple[tuple[str, float], ...]) -> tuple[str, float]:
+    return next((unit for unit in units if largest >= unit[1]), units[-1])
+
+
+def _scaled(value: float, unit: tuple[str, float]) -> str:
+    return f"{value / unit[1]:.3g} {unit[0]}"
