@@ -53,7 +53,7 @@ def drawing(title: str, description: str) -> Iterator[Drawing]:
 
 def _accessible(text: str, title: str, description: str) -> str:
     name = f"plot-{digest_of({'title': title})[:8]}"
-    text = _IDLE.sub("", text[text.index("<svg") :])
+    text = _IDLE.sub("", text[text.index("<svg") :]).replace("xlink:href", "href")
     text = _TAG.sub(lambda tag: _DIGITS.sub(r"\1", tag[0]), text)  # coordinates, not the axes' numbers
     # A width in points would not shrink on a phone.
     root = (

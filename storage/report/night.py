@@ -150,8 +150,8 @@ def _outcome(decided: list[Row], bundles: dict[str, Row], candidates: list[Row])
         reason = str(first["incumbent_reason"] or first["reason"])
         if made is None:
             return Outcome("kept", reason, version=version, held=held)
-        tonight = {str(row["artifact_digest"]): row for row in candidates}.get(str(made["artifact_digest"]))
-        fails = tonight is not None and (tonight["decision"] == "reject" or tonight["status"] == "failed")
+        tonight = [row for row in candidates if row["artifact_digest"] == made["artifact_digest"] is not None]
+        fails = any(row["decision"] == "reject" or row["status"] == "failed" for row in tonight)
         warning = "The gate rejects it tonight, and nothing can replace it." if fails else ""
         since = made["since"] if isinstance(made["since"], dt.date) else None
         return Outcome("kept", reason, str(made["name"]), version, since, held=held, warning=warning)

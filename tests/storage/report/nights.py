@@ -12,9 +12,9 @@ from storage.results.writer import ResultsStore
 from tests.storage.results.rows import at, baseline, measurement, promotion, run_row
 
 FIRST = dt.date(2026, 3, 1)
-NIGHTS = 24
+NIGHTS = 16
 LAST = FIRST + dt.timedelta(days=NIGHTS - 1)
-UPGRADED, SLOWER = 9, 20
+UPGRADED, SLOWER, REWRITTEN = 5, 12, 9
 ERROR = "RuntimeError: the quantized LSTM does not export <b>\n  File model.py, line 3\n  see the log"
 RULES = json.dumps(
     [
@@ -25,19 +25,17 @@ RULES = json.dumps(
 
 
 def fill(root: Path, nights: int = NIGHTS) -> None:
-    """Write the nights, one run each but all in one file a table, and the catalog."""
-    tables: dict[str, list[dict[str, Any]]] = {"measurements": [], "promotions": [], "runs": []}
+    """Write the nights, one run each, and the catalog."""
+    store = ResultsStore(root)
     for index in range(nights):
         night = FIRST + dt.timedelta(days=index)
         run = f"run-{index:02}"
-        tables["measurements"] += [*_words(run, night, index), *_images(run, night, index), *_busy(run, night)]
-        tables["promotions"] += _decided(run, night, index)
-        message = "13 candidates of 3 workloads measured, 2 failed, 0 promoted, 2 kept"
-        tables["runs"].append(
-            run_row(run, night, status="failed", message=message, evidence=evidence(), versions=VERSIONS)
-        )
-    for name, rows in tables.items():
-        ResultsStore(root).append(name, rows, "run-all", at(LAST))
+        rows = [*_words(run, night, index), *_images(run, night, index), *_busy(run, night)]
+        store.append("measurements", rows, run, at(night))
+        store.append("promotions", _decided(run, night, index), run, at(night))
+        message = "12 candidates of 3 workloads measured, 2 failed, 1 promoted, 1 kept"
+        finished = run_row(run, night, status="failed", message=message, evidence=evidence(), versions=VERSIONS)
+        store.append("runs", [finished], run, at(night, 4))
     refresh(root)
 
 
@@ -94,7 +92,7 @@ def _words(run: str, night: dt.date, index: int) -> list[dict[str, Any]]:
                 latency_q25_s=0.00087 / speed, latency_q75_s=0.00095 / speed, size_bytes=1000 * (400 - 40 * position),
                 quality_difference=drop, quality_difference_low=drop - 0.001, quality_difference_high=drop + 0.002,
                 artifact_digest=f"{position}" * 64, over_incumbent=speed / 2.4, over_incumbent_low=speed / 2.5,
-                over_incumbent_high=speed / 2.3, recipe_digest=("b" if index < 14 else "c") * 64,
+                over_incumbent_high=speed / 2.3, recipe_digest=("b" if index < REWRITTEN else "c") * 64,
                 method="none" if recipe == "float" else "dynamic", quality=4 + drop, **common,
             )
         )  # fmt: skip

@@ -4,27 +4,36 @@ import datetime as dt
 
 import pytest
 
-from storage import report
+from storage.report import humanize
 
 
 @pytest.mark.parametrize(
     ("shown", "expected"),
     [
-        (report.size(999), "999 B"),
-        (report.size(10_141_653), "10.1 MB"),
-        (report.size(2.5e9), "2.5 GB"),
-        (report.duration(1.5), "1.5 s"),
-        (report.duration(0.00123), "1.23 ms"),
-        (report.duration(45e-6), "45 µs"),
-        (report.duration(7e-9), "7 ns"),
-        (report.ratio(1.7), "1.70×"),
-        (report.ratio(1.7, 1.65, 1.76), "1.70× (1.65 to 1.76)"),
-        (report.number(0.123456), "0.1235"),
-        (report.number(0.05, "+.1%"), "+5.0%"),
-        (report.time(dt.datetime(2026, 3, 1, 4, tzinfo=dt.timezone(dt.timedelta(hours=1)))), "2026-03-01 03:00 UTC"),
-        (report.metric(2048, "size_bytes"), "2.05 kB"),
-        (report.metric(2, "speedup"), "2.00×"),
-        (report.metric(2, "quality"), "2"),
+        (humanize.size(999), "999 B"),
+        (humanize.size(10_141_653), "10.1 MB"),
+        (humanize.size(2.5e9), "2.5 GB"),
+        (humanize.duration(1.5), "1.5 s"),
+        (humanize.duration(0.00123), "1.23 ms"),
+        (humanize.duration(45e-6), "45 µs"),
+        (humanize.duration(7e-9), "7 ns"),
+        (humanize.ratio(1.7), "1.70×"),
+        (humanize.ratio(1.7, 1.65, 1.76), "1.70× (1.65 to 1.76)"),
+        (humanize.difference(-0.21, humanize.quality_unit("top1")), "−0.21 points"),
+        (humanize.difference(1.5, humanize.quality_unit("difference_percent")), "+1.5%"),
+        (humanize.difference(0.002, humanize.quality_unit("loss")), "+0.002"),
+        (humanize.difference(-0.0, " points"), "0"),
+        (humanize.number(0.123456), "0.1235"),
+        (humanize.percent(0.31), "31%"),
+        (humanize.percent(0.0214), "2.1%"),
+        (humanize.change(-0.151), "−15.1%"),
+        (humanize.time(dt.datetime(2026, 3, 1, 4, tzinfo=dt.timezone(dt.timedelta(hours=1)))), "2026-03-01 03:00 UTC"),
+        (humanize.metric(2048, "size_bytes"), "2.05 kB"),
+        (humanize.metric(2, "speedup"), "2.00×"),
+        (humanize.metric(2, "quality"), "2"),
+        (humanize.count(1, "alarm"), "1 alarm"),
+        (humanize.count(2, "alarm"), "2 alarms"),
+        (humanize.name("a<b>/eager"), "a&lt;b&gt;/<wbr>eager"),
     ],
 )
 def test_numbers_are_short_and_have_their_unit(shown: str, expected: str) -> None:
@@ -32,5 +41,21 @@ def test_numbers_are_short_and_have_their_unit(shown: str, expected: str) -> Non
 
 
 def test_what_is_missing_is_a_dash() -> None:
-    for show in (report.size, report.duration, report.ratio, report.number, report.time):
-        assert show(None) == "–"
+    shown = (
+        humanize.size, humanize.duration, humanize.ratio, humanize.difference, humanize.number, humanize.percent,
+        humanize.change, humanize.time,
+    )  # fmt: skip
+    assert {show(None) for show in shown} == {"–"}
+
+
+@pytest.mark.parametrize(
+    ("unit", "name", "scale"),
+    [
+        (humanize.size_unit(46_800_000), "MB", 1e6),
+        (humanize.size_unit(0), "B", 1),
+        (humanize.duration_unit(0.0009), "µs", 1e-6),
+        (humanize.duration_unit(0.049), "ms", 1e-3),
+    ],
+)
+def test_an_axis_has_the_unit_of_its_largest_value(unit: tuple[str, float], name: str, scale: float) -> None:
+    assert unit == (name, scale)

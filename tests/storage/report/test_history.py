@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import datetime as dt
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage.report.history import NIGHTS, History, changes_between, history_of, shown_of
+from storage.results.catalog import refresh
+from storage.results.query import open_catalog
+from storage.results.regressions import Regression
+from tests.storage.report.nights import FIRST, LAST, REWRITTEN, SLOWER, UPGRADED
+from tests.storage.results.rows import measurement, write_night
+
+SAME = {
+    "recipe": "dynamic", "environment": None, "fingerprint": "f", "data_digest": "d", "checkpoint_digest": "c",
+    "calibration_digest": None, "recipe_digest": "r",
+}  # fmt: skip
+OLD = json.dumps({"python": "3.11.7", "torch": "2.14.0"})
+NEW = json.dumps({"python": "3.11.7", "torch": "2.15.0", "numpy": "2.4.6"})
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ({}, {}, []),
+        ({"environment": OLD}, {"environment": NEW}, ["numpy not there → 2.4.6", "torch 2.14.0 → 2.15.0"]),
+        ({"environment": OLD}, {"environment": OLD, "fingerprint": "g"}, []),
+        ({}, {"fingerprint": "g"}, ["environment, of which one side was not recorded"]),
+        ({}, {"data_digest": "e", "checkpoint_digest": "x"}, ["another data set"]),
+        ({}, {"checkpoint_digest": "x"}, ["another checkpoint"]),
+        ({}, {"calibration_digest": "x"}, []),
+        ({}, {"recipe_digest": "x"}, ["another recipe dynamic"]),
+    ],
+)
+def test_what_changed_is_said_in_words(before: dict[str, Any], after: dict[str, Any], said: list[str]) -> None:
+    assert list(changes_between(SAME | before, SAME | after)) == said
+
+
+def test_events_are_what_changed_what_was_promoted_and_what_raised_an_alarm(filled: Path) -> None:
+    def night(index: int) -> dt.date:
+        return FIRST + dt.timedelta(days=index)
+
+    found = Regression("word-lm", "dynamic", "onnxruntime", "slower", "speedup", since=night(SLOWER))
+    better = Regression("word-lm", "dynamic", "eager", "improved", "speedup", since=night(3))
+    with open_catalog(filled) as connection:
+        history = history_of(connection, "word-lm", LAST, [found, better])
+    events = {event.night: event for event in history.events}
+    assert list(events) == [night(each) for each in (0, UPGRADED, UPGRADED + 2, REWRITTEN, SLOWER)]
+    assert events[night(0)].promoted == ("dynamic/eager",)
+    assert events[night(UPGRADED)].changes == ("torch 2.14.0 → 2.15.0",)
+    assert events[night(UPGRADED + 2)].promoted == ("dynamic/torchscript",)
+    assert "another recipe static" in events[night(REWRITTEN)].changes
+    assert events[night(SLOWER)].alarms == ("dynamic/onnxruntime slower",)
+
+
+def test_another_machines_nights_and_old_ones_are_left_out(tmp_path: Path) -> None:
+    nights = [FIRST + dt.timedelta(days=index) for index in range(NIGHTS + 3)]
+    for index, night in enumerate(nights):
+        machine = "other" if index == NIGHTS else "mine"
+        run = f"run-{night}"
+        write_night(tmp_path, night, [measurement(run, night, machine=machine)], run)
+    refresh(tmp_path)
+    with open_catalog(tmp_path) as connection:
+        history = history_of(connection, "word-lm", nights[-1], [])
+    assert history.nights == [night for night in nights[2:] if night != nights[NIGHTS]]
+
+
+def test_only_candidates_with_a_history_are_drawn_and_the_first_of_too_many() -> None:
+    rows = {name: [{}] * count for name, count in (("a", 2), ("b", 1), ("c", 3), ("d", 2))}
+    assert shown_of(History(rows, ()), ["d", "b", "gone", "a", "c"], most=2) == ["d", "a"]
