@@ -7,24 +7,29 @@ import os
 import sys
 
 import click
+from click.shell_completion import CompletionItem
 
 from flows.execution.signals import Terminated, unwinding_on_sigterm
 from storage.errors import NightquantError
 
 # By name: where the subcommand is, and what it does. Its module is imported on use, so that ``--help`` stays fast.
 COMMANDS = {
+    "status": ("status:command", "Show the state of the store; the same as no command."),
     "nightly": ("nightly:nightly", "Quantize, evaluate, benchmark and hand over: one night."),
     "serve": ("nightly:serve", "Serve the nightly deployment from this one process."),
-    "workloads": ("show:workloads", "List the workloads and their recipes, or check workload files."),
+    "workloads": ("setup:workloads", "List the workloads and their recipes, or check workload files."),
+    "show": ("story:command", "Tell a workload's story: bundle, history, layers, recipe."),
+    "compare": ("compare:command", "Compare two runs, candidate by candidate."),
     "query": ("query:query", "Ask the results in SQL."),
     "report": ("query:report", "Write the night's report as one HTML file."),
     "acknowledge": ("acknowledge:command", "Accept what a night found, with a reason."),
     "generate": ("generate:command", "Sample text from a language model, float or quantized."),
     "sensitivity": ("sensitivity:command", "Rank a model's layers by what quantizing them costs."),
-    "doctor": ("show:doctor", "Say whether a benchmark on this machine can be trusted."),
-    "handoff": ("handoff:command", "List, show, verify, export or roll back bundles."),
+    "doctor": ("setup:doctor", "Say whether a benchmark on this machine can be trusted."),
+    "handoff": ("handoff:command", "List, show, verify, export, promote or roll back bundles."),
     "store": ("store:command", "Check, compact or clean the store."),
-    "config": ("show:config", "Show the settings and where each comes from."),
+    "config": ("setup:config", "Show the settings and where each comes from."),
+    "completion": ("completion:command", "Print the script that completes commands in a shell."),
 }
 
 
@@ -39,9 +44,22 @@ class LazyGroup(click.Group):
         """Import and return one subcommand."""
         if cmd_name not in COMMANDS:
             return None
-        module, _, name = COMMANDS[cmd_name][0].partition(":")
-        command: click.Command = getattr(importlib.import_module(f"flows.commands.{module}"), name)
+        return self.load(cmd_name)
+
+    @staticmethod
+    def load(name: str) -> click.Command:
+        """Import one of the subcommands."""
+        module, _, attribute = COMMANDS[name][0].partition(":")
+        command: click.Command = getattr(importlib.import_module(f"flows.commands.{module}"), attribute)
         return command
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Complete subcommands from the table, importing none; options as click does."""
+        if incomplete.startswith("-"):
+            return click.Command.shell_complete(self, ctx, incomplete)
+        return [
+            CompletionItem(name, help=meaning) for name, (_, meaning) in COMMANDS.items() if name.startswith(incomplete)
+        ]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the subcommands from the table, importing none."""
@@ -49,7 +67,7 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, meaning) for name, (_, meaning) in COMMANDS.items()])
 
 
-@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(cls=LazyGroup, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(package_name="nightquant")
 @click.option("--debug", is_flag=True, help="Show tracebacks and Prefect's own log.")
 @click.pass_context
@@ -65,6 +83,10 @@ def nightquant(context: click.Context, debug: bool) -> None:
       nightquant query "FROM leaderboard"
     """
     context.obj = debug
+    if context.invoked_subcommand is None:
+        status = LazyGroup.load("status")
+        with status.make_context("status", [], parent=context) as own:
+            status.invoke(own)
 
 
 def main(arguments: list[str] | None = None) -> None:

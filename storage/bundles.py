@@ -26,7 +26,7 @@ from storage.seal import SUMS, check_name, check_sums
 _WORKLOAD = re.compile(r"[a-z0-9][a-z0-9.-]{0,62}")
 _VERSION = re.compile(r"\d{4}-\d{2}-\d{2}-[0-9a-f]{12}")
 _ABANDONED_S = 24 * 3600
-_Action = Literal["promote", "rollback"]
+_Action = Literal["promote", "promote-by-hand", "rollback"]
 
 
 class Switch(BaseModel):
@@ -163,6 +163,11 @@ class BundleStore:
     def promote(self, workload: str, version: str, *, by: str, reason: str) -> Pointer:
         """Switch to a bundle that the night chose, unless it is current already or was withdrawn."""
         return self._switch("promote", workload, version, by=by, reason=reason)
+
+    def promote_by_hand(self, workload: str, version: str, *, by: str, reason: str) -> Pointer:
+        """Switch to any bundle, a withdrawn one too, which is then in service again; what was current may return."""
+        self.require(workload, version)
+        return self._switch("promote-by-hand", workload, version, by=by, reason=reason)
 
     def roll_back(self, workload: str, version: str | None = None, *, by: str, reason: str) -> Pointer:
         """Switch to an earlier bundle (any named one, or the previous), and withdraw the one that was current."""

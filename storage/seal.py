@@ -18,16 +18,18 @@ import zipfile
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import zstandard
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
-from jsonschema import Draft202012Validator
 
 from storage.digest import file_digest
 from storage.errors import BundleError, ConfigurationError, StoreError
+
+if TYPE_CHECKING:
+    from jsonschema import Draft202012Validator
 
 SUMS, SIGNATURE, MANIFEST = "SHA256SUMS", "SHA256SUMS.sig", "manifest.json"
 VARIABLE = "NIGHTQUANT_SIGNING_KEY"
@@ -172,6 +174,9 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 @cache
 def _validator() -> Draft202012Validator:
+    # Imported here: it is slow to import, and most commands only look at which bundles there are.
+    from jsonschema import Draft202012Validator
+
     return Draft202012Validator(json.loads(Path(__file__).with_name("manifest.schema.json").read_text("utf-8")))
 
 

@@ -1,18 +1,23 @@
-"""The subcommands, and the options and tables that several of them share."""
+"""The subcommands, and the options, tables and formats that several of them share."""
 
 from __future__ import annotations
 
+import datetime as dt
+import json
 import os
 import time
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
-from datetime import date
+import tomllib
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from getpass import getuser
+from pathlib import Path
 from typing import TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from flows.reporter import reporter_for
 from flows.settings import load_settings
@@ -29,13 +34,45 @@ def _store(context: click.Context, parameter: click.Parameter, value: str | None
     return settings.store
 
 
-def _night(context: click.Context, parameter: click.Parameter, value: str | None) -> date | None:
+def _night(context: click.Context, parameter: click.Parameter, value: str | None) -> dt.date | None:
     if value is None:
         return None
     try:
-        return date.fromisoformat(value)
+        return dt.date.fromisoformat(value)
     except ValueError as error:
         raise click.BadParameter(f"{value!r} is no date; expected YYYY-MM-DD, for instance 2026-11-21") from error
+
+
+def _reason(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    if not value.strip():
+        raise click.BadParameter('it is empty; say why, for instance --reason "worse on our traffic"')
+    return value
+
+
+def _by(context: click.Context, parameter: click.Parameter, value: str | None) -> str:
+    return value or user_name()
+
+
+def complete_workload(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete the name of a built-in workload; what is none may be a file."""
+    from flows.request import BUILT_IN
+
+    names = sorted(path.stem for path in BUILT_IN.glob("*.toml") if path.stem.startswith(incomplete))
+    return [CompletionItem(name) for name in names] or [CompletionItem(incomplete, type="file")]
+
+
+def complete_recipe(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete the name of a recipe of the workloads that were given, or of every built-in one."""
+    from flows.request import BUILT_IN
+
+    given = context.params.get("workload") or ()
+    paths = [Path(name) if name.endswith(".toml") else BUILT_IN / f"{name}.toml" for name in given]
+    names: set[str] = set()
+    for path in paths or BUILT_IN.glob("*.toml"):
+        # Nobody can read an error at this moment; the command itself will refuse a file that is missing or wrong.
+        with suppress(OSError, ValueError):
+            names |= {recipe["name"] for recipe in tomllib.loads(path.read_text(encoding="utf-8")).get("recipe", ())}
+    return [CompletionItem(name) for name in sorted(names) if name.startswith(incomplete)]
 
 
 # ``store: str``: the flag's or the settings' value.
@@ -47,16 +84,30 @@ store_option = click.option(
 )
 # ``workload: tuple[str, ...]``: none given means every built-in one.
 workload_option = click.option(
-    "--workload", "-w", multiple=True, metavar="NAME|FILE.toml", help="A workload by name or TOML file; repeatable."
+    "--workload",
+    "-w",
+    multiple=True,
+    metavar="NAME|FILE.toml",
+    shell_complete=complete_workload,
+    help="A workload by name or TOML file; repeatable.",
 )
 # ``recipe: tuple[str, ...]``: none given means all.
-recipe_option = click.option("--recipe", "-r", multiple=True, metavar="NAME", help="Only these recipes; repeatable.")
+recipe_option = click.option(
+    "--recipe",
+    "-r",
+    multiple=True,
+    metavar="NAME",
+    shell_complete=complete_recipe,
+    help="Only these recipes; repeatable.",
+)
 # ``profile: str | None``.
 profile_option = click.option(
     "--profile",
     type=click.Choice(PROFILES),
     help="How long to measure: for up to 1, 5 or 15 min a workload, until speed is decided (default: standard).",
 )
+# ``by: str``.
+by_option = click.option("--by", metavar="NAME", callback=_by, help="Who (default: the user's name).")
 
 
 def night_option(help: str) -> Callable[[Function], Function]:  # noqa: A002 - click's own word
@@ -64,11 +115,34 @@ def night_option(help: str) -> Callable[[Function], Function]:  # noqa: A002 - c
     return click.option("--night", metavar="YYYY-MM-DD", callback=_night, help=help)
 
 
+def reason_option(help: str) -> Callable[[Function], Function]:  # noqa: A002 - click's own word
+    """``--reason``, which must be given: passes ``reason: str``."""
+    return click.option("--reason", required=True, callback=_reason, help=help)
+
+
 def format_option(*formats: str) -> Callable[[Function], Function]:
     """``--format``: passes ``format: str``; the first format is the default."""
     return click.option(
         "--format", type=click.Choice(formats), default=formats[0], show_default=True, help="How to print."
     )
+
+
+def print_json(document: object) -> None:
+    """Print one JSON document, and nothing else, to standard output; dates and paths become text."""
+    click.echo(json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False, default=_as_text))
+
+
+def _as_text(value: object) -> str:
+    if isinstance(value, dt.date):  # a date-time too
+        return value.isoformat()
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(f"{type(value).__name__} has no form in JSON")
+
+
+def store_flag(store: str) -> str:
+    """What a command that is proposed needs to find this store: nothing where the settings name it."""
+    return "" if store == load_settings().store else f" --store {store}"
 
 
 def user_name() -> str:
@@ -81,7 +155,26 @@ def user_name() -> str:
 
 def new_table(title: str, *headings: str, right: Collection[str] = ()) -> Table:
     """Make a table whose cells wrap; the columns of the headings in `right` are numbers."""
-    table = Table(title=title)
+    return _with_columns(Table(title=title), headings, right)
+
+
+def plain_table(*headings: str, right: Collection[str] = ()) -> Table:
+    """Make a table without lines, for numbers that are compared down a column; none of its headings: no header."""
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=any(headings), header_style="dim")
+    return _with_columns(table, headings, right)
+
+
+def marked_lines(lines: Iterable[tuple[str, str | Text]], width: int = 1) -> Table:
+    """Texts under each other, each beside its mark, whose column of `width` stays empty where a text wraps."""
+    grid = Table.grid(padding=(0, 1))
+    grid.add_column(width=width)
+    grid.add_column(overflow="fold")
+    for mark, text in lines:
+        grid.add_row(Text(mark), Text(text) if isinstance(text, str) else text)
+    return grid
+
+
+def _with_columns(table: Table, headings: Sequence[str], right: Collection[str]) -> Table:
     for heading in headings:
         table.add_column(heading, overflow="fold", justify="right" if heading in right else "left")
     return table

@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import date
 from typing import get_args
 
 import click
 
-from flows.commands import night_option, recipe_option, store_option, user_name
+from flows.commands import (
+    by_option,
+    complete_workload,
+    format_option,
+    night_option,
+    print_json,
+    reason_option,
+    recipe_option,
+    store_option,
+)
 from storage.results import FindingMetric
 
 
 @click.command()
-@click.option("--workload", "-w", multiple=True, required=True, metavar="NAME", help="Of which workload; repeatable.")
+@click.option(
+    "--workload",
+    "-w",
+    multiple=True,
+    required=True,
+    metavar="NAME",
+    shell_complete=complete_workload,
+    help="Of which workload; repeatable.",
+)
 @recipe_option
 @click.option("--runtime", multiple=True, metavar="NAME", help="Only with these runtimes; repeatable.")
 @click.option(
@@ -21,9 +39,10 @@ from storage.results import FindingMetric
     type=click.Choice([name for name in get_args(FindingMetric) if name != "candidate"]),
     help="Only in these numbers; repeatable.",
 )
-@click.option("--reason", required=True, help="Why it is accepted; it is kept with the results.")
-@click.option("--by", metavar="NAME", help="Who (default: the user's name).")
+@reason_option("Why it is accepted; it is kept with the results.")
+@by_option
 @night_option("The night that found it (default: the newest one).")
+@format_option("text", "json")
 @store_option
 def command(
     workload: tuple[str, ...],
@@ -31,8 +50,9 @@ def command(
     runtime: tuple[str, ...],
     metric: tuple[str, ...],
     reason: str,
-    by: str | None,
+    by: str,
     night: date | None,
+    format: str,
     store: str,
 ) -> None:
     """Accept what a night found: it is told no more, and that night is the number's new reference.
@@ -51,8 +71,11 @@ def command(
         recipes=recipe,
         runtimes=runtime,
         metrics=metric,
-        by=by or user_name(),
+        by=by,
         reason=reason,
     )
+    if format == "json":
+        print_json([asdict(finding) for finding in accepted])
+        return
     for finding in accepted:
         click.echo(f"Acknowledged: {finding.describe()}")

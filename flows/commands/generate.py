@@ -13,7 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from flows.commands import progress_of, recipe_option, store_option, workload_option
+from flows.commands import format_option, print_json, progress_of, recipe_option, store_option, workload_option
 from flows.request import NightlyRequest
 from storage.artifacts import ArtifactStore
 from storage.errors import ConfigurationError
@@ -32,6 +32,7 @@ from tasks.workload.recipe import Recipe
     "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Write here, not to the terminal."
 )
 @click.option("--compare", is_flag=True, help="Show the float model's text beside the recipe's, from the same seed.")
+@format_option("text", "json")
 @store_option
 def command(
     workload: tuple[str, ...],
@@ -41,6 +42,7 @@ def command(
     seed: int,
     output: Path | None,
     compare: bool,
+    format: str,
     store: str,
 ) -> None:
     """Sample text from a word language model; what is missing in the store is trained and quantized first.
@@ -56,6 +58,8 @@ def command(
         raise ConfigurationError(
             "One workload and one recipe at a time, please.", hint="Use --compare for float beside it."
         )
+    if output is not None and format == "json":
+        raise ConfigurationError("JSON goes to standard output.", hint="Redirect it, or leave out --output.")
     if output is not None and not output.parent.is_dir():  # said before the work, not after it
         raise ConfigurationError(f"{output} cannot be written: {output.parent} is no folder.", hint="Make it first.")
     (chosen,) = NightlyRequest(workloads=workload or ("word-lm",)).load_workloads()
@@ -64,6 +68,9 @@ def command(
         with progress_of(f"{chosen.name} · {each.name}: preparing") as progress:
             workspace = Workspace(ArtifactStore(store), progress)
             texts.append(generate(chosen, each, workspace, words=words, temperature=temperature, seed=seed))
+    if format == "json":
+        print_json({each.name: "".join(text) for each, text in zip(recipes, texts, strict=True)})
+        return
     with output.open("w", encoding="utf-8") if output else nullcontext() as stream:
         if compare:
             _print_columns([each.name for each in recipes], texts, Console(file=stream))

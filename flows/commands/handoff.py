@@ -8,16 +8,19 @@ from pathlib import Path
 
 import click
 
-from flows.commands import format_option, store_option, user_name
-from storage.bundles import BundleStore
+from flows.commands import by_option, complete_workload, format_option, print_json, reason_option, store_option
+from storage.bundles import BundleStore, Pointer
 from storage.seal import check_sums, export_bundle
 from tasks.bundle.verify import VerificationReport
 from tasks.bundle.verify import verify as verify_bundle
 
+# ``workload: str``.
+_workload_argument = click.argument("workload", shell_complete=complete_workload)
+
 
 @click.group()
 def command() -> None:
-    """List, show, verify, export or roll back bundles.
+    """List, show, verify, export, promote or roll back bundles.
 
     \b
     Example:
@@ -27,7 +30,7 @@ def command() -> None:
 
 
 @command.command("list")
-@click.argument("workload", required=False)
+@click.argument("workload", required=False, shell_complete=complete_workload)
 @format_option("table", "json")
 @store_option
 def list_bundles(workload: str | None, format: str, store: str) -> None:
@@ -50,7 +53,7 @@ def list_bundles(workload: str | None, format: str, store: str) -> None:
         for entry in bundles.entries(workload)
     ]
     if format == "json":
-        click.echo(json.dumps(rows, indent=1))
+        print_json(rows)
         return
     if not rows:
         click.echo(f"No bundles in {store} yet: a night makes one of each workload with a promoted candidate.")
@@ -59,13 +62,14 @@ def list_bundles(workload: str | None, format: str, store: str) -> None:
 
 
 @command.command()
-@click.argument("workload")
+@_workload_argument
 @click.argument("version", required=False)
 @click.option("--history", is_flag=True, help="Show how it came to be current, as JSON.")
 @click.option("--manifest", is_flag=True, help="Show the manifest, as JSON.")
+@format_option("text", "json")
 @store_option
-def show(workload: str, version: str | None, history: bool, manifest: bool, store: str) -> None:
-    """Show the model card of WORKLOAD's current bundle, or of VERSION.
+def show(workload: str, version: str | None, history: bool, manifest: bool, format: str, store: str) -> None:
+    """Show the model card of WORKLOAD's current bundle, or of VERSION; all three as one document with --format json.
 
     \b
     Example:
@@ -74,12 +78,17 @@ def show(workload: str, version: str | None, history: bool, manifest: bool, stor
     """
     bundles = BundleStore(store)
     chosen = bundles.require(workload, version)
+    pointer = bundles.pointer(workload)
+    switches = {} if pointer is None else pointer.model_dump(mode="json")
     if history:
-        pointer = bundles.pointer(workload)
-        click.echo(pointer.model_dump_json(indent=1) if pointer is not None else "{}")
+        print_json(switches)
         return
     folder = bundles.local_folder(workload, chosen)
     check_sums(folder)
+    if format == "json" and not manifest:
+        card, document = ((folder / name).read_text(encoding="utf-8") for name in ("MODEL_CARD.md", "manifest.json"))
+        print_json({"version": chosen, "card": card, "manifest": json.loads(document), "current": switches})
+        return
     click.echo((folder / ("manifest.json" if manifest else "MODEL_CARD.md")).read_text(encoding="utf-8"))
 
 
@@ -102,8 +111,10 @@ def verify(context: click.Context, path: Path, public_key: Path | None, format: 
       nightquant handoff verify word-lm-2026-11-21-0123456789ab --public-key signing-key.pub
     """
     report = verify_bundle(path, public_key)
-    shown = asdict(report) | {"path": str(report.path), "ok": report.ok}
-    click.echo(json.dumps(shown, indent=1) if format == "json" else _as_text(report))
+    if format == "json":
+        print_json(asdict(report) | {"ok": report.ok})
+    else:
+        click.echo(_as_text(report))
     context.exit(0 if report.ok else 1)
 
 
@@ -117,33 +128,67 @@ def _as_text(report: VerificationReport) -> str:
 
 
 @command.command()
-@click.argument("workload")
-@click.option("--to", "version", metavar="VERSION", help="The bundle to go to (default: the one before).")
-@click.option("--reason", required=True, help="Why; it is kept in the history.")
-@click.option("--by", metavar="NAME", help="Who (default: the user's name).")
+@_workload_argument
+@click.argument("version")
+@reason_option("Why; it is kept in the history.")
+@by_option
+@format_option("text", "json")
 @store_option
-def rollback(workload: str, version: str | None, reason: str, by: str | None, store: str) -> None:
+def promote(workload: str, version: str, reason: str, by: str, format: str, store: str) -> None:
+    """Make VERSION of WORKLOAD current by hand, a withdrawn one too; nothing is withdrawn.
+
+    From then on it is the incumbent: a night replaces it only by a candidate that is decidedly better, or where it
+    fails the gate or was made from another checkpoint.
+
+    \b
+    Example:
+      nightquant handoff promote word-lm 2026-11-21-0123456789ab --reason "known to work"
+    """
+    bundles = BundleStore(store)
+    before = bundles.pointer(workload)
+    pointer = bundles.promote_by_hand(workload, version, by=by, reason=reason)
+    if pointer == before:
+        click.echo(f"{version} was current already; nothing changed.", err=True)
+    _show_switch(pointer, format)
+
+
+@command.command()
+@_workload_argument
+@click.option("--to", "version", metavar="VERSION", help="The bundle to go to (default: the one before).")
+@reason_option("Why; it is kept in the history.")
+@by_option
+@format_option("text", "json")
+@store_option
+def rollback(workload: str, version: str | None, reason: str, by: str, format: str, store: str) -> None:
     """Make an earlier bundle of WORKLOAD current again.
 
-    What was current is withdrawn: no night promotes it again by itself; rolling back --to it does.
+    What was current is withdrawn: no night promotes it again by itself; rolling back --to it, or promoting it by hand,
+    does.
 
     \b
     Example:
       nightquant handoff rollback word-lm --reason "worse on our traffic"
     """
-    pointer = BundleStore(store).roll_back(workload, version, by=by or user_name(), reason=reason)
-    click.echo(f"{workload}: current is {pointer.version}.")
+    _show_switch(BundleStore(store).roll_back(workload, version, by=by, reason=reason), format)
+
+
+def _show_switch(pointer: Pointer, format: str) -> None:
+    if format == "json":
+        print_json(pointer.model_dump(mode="json"))
+        return
+    click.echo(f"{pointer.workload}: current is {pointer.version}.")
     if pointer.withdrawn:
         click.echo(f"Withdrawn: {', '.join(pointer.withdrawn)}.")
 
 
 @command.command()
-@click.argument("workload")
+@_workload_argument
 @click.argument("version", required=False)
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="FILE.zip or FILE.tar.zst.")
 @click.option("--force", is_flag=True, help="Replace the file if it exists.")
+@format_option("text", "json")
 @store_option
-def export(workload: str, version: str | None, output: Path | None, force: bool, store: str) -> None:
+def export(workload: str, version: str | None, output: Path | None, force: bool, format: str, store: str) -> None:
     """Write WORKLOAD's current bundle, or VERSION, into one file for carrying away.
 
     \b
@@ -155,4 +200,7 @@ def export(workload: str, version: str | None, output: Path | None, force: bool,
     name = f"{workload}-{chosen}"
     target = output or Path(f"{name}.tar.zst")
     export_bundle(bundles.local_folder(workload, chosen), target, name=name, overwrite=force)
-    click.echo(str(target))
+    if format == "json":
+        print_json({"workload": workload, "version": chosen, "file": target})
+    else:
+        click.echo(str(target))

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
 
-from flows.commands import format_option, new_table, progress_of, recipe_option, store_option, workload_option
+from flows.commands import (
+    format_option,
+    new_table,
+    print_json,
+    progress_of,
+    recipe_option,
+    store_option,
+    workload_option,
+)
 from flows.request import NightlyRequest
 from storage.artifacts import ArtifactStore
 from storage.errors import ConfigurationError
@@ -57,7 +64,7 @@ def command(workload: tuple[str, ...], recipe: tuple[str, ...], keep: str, forma
             "layers": [layer.model_dump(mode="json") for layer in ranking],
             "keep": [effect.model_dump(mode="json") for effect in effects],
         }
-        click.echo(json.dumps(rows, indent=1))
+        print_json(rows)
         return
     _print_ranking(f"{chosen.name} · {quantizing.name}", ranking)
     if effects:

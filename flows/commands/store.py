@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import click
 
-from flows.commands import store_option
+from flows.commands import format_option, print_json, store_option
 from storage.check import check as check_store
 from storage.gc import collect
 from storage.results.compact import compact as compact_store
@@ -23,9 +25,10 @@ def command() -> None:
 
 
 @command.command()
+@format_option("text", "json")
 @store_option
 @click.pass_context
-def check(context: click.Context, store: str) -> None:
+def check(context: click.Context, format: str, store: str) -> None:
     """Read every results file and artifact; say what is wrong and what to do, and exit 1 if anything is.
 
     \b
@@ -33,9 +36,12 @@ def check(context: click.Context, store: str) -> None:
       nightquant store check --store s3://bucket/nightquant
     """
     checked = check_store(store)
+    found = len(checked.problems)
+    if format == "json":
+        print_json(asdict(checked))
+        context.exit(1 if found else 0)
     for problem in checked.problems:
         click.echo(f"{problem.where} {problem.what}.\n    {problem.remedy}")
-    found = len(checked.problems)
     click.echo(
         f"{checked.results_files} results files and {checked.artifacts} artifacts in {store}: "
         + (f"{found} problem{'s' if found > 1 else ''}." if found else "all good.")
@@ -44,8 +50,9 @@ def check(context: click.Context, store: str) -> None:
 
 
 @command.command()
+@format_option("text", "json")
 @store_option
-def compact(store: str) -> None:
+def compact(format: str, store: str) -> None:
     """Put each finished month's results files into one, and make the catalog anew; readers and writers go on.
 
     The small files of a month are deleted by the next compaction at least twelve hours later.
@@ -55,6 +62,9 @@ def compact(store: str) -> None:
       nightquant store compact
     """
     done = compact_store(store)
+    if format == "json":
+        print_json(asdict(done))
+        return
     for month in done.written:
         click.echo(f"compacted {month}")
     for month in done.retired:
@@ -67,8 +77,9 @@ def compact(store: str) -> None:
 @command.command()
 @click.option("--keep-nights", type=click.IntRange(min=1), default=30, show_default=True, metavar="N")
 @click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+@format_option("text", "json")
 @store_option
-def gc(keep_nights: int, dry_run: bool, store: str) -> None:
+def gc(keep_nights: int, dry_run: bool, format: str, store: str) -> None:
     """Remove artifacts that no bundle and no row of the newest N nights refers to; run it when no night is running.
 
     \b
@@ -76,6 +87,11 @@ def gc(keep_nights: int, dry_run: bool, store: str) -> None:
       nightquant store gc --keep-nights 30 --dry-run
     """
     done = collect(store, keep_nights, dry_run=dry_run)
+    if format == "json":
+        removed = [{"kind": each.kind, "digest": each.digest, "size_bytes": each.size} for each in done.removed]
+        left = [{"name": entry.name, "size_bytes": entry.size} for entry in done.leftovers]
+        print_json({"dry_run": dry_run, "removed": removed, "leftovers": left, "kept": done.kept})
+        return
     for artifact in done.removed:
         click.echo(f"{artifact.kind} {artifact.digest[:12]} ({artifact.size / 1e6:.1f} MB)")
     would = "would be removed" if dry_run else "removed"

@@ -102,6 +102,34 @@ def test_a_withdrawn_bundle_is_not_promoted_again_until_someone_goes_back_to_it(
     assert after.withdrawn == (version(1),)
 
 
+def test_promoting_by_hand_is_recorded_as_such_and_withdraws_nothing(bundles: BundleStore):
+    publish(bundles, 1)
+    publish(bundles, 2)
+    after = bundles.promote_by_hand("word-lm", version(1), by="someone", reason="known to work")
+    assert (after.version, after.withdrawn) == (version(1), ())
+    last = after.history[-1]
+    assert (last.action, last.version, last.by, last.reason) == (
+        "promote-by-hand", version(1), "someone", "known to work",
+    )  # fmt: skip
+    assert bundles.promote("word-lm", version(2), by="a night", reason="fastest").version == version(2)
+
+
+def test_a_withdrawn_bundle_that_is_promoted_by_hand_is_in_service_again(bundles: BundleStore):
+    for number in (1, 2, 3):
+        publish(bundles, number)
+    for _ in range(2):
+        bundles.roll_back("word-lm", by="someone", reason="worse")
+    after = bundles.promote_by_hand("word-lm", version(3), by="someone", reason="it was the data")
+    assert (after.version, after.withdrawn) == (version(3), (version(2),))
+    assert bundles.pointer("word-lm") == after
+
+
+def test_promoting_by_hand_what_is_current_changes_nothing(bundles: BundleStore):
+    publish(bundles, 1)
+    before = bundles.pointer("word-lm")
+    assert bundles.promote_by_hand("word-lm", version(1), by="someone", reason="again") == before
+
+
 def test_a_bundle_that_was_tampered_with_does_not_become_current(bundles: BundleStore):
     publish(bundles, 1)
     publish(bundles, 2)
@@ -110,6 +138,8 @@ def test_a_bundle_that_was_tampered_with_does_not_become_current(bundles: Bundle
     victim.write_bytes(b"evil")
     with pytest.raises(BundleError, match=r"file-0\.bin"):
         bundles.roll_back("word-lm", by="someone", reason="worse")
+    with pytest.raises(BundleError, match=r"file-0\.bin"):
+        bundles.promote_by_hand("word-lm", version(1), by="someone", reason="known to work")
     current = bundles.pointer("word-lm")
     assert current is not None
     assert current.version == version(2)
@@ -123,6 +153,7 @@ def test_names_that_could_leave_the_folder_are_refused(name: str, bundles: Bundl
         lambda: bundles.versions(name),
         lambda: bundles.require("word-lm", name or "../x"),
         lambda: bundles.roll_back(name, by="x", reason="y"),
+        lambda: bundles.promote_by_hand(name, version(1), by="x", reason="y"),
         lambda: bundles.local_folder("word-lm", name or ".."),
     ]
     with bundles.draft() as folder:

@@ -77,6 +77,19 @@ def test_its_files_compute_what_was_handed_over_even_where_the_artifact_is_gone(
     assert evaluate(made.job, incumbent.candidate, made.store).quality == made.evaluation.quality
 
 
+def test_one_that_was_promoted_by_hand_after_it_had_been_withdrawn_is_the_incumbent(made: Made) -> None:
+    bundles, withdrawn = BundleStore(made.store.place), found(made).version
+    with bundles.draft() as folder:
+        (folder / "model.ts").write_bytes(b"another model")
+        write_sums(folder)
+        bundles.publish(folder, "tiny", "2026-11-20-0123456789ab")
+    bundles.roll_back("tiny", "2026-11-20-0123456789ab", by="someone", reason="worse")
+    assert found(made).version == "2026-11-20-0123456789ab"
+    bundles.promote_by_hand("tiny", withdrawn, by="someone", reason="it was the data")
+    incumbent = found(made)
+    assert (incumbent.version, incumbent.same_as, incumbent.failure) == (withdrawn, "int8/torchscript", None)
+
+
 def test_one_from_another_checkpoint_is_outdated(made: Made, tmp_path: Path) -> None:
     other = make(tmp_path / "other", seed=1)
     incumbent = find_incumbent(other.job, [], Workspace(made.store))

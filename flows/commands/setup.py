@@ -1,15 +1,14 @@
-"""The commands that only show something: ``nightquant workloads``, ``config`` and ``doctor``."""
+"""What a night would work with: ``nightquant workloads``, ``config`` and ``doctor``."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 
 import click
 from rich.console import Console
 from rich.text import Text
 
-from flows.commands import format_option, new_table, store_option, workload_option
+from flows.commands import format_option, new_table, print_json, store_option, workload_option
 from flows.request import NightlyRequest
 from flows.settings import Settings, load_settings, source_of
 from tasks.runtimes import RUNTIMES
@@ -34,7 +33,7 @@ def workloads(workload: tuple[str, ...], format: str) -> None:
         for runtime in dict.fromkeys(name for each in found for recipe in each.recipe for name in recipe.runtimes):
             RUNTIMES[runtime].require_installed(runtime)
     if format == "json":
-        click.echo("[" + ",\n".join(each.model_dump_json() for each in found) + "]")
+        print_json([each.model_dump(mode="json") for each in found])
         return
     table = new_table("Workloads", "workload", "description", "data", "model", "candidates", "baseline")
     for each in found:
@@ -56,7 +55,7 @@ def config(format: str) -> None:
     """
     shown = load_settings().model_dump(mode="json")
     if format == "json":
-        click.echo(json.dumps(shown, indent=1))
+        print_json(shown)
         return
     title = "Settings (flag beats NIGHTQUANT_… variable beats nightquant.toml)"
     table = new_table(title, "setting", "value", "from", "meaning")
@@ -84,7 +83,7 @@ def doctor(context: click.Context, store: str, format: str) -> None:
     checks = examine(store, on_wait=lambda: click.echo("Another benchmark runs on this host: waiting.", err=True))
     good = trusted(checks)
     if format == "json":
-        click.echo(json.dumps({"trusted": good, "checks": [asdict(check) for check in checks]}, indent=1))
+        print_json({"trusted": good, "checks": [asdict(check) for check in checks]})
         context.exit(0 if good else 1)
     table = new_table("Can a benchmark on this machine be trusted?", "check", "", "found", "what to do")
     for check in checks:

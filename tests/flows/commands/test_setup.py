@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from flows.commands.show import doctor, workloads
+from flows.commands.setup import doctor, workloads
 from storage.errors import ConfigurationError
 from tasks.runtimes.torchscript import TorchScript
 

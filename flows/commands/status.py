@@ -1,0 +1,118 @@
+"""``nightquant`` without a subcommand, and ``nightquant status``: the state of the store on one screen."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from dataclasses import asdict
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from flows.commands import format_option, marked_lines, plain_table, print_json, store_flag, store_option
+from flows.console import shown_path
+from flows.overview import Concern, LastRun, Overview, overview, summary
+from flows.text import age, moment
+
+_SHOWN_CONCERNS = 5
+_CONCERN_LENGTH = 240
+_USUAL = ("show", 'query "FROM leaderboard"', "report")
+_FIRST = ("doctor", "nightly --profile quick", "workloads")
+_MEANINGS = {
+    "show": "each workload's current bundle, and why",
+    'query "FROM leaderboard"': "the newest night's candidates",
+    "report": "the night as one HTML page",
+    "nightly": "run a night now",
+    'query "FROM failures"': "every failure with its whole text",
+    'query "FROM regressions"': "what became worse, and since when",
+    "doctor": "can this machine be trusted?",
+    "nightly --profile quick": "a first, short night",
+    "workloads": "what it works on, and how to bring your own",
+}
+_WITHOUT_STORE = ("workloads",)
+
+
+@click.command()
+@format_option("text", "json")
+@store_option
+def command(format: str, store: str) -> None:
+    """Show the state of the store: last night, what is current, what needs attention, and how to go on.
+
+    The same as nightquant without a subcommand. Exit code 0, whatever the state is.
+
+    \b
+    Example:
+      nightquant
+      nightquant status --store /srv/nightquant --format json
+    """
+    now = dt.datetime.now(dt.UTC)
+    state = overview(store, now)
+    steps = {_command(step, store): _MEANINGS.get(step, "its story: bundle, nights, layers") for step in _next(state)}
+    if format == "json":
+        print_json(asdict(state) | {"next": list(steps)})
+        return
+    console = Console()
+    console.print(Text.assemble(("Store  ", "bold"), shown_path(state.store)), soft_wrap=True, highlight=False)
+    if state.last_run is None:
+        what = "holds no results yet" if state.exists else "is not there yet"
+        console.print(f"       It {what}: the first night fills it.")
+    sections = {
+        "Last night": marked_lines(_night(state.last_run, now)) if state.last_run else None,
+        "Current": _current(state) if state.current else None,
+        "Attention": marked_lines(_concerns(state.concerns)) if state.last_run or state.concerns else None,
+        "Go on" if state.last_run else "Begin": _steps(steps, console.width),
+    }
+    for title, content in sections.items():
+        if content is not None:
+            console.print()
+            console.print(title, style="bold", highlight=False)
+            console.print(content, highlight=False, soft_wrap=isinstance(content, Text))
+
+
+def _next(state: Overview) -> list[str]:
+    """Three commands: what the concerns ask for, then what one usually looks at."""
+    if state.last_run is None:
+        return list(_FIRST)
+    asked = dict.fromkeys([*(concern.command for concern in state.concerns), *_USUAL])
+    return list(asked)[:3]
+
+
+def _night(last: LastRun, now: dt.datetime) -> Iterator[tuple[str, Text]]:
+    minutes, seconds = divmod(int((last.finished_at - last.started_at).total_seconds()), 60)
+    ended = f"{moment(last.finished_at)}, after {minutes}:{seconds:02}"
+    yield "", Text(f"{last.night}, through {age(now - last.finished_at)} ({ended})")
+    style = "green" if last.status == "completed" else "bold red"
+    yield "", Text.assemble((last.status, style), f", profile {last.profile}: {summary(last)}")
+
+
+def _current(state: Overview) -> Table:
+    table = plain_table("", "", "")
+    for each in state.current:
+        by_hand = "" if each.action == "promote" else f", {each.action} by {each.by}"
+        table.add_row(Text(f"  {each.workload}"), each.version, Text(f"since {moment(each.since)}{by_hand}"))
+    return table
+
+
+def _concerns(concerns: tuple[Concern, ...]) -> Iterator[tuple[str, Text]]:
+    if not concerns:
+        yield "", Text("nothing", style="green")
+    for concern in concerns[:_SHOWN_CONCERNS]:
+        text = concern.text if len(concern.text) <= _CONCERN_LENGTH else f"{concern.text[: _CONCERN_LENGTH - 1]}…"
+        yield "!", Text(text, style="" if concern.kind == "held" else "yellow")
+    if (more := len(concerns) - _SHOWN_CONCERNS) > 0:
+        yield "", Text(f"and {more} more: nightquant status --format json")
+
+
+def _command(step: str, store: str) -> str:
+    return f"nightquant {step}{'' if step in _WITHOUT_STORE else store_flag(store)}"
+
+
+def _steps(steps: dict[str, str], width: int) -> Text:
+    """Commands, to be copied whole, each with its meaning beside it, or below where that does not fit."""
+    longest = max(map(len, steps))
+    beside = 2 + longest + 2 + max(map(len, steps.values())) <= width
+    gap = {command: " " * (longest - len(command) + 2) if beside else "\n    " for command in steps}
+    lines = [Text.assemble("  ", command, gap[command], (meaning, "dim")) for command, meaning in steps.items()]
+    return Text("\n").join(lines)

@@ -1,0 +1,165 @@
+"""``nightquant show``: each workload in a line, or one workload's story."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from itertools import groupby
+
+import click
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from flows.commands import (
+    complete_workload,
+    format_option,
+    marked_lines,
+    plain_table,
+    print_json,
+    store_flag,
+    store_option,
+)
+from flows.story import Current, Outline, Story, outlines, story
+from flows.text import NONE, decided, moment, ratio, ratio_within, signed, size
+from storage.results import Row, number
+
+_SHOWN_LAYERS = 5
+_SIGNS = {"max": "at most", "min": "at least"}
+
+
+@click.command()
+@click.argument("workload", required=False, shell_complete=complete_workload)
+@click.option("--nights", type=click.IntRange(min=1), default=10, show_default=True, metavar="N", help="How many.")
+@format_option("text", "json")
+@store_option
+def command(workload: str | None, nights: int, format: str, store: str) -> None:
+    """Tell WORKLOAD's story: current bundle and why, last nights, layers, recipe; without it, a line for each.
+
+    \b
+    Example:
+      nightquant show
+      nightquant show word-lm --nights 30
+    """
+    console = Console()
+    if workload is None:
+        found = outlines(store)
+        if format == "json":
+            print_json([asdict(outline) for outline in found])
+        elif not found:
+            click.echo(f"No workload in {store} yet. Run a night first: nightquant nightly{store_flag(store)}")
+        else:
+            table = _table(found, with_candidate=True)
+            needed = console.measure(table, options=console.options.update(max_width=1000)).maximum
+            console.print(table if needed <= console.width else _table(found, with_candidate=False), highlight=False)
+        return
+    told = story(store, workload, nights)
+    if format == "json":
+        print_json(asdict(told) | {"current": _current_as_json(told.current)})
+        return
+    for title, lines in _sections(told, store).items():
+        console.print()
+        console.print(title, style="bold", highlight=False)
+        for line in lines:
+            console.print(line, highlight=False)
+
+
+def _table(outlines: Sequence[Outline], *, with_candidate: bool) -> Table:
+    """A line for each; names of candidates are long, and left out where there is no room."""
+    candidate = ["candidate"] if with_candidate else []
+    table = plain_table(
+        "workload", "current bundle", "faster", "smaller", "last night", *candidate, right=("faster", "smaller")
+    )
+    for each in outlines:
+        last = each.last or {}
+        cells = [each.workload, each.version or NONE, _faster(last), ratio(number(last, "size_ratio")), _decided(last)]
+        table.add_row(*map(Text, cells + [_candidate(last)] * len(candidate)))
+    return table
+
+
+def _sections(told: Story, store: str) -> dict[str, Iterator[object]]:
+    sections = {f"{told.workload}: current bundle": _current(told.current)}
+    metric = next((str(row["quality_metric"]) for row in told.nights if row["quality_metric"]), "quality")
+    sections[f"Nights (quality: {metric})"] = _nights(told.nights)
+    sections["Layers"] = _layers(told, store)
+    if told.current:
+        sections["Recipe"] = _recipe(told.current.recipe)
+    return sections
+
+
+def _current(current: Current | None) -> Iterator[object]:
+    if current is None:
+        yield Text("  none: no candidate has been promoted yet")
+        return
+    switch = current.switch
+    did = {"promote": "promoted", "promote-by-hand": "promoted by hand", "rollback": "rolled back to"}[switch.action]
+    table = plain_table("", "")
+    table.add_row("  what", Text(f"{current.candidate}, {size(current.size_bytes)}"))
+    table.add_row("  version", current.version)
+    table.add_row("  since", Text(f"{moment(switch.at)}, {did} by {switch.by}"))
+    table.add_row("  why", Text(switch.reason))
+    if switch.reason != current.decision["reason"]:
+        table.add_row("  its night", Text(str(current.decision["reason"])))
+    for rule in current.rules:
+        kind, _, name = str(rule["name"]).partition("_")
+        asked = f"{name.replace('_', ' ')} {_SIGNS[kind]} {number(rule, 'bound'):g}"
+        seen = number(rule, "seen")
+        note = f" ({rule['note']})" if rule.get("note") else ""
+        table.add_row("  rule", Text(f"{asked}: {NONE if seen is None else f'{seen:.4g}'}, {rule['outcome']}{note}"))
+    yield table
+
+
+def _nights(nights: Sequence[Row]) -> Iterator[object]:
+    if not nights:
+        yield Text("  none yet")
+    # The candidate as a heading: its name would not fit beside the numbers.
+    for name, rows in groupby(nights, key=_candidate):
+        yield Text(f"  {name}")
+        numbers = ("faster", "quality", "smaller")
+        table = plain_table("  night", *numbers, "decision", "bundle", right=numbers)
+        for row in rows:
+            measured = (_faster(row), signed(number(row, "quality_difference")), ratio(number(row, "size_ratio")))
+            version = str(row["bundle_version"] or NONE)
+            table.add_row(*map(Text, (f"  {row['night']}", *measured, _decided(row), version)))
+        yield table
+    newest = nights[0] if nights else {}
+    if newest.get("reason"):
+        yield marked_lines([("", f"{newest['night']}: {newest['reason']}")])
+
+
+def _layers(told: Story, store: str) -> Iterator[object]:
+    for row in told.coverage:
+        if row["quantized"]:
+            yield Text(f"  {row['recipe']}: {row['quantized']} of {row['modules']} modules quantized")
+    for recipe, rows in groupby(told.layers, key=lambda row: row["recipe"]):
+        table = plain_table(f"  most sensitive with {recipe}", "type", "SQNR (dB)", right=("SQNR (dB)",))
+        for row in list(rows)[:_SHOWN_LAYERS]:
+            table.add_row(*map(Text, (f"  {row['module']}", str(row["type"]), f"{row['sqnr_db']:.1f}")))
+        yield table
+    if not told.layers:
+        yield Text(f"  not studied: nightquant sensitivity --workload {told.workload}{store_flag(store)}")
+
+
+def _recipe(recipe: Row) -> Iterator[object]:
+    table = plain_table("", "")
+    for name, value in recipe.items():
+        if value not in (None, "", []):
+            shown = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+            table.add_row(f"  {name}", Text(shown))
+    yield table
+
+
+def _candidate(row: Row) -> str:
+    return f"{row['recipe']}/{row['runtime']}" if row else NONE
+
+
+def _decided(row: Row) -> str:
+    return decided(row["decision"], row["incumbent_stays"], row["status"]) if row else NONE
+
+
+def _faster(row: Row) -> str:
+    return ratio_within(*(number(row, name) for name in ("speedup", "speedup_low", "speedup_high")))
+
+
+def _current_as_json(current: Current | None) -> dict[str, object] | None:
+    return None if current is None else asdict(current) | {"switch": current.switch.model_dump(mode="json")}

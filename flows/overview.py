@@ -1,0 +1,221 @@
+"""The state of a store: its last night, what is current, what needs attention, and what to do next."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import duckdb
+from pydantic import TypeAdapter
+
+from flows.text import age, moment, plural
+from storage.bundles import BundleStore
+from storage.results import Row, number
+from storage.results.catalog import CATALOG
+from storage.results.query import open_catalog
+from storage.root import StoreRoot
+
+if TYPE_CHECKING:
+    from storage.results.regressions import Regression
+
+# A night begins every day at the same hour, and is through an hour later at the latest.
+_OVERDUE = dt.timedelta(hours=25)
+
+_LAST_RUN = """
+with last as (from runs order by night desc, started_at desc limit 1),
+decided as (from promotions semi join last using (run_id))
+select run_id, night, started_at, finished_at, status, profile, message, candidates_ok as measured,
+    candidates_failed as failed,
+    (select count(*) from decided where decision = 'promote' and not coalesce(incumbent_stays, false)) as promoted,
+    (select count(distinct workload) from decided where incumbent_stays) as kept,
+    (select count(*) from decided where decision = 'hold') as held,
+    (select count(*) from decided where decision = 'reject') as rejected
+from last
+"""
+
+_FAILURES = """
+select workload, stage, split_part(error, chr(10), 1) as error, string_agg(distinct recipe || '/' || runtime, ', '
+    order by recipe || '/' || runtime) as candidates
+from failures
+where run_id = $run and setting <> 'incumbent'
+group by all
+order by workload, candidates
+"""
+
+# Each workload's last decisions, with the number that its gate chooses by.
+_DECISIONS = """
+select workload, recipe, runtime, decision, reason,
+    case when objective = 'smallest' then size_ratio else speedup end as goodness
+from promotions
+join (select workload, arg_max(run_id, (decided_at, run_id)) as run_id from promotions group by workload)
+    using (workload, run_id)
+left join (select run_id, workload, recipe, runtime, size_ratio, speedup from candidates)
+    using (run_id, workload, recipe, runtime)
+where decision in ('promote', 'hold')
+order by workload, goodness desc nulls last, recipe, runtime
+"""
+
+
+_UNFIT = """
+select distinct workload, incumbent_reason as reason
+from promotions
+where run_id = $run and incumbent_stays and starts_with(incumbent_reason, 'no candidate passes that could replace it')
+order by workload
+"""
+
+
+@dataclass(frozen=True)
+class LastRun:
+    """The newest night's last run; counts are of candidates, but ``kept`` of workloads whose incumbent stays.
+
+    ``alarms`` counts regressions that nobody has acknowledged.
+    """
+
+    run_id: str
+    night: dt.date
+    started_at: dt.datetime
+    finished_at: dt.datetime
+    status: str
+    profile: str
+    message: str | None
+    measured: int
+    failed: int
+    promoted: int
+    kept: int
+    held: int
+    rejected: int
+    alarms: int
+
+
+@dataclass(frozen=True)
+class Current:
+    """A workload's current bundle, and the switch that made it so."""
+
+    workload: str
+    version: str
+    since: dt.datetime
+    action: str
+    by: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Concern:
+    """Something that needs attention, and the command that goes on with it, without its ``--store``."""
+
+    kind: str
+    text: str
+    command: str
+
+
+@dataclass(frozen=True)
+class Overview:
+    """What ``nightquant status`` shows; ``last_run`` is None where no night has left results."""
+
+    store: str
+    exists: bool
+    last_run: LastRun | None
+    current: tuple[Current, ...]
+    concerns: tuple[Concern, ...]
+
+
+def overview(place: str, now: dt.datetime) -> Overview:
+    """Look a store over; nothing is written.
+
+    Raises
+    ------
+    StoreError
+        The store cannot be read, or its catalog or a pointer to a bundle is damaged.
+    """
+    root = StoreRoot.of(place)
+    current = tuple(_current(BundleStore(root)))
+    concerns = list(_unwritable(root))
+    last_run = None
+    filled = has_results(root)
+    if filled:
+        with open_catalog(root) as connection:
+            regressions = _regressions(connection)
+            runs = rows_of(connection, _LAST_RUN)
+            if runs:
+                last_run = TypeAdapter(LastRun).validate_python({**runs[0], "alarms": len(regressions)})
+                concerns += _troubles(connection, last_run, now)
+            concerns += [Concern("regression", found.describe(), 'query "FROM regressions"') for found in regressions]
+            concerns += _held_winners(rows_of(connection, _DECISIONS))
+    exists = filled or bool(current) or (root.local is not None and root.local.is_dir())
+    return Overview(root.url, exists, last_run, current, tuple(concerns))
+
+
+def has_results(root: StoreRoot) -> bool:
+    """Whether any night has left results."""
+    return root.exists(CATALOG) or bool(root.list("results"))
+
+
+def rows_of(connection: duckdb.DuckDBPyConnection, sql: str, **parameters: object) -> list[Row]:
+    """Run SQL with ``$name`` parameters; return the rows."""
+    rows: list[Row] = connection.sql(sql, params=parameters or None).to_arrow_table().to_pylist()
+    return rows
+
+
+def _current(bundles: BundleStore) -> Iterator[Current]:
+    for workload in bundles.workloads():
+        if pointer := bundles.pointer(workload):
+            switch = pointer.history[-1]
+            yield Current(workload, pointer.version, switch.at, switch.action, switch.by, switch.reason)
+
+
+def _unwritable(root: StoreRoot) -> Iterator[Concern]:
+    """Whether a night could write here, without trying: a look at a store must not change it."""
+    if root.local is None:
+        return
+    nearest = next(folder for folder in (root.local, *root.local.parents) if os.path.lexists(folder))
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+        what = "is no folder" if not nearest.is_dir() else "cannot be written by you"
+        yield Concern("unwritable", f"the store cannot be written: {nearest} {what}", "doctor")
+
+
+def _regressions(connection: duckdb.DuckDBPyConnection) -> list[Regression]:
+    rows = rows_of(connection, "from regressions")
+    if not rows:
+        return []
+    # Imported here: it brings SciPy, which takes longer than all the rest, and most nights find nothing.
+    from storage.results.regressions import Regression
+
+    found = TypeAdapter(list[Regression]).validate_python(rows)
+    return [each for each in found if each.is_bad]
+
+
+def _troubles(connection: duckdb.DuckDBPyConnection, last: LastRun, now: dt.datetime) -> Iterator[Concern]:
+    if now - last.finished_at > _OVERDUE:
+        since = f"{moment(last.finished_at)}, {age(now - last.finished_at)}"
+        yield Concern("overdue", f"no night since {since}", "nightly")
+    failures = rows_of(connection, _FAILURES, run=last.run_id)
+    for row in failures:
+        text = f"{row['workload']}: {row['candidates']} failed in {row['stage']}: {row['error']}"
+        yield Concern("failure", text, 'query "FROM failures"')
+    for row in rows_of(connection, _UNFIT, run=last.run_id):
+        yield Concern("incumbent", f"{row['workload']}: {row['reason']}", f"show {row['workload']}")
+    if last.status != "completed" and not failures:
+        yield Concern("failure", f"the last run was {last.status}: {last.message}", "nightly")
+
+
+def _held_winners(decisions: Sequence[Row]) -> Iterator[Concern]:
+    """The best held candidate of each workload, where it would be better than what was promoted, if anything was."""
+    if all(row["decision"] != "hold" for row in decisions):
+        return
+    from tasks.rules import hands_over
+
+    best = {row["workload"]: row for row in reversed(decisions) if hands_over(str(row["runtime"]))}
+    for workload, row in sorted(best.items(), key=lambda item: str(item[0])):
+        if row["decision"] == "hold" and number(row, "goodness") is not None:
+            text = f"{workload}: {row['recipe']}/{row['runtime']} would win, and is held: {row['reason']}"
+            yield Concern("held", text, f"show {workload}")
+
+
+def summary(last: LastRun) -> str:
+    """What the last run decided, in one line."""
+    counts = {"promoted": last.promoted, "kept": last.kept, "held": last.held, "failed": last.failed}
+    shown = [f"{count} {name}" for name, count in counts.items()]
+    return ", ".join([*shown, plural(last.alarms, "alarm")])

@@ -1,0 +1,193 @@
+"""One workload's story, from its bundles and its nights: what is current and why, how it went, layers, recipe."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from flows.overview import has_results, rows_of
+from storage.bundles import BundleStore, Switch
+from storage.errors import ConfigurationError
+from storage.results import Row
+from storage.results.query import open_catalog
+from storage.root import StoreRoot
+from storage.seal import check_sums, read_manifest
+
+# A night's last run of a workload decides. Its row is the candidate that was promoted or, where none was, that of the
+# incumbent: its own files, or the candidate that is the same to the byte; else the best of those that were judged.
+_HISTORY = """
+with nights as (
+    select distinct workload, night
+    from measurements
+    where $workload is null or workload = $workload
+    qualify dense_rank() over (partition by workload order by night desc) <= $nights
+),
+measured as (
+    select measurements.*, max(measured_at) over (partition by run_id, workload) as run_at
+    from measurements join nights using (workload, night)
+    where setting in ('primary', 'incumbent')
+    qualify row_number() over (partition by run_id, workload, recipe, runtime, setting order by attempt desc) = 1
+),
+standing as (
+    select distinct run_id, workload, incumbent_version as version, incumbent_reason as reason
+    from promotions where incumbent_stays
+),
+made as (
+    select distinct workload, bundle_version as version, recipe, runtime
+    from promotions where bundle_version is not null
+),
+judged as (
+    select measured.*, promotions.bundle_version, promotions.reason, promotions.decision,
+        standing.version as kept, standing.reason as kept_because,
+        kept is not null and (setting = 'incumbent' or made.version is not null) as is_kept
+    from measured
+    left join promotions using (run_id, night, workload, recipe, runtime)
+    left join standing using (run_id, workload)
+    left join made on made.workload = measured.workload and made.version = standing.version
+        and made.recipe = measured.recipe and made.runtime = measured.runtime
+)
+select workload, night, run_id, recipe, runtime, status, speedup, speedup_low, speedup_high, size_bytes, size_ratio,
+    quality_metric, quality_difference, quality_difference_low, quality_difference_high,
+    case when is_kept then 'promote' else decision end as decision,
+    is_kept as incumbent_stays,
+    coalesce(kept, bundle_version) as bundle_version,
+    case when is_kept then kept_because when status = 'failed' then concat(stage, ': ', error) else reason end as reason
+from judged
+where decision is not null or is_kept
+qualify row_number() over (
+    partition by workload, night
+    order by run_at desc, run_id desc, is_kept desc, decision = 'promote' desc, decision = 'pass' desc,
+        decision = 'hold' desc, status = 'ok' desc, setting, speedup desc nulls last, recipe, runtime
+) = 1
+order by workload, night desc
+"""
+
+_LAYERS = """
+with studied as (
+    select recipe, max((night, run_id)) as newest
+    from layers
+    where workload = $workload and sensitivity_rank is not null
+    group by recipe
+)
+select recipe, night, module, type, sensitivity_rank as rank, sqnr_db, quantized, reason
+from layers join studied using (recipe)
+where workload = $workload and (night, run_id) = newest and sensitivity_rank is not null
+order by recipe, rank
+"""
+
+_COVERAGE = """
+select recipe, count(*) as modules, count(*) filter (where quantized) as quantized
+from layers
+where workload = $workload and run_id = (select arg_max(run_id, (night, run_id)) from layers where workload = $workload)
+group by recipe
+order by recipe
+"""
+
+
+@dataclass(frozen=True)
+class Current:
+    """The current bundle; ``switch`` made it so, ``decision`` is the gate's (with its rules), as in the manifest."""
+
+    version: str
+    candidate: str
+    size_bytes: int | None
+    switch: Switch
+    decision: Row
+    rules: tuple[Row, ...]
+    recipe: Row
+
+
+@dataclass(frozen=True)
+class Story:
+    """A workload: ``nights`` is the newest first, ``layers`` the studied ones and ``coverage`` all, by recipe."""
+
+    workload: str
+    current: Current | None
+    nights: tuple[Row, ...]
+    layers: tuple[Row, ...]
+    coverage: tuple[Row, ...]
+
+
+@dataclass(frozen=True)
+class Outline:
+    """A workload in one line: the candidate and numbers are those of the last night's row."""
+
+    workload: str
+    version: str | None
+    since: dt.datetime | None
+    last: Row | None
+
+
+def outlines(place: str) -> list[Outline]:
+    """Every workload that has a bundle or results, with its current bundle and its newest night."""
+    root = StoreRoot.of(place)
+    bundles = BundleStore(root)
+    last: dict[str, Row] = {}
+    if has_results(root):
+        with open_catalog(root) as connection:
+            last = {str(row["workload"]): row for row in rows_of(connection, _HISTORY, workload=None, nights=1)}
+    pointers = {name: bundles.pointer(name) for name in bundles.workloads()}
+    found = []
+    for name in sorted(last.keys() | pointers.keys()):
+        pointer = pointers.get(name)
+        version, since = (pointer.version, pointer.history[-1].at) if pointer else (None, None)
+        found.append(Outline(name, version, since, last.get(name)))
+    return found
+
+
+def story(place: str, workload: str, nights: int) -> Story:
+    """One workload's story, with its last `nights` nights.
+
+    Raises
+    ------
+    ConfigurationError
+        The store knows no such workload.
+    BundleError
+        The current bundle is not what was handed over.
+    """
+    root = StoreRoot.of(place)
+    bundles = BundleStore(root)
+    if not has_results(root):
+        _check_known(root, workload, bundles.workloads())
+        return Story(workload, _current(bundles, workload), (), (), ())
+    with open_catalog(root) as connection:
+        measured = rows_of(connection, "select distinct workload from measurements")
+        _check_known(root, workload, [*bundles.workloads(), *(str(row["workload"]) for row in measured)])
+        return Story(
+            workload,
+            _current(bundles, workload),
+            tuple(rows_of(connection, _HISTORY, workload=workload, nights=nights)),
+            tuple(rows_of(connection, _LAYERS, workload=workload)),
+            tuple(rows_of(connection, _COVERAGE, workload=workload)),
+        )
+
+
+def _check_known(root: StoreRoot, workload: str, known: Collection[str]) -> None:
+    if workload not in known:
+        raise ConfigurationError(
+            f'The store {root.url} knows no workload "{workload}".',
+            hint=f"It has: {', '.join(sorted(set(known))) or 'nothing yet; run a night first (nightquant nightly)'}.",
+        )
+
+
+def _current(bundles: BundleStore, workload: str) -> Current | None:
+    pointer = bundles.pointer(workload)
+    if pointer is None:
+        return None
+    folder = bundles.local_folder(workload, pointer.version)
+    check_sums(folder)
+    manifest = read_manifest(folder)
+    gate, recipe, runtime = dict(manifest["gate"]), manifest["recipe"], manifest["model"]["runtime"]
+    rules = tuple(gate.pop("rules"))
+    made_as = manifest["sources"]["quantized"]
+    sizes = [row.get("size_bytes") for row in manifest["measurements"] if row.get("artifact_digest") == made_as]
+    return Current(
+        version=pointer.version,
+        candidate=f"{recipe['name']}/{runtime}",
+        size_bytes=next(iter(sizes), None),
+        switch=pointer.history[-1],
+        decision=gate,
+        rules=rules,
+        recipe=recipe,
+    )

@@ -1,0 +1,66 @@
+"""A store with two nights and bundles of a few bytes, for the commands that look at one."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from pathlib import Path
+from typing import Any
+
+from storage.bundles import BundleStore
+from storage.results.catalog import refresh
+from storage.results.writer import ResultsStore
+from storage.seal import MANIFEST, write_sums
+from tests.storage.results.rows import at, baseline, measurement, promotion, run_row
+
+NIGHTS = (dt.date(2026, 3, 1), dt.date(2026, 3, 2))
+RUNS = tuple(f"run-{night}" for night in NIGHTS)
+VERSIONS = ("2026-03-01-00000000000a", "2026-03-02-00000000000b")
+AFTER = at(NIGHTS[1], 5)  # an hour after the last night
+_RULE = {"name": "min_speedup", "bound": 1.05, "seen": 1.9, "outcome": "passed", "note": "from 1.9 to 2.1"}
+
+
+def write(root: Path, night: int, **changes: Any) -> None:
+    """Append one of the nights to the results; `changes` are lists of rows in place of the usual ones."""
+    day, run = NIGHTS[night], RUNS[night]
+    stands = {} if night == 0 else {"incumbent_version": VERSIONS[0], "incumbent_stays": True, "incumbent_reason": "ok"}
+    made = {"bundle_version": VERSIONS[0]} if night == 0 else {}
+    tables = {
+        "measurements": [baseline(run, day), measurement(run, day)],
+        "promotions": [promotion(run, day, **stands, **made)],
+        "runs": [run_row(run, day, message="as it should be")],
+    } | changes
+    store = ResultsStore(root)
+    for table, rows in tables.items():
+        store.append(table, rows, run, at(day, 4))
+    refresh(root)
+
+
+def hand_over(root: Path, number: int, *, manifest: dict[str, Any] | None = None) -> None:
+    """Publish and promote one of the versions."""
+    bundles = BundleStore(root)
+    document = {
+        "version": VERSIONS[number],
+        "workload": {"name": "word-lm"},
+        "recipe": {"name": "dynamic", "method": "dynamic", "modules": ["LSTM", "Linear"]},
+        "model": {"runtime": "torchscript"},
+        "gate": {"decision": "promote", "objective": "fastest", "reason": "fastest of 1", "rules": [_RULE]},
+        "sources": {"quantized": "d" * 64},
+        "measurements": [{"artifact_digest": "d" * 64, "size_bytes": 400}],
+    } | (manifest or {})
+    with bundles.draft() as folder:
+        (folder / MANIFEST).write_text(json.dumps(document))
+        (folder / "MODEL_CARD.md").write_text("# word-lm\n")
+        (folder / "model.ts").write_text(VERSIONS[number])
+        write_sums(folder)
+        bundles.publish(folder, "word-lm", VERSIONS[number])
+    bundles.promote("word-lm", VERSIONS[number], by=f"run {RUNS[number]}", reason="fastest of 1")
+
+
+def fill(root: Path) -> Path:
+    """Two nights; the first one's winner is current, the bundle before it is there too."""
+    for night in (0, 1):
+        write(root, night)
+    hand_over(root, 1)
+    hand_over(root, 0)
+    return root
