@@ -1,0 +1,92 @@
+"""The documentation's Markdown as repository browsers read it (CommonMark with tables), and the commands in it."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+
+ROOT = Path(__file__).parents[2]
+# What the site shows; README.md is the repository's own first page.
+PAGES = (
+    *sorted((ROOT / "docs").glob("*.md")),
+    *(ROOT / f"{name}.md" for name in ("ARCHITECTURE", "CONTRIBUTING", "CHANGELOG")),
+)
+MARKDOWN = (ROOT / "README.md", *PAGES)
+
+_SHELL = re.compile(r"(?:\$ )?(?:nightquant|python|prefect|duckdb|make|openssl|dask|pip|\. |export [A-Z])\b", re.A)
+_NOT_RUN = re.compile(r"<!-- not run: (?P<why>[^>]{10,}) -->\s*")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of shell commands on a page. `info` is the fence's; `not_run` says why no test runs it, "" if one does."""
+
+    page: str
+    line: int
+    info: str
+    text: str
+    not_run: str
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line}"
+
+
+@dataclass(frozen=True)
+class Document:
+    """What stands on a page."""
+
+    links: tuple[str, ...]
+    anchors: frozenset[str]
+    tags: Counter[str]
+    shell: tuple[Block, ...]
+    prose_code: tuple[str, ...]
+
+    @classmethod
+    @cache
+    def read(cls, page: Path) -> Document:
+        """Parse a page."""
+        tokens = MarkdownIt("commonmark").enable("table").parse(page.read_text(encoding="utf-8"))
+        inline = [child for token in tokens for child in token.children or ()]
+        targets = [
+            token.attrGet("href") or token.attrGet("src") for token in inline if token.type in ("link_open", "image")
+        ]
+        tags = Counter(token.tag for token in (*tokens, *inline) if token.nesting == 1 or token.type == "image")
+        tags["pre"] = sum(token.type in ("fence", "code_block") for token in tokens)
+        return cls(
+            links=tuple(str(target) for target in targets if target),
+            anchors=frozenset(_anchors(tokens)),
+            tags=tags,
+            shell=tuple(_shell_blocks(page, tokens)),
+            prose_code=tuple(token.content for token in inline if token.type == "code_inline"),
+        )
+
+
+def _anchors(tokens: list[Token]) -> Iterator[str]:
+    """The names that repository browsers give to headings."""
+    seen: Counter[str] = Counter()
+    for opened, text in zip(tokens, tokens[1:], strict=False):
+        if opened.type == "heading_open":
+            plain = "".join(child.content for child in text.children or ())
+            name = re.sub(r"[^\w\- ]", "", plain.lower()).replace(" ", "-")
+            yield f"{name}-{seen[name]}" if seen[name] else name
+            seen[name] += 1
+
+
+def _shell_blocks(page: Path, tokens: list[Token]) -> Iterator[Block]:
+    """Blocks that say ``sh``, and those without a language that begin with a command."""
+    for before, token in zip([None, *tokens], tokens, strict=False):
+        if token.type not in ("fence", "code_block"):
+            continue
+        language = token.info.split()[:1]
+        if language in (["sh"], ["bash"], ["console"]) or (not language and _SHELL.match(token.content)):
+            marker = _NOT_RUN.fullmatch(before.content) if before is not None and before.type == "html_block" else None
+            line = token.map[0] + 1 if token.map else 0
+            why = marker["why"] if marker else ""
+            yield Block(page.relative_to(ROOT).as_posix(), line, token.info, token.content, why)
