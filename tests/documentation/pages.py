@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 
 from markdown_it import MarkdownIt
@@ -26,11 +27,10 @@ _NOT_RUN = re.compile(r"<!-- not run: (?P<why>[^>]{10,}) -->\s*")
 
 @dataclass(frozen=True)
 class Block:
-    """A block of shell commands on a page. `info` is the fence's; `not_run` says why no test runs it, "" if one does."""
+    """A block of shell commands on a page; `not_run` says why no test runs it, "" where one does."""
 
     page: str
     line: int
-    info: str
     text: str
     not_run: str
 
@@ -71,7 +71,7 @@ class Document:
 def _anchors(tokens: list[Token]) -> Iterator[str]:
     """The names that repository browsers give to headings."""
     seen: Counter[str] = Counter()
-    for opened, text in zip(tokens, tokens[1:], strict=False):
+    for opened, text in pairwise(tokens):
         if opened.type == "heading_open":
             plain = "".join(child.content for child in text.children or ())
             name = re.sub(r"[^\w\- ]", "", plain.lower()).replace(" ", "-")
@@ -89,4 +89,4 @@ def _shell_blocks(page: Path, tokens: list[Token]) -> Iterator[Block]:
             marker = _NOT_RUN.fullmatch(before.content) if before is not None and before.type == "html_block" else None
             line = token.map[0] + 1 if token.map else 0
             why = marker["why"] if marker else ""
-            yield Block(page.relative_to(ROOT).as_posix(), line, token.info, token.content, why)
+            yield Block(page.relative_to(ROOT).as_posix(), line, token.content, why)

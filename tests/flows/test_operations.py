@@ -1,8 +1,7 @@
-"""docs/operations.md as written: its blocks marked ``sh test`` are run in order against a real server and worker."""
+"""docs/operations.md as written: its blocks of commands are run in order against a real server and worker."""
 
 import contextlib
 import os
-import re
 import shlex
 import signal
 import socket
@@ -14,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-BLOCKS = re.findall(r"```sh test\n(.*?)```", (ROOT / "docs/operations.md").read_text(), re.DOTALL)
+from tests.documentation.pages import ROOT, Document
+
+BLOCKS = [block.text for block in Document.read(ROOT / "docs" / "operations.md").shell if not block.not_run]
 
 pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(900)]
 
