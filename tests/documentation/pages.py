@@ -21,7 +21,7 @@ PAGES = (
 )
 MARKDOWN = (ROOT / "README.md", *PAGES)
 
-_SHELL = re.compile(r"(?:\$ )?(?:nightquant|python|prefect|duckdb|make|openssl|dask|pip|\. |export [A-Z])\b", re.A)
+_SHELL = re.compile(r"(?m)^(?:\$ )?(?:nightquant|python|prefect|duckdb|make|openssl|dask|pip|\. |export [A-Z])\b")
 _NOT_RUN = re.compile(r"<!-- not run: (?P<why>[^>]{10,}) -->\s*")
 
 
@@ -80,12 +80,12 @@ def _anchors(tokens: list[Token]) -> Iterator[str]:
 
 
 def _shell_blocks(page: Path, tokens: list[Token]) -> Iterator[Block]:
-    """Blocks that say ``sh``, and those without a language that begin with a command."""
+    """Blocks that say ``sh``, and those without a language that hold a command."""
     for before, token in zip([None, *tokens], tokens, strict=False):
         if token.type not in ("fence", "code_block"):
             continue
         language = token.info.split()[:1]
-        if language in (["sh"], ["bash"], ["console"]) or (not language and _SHELL.match(token.content)):
+        if language in (["sh"], ["bash"], ["console"]) or (not language and _SHELL.search(token.content)):
             marker = _NOT_RUN.fullmatch(before.content) if before is not None and before.type == "html_block" else None
             line = token.map[0] + 1 if token.map else 0
             why = marker["why"] if marker else ""

@@ -101,8 +101,9 @@ def first_day(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 
 @pytest.fixture
 def checkout(first_day: tuple[Path, str], tmp_path: Path) -> Path:
-    """A copy of that checkout with its store."""
-    return Path(shutil.copytree(first_day[0], tmp_path / "checkout", symlinks=True))
+    """Another checkout with a copy of that store."""
+    shutil.copytree(first_day[0] / "nightquant-store", tmp_path / "nightquant-store", symlinks=True)
+    return copy_checkout(tmp_path)
 
 
 def two_bundles(checkout: Path) -> None:
@@ -165,7 +166,7 @@ def test_the_quickstart_leads_from_a_checkout_to_a_verified_bundle(first_day: tu
         "word-lm",
     }
     assert (checkout / "report.html").stat().st_size > 10_000
-    assert re.search(r"^good: word-lm ", printed, re.M)
+    assert re.search(r"^good: ", printed, re.M)
 
 
 @pytest.mark.slow
