@@ -184,12 +184,25 @@ def test_the_pages_that_are_run_elsewhere_are_read_there() -> None:
         assert Path(page).name in (ROOT / test).read_text(encoding="utf-8")
 
 
+def whole_lines(text: str) -> Iterator[str]:
+    """The lines of a block; those between two quotation marks are one."""
+    begun = ""
+    for line in text.splitlines(keepends=True):
+        begun += line
+        try:
+            shlex.split(begun, comments=True)
+        except ValueError:
+            continue
+        yield begun
+        begun = ""
+
+
 def commands_shown() -> Iterator[tuple[str, list[str]]]:
     """(place, words) of every command of this project on a page, in prose and in blocks, run or not."""
     for page in LIVING:
         document = Document.read(page)
         lines = [(page.name, code) for code in document.prose_code]
-        lines += [(str(block), line.removeprefix("$ ")) for block in document.shell for line in block.text.splitlines()]
+        lines += [(str(block), line.removeprefix("$ ")) for block in document.shell for line in whole_lines(block.text)]
         for place, line in lines:
             if re.match(r"(?:\.venv/bin/)?(?:nightquant|python|make) \S", line):
                 yield place, shlex.split(line.replace("\n", " "), comments=True)
