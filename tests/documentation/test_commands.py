@@ -66,22 +66,28 @@ def copy_checkout(folder: Path) -> Path:
     return folder
 
 
-def run_page(page: str, checkout: Path) -> str:
-    """Run the page's blocks in one shell, in the copy `checkout`; give what it printed."""
+def environment_of(checkout: Path) -> dict[str, str]:
+    """What a reader's shell holds, with the copy's own code and nothing of this machine's settings."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PREFECT_", "NIGHTQUANT_"))}
-    environment = inherited | {
+    return inherited | {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "PYTHONPATH": str(checkout),
         "PREFECT_HOME": str(checkout / ".prefect"),
+        # Other tests keep the machine busy meanwhile.
+        "NIGHTQUANT_SERVER_STARTUP_TIMEOUT_S": "300",
         "DO_NOT_TRACK": "1",
         "MPLBACKEND": "agg",
     }
+
+
+def run_page(page: str, checkout: Path) -> str:
+    """Run the page's blocks in one shell, in the copy `checkout`; give what it printed."""
     blocks = "\n".join(f": {shlex.quote(str(block))}\n{block.text}" for block in RUN_HERE[page])
     script = f"set -eEo pipefail\ntrap 'echo \"failed: $BASH_COMMAND\" >&2' ERR\n{blocks}"
     done = subprocess.run(
         ["bash", "-c", script],
         cwd=checkout,
-        env=environment,
+        env=environment_of(checkout),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -112,8 +118,7 @@ def two_bundles(checkout: Path) -> None:
     text = built_in.read_text(encoding="utf-8").replace("PSF License", "another licence")
     built_in.write_text(text, encoding="utf-8")
     command = [sys.executable, "-m", "flows", "nightly", "--workload", "word-lm", "--profile", "quick"]
-    environment = os.environ | {"PYTHONPATH": str(checkout), "PREFECT_HOME": str(checkout / ".prefect")}
-    subprocess.run(command, cwd=checkout, env=environment, check=True, capture_output=True)
+    subprocess.run(command, cwd=checkout, env=environment_of(checkout), check=True, capture_output=True)
     assert len(BundleStore(str(checkout / "nightquant-store")).entries("word-lm")) == 2
 
 
