@@ -31,10 +31,14 @@ _FILTERS = (
 
 @dataclass(frozen=True)
 class _Section:
-    """One workload: its candidates, and its plots as SVG; "" for one that has nothing to show."""
+    """One workload: its candidates, and its plots as SVG; "" for one that has nothing to show.
+
+    ``current`` is the name of the row that is current after the night, "" where none is.
+    """
 
     name: str
     outcome: Outcome
+    current: str
     rows: list[Row]
     marks: dict[str, Mark]
     best_float: Row | None
@@ -112,15 +116,18 @@ def _section(
     history = history_of(connection, name, night, (found for found in findings if found.workload == name))
     marks = marks_of([*(str(row["name"]) for row in rows), *history.rows])
     names = [str(row["name"]) for row in rows]
-    current = f"current bundle {outcome.candidate}"
-    current = current if current in names else outcome.candidate
+    # The bundle itself was timed where none of the candidates is the same.
+    own = (str(row["name"]) for row in rows if row["setting"] == "incumbent" and outcome.status == "kept")
+    current = next(own, outcome.candidate)
     shown, bounds = shown_of(history, names), bounds_of(rows)
     plots = {
         "quality": quality_plot(f"{name}: speed-up against quality", rows, marks, bounds, current),
         "size": size_plot(f"{name}: latency against size", rows, marks, current),
         "history": history_plot(f"{name}: speed-up over the nights", history, shown, marks),
     }
-    return _Section(name, outcome, rows, marks, _best_float(rows), unbeaten(rows), bounds, history, shown, plots)
+    return _Section(
+        name, outcome, current, rows, marks, _best_float(rows), unbeaten(rows), bounds, history, shown, plots
+    )
 
 
 def _best_float(rows: Sequence[Row]) -> Row | None:

@@ -52,6 +52,11 @@ class Condition:
     undecided: int = 0
 
     @property
+    def is_known(self) -> bool:
+        """Whether anything was recorded that could have been trouble."""
+        return any(each is not None for each in (self.resolution, self.waiting, self.stolen))
+
+    @property
     def troubles(self) -> list[str]:
         """What makes the numbers worse than a quiet machine's."""
         found = []

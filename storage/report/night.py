@@ -27,13 +27,16 @@ with newest as (
 )
 select
     newest.*, decided.decision, decided.reason, decided.objective, decided.rules,
-    if(setting = 'incumbent', 'current bundle ', '') || recipe || '/' || runtime as name,
+    if(setting = 'incumbent', 'current bundle ', '') || newest.recipe || '/' || newest.runtime as name,
     coalesce(speedup, case when is_baseline and status = 'ok' then 1.0 end) as shown_speedup
 from newest
-left join promotions as decided using (run_id, night, workload, recipe, runtime)
-order by workload, setting = 'incumbent' desc,
+left join promotions as decided
+    on setting = 'primary' and decided.run_id = newest.run_id and decided.workload = newest.workload
+    and decided.recipe = newest.recipe and decided.runtime = newest.runtime
+order by newest.workload, setting = 'incumbent' desc,
     list_position(['promote', 'pass', 'hold', 'reject'], decided.decision) nulls last, status = 'failed',
-    case when objective = 'smallest' then size_ratio else shown_speedup end desc nulls last, recipe, runtime
+    case when objective = 'smallest' then size_ratio else shown_speedup end desc nulls last,
+    newest.recipe, newest.runtime
 """
 
 # What the last run of the night decided, the promotion first.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _GREY, _GATE, _CHANGE = "#767676", "#a31515", "#5b3a8c"
-_TICKS = 4
+_TICKS = 3.5
 
 
 def quality_plot(
@@ -116,11 +116,19 @@ def history_plot(title: str, history: History, names: Sequence[str], marks: Mapp
                 axes.plot(*zip(*points, strict=True), "o", color="black", markersize=11, markerfacecolor="none")
         axes.axhline(1, color=_GREY, linewidth=1, linestyle=":")
         _events(axes, history)
-        step = -(-len(nights) // _TICKS)
-        ticks: list[dt.date] = nights[::-1][::step]
+        ticks = _apart(nights)
         axes.set_xticks(date2num(ticks), [f"{night}" for night in ticks])  # type: ignore[no-untyped-call]
         axes.set_ylabel("speed-up (better ↑)")
     return picture.svg
+
+
+def _apart(nights: Sequence[dt.date]) -> list[dt.date]:
+    """Some of the nights, the last one first, so far from each other that their dates do not touch."""
+    least, chosen = (nights[-1] - nights[0]) / _TICKS, [nights[-1]]
+    for night in reversed(nights):
+        if chosen[-1] - night >= least:
+            chosen.append(night)
+    return chosen
 
 
 def _ends(row: Row, interval: str, value: str) -> tuple[float, float]:

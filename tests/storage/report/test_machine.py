@@ -25,7 +25,8 @@ def test_what_was_recorded_becomes_shares_of_the_benchmarks_time() -> None:
 
 
 def test_a_quiet_machine_is_no_trouble() -> None:
-    assert of_busy(evidence(waiting=0.05, stolen=0.001), row()).troubles == []
+    found = of_busy(evidence(waiting=0.05, stolen=0.001), row())
+    assert (found.troubles, found.is_known) == ([], True)
 
 
 def test_a_coarse_benchmark_is_trouble_whatever_the_machine_says() -> None:
@@ -37,6 +38,7 @@ def test_a_coarse_benchmark_is_trouble_whatever_the_machine_says() -> None:
 def test_what_was_not_recorded_is_no_trouble(recorded: str | None) -> None:
     found = of_busy(recorded, row(aa_low=None, aa_high=None))
     assert found == Condition("busy")
+    assert not found.is_known
     assert not found.troubles
 
 

@@ -92,10 +92,12 @@ def test_the_best_come_first_and_the_failed_last(filled: Path) -> None:
 def test_a_current_bundle_that_is_none_of_the_candidates_is_named_apart(tmp_path: Path) -> None:
     run = f"run-{NIGHT}"
     write_night(tmp_path, NIGHT, [measurement(run, NIGHT), measurement(run, NIGHT, setting="incumbent")])
+    ResultsStore(tmp_path).append("promotions", [promotion(run, NIGHT, decision="reject")], run, at(NIGHT))
     refresh(tmp_path)
     with open_catalog(tmp_path) as connection:
         rows = candidates_of(connection, NIGHT)["word-lm"]
-    assert [row["name"] for row in rows] == ["current bundle dynamic/eager", "dynamic/eager"]
+    decided = [(row["name"], row["decision"]) for row in rows]
+    assert decided == [("current bundle dynamic/eager", None), ("dynamic/eager", "reject")]
 
 
 def test_bounds_are_in_the_metrics_unit() -> None:
