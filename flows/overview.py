@@ -170,10 +170,9 @@ def _unwritable(root: StoreRoot) -> Iterator[Concern]:
     """Whether a night could write here, without trying: a look at a store must not change it."""
     if root.local is None:
         return
-    nearest = next(folder for folder in (root.local, *root.local.parents) if os.path.lexists(folder))
-    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
-        what = "is no folder" if not nearest.is_dir() else "cannot be written by you"
-        yield Concern("unwritable", f"the store cannot be written: {nearest} {what}", "doctor")
+    nearest = next(folder for folder in (root.local, *root.local.parents) if folder.exists())
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        yield Concern("unwritable", f"{nearest} cannot be written by you, so that no night can run here", "doctor")
 
 
 def _regressions(connection: duckdb.DuckDBPyConnection) -> list[Regression]:

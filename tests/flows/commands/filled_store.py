@@ -12,6 +12,7 @@ from storage.results.catalog import refresh
 from storage.results.writer import ResultsStore
 from storage.seal import MANIFEST, write_sums
 from tests.storage.results.rows import at, baseline, measurement, promotion, run_row
+from tests.storage.test_manifest import OLD
 
 NIGHTS = (dt.date(2026, 3, 1), dt.date(2026, 3, 2))
 RUNS = tuple(f"run-{night}" for night in NIGHTS)
@@ -36,18 +37,19 @@ def write(root: Path, night: int, **changes: Any) -> None:
     refresh(root)
 
 
-def hand_over(root: Path, number: int, *, manifest: dict[str, Any] | None = None) -> None:
+def hand_over(root: Path, number: int) -> None:
     """Publish and promote one of the versions."""
     bundles = BundleStore(root)
-    document = {
+    document = OLD | {
         "version": VERSIONS[number],
-        "workload": {"name": "word-lm"},
-        "recipe": {"name": "dynamic", "method": "dynamic", "modules": ["LSTM", "Linear"]},
-        "model": {"runtime": "torchscript"},
+        "workload": OLD["workload"] | {"name": "word-lm"},
+        "recipe": {"name": "dynamic", "method": "dynamic", "engine": "x86", "modules": ["LSTM", "Linear"]},
         "gate": {"decision": "promote", "objective": "fastest", "reason": "fastest of 1", "rules": [_RULE]},
-        "sources": {"quantized": "d" * 64},
-        "measurements": [{"artifact_digest": "d" * 64, "size_bytes": 400}],
-    } | (manifest or {})
+        "measurements": [
+            {"recipe": "dynamic", "runtime": "torchscript", "setting": "primary", "status": "ok", "size_bytes": 400}
+            | {"artifact_digest": OLD["sources"]["quantized"]}
+        ],
+    }
     with bundles.draft() as folder:
         (folder / MANIFEST).write_text(json.dumps(document))
         (folder / "MODEL_CARD.md").write_text("# word-lm\n")

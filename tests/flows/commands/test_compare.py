@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from flows.comparison import compare_runs
+from storage.errors import ConfigurationError, StoreError
+from tests.flows.commands.filled_store import NIGHTS, RUNS, write
+from tests.storage.results.rows import baseline, measurement, promotion, run_row
+
+NightQuant = Callable[..., tuple[int, str]]
+BEFORE, AFTER = (json.dumps({"torch": torch}) for torch in ("2.14.0", "2.15.0"))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """Two nights: everything got another torch, one candidate another recipe; one is gone, one is new."""
+    rows = [
+        [
+            baseline(run, day, environment=environment, recipe_digest="0"),
+            measurement(run, day, speedup=speedup, environment=environment, recipe_digest=recipe, size_bytes=size),
+            measurement(run, day, recipe=other, environment=environment),
+        ]
+        for run, day, environment, speedup, recipe, size, other in zip(
+            RUNS, NIGHTS, (BEFORE, AFTER), (2.0, 1.5), "ab", (400, 500), ("gone", "new"), strict=True
+        )
+    ]
+    write(tmp_path, 0, measurements=rows[0])
+    write(tmp_path, 1, measurements=rows[1], promotions=[promotion(RUNS[1], NIGHTS[1], decision="hold", reason="why")])
+    return tmp_path
+
+
+def test_what_changed_for_all_is_told_once_and_what_changed_for_one_beside_it(store: Path) -> None:
+    found = compare_runs(str(store), *RUNS)
+    assert found.changed == {"environment": "environment: torch 2.14.0 → 2.15.0"}
+    assert {pair.candidate: pair.changed for pair in found.pairs if pair.changed} == {
+        "dynamic/eager": {"recipe": "recipe"}
+    }
+
+
+def test_a_screen_shows_both_runs_of_each_candidate(store: Path, nightquant: NightQuant) -> None:
+    code, shown = nightquant("compare", *RUNS, "--store", store)
+    assert code == 0
+    assert "environment: torch 2.14.0 → 2.15.0" in shown
+    lines = [" ".join(line.split()) for line in shown.splitlines()]
+    at = lines.index("dynamic/eager")
+    assert lines[at + 1 : at + 3] == ["A 2.00× ±1% 2.50× +0.1 promoted", "B 1.50× ±1% 2.50× +0.1 held"]
+    remarks = " ".join(lines[at + 3 : at + 5])
+    assert remarks.startswith("≠ 25% slower, intervals apart; size +25%; promoted → held: why; recipe")
+    assert "gone/eager (only in A)" in lines
+    assert "new/eager (only in B)" in lines
+
+
+@pytest.mark.parametrize(("low", "high", "is_apart"), [(1.0, 1.9, True), (1.0, 1.99, False)])
+def test_speedups_are_apart_only_where_their_intervals_are(
+    low: float, high: float, is_apart: bool, tmp_path: Path
+) -> None:
+    write(tmp_path, 0)
+    row = measurement(RUNS[1], NIGHTS[1], speedup=1.5, speedup_low=low, speedup_high=high)
+    write(tmp_path, 1, measurements=[row])
+    pairs = {pair.candidate: pair for pair in compare_runs(str(tmp_path), *RUNS).pairs}
+    assert (pairs["dynamic/eager"].is_apart, pairs["dynamic/eager"].times_as_fast) == (is_apart, 0.75)
+
+
+def test_a_night_stands_for_all_of_its_runs_and_a_run_for_itself(store: Path) -> None:
+    later = "run-of-the-same-night"
+    from storage.results.catalog import refresh
+    from storage.results.writer import ResultsStore
+    from tests.storage.results.rows import at
+
+    results = ResultsStore(store)
+    results.append(
+        "measurements",
+        [measurement(later, NIGHTS[1], speedup=7.0, measured_at=at(NIGHTS[1], 6))],
+        later,
+        at(NIGHTS[1], 6),
+    )
+    results.append(
+        "runs", [run_row(later, NIGHTS[1], started_at=at(NIGHTS[1], 5), profile="quick")], later, at(NIGHTS[1], 6)
+    )
+    refresh(store)
+    found = compare_runs(str(store), RUNS[1], str(NIGHTS[1]))
+    assert [row["run_id"] for row in found.after] == [RUNS[1], later]
+    speeds = {pair.candidate: pair.after and pair.after["speedup"] for pair in found.pairs}
+    assert (speeds["dynamic/eager"], speeds["new/eager"]) == (7.0, 2.0)
+    assert found.changed["profile"] == "profile standard → quick"
+
+
+def test_a_failed_candidate_says_where_and_why(store: Path, tmp_path: Path, nightquant: NightQuant) -> None:
+    place = tmp_path / "other"
+    write(place, 0)
+    failed = measurement(RUNS[1], NIGHTS[1], status="failed", stage="build", error="no\nmore", speedup=None)
+    write(place, 1, measurements=[failed], promotions=[])
+    shown = nightquant("compare", *RUNS, "--store", place)[1]
+    assert "B failed in build: no\n" in " ".join(shown.split(" ")).replace("B  ", "B ").replace(" \n", "\n") or (
+        "failed in build: no" in shown
+    )
+    assert "promoted → failed" in shown
+
+
+def test_an_unknown_run_is_refused_with_those_that_there_are(store: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=rf"no run or night \"x\".*{RUNS[1]}"):
+        compare_runs(str(store), RUNS[0], "x")
+    with pytest.raises(StoreError, match="holds no results"):
+        compare_runs(str(tmp_path / "none"), *RUNS)

@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+import datetime as dt
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from flows.overview import Overview, overview
+from storage.bundles import BundleStore
+from storage.results.catalog import refresh
+from storage.results.writer import ResultsStore
+from tests.flows.commands.filled_store import AFTER, NIGHTS, RUNS, VERSIONS, fill, hand_over, write
+from tests.storage.results.rows import at, baseline, measurement, promotion, run_row
+
+NightQuant = Callable[..., tuple[int, str]]
+
+
+def kinds(found: Overview) -> list[str]:
+    return [concern.kind for concern in found.concerns]
+
+
+def test_without_a_subcommand_the_state_is_shown(
+    two_nights: Path, nightquant: NightQuant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NIGHTQUANT_STORE", str(two_nights))
+    code, shown = nightquant()
+    assert code == 0
+    assert shown == nightquant("status")[1]
+    for part in ("Last night", str(NIGHTS[1]), "completed", "1 kept", "word-lm", VERSIONS[0], "nightquant show"):
+        assert part in shown
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_nothing_is_wider_than_the_terminal_or_cut(
+    width: int, two_nights: Path, nightquant: NightQuant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NIGHTQUANT_STORE", str(two_nights))
+    for arguments in ([], ["show"], ["show", "word-lm"], ["compare", *RUNS]):
+        shown = nightquant(*arguments, width=width)[1]
+        assert max(map(len, shown.splitlines())) <= width
+        assert "…" not in shown
+
+
+def test_a_night_in_good_order_needs_no_attention(two_nights: Path) -> None:
+    found = overview(str(two_nights), AFTER)
+    assert found.concerns == ()
+    assert found.last_run is not None
+    assert (found.last_run.run_id, found.last_run.kept, found.last_run.promoted) == (RUNS[1], 1, 0)
+    assert [(each.workload, each.version) for each in found.current] == [("word-lm", VERSIONS[0])]
+
+
+def test_no_night_for_more_than_a_day_needs_attention(two_nights: Path) -> None:
+    assert kinds(overview(str(two_nights), AFTER + dt.timedelta(hours=23))) == []
+    late = overview(str(two_nights), AFTER + dt.timedelta(hours=49))
+    assert kinds(late) == ["overdue"]
+    assert "2 days ago" in late.concerns[0].text
+
+
+def test_failures_are_told_once_with_their_first_line(tmp_path: Path) -> None:
+    day, run = NIGHTS[0], RUNS[0]
+    failed = {"status": "failed", "stage": "benchmark", "error": "no memory\nand more", "speedup": None}
+    rows = [baseline(run, day), *(measurement(run, day, runtime=name, **failed) for name in ("eager", "torchscript"))]
+    write(tmp_path, 0, measurements=rows, runs=[run_row(run, day, status="failed", candidates_failed=2)])
+    found = overview(str(tmp_path), AFTER - dt.timedelta(days=1))
+    assert [concern.text for concern in found.concerns if concern.kind == "failure"] == [
+        "word-lm: dynamic/eager, dynamic/torchscript failed in benchmark: no memory"
+    ]
+
+
+def test_a_run_that_was_cancelled_says_why(tmp_path: Path) -> None:
+    write(tmp_path, 0, runs=[run_row(RUNS[0], NIGHTS[0], status="cancelled", message="stopped by hand")])
+    found = overview(str(tmp_path), AFTER - dt.timedelta(days=1))
+    assert [concern.text for concern in found.concerns] == ["the last run was cancelled: stopped by hand"]
+
+
+@pytest.mark.parametrize(
+    ("speedups", "runtime", "is_winner"),
+    [((2.0, 3.0), "torchscript", True), ((3.0, 2.0), "torchscript", False), ((2.0, 3.0), "eager", False)],
+)
+def test_a_held_winner_is_told(speedups: tuple[float, float], runtime: str, is_winner: bool, tmp_path: Path) -> None:
+    day, run = NIGHTS[0], RUNS[0]
+    names = [("dynamic", "torchscript"), ("other", runtime)]
+    rows = [baseline(run, day)] + [
+        measurement(run, day, recipe=recipe, runtime=name, speedup=speed)
+        for (recipe, name), speed in zip(names, speedups, strict=True)
+    ]
+    decisions = [
+        promotion(run, day, recipe=recipe, runtime=name, decision=decision, reason="undecided")
+        for (recipe, name), decision in zip(names, ("promote", "hold"), strict=True)
+    ]
+    write(tmp_path, 0, measurements=rows, promotions=decisions)
+    found = overview(str(tmp_path), AFTER - dt.timedelta(days=1))
+    expected = [f"word-lm: other/{runtime} would win, and is held: undecided"] if is_winner else []
+    assert [concern.text for concern in found.concerns] == expected
+
+
+def test_an_incumbent_that_passes_no_more_is_told(tmp_path: Path) -> None:
+    reason = "no candidate passes that could replace it, although it was not measured"
+    row = promotion(
+        RUNS[0], NIGHTS[0], decision="reject",
+        incumbent_version=VERSIONS[0], incumbent_stays=True, incumbent_reason=reason,
+    )  # fmt: skip
+    write(tmp_path, 0, promotions=[row])
+    assert kinds(overview(str(tmp_path), AFTER - dt.timedelta(days=1))) == ["incumbent"]
+
+
+def test_regressions_are_alarms_until_they_are_acknowledged(filled: Path) -> None:
+    finding = {
+        "run_id": RUNS[1], "night": NIGHTS[1], "workload": "word-lm", "recipe": "dynamic", "runtime": "eager",
+        "metric": "speedup", "kind": "slower", "tonight": 1.0, "reference": 2.0, "change": -0.5, "nights": 9,
+    }  # fmt: skip
+    store = ResultsStore(filled)
+    store.append("findings", [finding], RUNS[1], at(NIGHTS[1]))
+    refresh(filled)
+    found = overview(str(filled), AFTER)
+    assert found.last_run is not None
+    assert found.last_run.alarms == 1
+    assert [concern.text for concern in found.concerns] == ["word-lm dynamic/eager slower: speedup 1, was 2, -50.0%"]
+    accepted = {name: finding[name] for name in ("night", "workload", "recipe", "runtime", "metric")}
+    accepted |= {"run_id": "acknowledged", "reason": "x", "acknowledged_by": "y", "acknowledged_at": AFTER}
+    store.append("acknowledgements", [accepted], "acknowledged", AFTER)
+    refresh(filled)
+    assert overview(str(filled), AFTER).concerns == ()
+
+
+def test_a_bundle_of_which_there_are_no_results_is_current_all_the_same(tmp_path: Path, nightquant: NightQuant) -> None:
+    hand_over(tmp_path / "store", 0)
+    BundleStore(tmp_path / "store").promote_by_hand("word-lm", VERSIONS[0], by="x", reason="y")
+    code, shown = nightquant("status", "--store", tmp_path / "store")
+    assert code == 0
+    assert VERSIONS[0] in shown
+    assert "holds no results yet" in shown
+
+
+def test_a_promotion_by_hand_is_seen(filled: Path, nightquant: NightQuant) -> None:
+    nightquant("handoff", "promote", "word-lm", VERSIONS[1], "--reason", "known", "--by", "someone", "--store", filled)
+    shown = nightquant("status", "--store", filled)[1]
+    assert "promote-by-hand by someone" in " ".join(shown.split())
+
+
+def test_a_store_that_is_absent_or_empty_says_how_to_begin_and_stays_so(tmp_path: Path, nightquant: NightQuant) -> None:
+    code, shown = nightquant("status", "--store", tmp_path / "none")
+    assert code == 0
+    assert "is not there yet" in shown
+    assert f"nightquant nightly --profile quick --store {tmp_path / 'none'}" in shown
+    assert not (tmp_path / "none").exists()
+    assert "holds no results yet" in nightquant("status", "--store", tmp_path)[1]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_store_that_cannot_be_written_needs_attention(two_nights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Root may write everywhere, whatever a folder's permissions are.
+    monkeypatch.setattr("os.access", lambda path, mode: Path(path) not in (two_nights, two_nights.parent))
+    assert kinds(overview(str(two_nights), AFTER)) == ["unwritable"]
+    assert kinds(overview(str(two_nights.parent / "none"), AFTER)) == ["unwritable"]
+
+
+def test_a_file_in_the_place_of_the_store_is_an_error(tmp_path: Path, nightquant: NightQuant) -> None:
+    (tmp_path / "file").touch()
+    assert nightquant("status", "--store", tmp_path / "file" / "store") == (2, "")
+
+
+def test_json_holds_what_the_screen_shows(two_nights: Path, nightquant: NightQuant) -> None:
+    document = json.loads(nightquant("status", "--store", two_nights, "--format", "json")[1])
+    assert document["last_run"]["night"] == NIGHTS[1].isoformat()
+    assert document["current"][0]["version"] == VERSIONS[0]
+    assert len(document["next"]) == 3
+
+
+def test_it_imports_nothing_heavy(tmp_path: Path) -> None:
+    store = fill(tmp_path / "store")
+    code = (
+        "import sys\nfrom flows.cli import main\n"
+        f"try:\n    main(['status', '--store', {str(store)!r}])\n"
+        "except SystemExit as ended:\n    assert ended.code == 0\n"
+        "heavy = {'torch', 'prefect', 'scipy', 'matplotlib', 'jsonschema'} & set(sys.modules)\n"
+        "sys.exit(f'imported {heavy}' if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import datetime as dt
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from flows.text import NONE, age, decided, plural, ratio, ratio_within, signed, size
+
+
+@given(value=st.floats(0.01, 1000), share=st.floats(1.0, 3.0))
+def test_an_interval_is_half_its_width_on_the_logarithm(value: float, share: float) -> None:
+    shown = ratio_within(value, value / share, value * share)
+    assert shown == f"{ratio(value)} ±{100 * (share - 1):.0f}%"
+
+
+def test_what_is_not_known_is_a_dash_or_left_out() -> None:
+    assert (ratio(None), signed(None), size(None), ratio_within(None, 1.0, 2.0)) == (NONE,) * 4
+    assert ratio_within(2.0, None, 2.1) == ratio_within(2.0, 1.9, None) == "2.00×"
+
+
+@pytest.mark.parametrize(
+    ("span", "expected"),
+    [
+        (dt.timedelta(seconds=-5), "just now"),
+        (dt.timedelta(seconds=59), "just now"),
+        (dt.timedelta(minutes=1), "1 minute ago"),
+        (dt.timedelta(hours=23, minutes=59), "23 hours ago"),
+        (dt.timedelta(days=2), "2 days ago"),
+    ],
+)
+def test_an_age_is_in_its_largest_whole_unit(span: dt.timedelta, expected: str) -> None:
+    assert age(span) == expected
+
+
+def test_sizes_differences_and_counts() -> None:
+    assert (size(5_965_557), size(5_980), signed(-0.0123), plural(2, "night")) == (
+        "5.97 MB", "5.98 kB", "-0.012", "2 nights",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("decision", "stays", "status", "expected"),
+    [
+        ("promote", None, "ok", "promoted"),
+        ("promote", True, "ok", "stays"),
+        ("pass", True, "ok", "passes"),
+        ("reject", None, "failed", "failed"),
+        (None, None, "ok", NONE),
+    ],
+)
+def test_a_decision_is_one_word(decision: str | None, stays: bool | None, status: str, expected: str) -> None:
+    assert decided(decision, stays, status) == expected
