@@ -8,8 +8,10 @@ import pytest
 
 from flows.comparison import compare_runs
 from storage.errors import ConfigurationError, StoreError
+from storage.results.catalog import refresh
+from storage.results.writer import ResultsStore
 from tests.flows.commands.filled_store import NIGHTS, RUNS, write
-from tests.storage.results.rows import baseline, measurement, promotion, run_row
+from tests.storage.results.rows import at, baseline, measurement, promotion, run_row
 
 NightQuant = Callable[..., tuple[int, str]]
 BEFORE, AFTER = (json.dumps({"torch": torch}) for torch in ("2.14.0", "2.15.0"))
@@ -66,21 +68,10 @@ def test_speedups_are_apart_only_where_their_intervals_are(
 
 
 def test_a_night_stands_for_all_of_its_runs_and_a_run_for_itself(store: Path) -> None:
-    later = "run-of-the-same-night"
-    from storage.results.catalog import refresh
-    from storage.results.writer import ResultsStore
-    from tests.storage.results.rows import at
-
+    later, now = "run-of-the-same-night", at(NIGHTS[1], 6)
     results = ResultsStore(store)
-    results.append(
-        "measurements",
-        [measurement(later, NIGHTS[1], speedup=7.0, measured_at=at(NIGHTS[1], 6))],
-        later,
-        at(NIGHTS[1], 6),
-    )
-    results.append(
-        "runs", [run_row(later, NIGHTS[1], started_at=at(NIGHTS[1], 5), profile="quick")], later, at(NIGHTS[1], 6)
-    )
+    results.append("measurements", [measurement(later, NIGHTS[1], speedup=7.0, measured_at=now)], later, now)
+    results.append("runs", [run_row(later, NIGHTS[1], started_at=now, profile="quick")], later, now)
     refresh(store)
     found = compare_runs(str(store), RUNS[1], str(NIGHTS[1]))
     assert [row["run_id"] for row in found.after] == [RUNS[1], later]
@@ -95,9 +86,8 @@ def test_a_failed_candidate_says_where_and_why(store: Path, tmp_path: Path, nigh
     failed = measurement(RUNS[1], NIGHTS[1], status="failed", stage="build", error="no\nmore", speedup=None)
     write(place, 1, measurements=[failed], promotions=[])
     shown = nightquant("compare", *RUNS, "--store", place)[1]
-    assert "B failed in build: no\n" in " ".join(shown.split(" ")).replace("B  ", "B ").replace(" \n", "\n") or (
-        "failed in build: no" in shown
-    )
+    lines = [" ".join(line.split()) for line in shown.splitlines()]
+    assert "B failed in build: no" in lines
     assert "promoted → failed" in shown
 
 

