@@ -12,10 +12,13 @@ from itertools import groupby
 from rich.console import Console
 from rich.text import Text
 
+from flows.text import decided, duration, ratio, ratio_within, signed, size
 from storage.results import Row, number
 
 _WIDTH = 80
-_DECISIONS = {"promote": "promoted", "pass": "passes", "hold": "held", "reject": "rejected"}
+# What came nearest to a promotion is the most worth knowing; what passes and was not chosen never does (eager, say).
+_NEAREST = ("held", "rejected", "passes")
+_NUMBERS = ("size_ratio", "quality_difference", "speedup", "speedup_low", "speedup_high", "latency_s")
 _STYLES = {"promoted": "bold green", "stays": "bold green", "failed": "bold red"}
 
 
@@ -95,9 +98,8 @@ def _baseline(rows: Sequence[Row]) -> str:
     row = next((row for row in rows if row["is_baseline"]), None)
     if row is None or row["status"] == "failed":
         return ""
-    latency, size, quality = (number(row, name) for name in ("latency_s", "size_bytes", "quality"))
-    parts = ["–" if latency is None else _duration(latency)]
-    parts += [] if size is None else [_size(size)]
+    quality = number(row, "quality")
+    parts = [duration(number(row, "latency_s")), size(number(row, "size_bytes"))]
     parts += [] if quality is None else [f"{row['quality_metric']} {quality:.4g}"]
     if (resolved := resolution(row)) is not None:
         parts.append(f"resolution ±{100 * resolved:.0f}%")
@@ -130,10 +132,8 @@ def _outcome(lines: Sequence[Line], bundles: Sequence[str]) -> Iterator[Text]:
     chosen = next((line for line in lines if line.decision in ("promoted", "stays")), None)
     if chosen is not None:
         yield from _wrapped("→", f"{_shortened(chosen.candidate, _WIDTH // 2)} {chosen.decision}: {chosen.why}")
-    elif judged := [line for line in lines if line.decision in _DECISIONS.values()]:
-        # What came nearest is the most worth knowing; what passes and was not chosen never is (eager, say).
-        order = ("held", "rejected", "passes")
-        nearest = min(judged, key=lambda line: order.index(line.decision))
+    elif judged := [line for line in lines if line.decision in _NEAREST]:
+        nearest = min(judged, key=lambda line: _NEAREST.index(line.decision))
         kept = "the current bundle stays" if bundles else "nothing is handed over"
         name = _shortened(nearest.candidate, _WIDTH // 2)
         yield from _wrapped("→", f"{kept}; nearest is {name}, {nearest.decision}: {nearest.why}")
@@ -147,20 +147,26 @@ def _wrapped(mark: str, text: str, style: str = "") -> Iterator[Text]:
 
 def _lines(rows: Sequence[Row], promotions: Sequence[Row]) -> list[Line]:
     """Write out each candidate; in each workload the baseline is left to the heading, the fastest comes first."""
-    decided = {_key(row): row for row in promotions}
+    judged = {_key(row): row for row in promotions}
     lines = []
     for row in rows:
-        found = decided.get(_key(row), {})
-        decision = _DECISIONS.get(str(found.get("decision")), "")
-        if decision == "promoted" and found.get("incumbent_stays"):
-            decision = "stays"
-        why = str(found.get("reason") or "")
-        if row["status"] == "failed":
-            decision, why = "failed", f"{row['stage']}: {row['error']}"
-        if decision == "failed" or not row["is_baseline"]:
-            name = f"{row['recipe']}/{row['runtime']}"
-            shown = _ratio(row, "size_ratio"), _quality(row), _faster(row), _latency(row)
-            lines.append(Line(str(row["workload"]), name, *shown, decision, why))
+        found = judged.get(_key(row), {})
+        failed = row["status"] == "failed"
+        if row["is_baseline"] and not failed:
+            continue
+        numbers = {name: number(row, name) for name in _NUMBERS}
+        lines.append(
+            Line(
+                workload=str(row["workload"]),
+                candidate=f"{row['recipe']}/{row['runtime']}",
+                smaller=ratio(numbers["size_ratio"]),
+                quality=signed(numbers["quality_difference"]),
+                faster=ratio_within(*(numbers[name] for name in ("speedup", "speedup_low", "speedup_high"))),
+                latency=duration(numbers["latency_s"]),
+                decision=decided(found.get("decision"), found.get("incumbent_stays"), row["status"]),
+                why=f"{row['stage']}: {row['error']}" if failed else str(found.get("reason") or ""),
+            )
+        )
     return lines
 
 
@@ -172,44 +178,9 @@ def _rank(row: Row) -> tuple[str, bool, bool, float]:
     return str(row["workload"]), not row["is_baseline"], row["status"] == "failed", -(number(row, "speedup") or 0.0)
 
 
-def _ratio(row: Row, column: str) -> str:
-    value = number(row, column)
-    return "–" if value is None else f"{value:.2f}×"
-
-
-def _quality(row: Row) -> str:
-    difference = number(row, "quality_difference")
-    return "–" if difference is None else f"{difference:+.2g}"
-
-
-def _faster(row: Row) -> str:
-    value, low, high = (number(row, name) for name in ("speedup", "speedup_low", "speedup_high"))
-    if value is None or low is None or high is None:
-        return "–"
-    # Half the interval's width: on the logarithm, where it lies around the ratio.
-    return f"{value:.2f}× ±{100 * ((high / low) ** 0.5 - 1):.0f}%"
-
-
-def _latency(row: Row) -> str:
-    latency = number(row, "latency_s")
-    return "–" if latency is None else _duration(latency)
-
-
 def _shortened(name: str, width: int) -> str:
     """Cut out the middle of a name that is too long: recipes tend to differ at their ends."""
     if len(name) <= width:
         return name
     head = (width - 1) // 2
     return f"{name[:head]}…{name[len(name) - (width - 1 - head) :]}"
-
-
-def _size(size: float) -> str:
-    return f"{size / 1e6:.3g} MB" if size >= 1e5 else f"{size / 1e3:.3g} kB"
-
-
-def _duration(seconds: float) -> str:
-    """Write seconds in the unit that reads best."""
-    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if seconds >= scale:
-            return f"{seconds / scale:.3g} {unit}"
-    return f"{seconds / 1e-9:.3g} ns"

@@ -32,6 +32,16 @@ def size(size_bytes: float | None) -> str:
     return f"{size_bytes / 1e6:.3g} MB" if size_bytes >= 1e5 else f"{size_bytes / 1e3:.3g} kB"
 
 
+def duration(seconds: float | None) -> str:
+    """Seconds in the unit that reads best: ``2.91 ms``."""
+    if seconds is None:
+        return NONE
+    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
+        if seconds >= scale:
+            return f"{seconds / scale:.3g} {unit}"
+    return f"{seconds / 1e-9:.3g} ns"
+
+
 def moment(at: dt.datetime) -> str:
     """A moment to the minute, in UTC."""
     return f"{at.astimezone(dt.UTC):%Y-%m-%d %H:%M} UTC"
