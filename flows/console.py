@@ -36,10 +36,10 @@ class Line:
     why: str
 
 
-def new_console() -> Console:
-    """Return a console as wide as the terminal; where there is none, nothing is wrapped at its width."""
-    console = Console()
-    return console if console.is_terminal else Console(width=_WIDTH)
+def new_console(*, stderr: bool = False) -> Console:
+    """Return a console as wide as the terminal, or of 80 columns where there is none."""
+    console = Console(stderr=stderr)
+    return console if console.is_terminal else Console(width=_WIDTH, stderr=stderr)
 
 
 def night_lines(rows: Sequence[Row], promotions: Sequence[Row], bundles: Iterable[str]) -> Iterator[Text]:

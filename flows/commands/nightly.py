@@ -12,7 +12,7 @@ import httpx
 from rich.console import Console
 from rich.markup import escape
 
-from flows.commands import night_option, profile_option, recipe_option, store_option, workload_option
+from flows.commands import format_option, night_option, profile_option, recipe_option, store_option, workload_option
 from flows.console import new_console, night_lines, shown_path
 from flows.execution.server import check_reachable, configured_api, prefect_api, server_gone
 from flows.execution.signals import Terminated, unwinding_on_sigterm
@@ -38,6 +38,7 @@ _SERVER = "Prefect's server"
 )
 @click.option("--workers", type=click.IntRange(min=1), help="How many stages run at once.")
 @click.option("--timings", is_flag=True, help="Show where the wall time went.")
+@format_option("text", "json")
 @click.pass_obj
 def nightly(
     debug: bool,
@@ -49,6 +50,7 @@ def nightly(
     task_runner: str | None,
     workers: int | None,
     timings: bool,
+    format: str,
 ) -> int:
     """Run a night: prepare, train or fetch, quantize, evaluate, benchmark, record, hand over.
 
@@ -71,7 +73,7 @@ def nightly(
     try:
         # The settings hold the signing key; Prefect's server and the workers have no use for it.
         with unwinding_on_sigterm(), children_inherit(NIGHTQUANT_SIGNING_KEY=None):
-            return _run(request, settings, timings)
+            return _run(request, settings, timings, as_json=format == "json")
     except (Terminated, KeyboardInterrupt) as stop:
         number = signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT
         click.echo(
@@ -80,8 +82,8 @@ def nightly(
         return 128 + number
 
 
-def _run(request: NightlyRequest, settings: Settings, timings: bool) -> int:
-    console = new_console()
+def _run(request: NightlyRequest, settings: Settings, timings: bool, *, as_json: bool) -> int:
+    console = new_console(stderr=as_json)
     with reporter_for(console) as reporter:
         reporter.started(_SERVER)
         with prefect_api(settings.server_startup_timeout_s) as server_s:
@@ -104,6 +106,8 @@ def _run(request: NightlyRequest, settings: Settings, timings: bool) -> int:
     if not isinstance(outcome, NightSummary):
         raise click.ClickException(f"the flow run ended {state.name}: {state.message}")
     _show(console, outcome)
+    if as_json:
+        click.echo(outcome.model_dump_json(indent=1))
     if timings:
         _show_timings(console, outcome, server_s)
     return outcome.exit_code

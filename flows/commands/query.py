@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
@@ -39,6 +40,10 @@ def query(sql: str | None, list_: bool, output: Path | None, format: str, store:
     At a terminal the table fits its width: where columns are too many, each row becomes a record, and what is longer
     than a line is cut with "…". In a file or a pipe nothing is cut.
     """
+    if list_ and format == "json":
+        listed = [{"name": each.name, "kind": each.kind, "meaning": each.meaning} for each in described()]
+        _write(json.dumps(listed, indent=1).encode() + b"\n", output)
+        return
     if list_:
         items = [f"{item.name} ({item.kind}): {item.meaning}\n    {item.example}\n" for item in described()]
         items.append(f"duckdb_columns() (function): What every column means.\n    {_MEANINGS}\n")
@@ -80,13 +85,17 @@ def _write(content: bytes, output: Path | None) -> None:
     show_default=True,
     help="The file to write.",
 )
+@format_option("text", "json")
 @store_option
-def report(night: date | None, output: Path, store: str) -> None:
-    """Write a night's report: leaderboard, plots, regressions, failures, machine; one HTML file, no network.
+def report(night: date | None, output: Path, format: str, store: str) -> None:
+    """Write a night's report: decisions, alarms, failures, machine, plots; one HTML file that needs no network.
 
     \b
     Example:
       nightquant report --night 2026-11-21 -o report.html
     """
     written = write_report(store, night, output)
-    click.echo(f"Report of the night {written}: {output}")
+    if format == "json":
+        click.echo(json.dumps({"night": written.isoformat(), "report": str(output)}))
+    else:
+        click.echo(f"Report of the night {written}: {output}")

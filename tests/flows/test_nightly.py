@@ -20,14 +20,14 @@ class Nights:
     def __init__(self, folder):
         self.store = folder / "store"
         self.home = folder / "prefect"
-        first, second = self._begin(folder), self._begin(folder)
+        first, second = (self._begin(folder, "--timings") for _ in range(2))
         self.ended = [self._end(first), self._end(second)]
         self.artifacts = self.files()
-        self.ended.append(self._end(self._begin(folder)))
+        self.ended.append(self._end(self._begin(folder, "--format", "json")))
 
-    def _begin(self, folder):
-        arguments = ["--workload", "lstm-demo", "--profile", "quick", "--timings", "--store", str(self.store)]
-        return Command("nightly", *arguments, home=self.home, cwd=folder)
+    def _begin(self, folder, *more):
+        arguments = ["--workload", "lstm-demo", "--profile", "quick", "--store", str(self.store)]
+        return Command("nightly", *arguments, *more, home=self.home, cwd=folder)
 
     def _end(self, command):
         output, _ = command.process.communicate(timeout=600)
@@ -92,9 +92,18 @@ def test_a_later_night_finds_what_is_made_and_measures_again(nights):
 
 
 def test_the_leaderboard_and_the_timings_are_printed(nights):
-    _, output = nights.ended[-1]
+    _, output = nights.ended[0]
     assert "dynamic-int8/eager" in output
     assert "×" in output
     assert "Timings" in output
     assert "Prefect's server" in output
     assert "nightquant query" in output
+
+
+def test_the_summary_is_printed_as_json_after_all_that_people_read(nights):
+    code, output = nights.ended[-1]
+    told, _, document = output.partition("\n{\n")
+    summary = json.loads("{" + document)
+    assert "lstm-demo: benchmark: done in" in told
+    assert summary["exit_code"] == code
+    assert summary["run_id"] in {row["run_id"] for row in nights.rows("SELECT run_id FROM runs")}

@@ -18,9 +18,8 @@ from tests.flows.commands.filled_store import NIGHTS, RUNS, VERSIONS
 
 NightQuant = Callable[..., tuple[int, str]]
 
-# A night tells how it goes, and `status` what it came to; `serve` runs for good; `report` writes a file; a completion
-# is a shell's script.
-WITHOUT = {"nightly", "serve", "report", "completion"}
+# `serve` runs for good; a completion is a shell's script.
+WITHOUT = {"serve", "completion"}
 
 # By command: what it is called with, in a store of two nights, and the exit code.
 CALLS: dict[str, tuple[list[str], int]] = {
@@ -29,6 +28,7 @@ CALLS: dict[str, tuple[list[str], int]] = {
     "show": (["word-lm"], 0),
     "compare": ([RUNS[0], NIGHTS[1].isoformat()], 0),
     "query": (["from leaderboard"], 0),
+    "report": (["-o", "{folder}/report.html"], 0),
     "config": ([], 0),
     "handoff list": ([], 0),
     "handoff show": (["word-lm"], 0),
@@ -41,7 +41,7 @@ CALLS: dict[str, tuple[list[str], int]] = {
     "store gc": (["--dry-run"], 0),
 }
 # Those that compute for longer, or need a store of their own: their own modules hold them to the same.
-ELSEWHERE = {"acknowledge", "doctor", "generate", "sensitivity"}
+ELSEWHERE = {"nightly", "acknowledge", "doctor", "generate", "sensitivity"}
 _WITHOUT_STORE = {"workloads", "config", "handoff verify"}
 
 
