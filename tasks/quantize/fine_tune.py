@@ -222,8 +222,8 @@ class _Training:
                 self.optimizer.zero_grad()
                 loss.backward()  # type: ignore[no-untyped-call]
                 self.optimizer.step()
-                done = epoch + step / steps
-                self.progress(done, recipe.epochs, f"epochs of fine-tuning, loss {loss.item():.3f}")
+                done = epoch * steps + step
+                self.progress(done, recipe.epochs * steps, f"training batches, loss {loss.item():.3f}")
 
     def _loss(self, inputs: Iterable[Tensor], target: Tensor) -> Tensor:
         try:

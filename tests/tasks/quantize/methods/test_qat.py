@@ -107,7 +107,7 @@ store, target, last_step = ArtifactStore(Path(sys.argv[1])), sys.argv[2], int(sy
 model = {"kind": "factory", "factory": "tests.tasks.quantize.networks:with_dropout"}
 
 def progress(done, total, unit=""):
-    if unit == "training batches":
+    if unit.startswith("training batches"):
         print(int(done), flush=True)
         if done == last_step:
             os.kill(os.getpid(), signal.SIGKILL)
