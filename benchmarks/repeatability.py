@@ -48,7 +48,7 @@ def show(workload: str, results: list[BenchmarkResult]) -> None:
             f"{workload:10} {name:36} median {middle:6.3f}  covered by {covering}/{len(rows)}  "
             f"width {median(widths):.1%}  launches {launches:g}"
         )
-    resolutions = sorted(max(each.aa_high - 1, 1 - each.aa_low) for each in results)
+    resolutions = sorted(each.resolution for each in results)
     outside = median(1 - result.timed_s / result.wall_s for result in results)
     print(
         f"{workload:10} resolution ±{resolutions[0]:.0%} to ±{resolutions[-1]:.0%}; "

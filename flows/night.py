@@ -144,9 +144,8 @@ class Night:
             before, after = map(Evidence.model_validate_json, (benchmark.evidence_before, benchmark.evidence_after))
             checks = check_waiting(before, after), check_steal(before, after)
             if disturbed := [check.found for check in checks if check.status != "ok"]:
-                resolved = 100 * max(benchmark.aa_high - 1, 1 - benchmark.aa_low)
                 launches = max((timing.launches for timing in benchmark.timings), default=0)
-                cost = f"differences below {resolved:.0f}% do not show after {launches} launches"
+                cost = f"differences below {100 * benchmark.resolution:.0f}% do not show after {launches} launches"
                 found.append(f"{benchmark.workload}: {', '.join(disturbed)}; {cost}")
         return found
 

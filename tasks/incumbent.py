@@ -45,7 +45,10 @@ def find_incumbent(job: Job[Workload], candidates: Sequence[CandidateRef], works
     try:
         folder = bundles.local_folder(job.workload.name, pointer.version)
         sums, manifest = check_sums(folder), read_manifest(folder)
-        deployed = _as_candidate(folder, sums, manifest, workspace)
+        recipe, runtime = Recipe.model_validate(manifest["recipe"]), manifest["model"]["runtime"]
+        RUNTIMES[runtime].require_installed(runtime)
+        same = next((each for each in candidates if _is_same(each, folder, manifest, workspace)), None)
+        deployed = same or _as_candidate(folder, sums, manifest, recipe, workspace)
     except (BundleError, ConfigurationError, ValueError) as error:
         return Incumbent(version=pointer.version, failure=Failure(stage="handoff", error=str(error)))
     checkpoint = manifest["sources"]["checkpoint"]
@@ -53,7 +56,7 @@ def find_incumbent(job: Job[Workload], candidates: Sequence[CandidateRef], works
         version=pointer.version,
         candidate=deployed,
         made_as=manifest["sources"]["quantized"],
-        same_as=next((each.name for each in candidates if _is_same(each, folder, manifest, workspace)), ""),
+        same_as=same.name if same else "",
         outdated=""
         if checkpoint == job.checkpoint.digest
         else f"it was made from checkpoint {checkpoint[:12]}, and the workload's is {job.checkpoint.digest[:12]} now",
@@ -61,10 +64,10 @@ def find_incumbent(job: Job[Workload], candidates: Sequence[CandidateRef], works
 
 
 # A manifest is JSON of many shapes: Any.
-def _as_candidate(folder: Path, sums: str, manifest: dict[str, Any], workspace: Workspace) -> CandidateRef:
-    runtime, recipe = manifest["model"]["runtime"], Recipe.model_validate(manifest["recipe"])
-    RUNTIMES[runtime].require_installed(runtime)
-    files = _files(manifest)
+def _as_candidate(
+    folder: Path, sums: str, manifest: dict[str, Any], recipe: Recipe, workspace: Workspace
+) -> CandidateRef:
+    runtime, files = manifest["model"]["runtime"], _files(manifest)
     sizes = [row.get("size_bytes") for row in manifest["measurements"] if row["recipe"] == recipe.name]
     size = next(
         (int(size) for size in sizes if size is not None), sum((folder / name).stat().st_size for name in files)

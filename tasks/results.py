@@ -130,6 +130,11 @@ class BenchmarkResult(Frozen):
     wall_s: float
     timed_s: float
 
+    @property
+    def resolution(self) -> float:
+        """How far from 1 the interval of the A/A check reaches: smaller differences cannot be told."""
+        return max(self.aa_high - 1, 1 - self.aa_low)
+
 
 class Failure(Frozen):
     """Why a candidate has no result: the stage that failed and its message."""
@@ -152,9 +157,9 @@ class CandidateResult(Frozen):
 class Incumbent(Frozen):
     """The bundle that is current, and what tonight found about it.
 
-    ``candidate`` holds the bundle's own files, as an artifact; None where they cannot be used, and ``failure`` says
-    why. ``made_as`` is the digest of the candidate that was packaged, ``same_as`` names tonight's candidate that is the
-    same to the byte ("" where none is), and ``outdated`` says why the workload no longer asks for it.
+    ``candidate`` holds the bundle's own files: an artifact of them, or tonight's candidate that is the same to the byte,
+    which ``same_as`` then names. It is None where they cannot be used, and ``failure`` says why. ``made_as`` is the
+    digest of the candidate that was packaged, and ``outdated`` says why the workload no longer asks for it.
     """
 
     version: str
