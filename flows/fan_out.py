@@ -29,8 +29,8 @@ from tasks.results import (
     Failure,
     LayerSensitivity,
     WorkloadResult,
-    candidate_columns,
 )
+from tasks.rows import candidate_columns
 from tasks.rules import may_be_promoted
 from tasks.workload.workload import Workload
 

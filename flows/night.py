@@ -18,7 +18,8 @@ from tasks.doctor import check_steal, check_waiting
 from tasks.gate import Judgement, promotion_rows
 from tasks.machine import Evidence, versions
 from tasks.refs import Frozen
-from tasks.results import BenchmarkResult, RunInfo, WorkloadResult, layer_rows, measurement_rows
+from tasks.results import BenchmarkResult, RunInfo, WorkloadResult
+from tasks.rows import layer_rows, measurement_rows
 from tasks.workload import Workload
 
 GOOD, WORK_FAILED, REGRESSED = 0, 1, 3

@@ -19,9 +19,8 @@ from tasks.results import (
     RunInfo,
     Timing,
     WorkloadResult,
-    layer_rows,
-    measurement_rows,
 )
+from tasks.rows import layer_rows, measurement_rows
 from tasks.workload import read_workload
 
 NOW = datetime(2026, 11, 21, 2, 0, tzinfo=UTC)
