@@ -8,6 +8,7 @@ from datetime import datetime
 from storage.results import Cell, Row
 from tasks.machine import Evidence
 from tasks.results import BenchmarkResult, CandidateResult, RunInfo, Timing, WorkloadResult
+from tasks.runtimes import RUNTIMES
 
 
 def measurement_rows(run: RunInfo, result: WorkloadResult, measured_at: datetime) -> list[Row]:
@@ -95,7 +96,7 @@ def candidate_columns(result: WorkloadResult, candidate: CandidateResult) -> dic
         "error": failure.error if failure else None,
         "purpose": workload.domain,
         "method": recipe.method if recipe else None,
-        "engine": recipe.quantized_engine if recipe else None,
+        "engine": RUNTIMES[candidate.runtime].engine(recipe) if recipe else None,
         "baseline": workload.benchmark.baseline,
         "is_baseline": (candidate.recipe, candidate.runtime) == workload.baseline(),
         "checkpoint_digest": job.checkpoint.digest if job else None,

@@ -67,7 +67,7 @@ def manifest_of(
         "night": made.night.isoformat(),
         "run_id": made.run_id,
         "recipe": recipe.model_dump(mode="json"),
-        "engine": recipe.quantized_engine,
+        "engine": runtime.engine(recipe),
         "required_isa": {
             "architecture": platform.machine(),
             "instructions": runtime.required_instructions(recipe),
@@ -93,7 +93,7 @@ def manifest_of(
         "measured_runtime": made.candidate.runtime,
         "measurements": list(_measurements(made)),
         "gate": made.decision.model_dump(mode="json", include={"decision", "objective", "reason", "rules"}),
-        "versions": versions("nightquant"),
+        "versions": versions("nightquant", *runtime.distributions),
         "licence": workload.licence,
         "not_reproducible": [{"file": name, "why": why} for name, why in runtime.not_reproducible.items()],
     }

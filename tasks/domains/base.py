@@ -56,6 +56,8 @@ class Domain(ABC, Generic[W, M]):
 
     workload: ClassVar[type[Workload]]  # what its workload files are validated with
     outputs: ClassVar[tuple[str, ...]] = ()  # names of what its models return; further outputs go by their number
+    # Axes of the inputs whose lengths differ from call to call, by the inputs' names; equal names have equal lengths.
+    axes: ClassVar[Mapping[str, Mapping[int, str]]] = {}
 
     @abstractmethod
     def prepare(self, workload: W, workspace: Workspace) -> DatasetRef:

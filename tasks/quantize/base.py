@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
@@ -39,6 +39,7 @@ class Method(ABC, Generic[R]):
     """One way to quantize a torch module."""
 
     recipe: ClassVar[type[Recipe]]  # what its recipes are validated with
+    exports: ClassVar[bool] = False  # whether torch.export takes the converted module
     needs: ClassVar[tuple[Need, ...]] = ()  # what a domain must be able to do, besides giving a float model
 
     @abstractmethod
@@ -78,3 +79,35 @@ class Method(ABC, Generic[R]):
         from tasks.quantize.engine import quantized_engine
 
         return quantized_engine(recipe.engine)
+
+    def quietly(self) -> AbstractContextManager[None]:
+        """Silence the warnings of what upstream has deprecated, around converting and rebuilding a model."""
+        from tasks.quantize.engine import without_deprecations
+
+        return without_deprecations()
+
+
+class PlainRecipe(Recipe):
+    """A recipe whose result is an ordinary module: no quantized engine runs."""
+
+    @property
+    def quantized_engine(self) -> None:
+        """No quantized kernel of torch's runs."""
+        return
+
+
+P = TypeVar("P", bound=PlainRecipe)
+
+
+class PlainMethod(Method[P]):
+    """A method off torch's deprecated stacks: ordinary modules and tensors, which torch.export takes."""
+
+    exports = True
+
+    def running(self, recipe: P) -> AbstractContextManager[None]:
+        """Nothing of the process needs to be set."""
+        return nullcontext()
+
+    def quietly(self) -> AbstractContextManager[None]:
+        """Nothing deprecated is used."""
+        return nullcontext()

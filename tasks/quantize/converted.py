@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Mapping, Sequence
+from itertools import repeat
 from pathlib import Path
 from typing import Self
 
@@ -16,7 +17,7 @@ from storage.artifacts import artifact_digest
 from storage.errors import QuantizationError
 from tasks.domains import DOMAINS
 from tasks.outputs import tensors_of
-from tasks.quantize.engine import instruction_set, without_deprecations
+from tasks.quantize.engine import instruction_set
 from tasks.quantize.methods import METHODS
 from tasks.quantize.source import ModelSource
 from tasks.quantize.state import flatten_state, load_flat_state
@@ -92,7 +93,7 @@ def find_or_convert(source: ModelSource, recipe: Recipe) -> Path:
         return found
     with source.workspace.alone(digest):
         if store.find(KIND, digest) is None:
-            with store.create(KIND, digest, made_from) as folder, method.running(recipe), without_deprecations():
+            with store.create(KIND, digest, made_from) as folder, method.running(recipe), method.quietly():
                 _convert(source, recipe, folder)
     return store.path(KIND, digest)
 
@@ -106,8 +107,9 @@ def open_converted(folder: Path) -> nn.Module:
         name: torch.zeros(spec.shape, dtype=getattr(torch, spec.dtype))
         for name, spec in structure.example_inputs.items()
     }
-    with without_deprecations():
-        rebuilt = METHODS[recipe.method].skeleton(model, recipe, structure.graph, examples)
+    method = METHODS[recipe.method]
+    with method.quietly():
+        rebuilt = method.skeleton(model, recipe, structure.graph, examples)
         load_flat_state(rebuilt, load_file(folder / WEIGHTS))
     return rebuilt.eval()
 
@@ -121,15 +123,24 @@ def outputs_of(model: nn.Module, examples: Mapping[str, Tensor]) -> tuple[Tensor
 def refuse_changed(before: Sequence[Tensor], after: Sequence[Tensor], recipe: Recipe, form: str) -> None:
     """Refuse, with a `QuantizationError`, what computes something else once it is saved and opened again.
 
-    A float model's batch norms may be folded into its convolutions meanwhile, which rounds differently.
+    Quantized kernels must give the same bits. A float model's batch norms may be folded into its convolutions
+    meanwhile, which rounds differently.
     """
-    exact = recipe.quantized_engine is not None
-    alike = torch.equal if exact else lambda left, right: torch.allclose(left, right, rtol=1e-3, atol=1e-4)
-    if len(before) != len(after) or not all(map(alike, before, after)):
+    share = 0.0 if recipe.quantized_engine is not None else METHODS[recipe.method].tolerance_share(recipe)
+    if len(before) != len(after) or not all(map(is_close, before, after, repeat(share))):
         raise QuantizationError(
             f'The recipe "{recipe.name}" gives a model that computes something else once it is saved as {form}.',
             hint="A part of the model that depends on its input's values cannot be saved: exclude or rewrite it.",
         )
+
+
+def is_close(left: Tensor, right: Tensor, share: float) -> bool:
+    """Whether two tensors differ by no more than a share of the first one's range; NaN is close to nothing."""
+    if left.shape != right.shape or left.dtype != right.dtype:
+        return False
+    low, high = left.double().aminmax()
+    allowed = share * float(high - low or high.abs())
+    return float((left.double() - right.double()).abs().max()) <= allowed
 
 
 def _convert(source: ModelSource, recipe: Recipe, folder: Path) -> None:

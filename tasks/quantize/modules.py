@@ -1,4 +1,4 @@
-"""Modules of converted models that torch does not make: embeddings with 4-bit or 8-bit rows, images channels last."""
+"""Modules of converted models that torch does not make: embeddings with 4-bit or 8-bit rows."""
 
 from __future__ import annotations
 
@@ -31,21 +31,6 @@ class FourBitEmbedding(nn.Module):
         """Look up rows: int64 of any shape to float32 with one more axis."""
         rows: Tensor = _ops.embedding_bag_4bit_rowwise_offsets(self.packed, indices.reshape(-1, 1))
         return rows.reshape(indices.shape + rows.shape[1:])
-
-
-class ChannelsLast(nn.Module):
-    """A model whose weights and image inputs (four axes) lie in memory with the channels last."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        # torch's stubs know the keyword for tensors only.
-        self.model: nn.Module = model.to(memory_format=torch.channels_last)
-
-    def forward(self, *inputs: Tensor) -> object:
-        """Call the model with the inputs in its memory format."""
-        return self.model(
-            *(item.contiguous(memory_format=torch.channels_last) if item.dim() == 4 else item for item in inputs)
-        )
 
 
 def quantize_embeddings(model: nn.Module, names: Iterable[str], bits: int | None) -> None:

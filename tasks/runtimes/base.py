@@ -129,6 +129,10 @@ class Runtime(ABC):
         """Instruction sets without which the files do not run at all."""
         return []
 
+    def engine(self, recipe: Recipe) -> str | None:
+        """torch's quantized engine, where its kernels run."""
+        return None
+
     def require_installed(self, name: str) -> None:
         """Refuse a runtime whose libraries are missing: the `ConfigurationError` says what installs them."""
         missing = [distribution for distribution in self.distributions if installed_version(distribution) is None]
@@ -169,6 +173,10 @@ class TorchRuntime(Runtime):
     def required_instructions(self, recipe: Recipe) -> list[str]:
         """What the engine's kernels need; faster ones (AVX-512, VNNI) are chosen at run time where they exist."""
         return ["avx2"] if recipe.quantized_engine in ("x86", "fbgemm", "onednn") else []
+
+    def engine(self, recipe: Recipe) -> str | None:
+        """The recipe's, None for a float model."""
+        return recipe.quantized_engine
 
     def shared(self, source: ModelSource, recipe: Recipe) -> dict[str, str]:
         """The converted module."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from tasks.domains.base import Domain, FineTunes, GivesCalibration, Quality, Trains
 from tasks.domains.image_classification.sections import (
@@ -40,6 +40,7 @@ class ImageClassification(
 
     workload = ImageWorkload
     outputs = ("logits",)
+    axes: ClassVar[Mapping[str, Mapping[int, str]]] = {"images": {0: "batch"}}
 
     def prepare(self, workload: ImageWorkload, workspace: Workspace) -> DatasetRef:
         """Draw, decode or load the images."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from tasks.domains.base import Domain, Quality, Trains
 from tasks.domains.language_model.sections import LanguageModelWorkload, TextCorpus, WordLanguageModelSpec
@@ -26,6 +26,11 @@ class LanguageModel(Domain[LanguageModelWorkload, WordLanguageModelSpec], Trains
 
     workload = LanguageModelWorkload
     outputs = ("logits", "h", "c")
+    axes: ClassVar[Mapping[str, Mapping[int, str]]] = {
+        "tokens": {0: "time", 1: "batch"},
+        "h": {1: "batch"},
+        "c": {1: "batch"},
+    }
 
     def prepare(self, workload: LanguageModelWorkload, workspace: Workspace) -> DatasetRef:
         """Tokenize the corpus."""

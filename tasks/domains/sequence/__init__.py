@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Annotated, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field, PositiveInt
 
@@ -55,6 +56,11 @@ class Sequence(Domain[SequenceWorkload, LstmSpec]):
 
     workload = SequenceWorkload
     outputs = ("outputs", "h", "c")
+    axes: ClassVar[Mapping[str, Mapping[int, str]]] = {
+        "inputs": {0: "time", 1: "batch"},
+        "h": {1: "batch"},
+        "c": {1: "batch"},
+    }
 
     def prepare(self, workload: SequenceWorkload, workspace: Workspace) -> DatasetRef:
         """Keep the tensors ``inputs`` [T, B, D], ``h`` and ``c`` [L, B, D], all float32, that ``data.seed`` gives."""

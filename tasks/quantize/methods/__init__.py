@@ -17,5 +17,6 @@ METHODS: Registry[Method[Recipe]] = Registry(
         "dynamic": "tasks.quantize.methods.dynamic:Dynamic",
         "static": "tasks.quantize.methods.static:Static",
         "qat": "tasks.quantize.methods.qat:Qat",
+        "cast": "tasks.quantize.methods.cast:Cast",
     },
 )

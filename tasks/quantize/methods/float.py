@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
 
-from tasks.quantize.base import Converted, Method
-from tasks.workload.recipe import Recipe
+from tasks.quantize.base import Converted, PlainMethod, PlainRecipe
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -15,7 +14,7 @@ if TYPE_CHECKING:
     from tasks.quantize.source import ModelSource
 
 
-class FloatRecipe(Recipe):
+class FloatRecipe(PlainRecipe):
     """The model as it is; the candidates that a speed-up must beat.
 
     ``onednn = false`` runs it without oneDNN's kernels, which for a recurrent layer's single steps are slower than
@@ -26,13 +25,8 @@ class FloatRecipe(Recipe):
     memory_format: Literal["contiguous", "channels-last"] = "contiguous"
     onednn: bool = True
 
-    @property
-    def quantized_engine(self) -> None:
-        """No quantized kernel runs."""
-        return
 
-
-class Float(Method[FloatRecipe]):
+class Float(PlainMethod[FloatRecipe]):
     """Leaves every module float."""
 
     recipe = FloatRecipe
@@ -48,7 +42,7 @@ class Float(Method[FloatRecipe]):
         self, model: nn.Module, recipe: FloatRecipe, graph: str, example_inputs: Mapping[str, Tensor]
     ) -> nn.Module:
         """The model itself, wrapped where its inputs need another memory format."""
-        from tasks.quantize.modules import ChannelsLast
+        from tasks.quantize.plain_modules import ChannelsLast
 
         return ChannelsLast(model) if recipe.memory_format == "channels-last" else model
 

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from storage.artifacts import ArtifactStore
+from storage.errors import QuantizationError
+from tasks.machine import this_machine
+from tasks.quantize.methods import cast
+from tasks.quantize.methods.cast import Cast, CastRecipe
+from tasks.quantize.source import ModelSource
+from tasks.workload import Workload
+from tests.tasks import pipeline
+from tests.tasks.quantize.conftest import IMAGES
+from tests.tasks.text_workloads import text_workload, write_corpus
+
+needs_bfloat16 = pytest.mark.skipif(
+    not set(cast.INSTRUCTIONS) & set(this_machine().isa), reason="this processor has no instructions for bfloat16"
+)
+RECIPE = CastRecipe(name="bfloat16", method="cast")
+
+
+@needs_bfloat16
+@pytest.mark.parametrize("memory_format", ["contiguous", "channels-last"])
+def test_inputs_and_outputs_stay_float32_and_close_to_the_float_models(
+    source_of: Callable[..., ModelSource], memory_format: str
+) -> None:
+    source = source_of()
+    recipe = CastRecipe.model_validate({**RECIPE.model_dump(), "memory_format": memory_format})
+    model = Cast().convert(source.float_model(), recipe, source).model
+    images = source.example_inputs["images"]
+    expected = source.float_model()(images)
+    with torch.inference_mode():
+        (found,) = model(images)
+    assert all(parameter.dtype == torch.bfloat16 for parameter in model.parameters())
+    assert found.dtype == torch.float32
+    assert 0 < (found - expected).abs().max() < Cast().tolerance_share(recipe) * (expected.max() - expected.min())
+
+
+@needs_bfloat16
+@pytest.mark.parametrize("runtime", ["eager", "torchscript"])
+def test_a_language_model_runs_in_torchs_runtimes(tmp_path: Path, runtime: str) -> None:
+    recipes = [{"name": "float", "method": "none"}, {"name": "bf16", "method": "cast", "runtimes": [runtime]}]
+    job = pipeline.job_of(text_workload(write_corpus(tmp_path / "text"), recipe=recipes), store := store_in(tmp_path))
+    floats, casts = (
+        pipeline.evaluate(job, built, store)
+        for built in (pipeline.build(job, "float", "eager", store), pipeline.build(job, "bf16", runtime, store))
+    )
+    assert casts.quality == pytest.approx(floats.quality, rel=1e-2)
+    assert casts.quality != floats.quality
+
+
+def store_in(folder: Path) -> ArtifactStore:
+    return ArtifactStore(folder / "store")
+
+
+def test_a_processor_without_the_instructions_is_told_so(
+    source_of: Callable[..., ModelSource], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = this_machine().model_copy(update={"isa": ("avx2",)})
+    monkeypatch.setattr(cast, "this_machine", lambda: plain)
+    source = source_of()
+    with pytest.raises(QuantizationError, match=r"needs a processor with amx_bf16 or avx512_bf16"):
+        Cast().convert(source.float_model(), RECIPE, source)
+
+
+def test_no_quantized_engine_is_recorded_for_it() -> None:
+    recipe = {"name": "bf16", "method": "cast", "runtimes": ["torchscript"]}
+    workload = Workload.model_validate(IMAGES | {"recipe": [*IMAGES["recipe"], recipe]})  # type: ignore[misc]
+    assert workload.recipe_named("bf16").quantized_engine is None
