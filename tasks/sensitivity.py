@@ -132,7 +132,8 @@ def _evaluated(source: ModelSource, recipe: Recipe) -> tuple[int, Quality]:
     """Serialized bytes and quality of a recipe's converted module."""
     folder = find_or_convert(source, recipe)
     with METHODS[recipe.method].running(recipe), torch.inference_mode():
-        quality, _ = quality_of(source.job, recipe, open_converted(folder), source.workspace)
+        apart = METHODS[recipe.method].couples_rows(recipe)
+        quality, _ = quality_of(source.job, open_converted(folder), source.workspace, apart=apart)
     return Structure.read(folder).size_bytes, quality
 
 

@@ -14,5 +14,7 @@ RUNTIMES: Registry[Runtime] = Registry(
     {
         "eager": "tasks.runtimes.eager:Eager",
         "torchscript": "tasks.runtimes.torchscript:TorchScript",
+        "onnxruntime": "tasks.runtimes.onnxruntime:OnnxRuntime",
+        "openvino": "tasks.runtimes.openvino:OpenVino",
     },
 )
