@@ -76,6 +76,9 @@ def export(model: nn.Module, examples: Mapping[str, Tensor], axes: Mapping[str, 
         torch.export cannot follow the model, or an operator has no counterpart in ONNX.
     """
     import torch
+    from onnxscript.optimizer import optimize_ir
+
+    from tasks.runtimes.onnx_lstm import lstm
 
     dimensions = {name: torch.export.Dim(name, min=1) for each in axes.values() for name in each.values()}
     # A length of 1 would be taken for a constant.
@@ -85,14 +88,22 @@ def export(model: nn.Module, examples: Mapping[str, Tensor], axes: Mapping[str, 
         with quiet(), torch.no_grad():
             given, names = tuple(inputs.values()), list(inputs)
             program = torch.onnx.export(
-                model, given, dynamo=True, dynamic_shapes=shapes, input_names=names, verbose=False
+                model,
+                given,
+                dynamo=True,
+                dynamic_shapes=shapes,
+                input_names=names,
+                custom_translation_table={torch.ops.aten.lstm.input: lstm},
+                verbose=False,
             )
+            assert program is not None
+            # Weights that are still computed from others (an LSTM's, in ONNX's order) would be nobody's weights.
+            optimize_ir(program.model, input_size_limit=LARGEST_BYTES, output_size_limit=LARGEST_BYTES)
     except (torch.onnx.OnnxExporterError, RuntimeError, TypeError, ValueError, AssertionError) as error:
         raise QuantizationError(
             f"The model cannot be exported to ONNX: {first_cause(error)}",
             hint="Take the ONNX-based runtimes out of its recipes, or rewrite what the message is about.",
         ) from error
-    assert program is not None
     exported = program.model_proto
     modules = {name for name, _ in model.named_modules()}
     for node in exported.graph.node:

@@ -203,3 +203,23 @@ def test_a_broken_model_file_is_told_with_both_versions(runtime: str) -> None:
     }
     with pytest.raises(RuntimeError, match=rf"{runtime} \d.* cannot open the model, which was made with 1\.2\.3"):
         checker({"model.xml": b"broken", "model.bin": b"", "model.onnx": b"broken"}, manifest)
+
+
+@pytest.mark.parametrize("runtime", EXPORTED)
+@pytest.mark.parametrize("method", ["none", "dynamic"])
+def test_the_model_card_shows_a_program_that_runs(
+    words: MakeJob, store: ArtifactStore, tmp_path: Path, runtime: str, method: str
+) -> None:
+    job = words(recipe(runtime, method))
+    candidate = pipeline.build(job, "tried", runtime, store)
+    made = Made(job, candidate, pipeline.evaluate(job, candidate, store), store)
+    bundle = tmp_path / made.package(BundleStore(tmp_path)).location
+    program = (bundle / "MODEL_CARD.md").read_text(encoding="utf-8").partition("```python\n")[2].partition("```")[0]
+    inputs = (
+        "import numpy as np\ntokens = np.zeros((25, 1), np.int64)\n"
+        "h = c = np.zeros((2, 1, 8), np.float32)\n"
+        f"{program}\nprint(len(outputs), outputs[0].shape)"
+    )
+    done = subprocess.run([sys.executable, "-c", inputs], cwd=bundle, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, program + done.stderr
+    assert done.stdout == "3 (25, 1, 17)\n"

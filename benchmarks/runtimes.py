@@ -1,0 +1,216 @@
+"""The table of docs/runtimes.md: every runtime by its own means beside what nightquant makes, in one run.
+
+Run it where nothing else runs; it takes some ten minutes::
+
+    python -m benchmarks.runtimes --rounds 12
+
+One thread, blocks of at least 0.12 s in random order, caches warm. Ratios are to torch's eager float of the same round,
+with the 95% interval of their median by order statistics. Peers are written here as their own documentation has them;
+the candidates are built by this project from workload files. The word model is the tutorial's from ../shared/data where
+that is, else random weights of the same shape.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import tempfile
+import time
+import tomllib
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks import peers
+from storage.artifacts import ArtifactStore
+from storage.errors import NightquantError
+from tasks.build import open_candidate
+from tasks.compute import intra_op_threads
+from tasks.domains import DOMAINS
+from tasks.job import Job, Workspace
+from tasks.machine import this_machine
+from tasks.quantize.source import ModelSource
+from tasks.stages import build, obtain, prepare
+from tasks.workload import Workload
+
+SHARED = Path(__file__).parents[2] / "shared" / "data"
+EXAMPLE = Path(__file__).parents[1] / "docs" / "examples" / "wikitext.toml"
+BLOCK_S, WARM_UP_S = 0.12, 0.5
+EAGER = "torch eager float"
+WORD_RECIPES: list[dict[str, Any]] = [
+    {"name": "float", "method": "none", "runtimes": ["torchscript", "onnxruntime", "openvino"]},
+    {"name": "float-without-onednn", "method": "none", "onednn": False},
+    {"name": "dynamic-int8", "method": "dynamic", "runtimes": ["torchscript", "onnxruntime", "openvino"]},
+    {"name": "bfloat16", "method": "cast", "runtimes": ["torchscript", "openvino"]},
+    {"name": "int8-per-row", "method": "dynamic-per-row", "runtimes": ["eager", "aot-inductor"]},
+]
+IMAGE_RECIPES: list[dict[str, Any]] = [
+    {"name": "float", "method": "none", "runtimes": ["torchscript", "onnxruntime", "openvino", "aot-inductor"]},
+    {"name": "float-channels-last", "method": "none", "memory_format": "channels-last", "runtimes": ["torchscript"]},
+    {"name": "bfloat16", "method": "cast", "runtimes": ["openvino", "aot-inductor"]},
+    {
+        "name": "static-int8", "method": "static", "calibration_batches": 2, "calibration_batch_size": 8,
+        "runtimes": ["torchscript", "onnxruntime", "openvino", "aot-inductor"],
+    },
+    {
+        "name": "static-int8-onednn", "method": "static", "engine": "onednn", "calibration_batches": 2,
+        "calibration_batch_size": 8, "runtimes": ["torchscript"],
+    },
+]  # fmt: skip
+IMAGES: dict[str, Any] = {
+    "schema_version": 1,
+    "name": "resnet18-224",
+    "description": "ResNet-18 with random weights at its usual size",
+    "domain": "image-classification",
+    "data": {
+        "kind": "rendered-characters", "characters": "ABDEFHKMRSTX", "image_size": 224,
+        "train": 48, "calibration": 16, "valid": 16, "test": 16,
+    },
+    "model": {"kind": "torchvision", "name": "resnet18"},
+    "checkpoint": {"kind": "seeded", "seed": 0},
+    "benchmark": {"baseline": "float/torchscript"},
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Subject:
+    """Something to call, and what is entered around its calls."""
+
+    call: Callable[[], object]
+    scope: Callable[[], AbstractContextManager[None]] = nullcontext
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=12, help="timed blocks of each subject (default: %(default)s)")
+    parser.add_argument("--shared", type=Path, default=SHARED, help="folder with the checkpoint and its text")
+    arguments = parser.parse_args()
+    warnings.simplefilter("ignore")
+    machine = this_machine()
+    has = [name for name in ("avx2", "avx512_vnni", "avx_vnni", "avx512_bf16", "amx_int8") if name in machine.isa]
+    print(f"{machine.cpu} ({', '.join(has)}); {', '.join(f'{n} {v}' for n, v in machine.libraries.items())}.\n")
+    with tempfile.TemporaryDirectory() as folder, intra_op_threads(1), torch.inference_mode():
+        workspace = Workspace(ArtifactStore(Path(folder) / "store"))
+        words = word_job(arguments.shared, workspace)
+        for title, job, length in (
+            ("word model, one token", words, 1),
+            ("word model, 25 tokens", words, 25),
+            ("ResNet-18, 224², batch 1", image_job(workspace), 0),
+        ):
+            print_column(title, subjects_of(job, workspace, length, Path(folder)), arguments.rounds)
+
+
+def word_job(shared: Path, workspace: Workspace) -> Job[Workload]:
+    """The tutorial's model on its corpus, or of its shape on a corpus of as many words."""
+    document: dict[str, Any] = tomllib.loads(EXAMPLE.read_text(encoding="utf-8"))
+    document["recipe"] = WORD_RECIPES
+    corpus, checkpoint = shared / "wikitext-2-small", shared / "word_lm_wikitext2_small.pth"
+    if checkpoint.exists():
+        document["checkpoint"] = {"kind": "uri", "uri": str(checkpoint)}
+    else:
+        document["checkpoint"] = {"kind": "seeded"}
+        corpus = peers.write_words(Path(tempfile.mkdtemp()), 18_328)
+    document["data"]["uri"] = str(corpus)
+    return job_of(document, workspace)
+
+
+def image_job(workspace: Workspace) -> Job[Workload]:
+    """ResNet-18 on drawn pictures of the usual size."""
+    return job_of(IMAGES | {"recipe": IMAGE_RECIPES}, workspace)
+
+
+def job_of(document: Mapping[str, Any], workspace: Workspace) -> Job[Workload]:
+    """Data and checkpoint of a workload."""
+    workload = Workload.model_validate(document)
+    return obtain(workspace, workload, prepare(workspace, workload))
+
+
+def subjects_of(job: Job[Workload], workspace: Workspace, length: int, folder: Path) -> dict[str, Subject]:
+    """Every peer by its own means, then every candidate of this project; what cannot be made is told."""
+    benchmark = job.workload.benchmark.model_copy(update={"sequence_length": length or 1})
+    workload = job.workload.model_copy(update={"benchmark": benchmark})
+    domain, store = DOMAINS[workload.domain], workspace.store
+    inputs = tuple(domain.example_inputs(workload, job.dataset, store, 1).values())
+    source = ModelSource(job, workspace)
+    made = peers.words(source, inputs, folder) if length else peers.images(source, inputs, folder)
+    subjects = {
+        name: Subject((lambda call=call: call(*inputs)), scope)  # type: ignore[misc]
+        for name, (call, scope) in made.items()
+    }
+    for recipe in workload.recipe:
+        for runtime in recipe.runtimes:
+            try:
+                with torch.inference_mode(mode=False):
+                    opened = open_candidate(build(workspace, job, recipe, runtime), workspace, 1)
+            except NightquantError as error:
+                print(f"- {recipe.name}/{runtime} is left out: {error}\n")
+                continue
+            name = f"nightquant {recipe.name}/{runtime}"
+            subjects[name] = Subject((lambda call=opened.call: call(*inputs)), opened.scope)  # type: ignore[misc]
+    return subjects
+
+
+def print_column(title: str, subjects: Mapping[str, Subject], rounds: int) -> None:
+    """Time the subjects in turn and print their ratios to eager float, the best float's and int8's marked."""
+    seconds = dict(timed(subjects, rounds))
+    print(f"| {title} | ms | over eager float | processors |\n|---|---:|---:|---:|")
+    for name, found in sorted(seconds.items(), key=lambda each: statistics.median(each[1][0])):
+        ratios = [slow / fast for slow, fast in zip(seconds[EAGER][0], found[0], strict=True)]
+        middle, (low, high) = statistics.median(ratios), median_interval(ratios)
+        milliseconds = 1e3 * statistics.median(found[0])
+        print(
+            f"| {name} | {milliseconds:.3f} | {middle:.2f} ({low:.2f}–{high:.2f}) | {statistics.median(found[1]):.2f} |"
+        )
+    print(flush=True)
+
+
+def timed(subjects: Mapping[str, Subject], rounds: int) -> Iterator[tuple[str, tuple[list[float], list[float]]]]:
+    """Seconds a call, and processor seconds a second, of each subject in each round."""
+    found: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in subjects}
+    for subject in subjects.values():
+        block(subject, WARM_UP_S)
+    for _ in range(rounds):
+        for name in random.sample(list(subjects), len(subjects)):
+            wall, processors = block(subjects[name], BLOCK_S)
+            found[name][0].append(wall)
+            found[name][1].append(processors)
+    return iter(found.items())
+
+
+def block(subject: Subject, least_s: float) -> tuple[float, float]:
+    """Call for at least so long; seconds a call and processors used."""
+    with subject.scope():
+        subject.call()
+        calls, began, cpu = 0, time.perf_counter(), time.process_time()
+        while (elapsed := time.perf_counter() - began) < least_s:
+            subject.call()
+            calls += 1
+        return elapsed / calls, (time.process_time() - cpu) / elapsed
+
+
+def median_interval(values: list[float]) -> tuple[float, float]:
+    """95% interval of the median by order statistics (a binomial's quantiles)."""
+    from scipy.stats import binom
+
+    ordered = sorted(values)
+    rank = max(int(binom.ppf(0.025, len(ordered), 0.5)), 1)
+    return ordered[rank - 1], ordered[-rank]
+
+
+def outputs_of(call: Callable[..., Any], inputs: tuple[Tensor, ...]) -> Tensor:
+    """A model's first output."""
+    result = call(*inputs)
+    first: Tensor = result if isinstance(result, Tensor) else result[0]
+    return first
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+import torch
+from onnxruntime import InferenceSession
+from onnxruntime.quantization import QuantType, quantize_dynamic
+from torch import Tensor, nn
+
+from tasks.runtimes import onnx_model
+
+AXES = {"inputs": {0: "time", 1: "batch"}, "h": {1: "batch"}, "c": {1: "batch"}}
+
+
+class Recurrent(nn.Module):
+    def __init__(self, **keys: object) -> None:
+        super().__init__()
+        self.rnn = nn.LSTM(6, 64, **keys)  # type: ignore[arg-type]
+
+    def forward(self, inputs: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        outputs, (h, c) = self.rnn(inputs, (h, c))
+        return outputs, h, c
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {},
+        {"num_layers": 3},
+        {"num_layers": 2, "bias": False},
+        {"num_layers": 2, "bidirectional": True},
+        {"batch_first": True},
+    ],
+    ids=["one layer", "three layers", "no bias", "both ways", "batch first"],
+)
+def test_an_lstm_computes_the_same_at_any_length(keys: dict[str, object]) -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = Recurrent(**keys).eval()
+        rows = model.rnn.num_layers * (2 if model.rnn.bidirectional else 1)
+        examples = {"inputs": torch.randn(1, 1, 6), "h": torch.randn(rows, 1, 64), "c": torch.randn(rows, 1, 64)}
+        exported = onnx_model.export(model, examples, AXES if "batch_first" not in keys else {"inputs": {1: "time"}})
+        session = InferenceSession(exported.SerializeToString(), providers=["CPUExecutionProvider"])
+        batch = 1 if "batch_first" in keys else 3
+        shape = (1, 7, 6) if "batch_first" in keys else (7, batch, 6)
+        inputs = torch.randn(shape), torch.randn(rows, batch, 64), torch.randn(rows, batch, 64)
+    found = session.run(None, dict(zip(examples, (each.numpy() for each in inputs), strict=True)))
+    with torch.inference_mode():
+        expected = model(*inputs)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(torch.from_numpy(one), other, atol=1e-5, rtol=1e-4)
+
+
+def test_weights_of_any_size_are_quantized_and_little_else_is_left(tmp_path: Path) -> None:
+    model = Recurrent(num_layers=2).eval()
+    examples = {"inputs": torch.randn(1, 1, 6), "h": torch.randn(2, 1, 64), "c": torch.randn(2, 1, 64)}
+    (tmp_path / "float.onnx").write_bytes(onnx_model.export(model, examples, AXES).SerializeToString())
+    quantize_dynamic(tmp_path / "float.onnx", tmp_path / "int8.onnx", weight_type=QuantType.QInt8)
+    operators = [node.op_type for node in onnx.load(tmp_path / "int8.onnx").graph.node]
+    assert operators.count("DynamicQuantizeLSTM") == 2
+    assert sorted(set(operators)) == ["Concat", "DynamicQuantizeLSTM", "Split", "Squeeze"]
