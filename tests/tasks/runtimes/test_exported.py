@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import venv
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -223,3 +225,30 @@ def test_the_model_card_shows_a_program_that_runs(
     done = subprocess.run([sys.executable, "-c", inputs], cwd=bundle, capture_output=True, text=True, check=False)
     assert done.returncode == 0, program + done.stderr
     assert done.stdout == "3 (25, 1, 17)\n"
+
+
+@pytest.mark.parametrize("runtime", EXPORTED)
+def test_a_bundle_verifies_in_an_environment_of_the_runtime_and_numpy_alone(
+    words: MakeJob, store: ArtifactStore, tmp_path: Path, runtime: str
+) -> None:
+    job = words(recipe(runtime, "dynamic"))
+    candidate = pipeline.build(job, "tried", runtime, store)
+    made = Made(job, candidate, pipeline.evaluate(job, candidate, store), store)
+    bundle = tmp_path / made.package(BundleStore(tmp_path)).location
+    python = environment_of(tmp_path / "environment", runtime, "numpy")
+    for word, code in (("torch", 1), (runtime, 0)):
+        assert subprocess.run([python, "-c", f"import {word}"], capture_output=True, check=False).returncode == code
+    done = subprocess.run([python, "-I", bundle / "verify.py"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def environment_of(folder: Path, *distributions: str) -> Path:
+    """A virtual environment with these distributions, linked from here, and none that they ask for; its Python."""
+    venv.create(folder, with_pip=False)
+    site = next(folder.glob("lib/python*/site-packages"))
+    for name in distributions:
+        files = metadata.files(name)
+        assert files is not None
+        for top in {file.parts[0] for file in files} - {".."}:
+            (site / top).symlink_to(Path(str(metadata.distribution(name).locate_file(top))))
+    return folder / "bin" / "python"
