@@ -57,21 +57,20 @@ class Machine(Session):
     log_s: dict[str, float] | None = None
     generator: np.random.Generator | None = None
 
-    def _launch(
-        self, subjects: Sequence[Subject], calls: dict[str, int], earlier: Sequence[LaunchReport]
-    ) -> LaunchReport:
+    def _launch(self, subjects: Sequence[Subject], earlier: Sequence[LaunchReport]) -> LaunchReport:
         assert self.generator is not None
         assert self.log_s is not None
         reports = {}
         for subject in subjects:
             offset = self.log_s[subject.name] + self.generator.normal(0, self.tau)
             logs = offset + self.generator.normal(0, self.sigma, self.profile.rounds)
+            times = tuple(np.exp(logs).tolist())
             reports[subject.name] = SubjectReport(
-                load_s=0, first_call_s=0, calls_per_block=1, round_s=tuple(np.exp(logs).tolist()), single_s=()
+                load_s=0, first_call_s=0, calls_per_block=1, round_s=times, single_s=(), cold_s=times, cpu_per_wall=1
             )
         return LaunchReport(
-            subjects=reports, refused={}, start_s=0, first_block_s=0, timed_s=0, affinity=(), capability="", engines=(),
-            voluntary_switches=0, involuntary_switches=0, modules=(),
+            subjects=reports, refused={}, start_s=0, first_block_s=0, end_s=0, cold_wall_s=0, timed_s=0, affinity=(),
+            capability="", engines=(), voluntary_switches=0, involuntary_switches=0, modules=(),
         )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ import duckdb
 
 from flows.overview import has_results, rows_of
 from storage.errors import ConfigurationError, StoreError
-from storage.results import Row, number
+from storage.results import Caches, Row, caches_of, deciding, number
 from storage.results.query import open_catalog
 from storage.root import StoreRoot
 
@@ -25,8 +25,9 @@ order by started_at, run_id
 """
 
 _ROWS = """
-select workload, recipe, runtime, candidates.status, stage, error, speedup, speedup_low, speedup_high, size_bytes,
-    size_ratio, quality_metric, quality, quality_difference, quality_difference_low, quality_difference_high,
+select workload, recipe, runtime, candidates.status, stage, error, speedup, speedup_low, speedup_high,
+    caches, cold_speedup, cold_speedup_low, cold_speedup_high, size_bytes, size_ratio,
+    quality_metric, quality, quality_difference, quality_difference_low, quality_difference_high,
     is_baseline, decision, incumbent_stays, reason,
     coalesce(machine, fingerprint) as machine, fingerprint, environment, candidates.artifact_digest, data_digest,
     checkpoint_digest, calibration_digest, recipe_digest, source_digest
@@ -45,7 +46,7 @@ class Pair:
     """A candidate in both runs; a row is None where it was not in that run. ``changed`` says with what it changed.
 
     ``times_as_fast`` is the second speed-up ÷ the first, None without both; ``is_apart`` whether the two 95% intervals
-    have nothing in common.
+    have nothing in common. ``caches`` says of which calls: those that the gate of the second run decided by.
     """
 
     workload: str
@@ -55,6 +56,7 @@ class Pair:
     times_as_fast: float | None
     is_apart: bool
     changed: dict[str, str]
+    caches: Caches
 
 
 @dataclass(frozen=True)
@@ -112,15 +114,17 @@ def _key(row: Row) -> tuple[str, str]:
 
 def _pair(key: tuple[str, str], before: Row | None, after: Row | None) -> Pair:
     if before is None or after is None:
-        return Pair(*key, before, after, None, False, {})
-    ratios = number(before, "speedup"), number(after, "speedup")
+        return Pair(*key, before, after, None, False, {}, caches_of(after or before or {}))
+    speedup = deciding(after, "speedup")
+    ratios = number(before, speedup), number(after, speedup)
     times = ratios[1] / ratios[0] if ratios[0] and ratios[1] else None
-    return Pair(*key, before, after, times, _are_apart(before, after), _changes(before, after))
+    is_apart = _are_apart(before, after, speedup)
+    return Pair(*key, before, after, times, is_apart, _changes(before, after), caches_of(after))
 
 
-def _are_apart(before: Row, after: Row) -> bool:
-    low, high = number(before, "speedup_low"), number(before, "speedup_high")
-    new_low, new_high = number(after, "speedup_low"), number(after, "speedup_high")
+def _are_apart(before: Row, after: Row, speedup: str) -> bool:
+    low, high = number(before, f"{speedup}_low"), number(before, f"{speedup}_high")
+    new_low, new_high = number(after, f"{speedup}_low"), number(after, f"{speedup}_high")
     if low is None or high is None or new_low is None or new_high is None:
         return False
     return new_low > high or new_high < low
@@ -132,7 +136,7 @@ def _changes(before: Row, after: Row) -> dict[str, str]:
     from storage.results.history import Made
 
     def made(row: Row, night: dt.date) -> Made:
-        ratio = number(row, "speedup")
+        ratio = number(row, deciding(after, "speedup"))
         texts = {
             name: None if row[column] is None else str(row[column])
             for name, column in {

@@ -12,13 +12,12 @@ from itertools import groupby
 from rich.console import Console
 from rich.text import Text
 
-from flows.text import decided, duration, ratio, ratio_within, signed, size
-from storage.results import Row, number
+from flows.text import decided, duration, faster, ratio, signed, size
+from storage.results import Row, caches_of, deciding, number
 
 _WIDTH = 80
 # What came nearest to a promotion is the most worth knowing; what passes and was not chosen never does (eager, say).
 _NEAREST = ("held", "rejected", "passes")
-_NUMBERS = ("size_ratio", "quality_difference", "speedup", "speedup_low", "speedup_high", "latency_s")
 _STYLES = {"promoted": "bold green", "stays": "bold green", "failed": "bold red"}
 
 
@@ -61,7 +60,7 @@ def night_lines(rows: Sequence[Row], promotions: Sequence[Row], bundles: Iterabl
         yield Text(workload, style="bold")
         yield from _wrapped(" ", _baseline(mine))
         if measured := [line for line in lines if line.decision not in ("failed", "skipped")]:
-            yield from _table(measured, metric)
+            yield from _table(measured, metric, "cold" if caches_of(mine[0]) == "cold" else "faster")
         yield from _without_result(lines, "failed", "✗", "bold red")
         yield from _without_result(lines, "skipped", "–")
         yield from _outcome(lines, [bundle for bundle in bundles if bundle.startswith(f"{workload}/")])
@@ -85,7 +84,7 @@ def publish_leaderboard(rows: Iterable[Row], promotions: Sequence[Row], report: 
 
 def resolution(row: Row) -> float | None:
     """How far from 1 the interval of the A/A check reaches; None where there was none."""
-    low, high = number(row, "aa_low"), number(row, "aa_high")
+    low, high = number(row, deciding(row, "aa_low")), number(row, deciding(row, "aa_high"))
     return None if low is None or high is None else max(high - 1, 1 - low)
 
 
@@ -100,15 +99,16 @@ def _baseline(rows: Sequence[Row]) -> str:
     if row is None or row["status"] != "ok":
         return ""
     quality = number(row, "quality")
-    parts = [duration(number(row, "latency_s")), size(number(row, "size_bytes"))]
+    cold = " with cold caches" if caches_of(row) == "cold" else ""
+    parts = [f"{duration(number(row, deciding(row, 'latency_s')))}{cold}", size(number(row, "size_bytes"))]
     parts += [] if quality is None else [f"{row['quality_metric']} {quality:.4g}"]
     if (resolved := resolution(row)) is not None:
         parts.append(f"resolution ±{100 * resolved:.0f}%")
     return f"baseline {row['recipe']}/{row['runtime']}: {', '.join(parts)}"
 
 
-def _table(lines: Sequence[Line], metric: str) -> Iterator[Text]:
-    headings = Line("", "candidate", "smaller", metric, "faster", "", "decision", "")
+def _table(lines: Sequence[Line], metric: str, speed: str) -> Iterator[Text]:
+    headings = Line("", "candidate", "smaller", metric, speed, "", "decision", "")
     cells = [(*astuple(line)[1:5], line.decision) for line in (headings, *lines)]
     widths = [max(len(cell) for cell in column) for column in zip(*cells, strict=True)]
     widths[0] = min(widths[0], _WIDTH - 2 - sum(widths[1:]) - 2 * 4)
@@ -155,15 +155,14 @@ def _lines(rows: Sequence[Row], promotions: Sequence[Row]) -> list[Line]:
         failed = row["status"] != "ok"
         if row["is_baseline"] and not failed:
             continue
-        numbers = {name: number(row, name) for name in _NUMBERS}
         lines.append(
             Line(
                 workload=str(row["workload"]),
                 candidate=f"{row['recipe']}/{row['runtime']}",
-                smaller=ratio(numbers["size_ratio"]),
-                quality=signed(numbers["quality_difference"]),
-                faster=ratio_within(*(numbers[name] for name in ("speedup", "speedup_low", "speedup_high"))),
-                latency=duration(numbers["latency_s"]),
+                smaller=ratio(number(row, "size_ratio")),
+                quality=signed(number(row, "quality_difference")),
+                faster=faster(row, caches_of(row)),
+                latency=duration(number(row, deciding(row, "latency_s"))),
                 decision=decided(found.get("decision"), found.get("incumbent_stays"), row["status"]),
                 why=f"{row['stage']}: {row['error']}" if failed else str(found.get("reason") or ""),
             )
@@ -176,7 +175,12 @@ def _key(row: Row) -> tuple[str, str, str]:
 
 
 def _rank(row: Row) -> tuple[str, bool, bool, float]:
-    return str(row["workload"]), not row["is_baseline"], row["status"] != "ok", -(number(row, "speedup") or 0.0)
+    return (
+        str(row["workload"]),
+        not row["is_baseline"],
+        row["status"] != "ok",
+        -(number(row, deciding(row, "speedup")) or 0.0),
+    )
 
 
 def _shortened(name: str, width: int) -> str:

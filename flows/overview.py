@@ -48,11 +48,11 @@ order by workload, candidates
 # Each workload's last decisions, with the number that its gate chooses by.
 _DECISIONS = """
 select workload, recipe, runtime, decision, reason,
-    case when objective = 'smallest' then size_ratio else speedup end as goodness
+    case when objective = 'smallest' then size_ratio else if(caches = 'cold', cold_speedup, speedup) end as goodness
 from promotions
 join (select workload, arg_max(run_id, (decided_at, run_id)) as run_id from promotions group by workload)
     using (workload, run_id)
-left join (select run_id, workload, recipe, runtime, size_ratio, speedup from candidates)
+left join (select run_id, workload, recipe, runtime, size_ratio, speedup, cold_speedup, caches from candidates)
     using (run_id, workload, recipe, runtime)
 where decision in ('promote', 'hold')
 order by workload, goodness desc nulls last, recipe, runtime

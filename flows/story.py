@@ -47,7 +47,8 @@ judged as (
     left join made on made.workload = measured.workload and made.version = standing.version
         and made.recipe = measured.recipe and made.runtime = measured.runtime
 )
-select workload, night, run_id, recipe, runtime, status, speedup, speedup_low, speedup_high, size_bytes, size_ratio,
+select workload, night, run_id, recipe, runtime, status, speedup, speedup_low, speedup_high,
+    caches, cold_speedup, cold_speedup_low, cold_speedup_high, size_bytes, size_ratio,
     quality_metric, quality_difference, quality_difference_low, quality_difference_high,
     case when is_kept then 'promote' else decision end as decision,
     is_kept as incumbent_stays,
@@ -62,7 +63,8 @@ where decision is not null or is_kept
 qualify row_number() over (
     partition by workload, night
     order by run_at desc, run_id desc, is_kept desc, decision = 'promote' desc, decision = 'pass' desc,
-        decision = 'hold' desc, status = 'ok' desc, setting, speedup desc nulls last, recipe, runtime
+        decision = 'hold' desc, status = 'ok' desc, setting,
+        if(caches = 'cold', cold_speedup, speedup) desc nulls last, recipe, runtime
 ) = 1
 order by workload, night desc
 """

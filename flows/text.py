@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 
+from storage.results import Caches, Row, number
+
 NONE = "–"
 _DECISIONS = {"promote": "promoted", "pass": "passes", "hold": "held", "reject": "rejected"}
 
@@ -18,6 +20,12 @@ def ratio_within(value: float | None, low: float | None, high: float | None) -> 
     if value is None or not low or not high:
         return ratio(value)
     return f"{ratio(value)} ±{100 * ((high / low) ** 0.5 - 1):.0f}%"
+
+
+def faster(row: Row, caches: Caches) -> str:
+    """The speed-up of a measurement with warm or with cold caches, with half its interval's width."""
+    prefix = "cold_" if caches == "cold" else ""
+    return ratio_within(*(number(row, f"{prefix}speedup{end}") for end in ("", "_low", "_high")))
 
 
 def signed(value: float | None) -> str:

@@ -11,7 +11,7 @@ from datetime import date, datetime
 from typing import Literal
 
 from storage.digest import canonical_json
-from storage.results import Decision, Row
+from storage.results import Decision, Row, deciding
 from tasks.refs import Frozen
 from tasks.results import Incumbent
 from tasks.rules import RuleOutcome, finite, hands_over, rules_on, text
@@ -181,7 +181,7 @@ def _better(gate: Gate, row: Row, held: Row | None) -> str:
     if held is None or held is row:
         return ""
     if gate.objective == "fastest":
-        low, value = finite(row, "over_incumbent_low"), finite(row, "over_incumbent")
+        low, value = (finite(row, deciding(row, f"over_incumbent{end}")) for end in ("_low", ""))
         if low is not None and value is not None and low > gate.margin:
             return f"{value:.3g} times as fast as the incumbent in the same launches, at least {low:.3g} times"
     else:
@@ -194,7 +194,7 @@ def _better(gate: Gate, row: Row, held: Row | None) -> str:
 
 
 def _undecided(gate: Gate, row: Row, held: Row | None) -> str:
-    low, high = (finite(row, f"over_incumbent_{end}") for end in ("low", "high"))
+    low, high = (finite(row, deciding(row, f"over_incumbent_{end}")) for end in ("low", "high"))
     if gate.objective == "smallest":
         return f"this one is not more than {gate.margin:g} times as small"
     if low is None or high is None:
@@ -216,6 +216,6 @@ def _candidate(row: Row) -> str:
 
 def _rank(gate: Gate, row: Row) -> tuple[float, float]:
     """Smaller is better by the gate's objective."""
-    speed, size = -(finite(row, "speedup") or 0.0), finite(row, "size_bytes")
+    speed, size = -(finite(row, deciding(row, "speedup")) or 0.0), finite(row, "size_bytes")
     size = math.inf if size is None else size
     return (speed, size) if gate.objective == "fastest" else (size, speed)

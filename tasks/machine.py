@@ -102,6 +102,8 @@ class Evidence(Frozen):
     voluntary_switches: int | None = None
     start_s: tuple[float, ...] = ()
     first_block_s: tuple[float, ...] = ()
+    end_s: tuple[float, ...] = ()
+    cold_wall_s: tuple[float, ...] = ()
 
 
 @lru_cache(maxsize=1)

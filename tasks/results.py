@@ -68,11 +68,13 @@ class Timing(Frozen):
     """One candidate (or further setting of it) as timed; ``speedup`` = baseline latency ÷ candidate latency.
 
     The ends ``_low`` and ``_high`` of ``speedup`` are those of its 95% interval; its bounds and those of
-    ``over_incumbent`` (the incumbent's latency ÷ the candidate's) are what the gate decides by.
+    ``over_incumbent`` (the incumbent's latency ÷ the candidate's) are what the gate decides by. Numbers that begin with
+    ``cold_`` are of calls with cold caches, all others of warm ones.
 
     ``block_launch``, ``block_round`` and ``block_s`` are the raw samples: launch number, round number and seconds per
-    call in each timed block, in the order in which they were taken. Percentiles come from single calls and are None
-    where there are too few.
+    call in each timed block, in the order in which they were taken; ``cold_launch`` and ``cold_s`` those of the calls
+    with cold caches, one a round. Percentiles come from single calls and are None where there are too few.
+    ``cpu_per_wall`` is the most processors that it kept busy in any launch.
     """
 
     recipe: str
@@ -92,6 +94,17 @@ class Timing(Frozen):
     over_incumbent: float | None = None
     over_incumbent_low: float | None = None
     over_incumbent_high: float | None = None
+    cold_latency_s: float
+    cold_baseline_latency_s: float
+    cold_speedup: float
+    cold_speedup_low: float
+    cold_speedup_high: float
+    cold_speedup_bound_low: float | None = None
+    cold_speedup_bound_high: float | None = None
+    cold_over_incumbent: float | None = None
+    cold_over_incumbent_low: float | None = None
+    cold_over_incumbent_high: float | None = None
+    cpu_per_wall: float
     launches: int
     blocks: int
     calls_per_block: int
@@ -105,6 +118,8 @@ class Timing(Frozen):
     block_launch: tuple[int, ...] = ()
     block_round: tuple[int, ...] = ()
     block_s: tuple[float, ...] = ()
+    cold_launch: tuple[int, ...] = ()
+    cold_s: tuple[float, ...] = ()
 
 
 class BenchmarkResult(Frozen):
@@ -120,6 +135,9 @@ class BenchmarkResult(Frozen):
     aa_ratio: float
     aa_low: float
     aa_high: float
+    cold_aa_ratio: float
+    cold_aa_low: float
+    cold_aa_high: float
     fingerprint: str
     timings: tuple[Timing, ...]
     refused: dict[str, str] = Field(default_factory=dict)

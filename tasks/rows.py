@@ -10,13 +10,15 @@ from tasks.machine import Evidence
 from tasks.results import BenchmarkResult, CandidateResult, RunInfo, Timing, WorkloadResult
 from tasks.runtimes import RUNTIMES
 
+_AA = tuple(f"{caches}aa_{column}" for caches in ("", "cold_") for column in ("ratio", "low", "high"))
+
 
 def measurement_rows(run: RunInfo, result: WorkloadResult, measured_at: datetime) -> list[Row]:
     """Rows of ``measurements`` for one workload: each candidate and setting, failed ones and the incumbent included."""
     benchmark = result.benchmark
     shown: dict[str, Cell] = {}
     if benchmark is not None:
-        shown |= benchmark.model_dump(include={"fingerprint", "verdict", "aa_ratio", "aa_low", "aa_high"})
+        shown |= benchmark.model_dump(include={"fingerprint", "verdict", *_AA})
         shown |= _host_columns(benchmark)
     primary = result.workload.benchmark.model_dump(include={"threads", "batch_size"})
     rows: list[Row] = []
@@ -52,7 +54,7 @@ def _incumbents(result: WorkloadResult) -> list[CandidateResult]:
 
 def _verdict_of_its_own(timing: Timing) -> dict[str, Cell]:
     # The A/A check was made in the primary setting; it says nothing of another batch size or number of threads.
-    return dict.fromkeys(("verdict", "aa_ratio", "aa_low", "aa_high")) if timing.setting == "throughput" else {}
+    return dict.fromkeys(("verdict", *_AA)) if timing.setting == "throughput" else {}
 
 
 def _host_columns(benchmark: BenchmarkResult) -> dict[str, Cell]:
@@ -100,6 +102,7 @@ def candidate_columns(result: WorkloadResult, candidate: CandidateResult) -> dic
         "method": recipe.method if recipe else None,
         "engine": RUNTIMES[candidate.runtime].engine(recipe) if recipe else None,
         "baseline": workload.benchmark.baseline,
+        "caches": workload.benchmark.caches,
         "is_baseline": (candidate.recipe, candidate.runtime) == workload.baseline(),
         "checkpoint_digest": job.checkpoint.digest if job else None,
         "data_digest": result.dataset.digest if result.dataset else None,

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 from typing import Literal
 
-from storage.results import Row, number
+from storage.results import Row, caches_of, deciding, number
 from tasks.refs import Frozen
 from tasks.runtimes import RUNTIMES
 from tasks.workload.workload import Gate, Workload
@@ -84,8 +84,9 @@ def _rules(gate: Gate, row: Row) -> Iterator[RuleOutcome]:
         ratio = finite(row, "size_ratio")
         yield _within("min_size_ratio", gate.min_size_ratio, ratio, ratio)
     if gate.min_speedup is not None:
-        low, high = finite(row, "speedup_bound_low"), finite(row, "speedup_bound_high")
+        low, high = (finite(row, deciding(row, f"speedup_bound_{end}")) for end in ("low", "high"))
         note = "it was not timed to be decided" if low is None or high is None else f"from {low:.4g} to {high:.4g}"
+        note += " with cold caches" if caches_of(row) == "cold" else ""
         yield _within("min_speedup", gate.min_speedup, low, high, note)
     if gate.max_peak_rss_bytes is not None:
         peak = _negated(finite(row, "peak_rss_bytes"))

@@ -13,8 +13,8 @@ from rich.text import Text
 
 from flows.commands import format_option, marked_lines, print_json, store_option
 from flows.comparison import Pair, RunComparison, compare_runs
-from flows.text import decided, plural, ratio, ratio_within, signed
-from storage.results import Row, number
+from flows.text import decided, faster, plural, ratio, signed
+from storage.results import Caches, Row, number
 
 
 @click.command()
@@ -67,7 +67,7 @@ def _lines(pair: Pair, metric: str) -> Iterator[Text | Table]:
             error = str(row["error"]).partition("\n")[0]
             yield marked_lines([(f"    {mark}", f" failed in {row['stage']}: {error}")], width=5)
         else:
-            yield Text(_line(mark, *_cells(row), metric))
+            yield Text(_line(mark, *_cells(row, pair.caches), metric))
     if remarks := list(_remarks(pair, [row for _, row in rows])):
         yield marked_lines([("    ≠", Text("; ".join(remarks), style="yellow"))], width=5)
 
@@ -77,9 +77,9 @@ def _line(mark: str, faster: str, smaller: str, quality: str, decision: str, met
     return f"    {mark:1}  {faster:<12}  {smaller:>7}  {quality:>{max(9, len(metric))}}  {decision}"
 
 
-def _cells(row: Row) -> tuple[str, str, str, str]:
+def _cells(row: Row, caches: Caches) -> tuple[str, str, str, str]:
     return (
-        ratio_within(*(number(row, name) for name in ("speedup", "speedup_low", "speedup_high"))),
+        faster(row, caches),
         ratio(number(row, "size_ratio")),
         signed(number(row, "quality_difference")),
         "baseline" if row["is_baseline"] else decided(row["decision"], row["incumbent_stays"]),

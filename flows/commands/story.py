@@ -21,8 +21,8 @@ from flows.commands import (
     store_option,
 )
 from flows.story import Current, Outline, Story, outlines, story
-from flows.text import NONE, decided, moment, ratio, ratio_within, signed, size
-from storage.results import Row, number
+from flows.text import NONE, decided, faster, moment, ratio, signed, size
+from storage.results import Row, caches_of, number
 
 _SHOWN_LAYERS = 5
 _SIGNS = {"max": "at most", "min": "at least"}
@@ -72,7 +72,13 @@ def _table(outlines: Sequence[Outline], *, with_candidate: bool) -> Table:
     )
     for each in outlines:
         last = each.last or {}
-        cells = [each.workload, each.version or NONE, _faster(last), ratio(number(last, "size_ratio")), _decided(last)]
+        cells = [
+            each.workload,
+            each.version or NONE,
+            faster(last, caches_of(last)),
+            ratio(number(last, "size_ratio")),
+            _decided(last),
+        ]
         table.add_row(*map(Text, cells + [_candidate(last)] * len(candidate)))
     return table
 
@@ -115,10 +121,15 @@ def _nights(nights: Sequence[Row]) -> Iterator[object]:
     # The candidate as a heading: its name would not fit beside the numbers.
     for name, rows in groupby(nights, key=_candidate):
         yield Text(f"  {name}")
-        numbers = ("faster", "quality", "smaller")
+        numbers = ("faster", "cold", "quality", "smaller")
         table = plain_table("  night", *numbers, "decision", "bundle", right=numbers)
         for row in rows:
-            measured = (_faster(row), signed(number(row, "quality_difference")), ratio(number(row, "size_ratio")))
+            measured = (
+                faster(row, "warm"),
+                faster(row, "cold"),
+                signed(number(row, "quality_difference")),
+                ratio(number(row, "size_ratio")),
+            )
             version = str(row["bundle_version"] or NONE)
             table.add_row(*map(Text, (f"  {row['night']}", *measured, _decided(row), version)))
         yield table
@@ -156,10 +167,6 @@ def _candidate(row: Row) -> str:
 
 def _decided(row: Row) -> str:
     return decided(row["decision"], row["incumbent_stays"], row["status"]) if row else NONE
-
-
-def _faster(row: Row) -> str:
-    return ratio_within(*(number(row, name) for name in ("speedup", "speedup_low", "speedup_high")))
 
 
 def _current_as_json(current: Current | None) -> dict[str, object] | None:

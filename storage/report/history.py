@@ -16,14 +16,20 @@ from storage.results.regressions import Regression
 
 NIGHTS = 30
 
-# Only that night's machines: another one's ratios are another history.
+# Only that night's machines, and the caches that decided then: other ratios are another history.
 _ROWS = """
-select recipe || '/' || runtime as name, recipe, night, speedup, speedup_low, speedup_high, fingerprint, environment,
-    data_digest, checkpoint_digest, calibration_digest, recipe_digest
+select recipe || '/' || runtime as name, recipe, night, fingerprint, environment,
+    data_digest, checkpoint_digest, calibration_digest, recipe_digest,
+    if(caches = 'cold', cold_speedup, speedup) as shown_speedup,
+    if(caches = 'cold', cold_speedup_low, speedup_low) as shown_speedup_low,
+    if(caches = 'cold', cold_speedup_high, speedup_high) as shown_speedup_high
 from measurements
-where workload = $workload and night <= $night and setting = 'primary' and status = 'ok' and speedup is not null
+where workload = $workload and night <= $night and setting = 'primary' and status = 'ok' and shown_speedup is not null
     and coalesce(machine, fingerprint) in (
         select coalesce(machine, fingerprint) from measurements where workload = $workload and night = $night
+    )
+    and coalesce(caches, 'warm') in (
+        select coalesce(caches, 'warm') from measurements where workload = $workload and night = $night
     )
 qualify dense_rank() over (order by night desc) <= $nights
     and row_number() over (partition by recipe, runtime, night order by measured_at desc, run_id desc) = 1

@@ -28,7 +28,11 @@ with newest as (
 select
     newest.*, decided.decision, decided.reason, decided.objective, decided.rules,
     if(setting = 'incumbent', 'current bundle ', '') || newest.recipe || '/' || newest.runtime as name,
-    coalesce(speedup, case when is_baseline and status = 'ok' then 1.0 end) as shown_speedup
+    coalesce(
+        if(caches = 'cold', cold_speedup, speedup), case when is_baseline and status = 'ok' then 1.0 end
+    ) as shown_speedup,
+    if(caches = 'cold', cold_speedup_low, speedup_low) as shown_speedup_low,
+    if(caches = 'cold', cold_speedup_high, speedup_high) as shown_speedup_high
 from newest
 left join promotions as decided
     on setting = 'primary' and decided.run_id = newest.run_id and decided.workload = newest.workload

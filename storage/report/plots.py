@@ -42,7 +42,7 @@ def quality_plot(
             _point(
                 axes,
                 (number(row, "quality_difference") or 0, *_ends(row, "quality_difference", "quality_difference")),
-                (number(row, "shown_speedup") or 0, *_ends(row, "speedup", "shown_speedup")),
+                (number(row, "shown_speedup") or 0, *_ends(row, "shown_speedup", "shown_speedup")),
                 marks[str(row["name"])],
                 row["name"] == current,
             )
@@ -104,8 +104,8 @@ def history_plot(title: str, history: History, names: Sequence[str], marks: Mapp
         axes = picture.axes
         for name in names:
             rows, mark = history.rows[name], marks[name]
-            values = [number(row, "speedup") or 0 for row in rows]
-            lows, highs = zip(*(_ends(row, "speedup", "speedup") for row in rows), strict=True)
+            values = [number(row, "shown_speedup") or 0 for row in rows]
+            lows, highs = zip(*(_ends(row, "shown_speedup", "shown_speedup") for row in rows), strict=True)
             at = date2num([row["night"] for row in rows])  # type: ignore[no-untyped-call]
             size_ = 4.5 if len(nights) <= 15 else 3.2
             axes.fill_between(at, lows, highs, color=mark.colour, alpha=0.15, linewidth=0)

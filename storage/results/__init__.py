@@ -13,6 +13,8 @@ Status = Literal["ok", "failed", "skipped"]
 Setting = Literal["primary", "throughput", "a/a", "incumbent"]
 Verdict = Literal["valid", "inconclusive", "not-measured"]
 Decision = Literal["promote", "pass", "hold", "reject"]
+# In which state of the caches a call is timed: as in a loop of calls, or after other work has had them.
+Caches = Literal["warm", "cold"]
 # What a night's comparison with earlier ones finds, and in which number.
 FindingKind = Literal["slower", "larger", "worse", "vanished", "appeared", "improved"]
 FindingMetric = Literal["speedup", "size_bytes", "quality_difference", "quality", "candidate"]
@@ -22,6 +24,16 @@ Cell: TypeAlias = (
     str | int | float | dt.date | Sequence[float] | Sequence[tuple[str, float]] | Mapping[str, float] | None
 )
 Row: TypeAlias = Mapping[str, Cell]
+
+
+def caches_of(row: Row) -> Caches:
+    """By calls with which caches the gate decides on a measurement: rows of earlier versions know of warm ones only."""
+    return "cold" if row.get("caches") == "cold" else "warm"
+
+
+def deciding(row: Row, column: str) -> str:
+    """The column of a measurement that the gate decides by, of a pair such as ``speedup`` and ``cold_speedup``."""
+    return f"cold_{column}" if caches_of(row) == "cold" else column
 
 
 def number(row: Row, column: str) -> float | None:

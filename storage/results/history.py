@@ -35,10 +35,11 @@ rows as not materialized (
         tonight.night as last,
         hash(workload, recipe, runtime) as candidate,
         hash(workload, recipe, runtime, coalesce(every.machine, known.machine, every.fingerprint), profile, baseline,
-            threads, batch_size) as series,
+            threads, batch_size, coalesce(caches, 'warm')) as series,
         hash(baseline, quality_metric) as quality_of,
-        ln(speedup) as ratio,
-        greatest(coalesce(ln(speedup_high) - ln(speedup_low), 0.2) / (2 * 1.96), 0.001) as ratio_sd
+        ln(if(caches = 'cold', cold_speedup, speedup)) as ratio,
+        if(caches = 'cold', ln(cold_speedup_high / cold_speedup_low), ln(speedup_high / speedup_low)) as ratio_width,
+        greatest(coalesce(ratio_width, 0.2) / (2 * 1.96), 0.001) as ratio_sd
     from measurements as every
     join tonight using (workload)
     left join known using (fingerprint)

@@ -11,7 +11,7 @@ from typing import get_args
 
 import pyarrow as pa
 
-from storage.results import PROFILES, Decision, FindingKind, FindingMetric, RunStatus, Setting, Status, Verdict
+from storage.results import PROFILES, Caches, Decision, FindingKind, FindingMetric, RunStatus, Setting, Status, Verdict
 
 SCHEMA_VERSION = 1
 
@@ -194,6 +194,23 @@ MEASUREMENTS = Table(
         Column("environment", TEXT, "kernel, Python and library versions of the host that timed it, as JSON"),
         Column("recipe_digest", TEXT, "SHA-256 of the recipe, but for its name and runtimes"),
         Column("source_digest", TEXT, "SHA-256 of the code that made the candidate from its inputs"),
+        Column("caches", TEXT, "by calls with which caches the gate decides; NULL is warm", choices=get_args(Caches)),
+        Column("cold_latency_s", REAL, "median seconds of one call with cold caches", "seconds"),
+        Column("cold_baseline_latency_s", REAL, "the same of the baseline in the same launches", "seconds"),
+        Column("cold_speedup", REAL, "baseline latency / candidate latency with cold caches", "ratio"),
+        Column("cold_speedup_low", REAL, "lower end of its 95% interval", "ratio"),
+        Column("cold_speedup_high", REAL, "upper end of its 95% interval", "ratio"),
+        Column("cold_speedup_bound_low", REAL, "its lower bound that the gate decides by if caches is cold", "ratio"),
+        Column("cold_speedup_bound_high", REAL, "its upper bound that the gate decides by if caches is cold", "ratio"),
+        Column("cold_over_incumbent", REAL, "over_incumbent with cold caches", "ratio"),
+        Column("cold_over_incumbent_low", REAL, "its lower bound that the gate decides by if caches is cold", "ratio"),
+        Column("cold_over_incumbent_high", REAL, "its upper bound that the gate decides by if caches is cold", "ratio"),
+        Column("cold_aa_ratio", REAL, "the baseline against a copy of itself with cold caches", "ratio"),
+        Column("cold_aa_low", REAL, "lower end of its 95% interval", "ratio"),
+        Column("cold_aa_high", REAL, "upper end of its 95% interval", "ratio"),
+        Column("cold_launch", pa.list_(pa.int32()), "launch of each call with cold caches", "launches"),
+        Column("cold_s", pa.list_(REAL), "seconds of each call with cold caches", "seconds"),
+        Column("cpu_per_wall", REAL, "processors kept busy by its calls, the most in any launch", "processors"),
     ),
 )
 

@@ -35,6 +35,19 @@ def time_block(call: Call, calls: int) -> float:
         return _elapsed(call, calls)
 
 
+def run_block(call: Call, calls: int) -> None:
+    """Make `calls` calls as a timed block does."""
+    with no_garbage_collection():
+        _elapsed(call, calls)
+
+
+def time_cold_call(call: Call, evict: Callable[[], None]) -> float:
+    """Seconds of one call after `evict`, which is not part of them; the code that takes the time has run since."""
+    evict()
+    _elapsed(_nothing, 1)
+    return _elapsed(call, 1)
+
+
 def time_single_calls(call: Call, most: int, budget_s: float) -> list[float]:
     """Seconds of up to `most` single calls, as many as fit into `budget_s`; at least one."""
     samples: list[float] = []
@@ -77,6 +90,10 @@ def calls_for_block(call: Call, least_s: float, guess_s: float) -> int:
 
 def _calls_lasting(seconds: float, call_s: float) -> int:
     return min(_MAX_CALLS, max(1, math.ceil(seconds * _MARGIN / max(call_s, 1e-9))))
+
+
+def _nothing() -> None:
+    pass
 
 
 def _elapsed(call: Call, calls: int) -> float:

@@ -22,8 +22,17 @@ from pkgutil import resolve_name
 import torch
 from torch import Tensor
 
-from tasks.benchmark.blocks import time_block, time_single_calls, warm_up, warm_up_and_plan
+from tasks.benchmark.blocks import (
+    no_garbage_collection,
+    time_block,
+    time_cold_call,
+    time_single_calls,
+    warm_up,
+    warm_up_and_plan,
+)
+from tasks.benchmark.caches import Eviction
 from tasks.benchmark.messages import COPY_SUFFIX, LaunchReport, LaunchSpec, Subject, SubjectReport
+from tasks.benchmark.processors import choose_processors, excess, idle_processors, open_to, processors_used
 from tasks.machine import affinity
 from tasks.outputs import tensors_of
 from tasks.runtimes import RUNTIMES
@@ -34,7 +43,8 @@ from tasks.tensor_files import Golden
 # different split among threads, or an activation that falls into the neighbouring step of its int8 grid. Rounding stays
 # below 1e-4; confusing a float model with its int8 version shows as 1e-2 and more.
 TOLERANCE = 1e-3
-_TOPOLOGY = Path("/sys/devices/system/cpu")
+# Cold calls may take a third of what blocks and single calls have taken: less than a quarter of a launch.
+_COLD_SHARE = 1 / 3
 
 
 @dataclass(frozen=True)
@@ -51,12 +61,14 @@ class _Ready:
     loaded: Loaded
     load_s: float
     first_call_s: float
+    idle_processors: float
 
 
 def run(spec_json: str) -> LaunchReport:
     """Do what a `LaunchSpec` says in this process; threads and processors must not have been used yet."""
     spec = LaunchSpec.model_validate_json(spec_json)
-    if allowed := affinity():
+    allowed = affinity()
+    if allowed:
         with suppress(OSError):  # some sandboxes forbid it; the affinity that is reported says so
             os.sched_setaffinity(0, choose_processors(spec.threads, allowed))
     pinned = affinity()
@@ -69,8 +81,18 @@ def run(spec_json: str) -> LaunchReport:
         start_s = time.monotonic() - spec.spawned_at
         calls = _warm_up(spec, ready)
         first_block_s = time.monotonic() - spec.spawned_at
+        began = time.perf_counter()
         round_s = _time_rounds(spec, ready, calls)
         single_s = _time_single_calls(spec, ready)
+        warm_wall_s = time.perf_counter() - began
+        cold_s = _time_cold_rounds(spec, ready, Eviction(pinned), warm_wall_s * _COLD_SHARE)
+        cold_wall_s = time.perf_counter() - began - warm_wall_s
+        with open_to(allowed):
+            used = _count_processors(ready, calls)
+    for name, processors in used.items():
+        if problem := excess(processors, spec.threads):
+            refused[name] = problem
+            del ready[name]
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return LaunchReport(
         subjects={
@@ -80,6 +102,8 @@ def run(spec_json: str) -> LaunchReport:
                 calls_per_block=calls[subject.name],
                 round_s=tuple(round_s[subject.name]),
                 single_s=tuple(single_s.get(subject.name, ())),
+                cold_s=tuple(cold_s[subject.name]),
+                cpu_per_wall=used[subject.name],
             )
             for subject in spec.subjects
             if subject.name in ready
@@ -87,7 +111,10 @@ def run(spec_json: str) -> LaunchReport:
         refused=refused,
         start_s=start_s,
         first_block_s=first_block_s,
-        timed_s=sum(calls[name] * sum(round_s[name]) for name in ready) + sum(map(sum, single_s.values())),
+        end_s=time.monotonic() - spec.spawned_at,
+        cold_wall_s=cold_wall_s,
+        timed_s=sum(calls[name] * sum(times) for name, times in round_s.items())
+        + sum(map(sum, (*single_s.values(), *cold_s.values()))),
         affinity=pinned,
         capability=torch.backends.cpu.get_cpu_capability(),
         engines=tuple(torch.backends.quantized.supported_engines),
@@ -127,21 +154,6 @@ def disagreement(outputs: Sequence[Tensor], golden: Sequence[Tensor]) -> str:
     return ""
 
 
-def choose_processors(count: int, allowed: Sequence[int]) -> tuple[int, ...]:
-    """Choose up to `count` of the allowed processors: the highest numbers first, one per physical core first.
-
-    Low numbers tend to serve interrupts; two hardware threads of one core share its arithmetic units.
-    """
-    cores: dict[str, int] = {}
-    for processor in sorted(allowed, reverse=True):
-        siblings = _TOPOLOGY / f"cpu{processor}" / "topology" / "thread_siblings_list"
-        core = siblings.read_text(encoding="ascii").strip() if siblings.is_file() else str(processor)
-        cores.setdefault(core, processor)
-    alone = list(cores.values())
-    sharing = sorted(set(allowed) - set(alone), reverse=True)
-    return tuple(sorted((alone + sharing)[:count]))
-
-
 def balanced_rounds(names: Sequence[str], rounds: int, seed: int) -> list[tuple[str, ...]]:
     """Order the subjects within each round at random, every second round being the mirror image of the one before.
 
@@ -163,6 +175,7 @@ def _load_all(spec: LaunchSpec) -> tuple[dict[str, _Ready], dict[str, str]]:
     loader: Callable[[Subject], Loaded] = resolve_name(spec.loader)
     ready: dict[str, _Ready] = {}
     refused: dict[str, str] = {}
+    idle = 0.0
     for subject in random.Random(spec.seed).sample(spec.subjects, len(spec.subjects)):
         try:
             began = time.perf_counter()
@@ -178,7 +191,8 @@ def _load_all(spec: LaunchSpec) -> tuple[dict[str, _Ready], dict[str, str]]:
         if problem:
             refused[subject.name] = problem
         else:
-            ready[subject.name] = _Ready(loaded, load_s, first_call_s)
+            before, idle = idle, idle_processors()
+            ready[subject.name] = _Ready(loaded, load_s, first_call_s, idle_processors=max(0.0, idle - before))
     return ready, refused
 
 
@@ -215,3 +229,34 @@ def _time_single_calls(spec: LaunchSpec, ready: dict[str, _Ready]) -> dict[str, 
             with subject.loaded.scope():
                 single_s[name] = time_single_calls(subject.loaded.call, most, profile.single_s)
     return single_s
+
+
+def _time_cold_rounds(
+    spec: LaunchSpec, ready: dict[str, _Ready], evict: Eviction, budget_s: float
+) -> dict[str, list[float]]:
+    """Seconds of one call with cold caches in each round, by subject.
+
+    The first launch makes pairs of mirrored rounds until `budget_s` is spent, at least one; later ones as many.
+    """
+    cold_s: dict[str, list[float]] = {name: [] for name in ready}
+    began = time.perf_counter()
+    with no_garbage_collection():
+        order = balanced_rounds(sorted(ready), spec.cold_rounds or spec.profile.cold_rounds, spec.seed)
+        for index, names in enumerate(order):
+            spent = spec.cold_rounds is None and time.perf_counter() - began > budget_s
+            if spent and index and index % 2 == 0:
+                break
+            for name in names:
+                loaded = ready[name].loaded
+                with loaded.scope():
+                    cold_s[name].append(time_cold_call(loaded.call, evict))
+    return cold_s
+
+
+def _count_processors(ready: dict[str, _Ready], calls: dict[str, int]) -> dict[str, float]:
+    """How many processors each subject keeps busy in a quarter of a block."""
+    used: dict[str, float] = {}
+    for name, subject in ready.items():
+        with subject.loaded.scope():
+            used[name] = processors_used(subject.loaded.call, -(-calls[name] // 4), subject.idle_processors)
+    return used

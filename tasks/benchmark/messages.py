@@ -17,7 +17,7 @@ class Profile(Frozen):
     ``block_s`` is the least time of a block; ``warm_up_calls`` and ``warm_up_s`` are the least before a candidate's
     first block, ``rewarm_s`` in later launches, which need not find out how many calls fill a block. In
     ``launches`` launches ``single_calls`` are timed one by one, for percentiles, for at most ``single_s`` per candidate
-    and launch.
+    and launch. ``cold_rounds`` is the most rounds of single calls with cold caches.
     """
 
     name: str
@@ -30,6 +30,7 @@ class Profile(Frozen):
     rewarm_s: float = 0.3
     single_calls: int = 1000
     single_s: float = 0.3
+    cold_rounds: int = 40
 
 
 PROFILES = {
@@ -67,36 +68,49 @@ class ChildSpec(Frozen):
 
 
 class LaunchSpec(ChildSpec):
-    """One launch: ``calls`` are those per block, which the first launch froze; ``spawned_at`` the monotonic clock."""
+    """One launch; ``spawned_at`` is of the monotonic clock.
+
+    ``calls`` are those per block and ``cold_rounds`` the rounds with cold caches, which the first launch froze.
+    """
 
     profile: Profile
     seed: int
     calls: dict[str, int] = Field(default={})
+    cold_rounds: int | None = None
     spawned_at: float
 
 
 class SubjectReport(Frozen):
-    """One subject as timed in one launch: seconds per call, by round and one by one."""
+    """One subject as timed in one launch: seconds per call, by round and one by one.
+
+    ``cold_s`` are seconds of single calls with cold caches, one a round; ``cpu_per_wall`` is how many processors it
+    kept busy.
+    """
 
     load_s: float
     first_call_s: float
     calls_per_block: int
     round_s: tuple[float, ...]
     single_s: tuple[float, ...]
+    cold_s: tuple[float, ...]
+    cpu_per_wall: float
 
 
 class LaunchReport(Frozen):
     """What one launch found.
 
-    ``refused`` maps subjects to why they were not timed; ``start_s`` is the time from the start of the process until
-    everything was loaded, ``first_block_s`` until the first timed block; ``modules`` are those of this project that the
-    candidates needed. ``capability`` is the instruction set that torch dispatches to, ``engines`` its quantized ones.
+    ``refused`` maps subjects to why they do not count; ``start_s`` is the time from the start of the process until
+    everything was loaded, ``first_block_s`` until the first timed block, ``end_s`` until the end, ``cold_wall_s`` what
+    calls with cold caches took of it. ``modules`` are those of this project that the candidates needed, ``capability``
+    is the instruction set that torch dispatches to, ``engines`` its quantized ones.
     """
 
     subjects: dict[str, SubjectReport]
     refused: dict[str, str]
     start_s: float
     first_block_s: float
+    end_s: float
+    cold_wall_s: float
     timed_s: float
     affinity: tuple[int, ...]
     capability: str

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
 
 from storage.errors import MeasurementError
+from storage.results import Caches
 from tasks.benchmark.child import Limit, run_child
 from tasks.benchmark.messages import (
     COPY_SUFFIX,
@@ -41,11 +42,14 @@ class Contest:
         How fast that is; None where no speed is asked for.
     incumbent
         The subject that is deployed, which the contenders are compared to as well; "" where there is none.
+    caches
+        In which state of the caches it decides.
     """
 
     contenders: frozenset[str] = frozenset()
     min_speedup: float | None = None
     incumbent: str = ""
+    caches: Caches = "warm"
 
     @property
     def comparisons(self) -> int:
@@ -56,13 +60,14 @@ class Contest:
         """Whether each contender is known to be fast enough, or known not to be."""
         if self.min_speedup is None:
             return True
+        measured = measured.with_caches(self.caches)
         bounds = [measured.bounds(name) for name in self.contenders if name not in measured.refused]
         return all(ratio.low >= self.min_speedup or ratio.high < self.min_speedup for ratio in bounds)
 
 
 @dataclass(frozen=True)
 class Measured:
-    """All launches of one setting.
+    """All launches of one setting, as timed with warm or with cold ``caches``.
 
     Subjects that were refused in any launch are in none; those that decide nothing are in the first ones only.
     """
@@ -72,6 +77,11 @@ class Measured:
     launches: tuple[LaunchReport, ...]
     refused: dict[str, str]
     contest: Contest
+    caches: Caches = "warm"
+
+    def with_caches(self, caches: Caches) -> Measured:
+        """The same launches in the other, or the same, state of the caches."""
+        return replace(self, caches=caches)
 
     def names(self) -> list[str]:
         """The subjects that were timed, the baseline's copy among them."""
@@ -81,9 +91,9 @@ class Measured:
         """One subject's report from every launch that it was in."""
         return [launch.subjects[name] for launch in self.launches if name in launch.subjects]
 
-    def block_s(self, name: str) -> Array:
-        """Seconds per call in every block, float64 [launches, rounds]."""
-        return np.array([report.round_s for report in self.of(name)])
+    def round_s(self, name: str) -> Array:
+        """Seconds per call in every round, of a block or of one call with cold caches, float64 [launches, rounds]."""
+        return np.array([report.round_s if self.caches == "warm" else report.cold_s for report in self.of(name)])
 
     def single_s(self, name: str) -> Array:
         """Seconds of every single call, float64 [calls]."""
@@ -102,7 +112,7 @@ class Measured:
         incumbent = self.contest.incumbent
         if name not in self.contest.contenders or incumbent in (name, "") or incumbent not in self.names():
             return None
-        sample = Sample.against_one(self.block_s(name), self.block_s(incumbent))
+        sample = Sample.against_one(self.round_s(name), self.round_s(incumbent))
         return self._noise.bounds(sample, self._sample(self._copy), self.contest.comparisons)
 
     def aa_ratio(self) -> Ratio:
@@ -123,11 +133,11 @@ class Measured:
         return Noise.pooled(self._sample(name) for name in self.names() if name != self.baseline)
 
     def _sample(self, name: str) -> Sample:
-        subject_s = self.block_s(name)
-        baseline_s = self.block_s(self.baseline)[: len(subject_s)]
+        subject_s = self.round_s(name)
+        baseline_s = self.round_s(self.baseline)[: len(subject_s)]
         if name == self._copy or self._copy not in self.names():
             return Sample.against_one(subject_s, baseline_s)
-        return Sample.against_two(subject_s, baseline_s, self.block_s(self._copy)[: len(subject_s)])
+        return Sample.against_two(subject_s, baseline_s, self.round_s(self._copy)[: len(subject_s)])
 
 
 @dataclass(frozen=True)
@@ -170,16 +180,14 @@ class Session:
         contest, began = contest or Contest(frozenset(each.name for each in subjects)), time.monotonic()
         needed = {self.baseline, copy, contest.incumbent, *contest.contenders}
         refused: dict[str, str] = {}
-        calls: dict[str, int] = {}
         launches: list[LaunchReport] = []
         while True:
-            launches.append(report := self._launch(remaining, calls, launches))
+            launches.append(report := self._launch(remaining, launches))
             done = len(launches)
             refused |= {name: f"launch {done}: {reason}" for name, reason in report.refused.items()}
             for name in (self.baseline, copy):
                 if name in refused:
                     raise MeasurementError(f"The baseline {self.baseline} cannot be timed: {refused[name]}.")
-            calls = calls or {name: timed.calls_per_block for name, timed in report.subjects.items()}
             remaining = [
                 each for each in remaining if each.name not in refused and (done < _FEWEST or each.name in needed)
             ]
@@ -204,17 +212,17 @@ class Session:
         spec = ChildSpec(subjects=tuple(subjects), loader=self.loader, threads=self.threads, modules=modules)
         return run_child("tasks.benchmark.memory", spec, MemoryReport, self.limit)
 
-    def _launch(
-        self, subjects: Sequence[Subject], calls: dict[str, int], earlier: Sequence[LaunchReport]
-    ) -> LaunchReport:
+    def _launch(self, subjects: Sequence[Subject], earlier: Sequence[LaunchReport]) -> LaunchReport:
+        # Frozen by the first launch: every block of a subject then holds the same number of calls.
+        first = earlier[0].subjects if earlier else {}
         spec = LaunchSpec(
             subjects=tuple(subjects),
             loader=self.loader,
             profile=self.profile,
             threads=self.threads,
             seed=_SEED + len(earlier),
-            # Frozen by the first launch: every block of a subject then holds the same number of calls.
-            calls=calls,
+            calls={name: timed.calls_per_block for name, timed in first.items()},
+            cold_rounds=len(first[self.baseline].cold_s) if first else None,
             modules=earlier[0].modules if earlier else (),
             spawned_at=time.monotonic(),
         )

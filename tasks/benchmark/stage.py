@@ -10,26 +10,22 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal
 
-import numpy as np
-
 from storage.artifacts import ArtifactStore
 from storage.errors import InputError, MeasurementError
 from storage.locks import host_lock
-from storage.results import Setting as SettingName
 from tasks.benchmark.child import Limit
-from tasks.benchmark.messages import COPY_SUFFIX, INCUMBENT_SUFFIX, LaunchReport, Memory, Profile, Subject
+from tasks.benchmark.messages import INCUMBENT_SUFFIX, LaunchReport, Profile, Subject
 from tasks.benchmark.protocol import LOCK, Contest, Measured, Session
-from tasks.benchmark.statistics import percentiles, verdict_of
+from tasks.benchmark.statistics import verdict_of
+from tasks.benchmark.timings import timings_of
 from tasks.domains import DOMAINS
 from tasks.job import Job, Workspace
 from tasks.machine import Evidence, fingerprint, observe
 from tasks.refs import ArtifactRef, CandidateRef, Frozen
-from tasks.results import BenchmarkResult, Timing
+from tasks.results import BenchmarkResult
 from tasks.runtimes.base import CandidateFiles
 from tasks.tensor_files import GOLDEN, Golden
 from tasks.workload.workload import Benchmark, Workload
-
-_MARKED: dict[str, SettingName] = {COPY_SUFFIX[1:]: "a/a", INCUMBENT_SUFFIX[1:]: "incumbent"}
 
 
 class BenchmarkCandidate(Frozen):
@@ -114,10 +110,10 @@ def benchmark(
         further, refused = _measure_further(session, tonight, job, workspace.store)
         after = observe("after", settings.threads, engines)
         wall_s = time.perf_counter() - began
-    aa = measured.aa_ratio()
-    timings = list(_timings(measured, settings.batch_size, "primary", memory.memory))
+    aa, cold_aa = measured.aa_ratio(), measured.with_caches("cold").aa_ratio()
+    timings = list(timings_of(measured, settings.batch_size, "primary", memory.memory))
     for setting, found in further.items():
-        timings += _timings(found, setting.batch_size, "throughput", {})
+        timings += timings_of(found, setting.batch_size, "throughput", {})
     return BenchmarkResult(
         workload=workload.name,
         baseline=settings.baseline,
@@ -126,6 +122,9 @@ def benchmark(
         aa_ratio=aa.value,
         aa_low=aa.low,
         aa_high=aa.high,
+        cold_aa_ratio=cold_aa.value,
+        cold_aa_low=cold_aa.low,
+        cold_aa_high=cold_aa.high,
         fingerprint=fingerprint(),
         timings=tuple(timings),
         refused=measured.refused | _labelled("memory", memory.refused) | refused,
@@ -143,6 +142,7 @@ def contest_of(workload: Workload, candidates: Sequence[BenchmarkCandidate]) -> 
         - {workload.benchmark.baseline},
         min_speedup=workload.gate.min_speedup,
         incumbent=next((each.name for each in candidates if each.standing in ("defender", "incumbent")), ""),
+        caches=workload.benchmark.caches,
     )
 
 
@@ -193,51 +193,6 @@ def _labelled(where: object, refused: dict[str, str]) -> dict[str, str]:
     return {f"{name} ({where})": reason for name, reason in refused.items()}
 
 
-def _timings(measured: Measured, batch_size: int, setting: SettingName, memory: dict[str, Memory]) -> Iterator[Timing]:
-    """One row for each subject; that of the baseline's copy has the setting ``a/a``."""
-    for name in measured.names():
-        reports, blocks, ratio = measured.of(name), measured.block_s(name), measured.ratio(name)
-        lower, median, upper = np.quantile(blocks, [0.25, 0.5, 0.75])
-        p50_s, p90_s, p99_s = percentiles(measured.single_s(name))
-        plain, _, mark = name.partition("#")
-        recipe, _, runtime = plain.partition("/")
-        launches, rounds = blocks.shape
-        bounds = measured.bounds(name) if setting == "primary" and name != measured.baseline else None
-        over = measured.over_incumbent(name)
-        yield Timing(
-            recipe=recipe,
-            runtime=runtime,
-            setting=_MARKED.get(mark, setting),
-            threads=measured.threads,
-            batch_size=batch_size,
-            latency_s=float(median),
-            latency_q25_s=float(lower),
-            latency_q75_s=float(upper),
-            baseline_latency_s=float(np.median(measured.block_s(measured.baseline))),
-            speedup=ratio.value,
-            speedup_low=ratio.low,
-            speedup_high=ratio.high,
-            speedup_bound_low=bounds and bounds.low,
-            speedup_bound_high=bounds and bounds.high,
-            over_incumbent=over and over.value,
-            over_incumbent_low=over and over.low,
-            over_incumbent_high=over and over.high,
-            launches=launches,
-            blocks=blocks.size,
-            calls_per_block=reports[0].calls_per_block,
-            # The first launch's loads include imports, which later launches do beforehand.
-            load_s=float(np.median([report.load_s for report in reports[1:] or reports])),
-            first_call_s=float(np.median([report.first_call_s for report in reports])),
-            latency_p50_s=p50_s,
-            latency_p90_s=p90_s,
-            latency_p99_s=p99_s,
-            **(memory[name].model_dump() if name in memory else {}),
-            block_launch=tuple(launch for launch in range(1, launches + 1) for _ in range(rounds)),
-            block_round=tuple(range(1, rounds + 1)) * launches,
-            block_s=tuple(blocks.ravel().tolist()),
-        )
-
-
 def _with_launches(evidence: Evidence, launches: Sequence[LaunchReport]) -> Evidence:
     return evidence.model_copy(
         update={
@@ -248,5 +203,7 @@ def _with_launches(evidence: Evidence, launches: Sequence[LaunchReport]) -> Evid
             "voluntary_switches": sum(launch.voluntary_switches for launch in launches),
             "start_s": tuple(launch.start_s for launch in launches),
             "first_block_s": tuple(launch.first_block_s for launch in launches),
+            "end_s": tuple(launch.end_s for launch in launches),
+            "cold_wall_s": tuple(launch.cold_wall_s for launch in launches),
         }
     )

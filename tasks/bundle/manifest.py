@@ -27,7 +27,7 @@ from tasks.runtimes import RUNTIMES
 from tasks.tensor_files import GOLDEN, INPUT, OUTPUT, input_names
 from tasks.workload.workload import Workload
 
-_RAW = ("block_launch", "block_round", "block_s")
+_RAW = ("block_launch", "block_round", "block_s", "cold_launch", "cold_s")
 
 Json = dict[str, object]
 

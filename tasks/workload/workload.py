@@ -14,6 +14,7 @@ from pydantic import (
     model_validator,
 )
 
+from storage.results import Caches
 from tasks.domains import DOMAINS
 from tasks.quantize.methods import METHODS
 from tasks.runtimes import RUNTIMES
@@ -22,7 +23,11 @@ from tasks.workload.recipe import Recipe
 
 
 class Benchmark(Section):
-    """``[benchmark]``: what is timed. ``baseline`` names a candidate as ``recipe/runtime``."""
+    """``[benchmark]``: what is timed. ``baseline`` names a candidate as ``recipe/runtime``.
+
+    Calls with warm and with cold caches are timed always; ``caches`` says by which ones the gate decides: ``warm`` for
+    a model that is called in a loop, ``cold`` for one that is called now and then, between other work.
+    """
 
     baseline: str = Field(
         default=f"float/{RUNTIMES.default}", pattern=r"^[a-z0-9][a-z0-9.-]{0,62}/[a-z0-9][a-z0-9.-]{0,62}$"
@@ -32,6 +37,7 @@ class Benchmark(Section):
     sequence_length: PositiveInt = 25
     batch_sizes: tuple[PositiveInt, ...] = ()
     thread_counts: tuple[PositiveInt, ...] = ()
+    caches: Caches = "warm"
 
 
 class Gate(Section):

@@ -8,6 +8,7 @@
 -- column size_ratio: baseline size / candidate size, rounded to three digits; above 1 is smaller
 -- column speedup: baseline latency / candidate latency over paired launches, rounded to three digits; above 1 is faster
 -- column interval: the 95% interval of the speed-up, as text
+-- column cold_speedup: the same of calls with cold caches; the best is the one by the caches that the gate decides by
 -- column latency_ms: milliseconds a call: the baseline's median / speedup, so that the two agree; its own is in latest
 -- column memory_mb: peak resident memory above the process before loading, in millions of bytes
 -- column why: the gate's reason, less what the decision says already (promotions has it whole), or the failure
@@ -52,6 +53,7 @@ judged as (
         coalesce(promotions.decision in ('promote', 'pass'), false) as passes,
         best_float.best_float,
         coalesce(newest.speedup, case when newest.is_baseline then 1.0 end) as ratio,
+        if(caches = 'cold', coalesce(cold_speedup, case when newest.is_baseline then 1.0 end), ratio) as deciding_ratio,
         ratio / best_float.best_float_speedup as speedup_over_best_float
     from newest
     left join promotions using (run_id, night, workload, recipe, runtime)
@@ -65,7 +67,7 @@ select
     row_number() over (
         partition by workload
         order by passes desc, decision = 'promote' desc nulls last, status = 'ok' desc,
-            case when objective = 'smallest' then size_ratio else ratio end desc nulls last, recipe, runtime
+            case when objective = 'smallest' then size_ratio else deciding_ratio end desc nulls last, recipe, runtime
     ) as rank,
     recipe, runtime, method, status, passes, decision, is_baseline, baseline,
     size_bytes, baseline_size_bytes, size_ratio,
@@ -73,7 +75,8 @@ select
     higher_is_better, agreement, quality_batched,
     latency_s, baseline_latency_s, ratio as speedup, speedup_low, speedup_high,
     speedup_over_best_float, best_float,
-    peak_rss_bytes, coverage, verdict, reason, stage, error, night, run_id, profile, fingerprint, artifact_digest, incumbent_stays
+    peak_rss_bytes, coverage, verdict, reason, stage, error, night, run_id, profile, fingerprint, artifact_digest, incumbent_stays,
+    caches, cold_latency_s, cold_baseline_latency_s, cold_speedup, cold_speedup_low, cold_speedup_high, cpu_per_wall
 from judged
 order by workload, rank;
 
@@ -101,6 +104,7 @@ select
         when speedup_high < 10 then format('{:.2f}–{:.2f}', speedup_low, speedup_high)
         else format('{:.1f}–{:.1f}', speedup_low, speedup_high)
     end as interval,
+    internal.to_three_digits(cold_speedup) as cold_speedup,
     internal.to_three_digits(coalesce(baseline_latency_s / speedup, latency_s) * 1e3) as latency_ms,
     internal.to_three_digits(peak_rss_bytes / 1e6) as memory_mb,
     case

@@ -8,6 +8,7 @@ select
     size_bytes, size_ratio,
     quality_metric, quality, quality_difference, quality_difference_low, quality_difference_high, higher_is_better,
     peak_rss_bytes, threads, batch_size, is_baseline,
-    coalesce(machine, fingerprint) as machine, environment
+    coalesce(machine, fingerprint) as machine, environment,
+    caches, cold_speedup, cold_speedup_low, cold_speedup_high, cold_latency_s, cold_baseline_latency_s
 from candidates
 where status = 'ok';

@@ -2,8 +2,10 @@
 
 ``work`` is the number of matrix products in a call, ``copy_work`` that of the baseline's copy (a disturbance that only
 the copy suffers), ``wrong`` makes the output differ from the golden one, ``fails`` is an exception's message, ``dies``
-a signal, ``waits`` a FIFO, ``mebibytes`` the memory that it holds. With ``simulated``, a call takes no real time: the
-clock that blocks are timed with is put forward, by 10 to 30% more or less than the work asks for.
+a signal, ``waits`` a FIFO, ``mebibytes`` the memory that it holds. With ``threads``, a call does its work on each of so
+many threads at once; with ``background``, a thread is busy for as long as the process lives. With ``simulated``, a call
+takes no real time: the clock that blocks are timed with is put forward, by 10 to 30% more or less than the work asks
+for, or than ``cold_work`` does where the caches have just been emptied.
 """
 
 from __future__ import annotations
@@ -12,19 +14,22 @@ import json
 import os
 import random
 import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from tasks.benchmark import blocks
+from tasks.benchmark import blocks, launch
 from tasks.benchmark.launch import Loaded
 from tasks.benchmark.messages import COPY_SUFFIX, Profile, Subject
 
 LOADER = "tests.tasks.benchmark.planted:load"
 TINY = Profile(
-    name="tiny", launches=2, rounds=6, budget_s=0, block_s=0.01, warm_up_s=0.02, single_calls=30, single_s=0.02
-)
+    name="tiny", launches=2, rounds=6, budget_s=0, block_s=0.01, warm_up_s=0.02, single_calls=30, single_s=0.02,
+    cold_rounds=6,
+)  # fmt: skip
 
 
 class Clock:
@@ -32,6 +37,7 @@ class Clock:
 
     def __init__(self) -> None:
         self._now, self._noise = 0.0, random.Random(1)
+        self.is_cold = False
 
     def perf_counter(self) -> float:
         """Seconds since the beginning."""
@@ -40,6 +46,10 @@ class Clock:
     def work(self, amount: int) -> None:
         """Let the time pass that `amount` takes on a machine with other work."""
         self._now += amount * 2e-5 * self._noise.uniform(0.9, 1.3)
+
+    def evict(self) -> None:
+        """Make the next call a cold one."""
+        self.is_cold = True
 
 
 def plan(folder: Path, name: str, **details: Any) -> Subject:
@@ -70,9 +80,11 @@ def load(subject: Subject) -> Loaded:
     if details.get("simulated"):
         clock = blocks.time if isinstance(blocks.time, Clock) else Clock()
         blocks.time = clock  # type: ignore[assignment]
+        launch.Eviction = lambda processors: clock.evict  # type: ignore[assignment, misc]
 
         def simulated() -> torch.Tensor:
-            clock.work(work)
+            clock.work(details.get("cold_work", work) if clock.is_cold else work)
+            clock.is_cold = False
             return matrix
 
         return Loaded(simulated, (golden,))
@@ -86,4 +98,15 @@ def load(subject: Subject) -> Loaded:
         return result
 
     call.held = held  # type: ignore[attr-defined]
+    if details.get("background"):
+        threading.Thread(target=_for_ever, args=(call,), daemon=True).start()
+    if threads := details.get("threads"):
+        pool = ThreadPoolExecutor(threads)
+        return Loaded(lambda: [each.result() for each in [pool.submit(call) for _ in range(threads)]][0], (golden,))
     return Loaded(call, (golden,))
+
+
+def _for_ever(call: Callable[[], object]) -> None:
+    with torch.inference_mode():
+        while True:
+            call()

@@ -1,16 +1,13 @@
-"""A launch's blocks are in balanced order, its processors the quietest, and wrong outputs are refused."""
+"""A launch's blocks are in balanced order, and wrong outputs are refused."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.benchmark import launch
-from tasks.benchmark.launch import TOLERANCE, balanced_rounds, choose_processors, disagreement
+from tasks.benchmark.launch import TOLERANCE, balanced_rounds, disagreement
 
 GOLDEN = (torch.linspace(-1, 1, 12).view(3, 4), torch.arange(3))
 NAMES = st.lists(st.text(min_size=1), min_size=1, max_size=6, unique=True)
@@ -41,22 +38,6 @@ def test_equal_seeds_give_equal_orders(names: list[str], seed: int) -> None:
 def test_launches_differ() -> None:
     names = list("abcdef")
     assert len({tuple(balanced_rounds(names, 4, seed)) for seed in range(10)}) == 10
-
-
-def test_processors_are_the_highest_numbered_and_no_more_than_asked_for() -> None:
-    assert choose_processors(1, [1000, 1001, 1002]) == (1002,)
-    assert choose_processors(2, [1000, 1001, 1002]) == (1001, 1002)
-    assert choose_processors(5, [1000, 1001]) == (1000, 1001)
-
-
-def test_cores_are_shared_only_where_there_are_too_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "_TOPOLOGY", tmp_path)
-    for processor in range(4):
-        folder = tmp_path / f"cpu{processor}" / "topology"
-        folder.mkdir(parents=True)
-        (folder / "thread_siblings_list").write_text(f"{processor % 2},{processor % 2 + 2}\n", encoding="ascii")
-    assert launch.choose_processors(2, range(4)) == (2, 3)
-    assert launch.choose_processors(3, range(4)) == (1, 2, 3)
 
 
 def test_equal_outputs_agree() -> None:

@@ -114,7 +114,7 @@ def test_wrong_and_broken_candidates_are_refused_and_the_others_are_timed(tmp_pa
     assert set(measured.refused) == {"wrong/eager", "broken/eager"}
     assert "differs by 0.5" in measured.refused["wrong/eager"]
     assert "RuntimeError: no such operator" in measured.refused["broken/eager"]
-    assert measured.block_s("good/eager").shape == (TINY.launches, TINY.rounds)
+    assert measured.round_s("good/eager").shape == (TINY.launches, TINY.rounds)
 
 
 def test_wrong_baseline_is_an_error(tmp_path: Path) -> None:
@@ -132,3 +132,36 @@ def test_death_of_a_launch_names_the_signal(tmp_path: Path, how: signal.Signals)
     subjects = [plan(tmp_path, BASELINE, work=1), plan(tmp_path, "deadly/eager", dies=int(how))]
     with pytest.raises(MeasurementError, match=how.name):
         SESSION.measure(subjects)
+
+
+@pytest.mark.slow
+def test_cold_calls_are_timed_beside_warm_blocks_and_the_contest_says_which_decide(tmp_path: Path) -> None:
+    # Called in a loop it is five times as fast, called now and then half as fast as the baseline.
+    subjects = [
+        plan(tmp_path, BASELINE, work=100, cold_work=200, simulated=True),
+        plan(tmp_path, "fickle/eager", work=20, cold_work=400, simulated=True),
+    ]
+    session = replace(SESSION, profile=TINY.model_copy(update={"budget_s": 600, "launches": 3}))
+    contest = Contest(frozenset({"fickle/eager"}), min_speedup=1.5)
+    measured = session.measure(subjects, contest)
+    cold = measured.with_caches("cold")
+    assert measured.ratio("fickle/eager").value == pytest.approx(5, rel=0.15)
+    assert cold.ratio("fickle/eager").value == pytest.approx(0.5, rel=0.15)
+    assert cold.round_s(BASELINE).shape == (3, TINY.cold_rounds)
+    assert contest.is_decided(measured)
+    assert measured.bounds("fickle/eager").low > 1.5
+    assert cold.bounds("fickle/eager").high < 1.5
+
+
+@pytest.mark.slow
+def test_launches_go_on_for_the_caches_that_decide_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tasks.benchmark.protocol.LOOKS", (3, 5))
+    subjects = [
+        plan(tmp_path, BASELINE, work=100, simulated=True),
+        # With cold caches it is as fast as is asked for, which no number of launches tells from too slow.
+        plan(tmp_path, "close/eager", work=10, cold_work=90, simulated=True),
+    ]
+    session = replace(SESSION, profile=TINY.model_copy(update={"budget_s": 600, "launches": 3}))
+    by_warm = Contest(frozenset({"close/eager"}), min_speedup=1.11)
+    assert len(session.measure(subjects, by_warm).launches) == 3
+    assert len(session.measure(subjects, replace(by_warm, caches="cold")).launches) == 5
