@@ -22,17 +22,10 @@ from pkgutil import resolve_name
 import torch
 from torch import Tensor
 
-from tasks.benchmark.blocks import (
-    no_garbage_collection,
-    time_block,
-    time_cold_call,
-    time_single_calls,
-    warm_up,
-    warm_up_and_plan,
-)
 from tasks.benchmark.caches import Eviction
-from tasks.benchmark.messages import COPY_SUFFIX, LaunchReport, LaunchSpec, Subject, SubjectReport
+from tasks.benchmark.messages import LaunchReport, LaunchSpec, Subject, SubjectReport
 from tasks.benchmark.processors import choose_processors, excess, idle_processors, open_to, processors_used
+from tasks.benchmark.rounds import time_cold_rounds, time_rounds, time_singles, warm_up_all
 from tasks.machine import affinity
 from tasks.outputs import tensors_of
 from tasks.runtimes import RUNTIMES
@@ -43,8 +36,8 @@ from tasks.tensor_files import Golden
 # different split among threads, or an activation that falls into the neighbouring step of its int8 grid. Rounding stays
 # below 1e-4; confusing a float model with its int8 version shows as 1e-2 and more.
 TOLERANCE = 1e-3
-# Cold calls may take a third of what blocks and single calls have taken: less than a quarter of a launch.
-_COLD_SHARE = 1 / 3
+# Cold calls may take a quarter of what the rest of a launch does: a fifth of the whole.
+_COLD_SHARE = 1 / 4
 
 
 @dataclass(frozen=True)
@@ -79,14 +72,14 @@ def run(spec_json: str) -> LaunchReport:
         # Otherwise a collection before a block would walk every model and late import: time, and cold caches.
         gc.freeze()
         start_s = time.monotonic() - spec.spawned_at
-        calls = _warm_up(spec, ready)
+        subjects = {name: each.loaded for name, each in ready.items()}
+        calls = warm_up_all(spec, subjects)
         first_block_s = time.monotonic() - spec.spawned_at
-        began = time.perf_counter()
-        round_s = _time_rounds(spec, ready, calls)
-        single_s = _time_single_calls(spec, ready)
-        warm_wall_s = time.perf_counter() - began
-        cold_s = _time_cold_rounds(spec, ready, Eviction(pinned), warm_wall_s * _COLD_SHARE)
-        cold_wall_s = time.perf_counter() - began - warm_wall_s
+        round_s = time_rounds(spec, subjects, calls)
+        single_s = time_singles(spec, subjects)
+        began = time.monotonic()
+        cold_s = time_cold_rounds(spec, subjects, Eviction(pinned), _cold_budget_s(spec, len(ready)))
+        cold_wall_s = time.monotonic() - began
         with open_to(allowed):
             used = _count_processors(ready, calls)
     for name, processors in used.items():
@@ -154,19 +147,6 @@ def disagreement(outputs: Sequence[Tensor], golden: Sequence[Tensor]) -> str:
     return ""
 
 
-def balanced_rounds(names: Sequence[str], rounds: int, seed: int) -> list[tuple[str, ...]]:
-    """Order the subjects within each round at random, every second round being the mirror image of the one before.
-
-    In such a pair (A B B A for two subjects) every subject has the same mean position, so that a drift that is linear
-    over the pair, as of a processor that heats up, favours nobody.
-    """
-    generator = random.Random(seed)
-    order: list[tuple[str, ...]] = []
-    for index in range(rounds):
-        order.append(order[-1][::-1] if index % 2 else tuple(generator.sample(list(names), len(names))))
-    return order
-
-
 def _load_all(spec: LaunchSpec) -> tuple[dict[str, _Ready], dict[str, str]]:
     """Load and check every subject, in an order of this launch's own: places in memory differ between launches."""
     # Otherwise the first candidate pays for the imports that all of them share.
@@ -196,61 +176,10 @@ def _load_all(spec: LaunchSpec) -> tuple[dict[str, _Ready], dict[str, str]]:
     return ready, refused
 
 
-def _warm_up(spec: LaunchSpec, ready: dict[str, _Ready]) -> dict[str, int]:
-    """Warm every subject up; calls per block by subject."""
-    profile, calls = spec.profile, dict(spec.calls)
-    for name, subject in ready.items():
-        call = subject.loaded.call
-        with subject.loaded.scope():
-            if name in calls:
-                warm_up(call, profile.warm_up_calls // 2, profile.rewarm_s)
-            else:
-                calls[name] = warm_up_and_plan(call, profile.warm_up_calls, profile.warm_up_s, profile.block_s)
-    return calls
-
-
-def _time_rounds(spec: LaunchSpec, ready: dict[str, _Ready], calls: dict[str, int]) -> dict[str, list[float]]:
-    """Seconds per call in each round, by subject."""
-    round_s: dict[str, list[float]] = {name: [] for name in ready}
-    for order in balanced_rounds(sorted(ready), spec.profile.rounds, spec.seed):
-        for name in order:
-            loaded = ready[name].loaded
-            with loaded.scope():
-                round_s[name].append(time_block(loaded.call, calls[name]) / calls[name])
-    return round_s
-
-
-def _time_single_calls(spec: LaunchSpec, ready: dict[str, _Ready]) -> dict[str, list[float]]:
-    """Seconds of single calls, by subject; the baseline's copy needs none."""
-    profile, single_s = spec.profile, {}
-    most = -(-profile.single_calls // profile.launches)
-    for name, subject in ready.items():
-        if not name.endswith(COPY_SUFFIX):
-            with subject.loaded.scope():
-                single_s[name] = time_single_calls(subject.loaded.call, most, profile.single_s)
-    return single_s
-
-
-def _time_cold_rounds(
-    spec: LaunchSpec, ready: dict[str, _Ready], evict: Eviction, budget_s: float
-) -> dict[str, list[float]]:
-    """Seconds of one call with cold caches in each round, by subject.
-
-    The first launch makes pairs of mirrored rounds until `budget_s` is spent, at least one; later ones as many.
-    """
-    cold_s: dict[str, list[float]] = {name: [] for name in ready}
-    began = time.perf_counter()
-    with no_garbage_collection():
-        order = balanced_rounds(sorted(ready), spec.cold_rounds or spec.profile.cold_rounds, spec.seed)
-        for index, names in enumerate(order):
-            spent = spec.cold_rounds is None and time.perf_counter() - began > budget_s
-            if spent and index and index % 2 == 0:
-                break
-            for name in names:
-                loaded = ready[name].loaded
-                with loaded.scope():
-                    cold_s[name].append(time_cold_call(loaded.call, evict))
-    return cold_s
+def _cold_budget_s(spec: LaunchSpec, subjects: int) -> float:
+    """Seconds for cold calls, from what a launch has taken so far, without what only the first one's warm-up takes."""
+    longer_s = spec.profile.warm_up_s - spec.profile.rewarm_s
+    return _COLD_SHARE * (time.monotonic() - spec.spawned_at - subjects * longer_s)
 
 
 def _count_processors(ready: dict[str, _Ready], calls: dict[str, int]) -> dict[str, float]:

@@ -14,7 +14,7 @@ from tests.storage.results.rows import at, baseline, measurement, promotion, wri
 NIGHT = dt.date(2026, 3, 1)
 COLUMNS = [
     "workload", "rank", "candidate", "decision", "size_ratio", "quality_difference", "speedup", "interval",
-    "latency_ms", "memory_mb", "why",
+    "cold_speedup", "latency_ms", "memory_mb", "why",
 ]  # fmt: skip
 
 

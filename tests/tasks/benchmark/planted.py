@@ -102,7 +102,12 @@ def load(subject: Subject) -> Loaded:
         threading.Thread(target=_for_ever, args=(call,), daemon=True).start()
     if threads := details.get("threads"):
         pool = ThreadPoolExecutor(threads)
-        return Loaded(lambda: [each.result() for each in [pool.submit(call) for _ in range(threads)]][0], (golden,))
+
+        def call_on_each() -> torch.Tensor:
+            *_, last = pool.map(lambda _: call(), range(threads))
+            return last
+
+        return Loaded(call_on_each, (golden,))
     return Loaded(call, (golden,))
 
 
