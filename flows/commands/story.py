@@ -121,15 +121,14 @@ def _nights(nights: Sequence[Row]) -> Iterator[object]:
     # The candidate as a heading: its name would not fit beside the numbers.
     for name, rows in groupby(nights, key=_candidate):
         yield Text(f"  {name}")
-        numbers = ("faster", "cold", "quality", "smaller")
+        shown = list(rows)
+        # Before there were cold calls there was no such column, and no room is lost to it.
+        speeds = ("faster", "cold") if any(number(row, "cold_speedup") for row in shown) else ("faster",)
+        numbers = (*speeds, "quality", "smaller")
         table = plain_table("  night", *numbers, "decision", "bundle", right=numbers)
-        for row in rows:
-            measured = (
-                faster(row, "warm"),
-                faster(row, "cold"),
-                signed(number(row, "quality_difference")),
-                ratio(number(row, "size_ratio")),
-            )
+        for row in shown:
+            rest = (signed(number(row, "quality_difference")), ratio(number(row, "size_ratio")))
+            measured = (*_speeds(row)[: len(speeds)], *rest)
             version = str(row["bundle_version"] or NONE)
             table.add_row(*map(Text, (f"  {row['night']}", *measured, _decided(row), version)))
         yield table
@@ -167,6 +166,13 @@ def _candidate(row: Row) -> str:
 
 def _decided(row: Row) -> str:
     return decided(row["decision"], row["incumbent_stays"], row["status"]) if row else NONE
+
+
+def _speeds(row: Row) -> tuple[str, str]:
+    """With warm and with cold caches; there is room for one interval, that of the one that decides."""
+    if caches_of(row) == "cold":
+        return ratio(number(row, "speedup")), faster(row, "cold")
+    return faster(row, "warm"), ratio(number(row, "cold_speedup"))
 
 
 def _current_as_json(current: Current | None) -> dict[str, object] | None:

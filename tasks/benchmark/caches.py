@@ -37,30 +37,35 @@ class Eviction:
         Those that the timed calls run on; () where the system does not say.
     most_bytes
         The most that is walked.
+
+    Attributes
+    ----------
+    walked
+        The buffer, int64.
     """
 
     def __init__(self, processors: Sequence[int], most_bytes: int = MOST_BYTES) -> None:
         levels = [cache_bytes(processor) for processor in processors]
         # Twice what caches hold: their replacement is not strictly by age, and their sets are not filled evenly.
         wanted = 2 * max((sum(found.values()) for found in levels), default=0)
-        self.bytes = min(wanted, most_bytes) if wanted else most_bytes
+        size = min(wanted, most_bytes) if wanted else most_bytes
         private = max((sum(size for level, size in found.items() if level < 3) for found in levels), default=0)
         self._processors = tuple(processors)
         # Small pages: going over them pushes addresses out of the TLB as well. Written once now, so that no page is
         # still missing when it is walked.
-        memory = mmap.mmap(-1, self.bytes)
+        memory = mmap.mmap(-1, size)
         if hasattr(mmap, "MADV_NOHUGEPAGE"):
             with suppress(OSError):  # a kernel without huge pages
                 memory.madvise(mmap.MADV_NOHUGEPAGE)
-        self._all = np.frombuffer(memory, dtype=np.int64)
-        self._private = self._all[: min(2 * private, self.bytes) // self._all.itemsize]
+        self.walked = np.frombuffer(memory, dtype=np.int64)
+        self._private = self.walked[: min(2 * private, size) // self.walked.itemsize]
         self()
 
     def __call__(self) -> None:
         """Read and write the buffer, on each processor as much as its own caches need."""
         for processor in self._processors[:-1]:
             self._walk(self._private, {processor})
-        self._walk(self._all, set(self._processors[-1:]))
+        self._walk(self.walked, set(self._processors[-1:]))
         if len(self._processors) > 1:
             os.sched_setaffinity(0, self._processors)
 

@@ -113,3 +113,16 @@ def test_paths_in_the_working_folder_are_written_without_it(monkeypatch: pytest.
     monkeypatch.chdir(tmp_path)
     assert shown_path(f"{tmp_path}/nightquant-store") == "nightquant-store"
     assert shown_path("s3://bucket/store") == "s3://bucket/store"
+
+
+def test_a_night_that_is_decided_with_cold_caches_shows_what_decided() -> None:
+    cold = {"caches": "cold", "cold_aa_low": 0.9, "cold_aa_high": 1.2, "cold_latency_s": 1.1e-3}
+    base = BASELINE | cold | {"cold_speedup": 1.0, "cold_speedup_low": 1.0, "cold_speedup_high": 1.0}
+    fast = row("dynamic-int8", **cold, cold_speedup=1.5, cold_speedup_low=1.2, cold_speedup_high=1.8)
+    slow = row("float16", **cold, cold_speedup=1.2, cold_speedup_low=1.1, cold_speedup_high=1.3, speedup=9.0)
+    assert printed([slow, fast, base], [FASTEST])[2:6] == [
+        "  baseline float/torchscript: 1.1 ms with cold caches, 5.97 MB, loss 5.734,",
+        "  resolution ±20%",
+        "  candidate                 smaller      loss        cold  decision",
+        "★ dynamic-int8/torchscript    1.70×  +0.00057  1.50× ±22%  promoted",
+    ]

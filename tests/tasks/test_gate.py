@@ -391,3 +391,50 @@ def test_why_the_incumbent_stays_is_in_every_row():
     assert rows[0]["incumbent_version"] == VERSION
     assert rows[0]["incumbent_stays"] is True
     assert rows[0]["incumbent_reason"] == "it passes, and no challenger is decidedly better"
+
+
+COLD = {
+    "caches": "cold",
+    "cold_speedup": 3.0,
+    "cold_speedup_bound_low": 2.5,
+    "cold_speedup_bound_high": 3.5,
+}
+
+
+def test_the_caches_of_the_row_say_which_speed_decides():
+    slow_when_cold = COLD | {"cold_speedup_bound_low": 0.7, "cold_speedup_bound_high": 0.9}
+    slow_when_warm = COLD | {"speedup_bound_low": 0.7, "speedup_bound_high": 0.9}
+    for changes, decision, seen in (
+        (slow_when_cold, "reject", 0.9),
+        (slow_when_cold | {"caches": "warm"}, "promote", 1.7),
+        (slow_when_cold | {"caches": None}, "promote", 1.7),
+        (slow_when_warm, "promote", 2.5),
+        (slow_when_warm | {"caches": "warm"}, "reject", 0.9),
+    ):
+        found = only(judge(workload(**STRICT), [row(**changes)]))
+        assert found.decision == decision
+        assert {rule.name: rule.seen for rule in found.rules}["min_speedup"] == seen
+
+
+def test_a_cold_decision_says_so():
+    rules = only(judge(workload(**STRICT), [row(**COLD)])).rules
+    assert [rule.note for rule in rules if rule.name == "min_speedup"] == ["from 2.5 to 3.5 with cold caches"]
+
+
+def test_the_fastest_with_the_caches_that_decide_is_promoted():
+    rows = [row("int8/torchscript", **COLD), row("half/torchscript", **COLD | {"cold_speedup": 2.6}, speedup=9.0)]
+    assert decided(judge(workload(), rows)) == {"int8/torchscript": "promote", "half/torchscript": "pass"}
+    rows = [each | {"caches": "warm"} for each in rows]
+    assert decided(judge(workload(), rows)) == {"int8/torchscript": "pass", "half/torchscript": "promote"}
+
+
+def test_the_incumbent_gives_way_to_who_is_faster_with_the_caches_that_decide():
+    over = {"over_incumbent": 0.9, "over_incumbent_low": 0.8, "over_incumbent_high": 1.0}
+    cold_over = {"cold_over_incumbent": 1.5, "cold_over_incumbent_low": 1.3, "cold_over_incumbent_high": 1.7}
+    current = Incumbent(version="2026-11-20-a")
+    for caches, stays in (("cold", False), ("warm", True)):
+        common = COLD | {"caches": caches}
+        rows = [row(**common, **over, **cold_over), row("half/torchscript", **common, setting="incumbent")]
+        standing = judge(workload(), rows, current).incumbent
+        assert standing is not None
+        assert standing.stays is stays

@@ -76,6 +76,12 @@ def _timing(recipe="float", runtime="eager", setting="primary", batch_size=1, sp
         speedup=speedup,
         speedup_low=speedup * 0.9,
         speedup_high=speedup * 1.1,
+        cold_latency_s=4e-4 / speedup,
+        cold_baseline_latency_s=4e-4,
+        cold_speedup=speedup / 2,
+        cold_speedup_low=speedup * 0.4,
+        cold_speedup_high=speedup * 0.6,
+        cpu_per_wall=0.99,
         launches=2,
         blocks=2,
         calls_per_block=100,
@@ -84,6 +90,8 @@ def _timing(recipe="float", runtime="eager", setting="primary", batch_size=1, sp
         block_launch=(0, 1),
         block_round=(0, 0),
         block_s=(1e-4, 1e-4),
+        cold_launch=(1, 1, 2, 2),
+        cold_s=(4e-4, 4e-4, 4e-4, 4e-4),
     )
 
 
@@ -96,6 +104,9 @@ def _benchmark(*timings, verdict="valid"):
         aa_ratio=1.0,
         aa_low=0.99,
         aa_high=1.01,
+        cold_aa_ratio=1.0,
+        cold_aa_low=0.9,
+        cold_aa_high=1.1,
         fingerprint="f" * 64,
         timings=timings,
         evidence_before=EVIDENCE.model_dump_json(),
@@ -132,6 +143,9 @@ def test_rows_are_what_the_measurements_table_takes():
     assert (int8["speedup"], int8["verdict"], int8["is_baseline"]) == (2.0, "valid", False)
     assert (int8["coverage"], int8["modules_quantized"], int8["modules_total"]) == (0.75, 1, 2)
     assert int8["block_s"] == (1e-4, 1e-4)
+    assert (int8["cold_speedup"], int8["cold_aa_low"], int8["cpu_per_wall"]) == (1.0, 0.9, 0.99)
+    assert int8["cold_s"] == (4e-4,) * 4
+    assert {row["caches"] for row in rows} == {"warm"}
     assert (int8["recipe_digest"], int8["source_digest"]) == ("r" * 64, "5" * 64)
     assert (int8["machine"], int8["environment"]) == (EVIDENCE.machine.digest, EVIDENCE.machine.environment)
     assert rows[0]["is_baseline"]

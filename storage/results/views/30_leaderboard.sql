@@ -53,7 +53,7 @@ judged as (
         coalesce(promotions.decision in ('promote', 'pass'), false) as passes,
         best_float.best_float,
         coalesce(newest.speedup, case when newest.is_baseline then 1.0 end) as ratio,
-        if(caches = 'cold', coalesce(cold_speedup, case when newest.is_baseline then 1.0 end), ratio) as deciding_ratio,
+        case when caches = 'cold' then cold_speedup else ratio end as deciding_ratio,
         ratio / best_float.best_float_speedup as speedup_over_best_float
     from newest
     left join promotions using (run_id, night, workload, recipe, runtime)

@@ -96,3 +96,16 @@ def test_an_unknown_run_is_refused_with_those_that_there_are(store: Path, tmp_pa
         compare_runs(str(store), RUNS[0], "x")
     with pytest.raises(StoreError, match="holds no results"):
         compare_runs(str(tmp_path / "none"), *RUNS)
+
+
+def test_runs_are_compared_by_the_caches_that_decided_in_the_second(tmp_path: Path) -> None:
+    def run(index: int, **changes: object) -> None:
+        row = measurement(RUNS[index], NIGHTS[index], **changes)
+        write(tmp_path, index, measurements=[baseline(RUNS[index], NIGHTS[index]), row])
+
+    cold = {"cold_speedup_low": 3.9, "cold_speedup_high": 4.1}
+    run(0, speedup=2.0, caches="warm", cold_speedup=4.0, **cold)
+    run(1, speedup=1.0, caches="cold", cold_speedup=4.0, **cold)
+    there, back = (compare_runs(str(tmp_path), *runs).pairs[-1] for runs in (RUNS, RUNS[::-1]))
+    assert (there.caches, there.times_as_fast, there.is_apart) == ("cold", 1.0, False)
+    assert (back.caches, back.times_as_fast, back.is_apart) == ("warm", 2.0, True)

@@ -19,7 +19,7 @@ NIGHT = dt.date(2026, 3, 1)
 
 def row(name: str = NAMES[0], **changes: Any) -> dict[str, Any]:
     return {
-        "name": name, "shown_speedup": 2.0, "speedup": 2.0, "speedup_low": 1.8, "speedup_high": 2.2,
+        "name": name, "shown_speedup": 2.0, "shown_speedup_low": 1.8, "shown_speedup_high": 2.2,
         "quality_metric": "top1", "higher_is_better": True, "quality_difference": -0.2, "quality_difference_low": -0.3,
         "quality_difference_high": -0.1, "size_bytes": 11_800_000, "latency_s": 0.012, "latency_q25_s": 0.011,
         "latency_q75_s": 0.013, "night": NIGHT,
@@ -72,7 +72,7 @@ def test_a_candidate_looks_the_same_on_every_plot() -> None:
 
 def test_intervals_are_drawn_on_both_axes_where_there_are_any() -> None:
     without = row(quality_difference_low=None, quality_difference_high=None)
-    neither = without | {"speedup_low": None, "speedup_high": None}
+    neither = without | {"shown_speedup_low": None, "shown_speedup_high": None}
     colour = MARKS[NAMES[0]].colour.lower()
     counts = [quality(each).lower().count(colour) for each in (row(), without, neither)]
     assert counts[0] > counts[1] > counts[2] > 0

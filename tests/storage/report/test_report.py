@@ -5,6 +5,7 @@ import html
 import html.parser
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -112,3 +113,37 @@ def test_a_night_without_results_says_which_there_are(filled: Path, tmp_path: Pa
 def test_a_place_that_cannot_be_written_is_reported(filled: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="cannot be written"):
         write_report(filled, None, tmp_path)
+
+
+def cells(page: str, label: str) -> list[str]:
+    """The text of every row's cell under this heading."""
+    found = re.findall(f'<td data-label="{label}" class="n">(.*?)</td>', html.unescape(page), re.DOTALL)
+    return [" ".join(re.sub(r"<[^>]*>", " ", cell).split()) for cell in found]
+
+
+def test_both_speed_ups_stand_beside_each_other(full_page: Path) -> None:
+    page = full_page.read_text(encoding="utf-8")
+    beside = dict(zip(cells(page, "cold"), cells(page, "speed-up"), strict=True))
+    assert beside["3.47× (3.31 to 3.63)"] == "6.20× (6.14 to 6.26)"
+    assert "12 ms 21.4 ms cold" in cells(page, "latency")
+    assert "with cold caches" not in page
+
+
+def test_a_workload_that_is_decided_with_cold_caches_is_ordered_by_them_and_says_so(tmp_path: Path) -> None:
+    def of(recipe: str, speedup: float, cold: float) -> dict[str, Any]:
+        ends = {f"cold_speedup_{end}": cold * factor for end, factor in (("low", 0.9), ("high", 1.1))}
+        ends |= {f"cold_over_incumbent{end}": cold for end in ("", "_low", "_high")}
+        return measurement("run", FIRST, recipe=recipe, caches="cold", speedup=speedup, cold_speedup=cold, **ends)
+
+    rows = [baseline("run", FIRST, caches="cold", cold_speedup=1.0), of("loop", 9.0, 2.0), of("rarely", 3.0, 4.0)]
+    write_night(tmp_path, FIRST, rows, "run")
+    refresh(tmp_path)
+    write_report(tmp_path, None, tmp_path / "r.html")
+    page = (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert cells(page, "cold")[:2] == [
+        "4.00× (3.60 to 4.40) over current 4.00× (4.00 to 4.00)",
+        "2.00× (1.80 to 2.20) over current 2.00× (2.00 to 2.00)",
+    ]
+    assert cells(page, "speed-up")[:2] == ["3.00× (2.97 to 3.03)", "9.00× (8.91 to 9.09)"]
+    assert "Speed with cold caches against quality" in page
+    assert "The gate decides by cold ones." in page

@@ -110,3 +110,20 @@ def test_every_column_of_any_night_is_a_macro_away(tmp_path: Path) -> None:
     now = run_query(tmp_path, sql.format("null")).to_pylist()
     assert then == [{"night": NIGHT, "speedup": 2.0, "run_id": "run"}]
     assert now == [{"night": later, "speedup": 3.0, "run_id": "later"}]
+
+
+def test_the_best_is_the_one_by_the_caches_that_decide(tmp_path: Path) -> None:
+    def rows(caches: str) -> list[dict[str, Any]]:
+        common = {"caches": caches}
+        return [
+            measurement("run", NIGHT, recipe="loop", speedup=9.0, cold_speedup=2.0, **common),
+            measurement("run", NIGHT, recipe="now-and-then", speedup=4.0, cold_speedup=6.0, **common),
+        ]
+
+    for caches, first in (("warm", "loop/eager"), ("cold", "now-and-then/eager")):
+        found = shown(tmp_path / caches, *rows(caches))
+        assert found[0]["candidate"] == first
+        assert {row["candidate"]: row["cold_speedup"] for row in found[:2]} == {
+            "loop/eager": 2.0,
+            "now-and-then/eager": 6.0,
+        }

@@ -463,3 +463,30 @@ def test_the_view_shows_what_the_last_run_of_the_newest_night_found_and_nobody_a
     assert in_view(tmp_path) == listed(tmp_path) == [("a", "larger")]
     acknowledge(StoreRoot.of(tmp_path), None, workloads=["word-lm"], by="me", reason="it does more")
     assert in_view(tmp_path) == listed(tmp_path) == []
+
+
+def cold(speedup: float) -> dict[str, Any]:
+    ends = {"cold_speedup_low": speedup * 0.99, "cold_speedup_high": speedup * 1.01}
+    return {"caches": "cold", "cold_speedup": speedup, **ends}
+
+
+def test_a_workload_that_is_decided_with_cold_caches_is_watched_with_those(tmp_path: Path) -> None:
+    nights(tmp_path, 14, lambda index: cold(4.0) | ({"speedup": 1.8} if index >= 12 else {}))
+    assert kinds(tmp_path) == []
+
+
+def test_a_slow_down_with_cold_caches_is_found_where_those_decide(tmp_path: Path) -> None:
+    nights(tmp_path, 14, lambda index: cold(4.0 if index < 12 else 3.5))
+    assert kinds(tmp_path) == [("slower", "speedup")]
+    (found,) = find_regressions(tmp_path)
+    assert found.tonight == pytest.approx(3.5)
+
+
+def test_speeds_with_other_caches_are_another_history(tmp_path: Path) -> None:
+    nights(tmp_path, 14, lambda index: cold(1.0) if index >= 12 else {"caches": None if index < 6 else "warm"})
+    assert kinds(tmp_path) == []
+
+
+def test_rows_from_before_there_were_cold_calls_go_on_with_those_that_warm_ones_decide(tmp_path: Path) -> None:
+    nights(tmp_path, 14, lambda index: {"caches": "warm", "speedup": 1.8} if index >= 12 else {})
+    assert kinds(tmp_path) == [("slower", "speedup")]

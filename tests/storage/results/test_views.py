@@ -178,3 +178,13 @@ def test_samples_are_the_blocks_one_row_each(tmp_path: Path) -> None:
         {"launch": 0, "round": 1, "seconds": 0.11},
         {"launch": 1, "round": 0, "seconds": 0.09},
     ]
+
+
+def test_cold_samples_are_the_cold_calls_one_row_each(tmp_path: Path) -> None:
+    rows = [measurement("a", FIRST, cold_launch=[1, 2], cold_s=[0.3, 0.4]), baseline("a", FIRST)]
+    write_night(tmp_path, FIRST, rows, "a")
+    found = ask(tmp_path, "select recipe, launch, seconds from cold_samples order by all")
+    assert found == [
+        {"recipe": "dynamic", "launch": 1, "seconds": 0.3},
+        {"recipe": "dynamic", "launch": 2, "seconds": 0.4},
+    ]

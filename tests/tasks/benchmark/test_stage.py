@@ -15,12 +15,14 @@ import pytest
 from storage.artifacts import ArtifactStore, artifact_digest
 from storage.errors import MeasurementError
 from storage.results import PROFILES as NAMES
+from storage.results import Caches
 from tasks.benchmark.messages import PROFILES, MemoryReport, Subject
 from tasks.benchmark.protocol import Session
 from tasks.benchmark.stage import (
     BenchmarkCandidate,
     Setting,
     benchmark,
+    contest_of,
     further_settings,
     subjects_at,
 )
@@ -90,7 +92,13 @@ def test_every_candidate_is_timed_with_memory_evidence_and_raw_blocks(
         assert row.latency_q25_s <= row.latency_s <= row.latency_q75_s
         assert row.latency_p99_s is None
         assert row.launches == TINY.launches
+        assert len(row.cold_s) == len(row.cold_launch) == TINY.launches * (len(row.cold_s) // TINY.launches) > 0
+        assert row.cold_speedup_low <= row.cold_speedup <= row.cold_speedup_high
+        assert 0 < row.cpu_per_wall <= 1.1
         assert row.setting != "primary" or (row.peak_rss_bytes or 0) >= (row.rss_loaded_bytes or 0) > 0
+    decided = [row for row in result.timings if row.speedup_bound_low is not None]
+    assert {row.setting for row in decided} == {"primary", "a/a"}
+    assert all((row.cold_speedup_bound_low or 0) < row.cold_speedup for row in decided)
     baselines = [row for row in result.timings if row.recipe == "float" and row.setting != "a/a"]
     assert {(row.speedup_low, row.speedup, row.speedup_high) for row in baselines} == {(1.0, 1.0, 1.0)}
     assert 0 < result.timed_s < result.wall_s
@@ -99,7 +107,8 @@ def test_every_candidate_is_timed_with_memory_evidence_and_raw_blocks(
     assert after["capability"]
     assert after["supported_engines"]
     assert after["involuntary_switches"] >= 0
-    assert len(after["first_block_s"]) == TINY.launches
+    assert len(after["first_block_s"]) == len(after["end_s"]) == len(after["cold_wall_s"]) == TINY.launches
+    assert all(0 < cold < end for cold, end in zip(after["cold_wall_s"], after["end_s"], strict=True))
     assert told
 
 
@@ -141,6 +150,9 @@ def test_the_incumbents_own_files_are_timed_beside_tonights(
     assert challenger.over_incumbent_high is not None
     assert challenger.over_incumbent_low < 1 < challenger.over_incumbent_high
     assert {row.over_incumbent for key, row in rows.items() if key != ("dynamic-int8", "primary")} == {None}
+    assert challenger.cold_over_incumbent_low is not None
+    assert challenger.cold_over_incumbent_high is not None
+    assert challenger.cold_over_incumbent_low < 1 < challenger.cold_over_incumbent_high
 
 
 @pytest.mark.slow
@@ -198,3 +210,9 @@ def test_the_stage_is_imported_without_torch() -> None:
     code = "import sys, tasks.benchmark.stage, tasks.doctor; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
+
+
+@pytest.mark.parametrize("caches", ["warm", "cold"])
+def test_the_workload_says_which_caches_decide(caches: Caches, job: Job[Workload]) -> None:
+    benchmark = job.workload.benchmark.model_copy(update={"caches": caches})
+    assert contest_of(job.workload.model_copy(update={"benchmark": benchmark}), []).caches == caches
