@@ -66,7 +66,7 @@ class Machine(Session):
             logs = offset + self.generator.normal(0, self.sigma, self.profile.rounds)
             times = tuple(np.exp(logs).tolist())
             reports[subject.name] = SubjectReport(
-                load_s=0, first_call_s=0, calls_per_block=1, round_s=times, single_s=(), cold_s=times, cpu_per_wall=1
+                load_s=0, first_call_s=0, calls_per_block=1, round_s=times, single_s=(), cold_s=times, threads_used=1
             )
         return LaunchReport(
             subjects=reports, refused={}, start_s=0, first_block_s=0, end_s=0, cold_wall_s=0, timed_s=0, affinity=(),

@@ -74,7 +74,7 @@ class Timing(Frozen):
     ``block_launch``, ``block_round`` and ``block_s`` are the raw samples: launch number, round number and seconds per
     call in each timed block, in the order in which they were taken; ``cold_launch`` and ``cold_s`` those of the calls
     with cold caches, one a round. Percentiles come from single calls and are None where there are too few.
-    ``cpu_per_wall`` is the most processors that it kept busy in any launch.
+    ``threads_used`` is the most threads that it kept busy in any launch.
     """
 
     recipe: str
@@ -104,7 +104,7 @@ class Timing(Frozen):
     cold_over_incumbent: float | None = None
     cold_over_incumbent_low: float | None = None
     cold_over_incumbent_high: float | None = None
-    cpu_per_wall: float
+    threads_used: float
     launches: int
     blocks: int
     calls_per_block: int

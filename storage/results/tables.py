@@ -210,7 +210,7 @@ MEASUREMENTS = Table(
         Column("cold_aa_high", REAL, "upper end of its 95% interval", "ratio"),
         Column("cold_launch", pa.list_(pa.int32()), "launch of each call with cold caches", "launches"),
         Column("cold_s", pa.list_(REAL), "seconds of each call with cold caches", "seconds"),
-        Column("cpu_per_wall", REAL, "processors kept busy by its calls, the most in any launch", "processors"),
+        Column("threads_used", REAL, "threads kept busy by its calls, the most in any launch", "busy threads"),
     ),
 )
 

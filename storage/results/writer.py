@@ -24,7 +24,7 @@ _ROW_GROUP = 122_880  # DuckDB's own vector of rows: one group is one unit of it
 # Smallest and largest value by unit. Differences have the metric's own unit and no bounds.
 _BOUNDS: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("seconds", "bytes", "samples", "tokens", "parameters", "modules", "workloads"), (0, inf)),
-    **dict.fromkeys(("candidates", "blocks", "calls", "launches", "rounds", "processors"), (0, inf)),
+    **dict.fromkeys(("candidates", "blocks", "calls", "launches", "rounds", "busy threads"), (0, inf)),
     **dict.fromkeys(("attempts", "threads", "rank"), (1, inf)),
     "ratio": (5e-324, inf),
     "share": (0, 1),

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from tasks.benchmark.caches import Eviction
 from tasks.benchmark.messages import LaunchReport, LaunchSpec, Subject, SubjectReport
-from tasks.benchmark.processors import choose_processors, excess, idle_processors, open_to, processors_used
+from tasks.benchmark.processors import background_threads, choose_processors, excess, threads_used
 from tasks.benchmark.rounds import time_cold_rounds, time_rounds, time_singles, warm_up_all
 from tasks.machine import affinity
 from tasks.outputs import tensors_of
@@ -54,14 +54,13 @@ class _Ready:
     loaded: Loaded
     load_s: float
     first_call_s: float
-    idle_processors: float
+    background: frozenset[int]
 
 
 def run(spec_json: str) -> LaunchReport:
     """Do what a `LaunchSpec` says in this process; threads and processors must not have been used yet."""
     spec = LaunchSpec.model_validate_json(spec_json)
-    allowed = affinity()
-    if allowed:
+    if allowed := affinity():
         with suppress(OSError):  # some sandboxes forbid it; the affinity that is reported says so
             os.sched_setaffinity(0, choose_processors(spec.threads, allowed))
     pinned = affinity()
@@ -80,10 +79,9 @@ def run(spec_json: str) -> LaunchReport:
         began = time.monotonic()
         cold_s = time_cold_rounds(spec, subjects, Eviction(pinned), _cold_budget_s(spec, len(ready)))
         cold_wall_s = time.monotonic() - began
-        with open_to(allowed):
-            used = _count_processors(ready, calls)
-    for name, processors in used.items():
-        if problem := excess(processors, spec.threads):
+        used = _count_threads(ready, calls)
+    for name, threads in used.items():
+        if problem := excess(threads, spec.threads):
             refused[name] = problem
             del ready[name]
     usage = resource.getrusage(resource.RUSAGE_SELF)
@@ -96,7 +94,7 @@ def run(spec_json: str) -> LaunchReport:
                 round_s=tuple(round_s[subject.name]),
                 single_s=tuple(single_s.get(subject.name, ())),
                 cold_s=tuple(cold_s[subject.name]),
-                cpu_per_wall=used[subject.name],
+                threads_used=used[subject.name],
             )
             for subject in spec.subjects
             if subject.name in ready
@@ -155,7 +153,7 @@ def _load_all(spec: LaunchSpec) -> tuple[dict[str, _Ready], dict[str, str]]:
     loader: Callable[[Subject], Loaded] = resolve_name(spec.loader)
     ready: dict[str, _Ready] = {}
     refused: dict[str, str] = {}
-    idle = 0.0
+    background: frozenset[int] = frozenset()
     for subject in random.Random(spec.seed).sample(spec.subjects, len(spec.subjects)):
         try:
             began = time.perf_counter()
@@ -171,8 +169,8 @@ def _load_all(spec: LaunchSpec) -> tuple[dict[str, _Ready], dict[str, str]]:
         if problem:
             refused[subject.name] = problem
         else:
-            before, idle = idle, idle_processors()
-            ready[subject.name] = _Ready(loaded, load_s, first_call_s, idle_processors=max(0.0, idle - before))
+            before, background = background, background_threads()
+            ready[subject.name] = _Ready(loaded, load_s, first_call_s, background - before)
     return ready, refused
 
 
@@ -182,10 +180,10 @@ def _cold_budget_s(spec: LaunchSpec, subjects: int) -> float:
     return _COLD_SHARE * (time.monotonic() - spec.spawned_at - subjects * longer_s)
 
 
-def _count_processors(ready: dict[str, _Ready], calls: dict[str, int]) -> dict[str, float]:
-    """How many processors each subject keeps busy in a quarter of a block."""
+def _count_threads(ready: dict[str, _Ready], calls: dict[str, int]) -> dict[str, float]:
+    """How many threads each subject keeps busy in half a block."""
     used: dict[str, float] = {}
     for name, subject in ready.items():
         with subject.loaded.scope():
-            used[name] = processors_used(subject.loaded.call, -(-calls[name] // 4), subject.idle_processors)
+            used[name] = threads_used(subject.loaded.call, -(-calls[name] // 2), subject.background)
     return used

@@ -83,7 +83,7 @@ class LaunchSpec(ChildSpec):
 class SubjectReport(Frozen):
     """One subject as timed in one launch: seconds per call, by round and one by one.
 
-    ``cold_s`` are seconds of single calls with cold caches, one a round; ``cpu_per_wall`` is how many processors it
+    ``cold_s`` are seconds of single calls with cold caches, one a round; ``threads_used`` is how many threads it
     kept busy.
     """
 
@@ -93,7 +93,7 @@ class SubjectReport(Frozen):
     round_s: tuple[float, ...]
     single_s: tuple[float, ...]
     cold_s: tuple[float, ...]
-    cpu_per_wall: float
+    threads_used: float
 
 
 class LaunchReport(Frozen):

@@ -1,17 +1,16 @@
-"""On which processors a launch runs, and the proof that a subject takes no more of them than it may.
+"""On which processors a launch runs, and the proof that a subject uses no more threads than it may.
 
-Pinned to as many processors as it may use threads, a process cannot use more, whatever number of threads a runtime has
-started; they would only wait for each other, and be timed so. What a subject takes is therefore measured while every
-processor of the host is open to it.
+Pinned to as many processors as it may use threads, a process cannot use more of them, whatever number of threads a
+runtime has started; they would only wait for each other, and be timed so. So threads are counted that run or would.
 """
 
 from __future__ import annotations
 
-import os
+import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from functools import partial
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 from tasks.benchmark.blocks import run_block
@@ -19,10 +18,12 @@ from tasks.benchmark.blocks import run_block
 _TOPOLOGY = Path("/sys/devices/system/cpu")
 _THREADS = Path("/proc/self/task")
 # Pools of threads spin for some milliseconds after a call before they sleep. Whoever still does after `_PATIENCE_S`
-# will not stop, and is measured for as long again.
-_SLICE_S, _PATIENCE_S, _QUIET = 0.005, 0.1, 0.02
-_TRIES = 3
-# For work of a runtime's own that is far from a thread's. The clocks themselves need none, see `_busy`.
+# will not stop.
+_SLICE_S, _PATIENCE_S = 0.005, 0.1
+# A thread that runs less than this share of what the busiest one does hands out work and waits for it: on a busy
+# machine it may wait long for a processor without that being work.
+_LEAST_WORK = 0.1
+# For what a runtime does between calls. The clocks themselves need none.
 _MARGIN = 1.1
 
 
@@ -41,67 +42,86 @@ def choose_processors(count: int, allowed: Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted((alone + sharing)[:count]))
 
 
-@contextmanager
-def open_to(processors: Sequence[int]) -> Iterator[None]:
-    """Let every thread of this process run on `processors`; afterwards each on those that it was on before.
+def background_threads() -> frozenset[int]:
+    """The threads that are busy while nobody calls anything; pools may first stop spinning."""
+    end, busy = time.perf_counter() + _PATIENCE_S, _runnable()
+    while busy and time.perf_counter() < end:
+        time.sleep(_SLICE_S)
+        busy &= _runnable()
+    return busy
 
-    Nothing happens where `processors` is empty, as on systems that do not say.
+
+def threads_used(call: Callable[[], object], calls: int, own: frozenset[int] = frozenset()) -> float:
+    """How many threads `calls` calls keep busy: the seconds that threads run or wait for a processor ÷ seconds.
+
+    Unlike CPU seconds alone, this does not depend on what else runs on the processors, nor on how many there are.
+
+    Parameters
+    ----------
+    own
+        The subject's background threads; the others are those of other subjects, and not charged to this one.
     """
-    if not processors:
-        yield
-        return
-    before = {thread: os.sched_getaffinity(thread) for thread in _threads()}
-    _place({thread: set(processors) for thread in before})
-    try:
-        yield
-    finally:
-        _place({thread: before.get(thread, before[os.getpid()]) for thread in _threads()})
-
-
-def idle_processors() -> float:
-    """How many processors this process keeps busy while nobody calls anything; pools may first stop spinning."""
-    end = time.perf_counter() + _PATIENCE_S
-    while time.perf_counter() < end:
-        if _busy(partial(time.sleep, _SLICE_S)) < _QUIET:
-            return 0.0
-    return _busy(partial(time.sleep, _PATIENCE_S))
-
-
-def processors_used(call: Callable[[], object], calls: int, own: float) -> float:
-    """How many processors `calls` calls keep busy: this process's CPU seconds ÷ seconds.
-
-    Of what runs in the background, only the subject's `own` is charged to it (what it keeps busy while nobody calls
-    it). Where others have something there, the least of several tries counts, since what they do cannot be told apart
-    to the last percent; otherwise the most, since other processes can only take processors away.
-    """
-    others = [max(0.0, idle_processors() - own) for _ in range(_TRIES)]
-    used = [max(0.0, _busy(partial(run_block, call, calls)) - rest) for rest in others]
-    return min(used) if any(others) else max(used)
+    others = background_threads() - own
+    began = time.perf_counter()
+    # Threads' clocks are read within this clock's interval: none can come out above 1.
+    before = _clocks()
+    run_block(call, calls)
+    after = _clocks()
+    elapsed_s = time.perf_counter() - began
+    used = [after[thread].minus(before.get(thread, _Clock(0, 0))) for thread in after.keys() - others]
+    least_s = _LEAST_WORK * max(clock.ran_s for clock in used)
+    return sum(clock.ran_s + clock.waited_s for clock in used if clock.ran_s > least_s) / elapsed_s
 
 
 def excess(used: float, threads: int) -> str:
-    """What is wrong with using so many processors; "" where that is no more than `threads` allow."""
+    """What is wrong with using so many threads; "" where they are allowed."""
     if used <= threads * _MARGIN:
         return ""
     return (
-        f"it used {used:.1f} processors where the workload allows {threads}; its runtime must be told the number of "
+        f"it used {used:.1f} threads where the workload allows {threads}; its runtime must be told the number of "
         "threads when it opens the model"
     )
 
 
-def _busy(work: Callable[[], object]) -> float:
-    # The processors' clock is read within the other's interval: one thread never counts as more than one processor.
-    began, before = time.perf_counter(), time.process_time()
-    work()
-    used_s = time.process_time() - before
-    return used_s / (time.perf_counter() - began)
+@dataclass(frozen=True)
+class _Clock:
+    """Seconds that a thread has run, and has waited for a processor."""
+
+    ran_s: float
+    waited_s: float
+
+    def minus(self, before: _Clock) -> _Clock:
+        return _Clock(self.ran_s - before.ran_s, self.waited_s - before.waited_s)
 
 
-def _threads() -> list[int]:
-    return [int(entry.name) for entry in _THREADS.iterdir()] if _THREADS.is_dir() else [os.getpid()]
+def _runnable() -> frozenset[int]:
+    """The threads but the calling one that run or wait for a processor just now."""
+    found = set()
+    for folder in _folders():
+        with suppress(OSError):  # it has just ended
+            # The state follows the name, which is in brackets and may hold any character.
+            if (folder / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0] == "R":
+                found.add(int(folder.name))
+    return frozenset(found - {threading.get_native_id()})
 
 
-def _place(where: dict[int, set[int]]) -> None:
-    for thread, processors in where.items():
-        with suppress(OSError):  # it has just ended, or a sandbox forbids it
-            os.sched_setaffinity(thread, processors)
+def _clocks() -> dict[int, _Clock]:
+    """Every thread's clock; that of the process where the system tells no more."""
+    if not _THREADS.is_dir():
+        return {0: _Clock(time.process_time(), 0.0)}
+    found: dict[int, _Clock] = {}
+    for folder in _folders():
+        with suppress(OSError):  # it has just ended
+            thread = int(folder.name)
+            # Linux's clock of a thread, as pthread_getcpuclockid makes it: exact, where the file is up to a tick old.
+            found[thread] = _Clock(time.clock_gettime((~thread << 3) | 6), _waited_s(folder / "schedstat"))
+    return found
+
+
+def _folders() -> list[Path]:
+    return list(_THREADS.iterdir()) if _THREADS.is_dir() else []
+
+
+def _waited_s(schedstat: Path) -> float:
+    # Kernels without scheduler statistics have no such file: only CPU time counts there.
+    return int(schedstat.read_text(encoding="ascii").split()[1]) / 1e9 if schedstat.is_file() else 0.0

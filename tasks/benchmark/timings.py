@@ -45,7 +45,7 @@ def timings_of(measured: Measured, batch_size: int, setting: Setting, memory: di
             latency_p50_s=p50_s,
             latency_p90_s=p90_s,
             latency_p99_s=p99_s,
-            cpu_per_wall=max(report.cpu_per_wall for report in reports),
+            threads_used=max(report.threads_used for report in reports),
             block_launch=_numbered(launches, rounds),
             block_round=tuple(range(1, rounds + 1)) * launches,
             block_s=tuple(blocks.ravel().tolist()),

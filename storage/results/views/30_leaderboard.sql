@@ -76,7 +76,7 @@ select
     latency_s, baseline_latency_s, ratio as speedup, speedup_low, speedup_high,
     speedup_over_best_float, best_float,
     peak_rss_bytes, coverage, verdict, reason, stage, error, night, run_id, profile, fingerprint, artifact_digest, incumbent_stays,
-    caches, cold_latency_s, cold_baseline_latency_s, cold_speedup, cold_speedup_low, cold_speedup_high, cpu_per_wall
+    caches, cold_latency_s, cold_baseline_latency_s, cold_speedup, cold_speedup_low, cold_speedup_high, threads_used
 from judged
 order by workload, rank;
 

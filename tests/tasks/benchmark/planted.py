@@ -2,19 +2,19 @@
 
 ``work`` is the number of matrix products in a call, ``copy_work`` that of the baseline's copy (a disturbance that only
 the copy suffers), ``wrong`` makes the output differ from the golden one, ``fails`` is an exception's message, ``dies``
-a signal, ``waits`` a FIFO, ``mebibytes`` the memory that it holds. With ``threads``, a call does its work on each of so
-many threads at once; with ``background``, a thread is busy for as long as the process lives. With ``simulated``, a call
-takes no real time: the clock that blocks are timed with is put forward, by 10 to 30% more or less than the work asks
-for, or than ``cold_work`` does where the caches have just been emptied.
+a signal, ``waits`` a FIFO, ``mebibytes`` the memory that it holds. With ``threads``, a call computes digests on each
+of so many threads at once; with ``background``, a thread does for as long as the process lives. With ``simulated``, a
+call takes no real time: the clock that blocks are timed with is put forward, by 10 to 30% more or less than the work
+asks for, or than ``cold_work`` does where the caches have just been emptied.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import random
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from tasks.benchmark import blocks, launch
 from tasks.benchmark.launch import Loaded
 from tasks.benchmark.messages import COPY_SUFFIX, Profile, Subject
 
+_BYTES = bytes(1 << 20)
 LOADER = "tests.tasks.benchmark.planted:load"
 TINY = Profile(
     name="tiny", launches=2, rounds=6, budget_s=0, block_s=0.01, warm_up_s=0.02, single_calls=30, single_s=0.02,
@@ -99,19 +100,19 @@ def load(subject: Subject) -> Loaded:
 
     call.held = held  # type: ignore[attr-defined]
     if details.get("background"):
-        threading.Thread(target=_for_ever, args=(call,), daemon=True).start()
+        threading.Thread(target=digest, args=(1_000_000_000,), daemon=True).start()
     if threads := details.get("threads"):
         pool = ThreadPoolExecutor(threads)
 
         def call_on_each() -> torch.Tensor:
-            *_, last = pool.map(lambda _: call(), range(threads))
-            return last
+            list(pool.map(lambda _: digest(work), range(threads)))
+            return matrix
 
         return Loaded(call_on_each, (golden,))
     return Loaded(call, (golden,))
 
 
-def _for_ever(call: Callable[[], object]) -> None:
-    with torch.inference_mode():
-        while True:
-            call()
+def digest(count: int) -> None:
+    """Work that is one thread's, without the interpreter's lock and without a pool of torch's."""
+    for _ in range(count):
+        hashlib.sha256(_BYTES)

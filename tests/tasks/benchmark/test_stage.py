@@ -94,7 +94,7 @@ def test_every_candidate_is_timed_with_memory_evidence_and_raw_blocks(
         assert row.launches == TINY.launches
         assert len(row.cold_s) == len(row.cold_launch) == TINY.launches * (len(row.cold_s) // TINY.launches) > 0
         assert row.cold_speedup_low <= row.cold_speedup <= row.cold_speedup_high
-        assert 0 < row.cpu_per_wall <= 1.1
+        assert 0 < row.threads_used <= 1.1
         assert row.setting != "primary" or (row.peak_rss_bytes or 0) >= (row.rss_loaded_bytes or 0) > 0
     decided = [row for row in result.timings if row.speedup_bound_low is not None]
     assert {row.setting for row in decided} == {"primary", "a/a"}
