@@ -13,7 +13,7 @@ import numpy as np
 _PROCESSORS = Path("/sys/devices/system/cpu")
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 # The most that is walked. A virtual machine is told of its host's whole last level, of which it has a share: going over
-# 480 MiB would take 80 ms a call, and `python -m benchmarks.cold_calls` prints how little more that pushes out.
+# 480 MiB would take some 50 ms a call, and `python -m benchmarks.cold_calls` prints how little more that pushes out.
 MOST_BYTES = 128 << 20
 
 
