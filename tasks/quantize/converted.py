@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from storage.artifacts import artifact_digest
 from storage.errors import QuantizationError
 from tasks.domains import DOMAINS
-from tasks.outputs import tensors_of
+from tasks.outputs import Call, tensors_of
 from tasks.quantize.engine import instruction_set
 from tasks.quantize.methods import METHODS
 from tasks.quantize.source import ModelSource
@@ -114,7 +114,7 @@ def open_converted(folder: Path) -> nn.Module:
     return rebuilt.eval()
 
 
-def outputs_of(model: nn.Module, examples: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+def outputs_of(model: Call, examples: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
     """Call a model with its example inputs."""
     with torch.inference_mode():
         return tensors_of(model(*examples.values()))

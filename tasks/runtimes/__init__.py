@@ -14,5 +14,6 @@ RUNTIMES: Registry[Runtime] = Registry(
     {
         "eager": "tasks.runtimes.eager:Eager",
         "torchscript": "tasks.runtimes.torchscript:TorchScript",
+        "aot-inductor": "tasks.runtimes.aot_inductor:AotInductor",
     },
 )
