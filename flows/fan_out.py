@@ -155,7 +155,7 @@ def study_layers(result: WorkloadResult, store: str) -> tuple[WorkloadResult, li
     futures = {
         recipe.name: steps.study.submit(result.job, recipe, store)
         for recipe in result.workload.recipe
-        if recipe.method != "none" and recipe.name in good
+        if recipe.quantized_engine is not None and recipe.name in good
     }
     found: list[LayerSensitivity] = []
     remarks = []

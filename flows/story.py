@@ -73,15 +73,17 @@ with studied as (
 select recipe, night, module, type, sensitivity_rank as rank, sqnr_db, quantized, reason
 from layers join studied using (recipe)
 where workload = $workload and (night, run_id) = newest and sensitivity_rank is not null
+-- A recipe's sensitivity stands at each of its candidates.
+qualify row_number() over (partition by recipe, module order by quantized desc, runtime) = 1
 order by recipe, rank
 """
 
 _COVERAGE = """
-select recipe, count(*) as modules, count(*) filter (where quantized) as quantized
+select recipe, runtime, count(*) as modules, count(*) filter (where quantized) as quantized
 from layers
 where workload = $workload and run_id = (select arg_max(run_id, (night, run_id)) from layers where workload = $workload)
-group by recipe
-order by recipe
+group by recipe, runtime
+order by recipe, runtime
 """
 
 
@@ -100,7 +102,7 @@ class Current:
 
 @dataclass(frozen=True)
 class Story:
-    """A workload: ``nights`` is the newest first, ``layers`` the studied ones and ``coverage`` all, by recipe."""
+    """A workload: ``nights`` is the newest first, ``layers`` the studied ones, ``coverage`` by candidate."""
 
     workload: str
     current: Current | None

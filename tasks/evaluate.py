@@ -14,12 +14,11 @@ from tasks.domains import DOMAINS
 from tasks.domains.base import Quality
 from tasks.job import Job, Workspace
 from tasks.outputs import Call, tensors_of
-from tasks.quantize.methods import METHODS
 from tasks.refs import ArtifactRef, CandidateRef
 from tasks.results import Evaluation
+from tasks.runtimes import RUNTIMES
 from tasks.runtimes.base import CandidateFiles
 from tasks.tensor_files import GOLDEN, SAMPLES, Golden
-from tasks.workload.recipe import Recipe
 from tasks.workload.workload import Workload
 
 KIND = "outputs"
@@ -35,11 +34,12 @@ def evaluate(job: Job[Workload], candidate: CandidateRef, workspace: Workspace) 
     """
     workload, domain = job.workload, DOMAINS[job.workload.domain]
     recipe = CandidateFiles.find(candidate, workspace.store).recipe()
+    apart = RUNTIMES[candidate.runtime].couples_rows(recipe)
     model = open_candidate(candidate, workspace, torch.get_num_threads())
     inputs = domain.example_inputs(workload, job.dataset, workspace.store, workload.benchmark.batch_size)
     with model.scope(), torch.inference_mode():
         try:
-            quality, batched = quality_of(job, recipe, model.call, workspace)
+            quality, batched = quality_of(job, model.call, workspace, apart=apart)
         except MeasurementError as error:
             raise MeasurementError(
                 f'Recipe "{candidate.recipe}" ({candidate.runtime}) of workload "{workload.name}": {error.message}',
@@ -61,11 +61,11 @@ def evaluate(job: Job[Workload], candidate: CandidateRef, workspace: Workspace) 
     )
 
 
-def quality_of(job: Job[Workload], recipe: Recipe, call: Call, workspace: Workspace) -> tuple[Quality, Quality]:
+def quality_of(job: Job[Workload], call: Call, workspace: Workspace, *, apart: bool) -> tuple[Quality, Quality]:
     """Quality as a deployed model is called, and with rows together in a call.
 
-    They are one where the recipe's method does not couple a call's rows: then they are evaluated together, which is
-    faster.
+    They are one where the rows of a call do not depend on each other: then they are evaluated together, which is
+    faster. Otherwise the first is evaluated with rows `apart`.
 
     Raises
     ------
@@ -74,9 +74,7 @@ def quality_of(job: Job[Workload], recipe: Recipe, call: Call, workspace: Worksp
     """
     domain = DOMAINS[job.workload.domain]
     batched = domain.evaluate(job, call, workspace)
-    if not METHODS[recipe.method].couples_rows(recipe):
-        return batched, batched
-    return domain.evaluate(job, call, workspace, apart=True), batched
+    return (domain.evaluate(job, call, workspace, apart=True) if apart else batched), batched
 
 
 def _keep(candidate: CandidateRef, golden: Golden, quality: Quality, workspace: Workspace) -> ArtifactRef:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from storage.errors import QuantizationError
@@ -34,3 +36,33 @@ def tensors_of(result: object) -> tuple[Tensor, ...]:
         f"The model returns a {type(result).__name__}{held}; only a tensor, or a tuple of them, can be saved.",
         hint="Let forward return the logits, or a tuple with them first: wrap the model in the factory.",
     )
+
+
+def outputs_of(model: Call, examples: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+    """Call a model with its example inputs."""
+    with torch.inference_mode():
+        return tensors_of(model(*examples.values()))
+
+
+def finite_outputs(model: Call, examples: Mapping[str, Tensor], recipe: str) -> tuple[Tensor, ...]:
+    """Call what a recipe made with its example inputs.
+
+    Raises
+    ------
+    QuantizationError
+        It cannot be run, or computes NaN or infinities.
+    """
+    try:
+        outputs = outputs_of(model, examples)
+    except RuntimeError as error:
+        raise QuantizationError(
+            f'The recipe "{recipe}" gives a model that cannot be run: {error}',
+            hint="Exclude the modules that the message is about.",
+        ) from error
+    for index, output in enumerate(outputs):
+        if not bool(torch.isfinite(output).all()):
+            raise QuantizationError(
+                f'The recipe "{recipe}" gives a model whose output {index} holds NaN or infinities on real input.',
+                hint="Exclude modules from the recipe, or check the checkpoint.",
+            )
+    return outputs

@@ -61,25 +61,27 @@ def _host_columns(benchmark: BenchmarkResult) -> dict[str, Cell]:
 
 
 def layer_rows(run: RunInfo, result: WorkloadResult) -> list[Row]:
-    """Rows of ``layers``: coverage of every recipe, with sensitivity where it was computed."""
+    """Rows of ``layers``: coverage of every candidate, with the recipe's sensitivity where it was computed."""
     sensitivity = {(layer.recipe, layer.module): layer for layer in result.sensitivities}
-    rows: dict[tuple[str, str], Row] = {}
+    rows: list[Row] = []
     for candidate in result.candidates:
         for module in candidate.built.coverage if candidate.built else ():
             found = sensitivity.get((candidate.recipe, module.module))
-            # Runtimes of one recipe share its modules: one row for each module, not for each runtime.
-            rows[candidate.recipe, module.module] = {
-                "run_id": run.run_id,
-                "night": run.night,
-                "workload": result.workload.name,
-                "recipe": candidate.recipe,
-                **module.model_dump(exclude={"reason"}),
-                "reason": module.reason or None,
-                "sqnr_db": found.sqnr_db if found else None,
-                "sensitivity_rank": found.rank if found else None,
-                "kept_float_quality": found.kept_float_quality if found else None,
-            }
-    return list(rows.values())
+            rows.append(
+                {
+                    "run_id": run.run_id,
+                    "night": run.night,
+                    "workload": result.workload.name,
+                    "recipe": candidate.recipe,
+                    "runtime": candidate.runtime,
+                    **module.model_dump(exclude={"reason"}),
+                    "reason": module.reason or None,
+                    "sqnr_db": found.sqnr_db if found else None,
+                    "sensitivity_rank": found.rank if found else None,
+                    "kept_float_quality": found.kept_float_quality if found else None,
+                }
+            )
+    return rows
 
 
 def candidate_columns(result: WorkloadResult, candidate: CandidateResult) -> dict[str, Cell]:

@@ -58,12 +58,15 @@ def sensitivity(job: Job[Workload], recipe: Recipe, workspace: Workspace) -> tup
     Raises
     ------
     ConfigurationError
-        The recipe does not quantize.
+        The recipe has no quantized layers in torch.
     QuantizationError
         The recipe cannot be carried out.
     """
-    if isinstance(recipe, FloatRecipe):
-        raise ConfigurationError(f'Recipe "{recipe.name}" does not quantize.', hint="Name one that does with --recipe.")
+    if recipe.quantized_engine is None:
+        raise ConfigurationError(
+            f'Recipe "{recipe.name}" does not quantize with torch\'s kernels, whose layers are compared to float ones.',
+            hint="Name one that does with --recipe.",
+        )
     source = ModelSource(job, workspace)
     folder = find_or_convert(source, recipe)
     with METHODS[recipe.method].running(recipe):
@@ -132,7 +135,8 @@ def _evaluated(source: ModelSource, recipe: Recipe) -> tuple[int, Quality]:
     """Serialized bytes and quality of a recipe's converted module."""
     folder = find_or_convert(source, recipe)
     with METHODS[recipe.method].running(recipe), torch.inference_mode():
-        quality, _ = quality_of(source.job, recipe, open_converted(folder), source.workspace)
+        apart = METHODS[recipe.method].couples_rows(recipe)
+        quality, _ = quality_of(source.job, open_converted(folder), source.workspace, apart=apart)
     return Structure.read(folder).size_bytes, quality
 
 

@@ -130,7 +130,8 @@ def _nights(nights: Sequence[Row]) -> Iterator[object]:
 def _layers(told: Story, store: str) -> Iterator[object]:
     for row in told.coverage:
         if row["quantized"]:
-            yield Text(f"  {row['recipe']}: {row['quantized']} of {row['modules']} modules quantized")
+            candidate = "/".join(str(row[part]) for part in ("recipe", "runtime") if row[part])
+            yield Text(f"  {candidate}: {row['quantized']} of {row['modules']} modules quantized")
     for recipe, rows in groupby(told.layers, key=lambda row: row["recipe"]):
         table = plain_table(f"  most sensitive with {recipe}", "type", "SQNR (dB)", right=("SQNR (dB)",))
         for row in list(rows)[:_SHOWN_LAYERS]:

@@ -194,8 +194,8 @@ MEASUREMENTS = Table(
 
 LAYERS = Table(
     name="layers",
-    meaning="One row per run, workload, recipe and module: coverage, and sensitivity where it was computed.",
-    key=("run_id", "workload", "recipe", "module"),
+    meaning="One row per run, workload, candidate and module: coverage, and sensitivity where it was computed.",
+    key=("run_id", "workload", "recipe", "runtime", "module"),
     order=("night", "workload", "recipe", "module"),
     columns=(
         _RUN_ID,
@@ -210,6 +210,7 @@ LAYERS = Table(
         Column("sqnr_db", REAL, "signal to quantization noise of its output on the same input", "decibels"),
         Column("sensitivity_rank", INT, "1 for the module that loses most", "rank"),
         Column("kept_float_quality", REAL, "quality with this and every worse module kept float", "quality_metric"),
+        Column("runtime", TEXT, "runtime that it was made for, or NULL: all that share the torch module"),
     ),
 )
 

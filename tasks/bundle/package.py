@@ -105,7 +105,8 @@ def _fill(folder: Path, version: str, made: Provenance, workspace: Workspace, ke
     """Write every file of the bundle, seal it, and verify it as a deploy team would."""
     store, runtime = workspace.store, made.candidate.runtime
     model = store.path(made.candidate.kind, made.candidate.digest)
-    files = sorted(path.name for path in model.iterdir() if path.name not in (DOCUMENT, "artifact.json"))
+    names = {path.name for path in model.iterdir()} - {DOCUMENT, "artifact.json"}
+    files = sorted(names, key=lambda name: (name != RUNTIMES[runtime].main_file, name))
     outputs = store.path(made.evaluation.outputs.kind, made.evaluation.outputs.digest)
     for source in (*(model / name for name in files), outputs / GOLDEN):
         shutil.copyfile(source, folder / source.name)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import repeat
 from pathlib import Path
 from typing import Self
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from storage.artifacts import artifact_digest
 from storage.errors import QuantizationError
 from tasks.domains import DOMAINS
-from tasks.outputs import Call, tensors_of
+from tasks.outputs import finite_outputs, outputs_of
 from tasks.quantize.engine import instruction_set
 from tasks.quantize.methods import METHODS
 from tasks.quantize.source import ModelSource
@@ -114,12 +114,6 @@ def open_converted(folder: Path) -> nn.Module:
     return rebuilt.eval()
 
 
-def outputs_of(model: Call, examples: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
-    """Call a model with its example inputs."""
-    with torch.inference_mode():
-        return tensors_of(model(*examples.values()))
-
-
 def refuse_changed(before: Sequence[Tensor], after: Sequence[Tensor], recipe: Recipe, form: str) -> None:
     """Refuse, with a `QuantizationError`, what computes something else once it is saved and opened again.
 
@@ -146,7 +140,7 @@ def is_close(left: Tensor, right: Tensor, share: float) -> bool:
 def _convert(source: ModelSource, recipe: Recipe, folder: Path) -> None:
     examples = source.example_inputs
     converted = METHODS[recipe.method].convert(source.float_model(), recipe, source)
-    outputs = _finite_outputs(converted.model, examples, recipe)
+    outputs = finite_outputs(converted.model, examples, recipe.name)
     state = converted.model.state_dict()
     save_tensors(flatten_state(state), folder / WEIGHTS)
     buffer = io.BytesIO()
@@ -166,20 +160,3 @@ def _convert(source: ModelSource, recipe: Recipe, folder: Path) -> None:
     )
     (folder / STRUCTURE).write_text(structure.model_dump_json(indent=1), encoding="utf-8")
     refuse_changed(outputs, outputs_of(open_converted(folder), examples), recipe, "plain tensors")
-
-
-def _finite_outputs(model: nn.Module, examples: Mapping[str, Tensor], recipe: Recipe) -> tuple[Tensor, ...]:
-    try:
-        outputs = outputs_of(model, examples)
-    except RuntimeError as error:
-        raise QuantizationError(
-            f'The recipe "{recipe.name}" gives a model that cannot be run: {error}',
-            hint="Exclude the modules that the message is about.",
-        ) from error
-    for index, output in enumerate(outputs):
-        if not bool(torch.isfinite(output).all()):
-            raise QuantizationError(
-                f'The recipe "{recipe.name}" gives a model whose output {index} holds NaN or infinities on real input.',
-                hint="Exclude modules from the recipe, or check the checkpoint.",
-            )
-    return outputs

@@ -14,6 +14,8 @@ RUNTIMES: Registry[Runtime] = Registry(
     {
         "eager": "tasks.runtimes.eager:Eager",
         "torchscript": "tasks.runtimes.torchscript:TorchScript",
+        "onnxruntime": "tasks.runtimes.onnxruntime:OnnxRuntime",
+        "openvino": "tasks.runtimes.openvino:OpenVino",
         "aot-inductor": "tasks.runtimes.aot_inductor:AotInductor",
     },
 )

@@ -132,11 +132,11 @@ with torch.inference_mode():
 
     def make(self, source: ModelSource, recipe: Recipe, folder: Path) -> Made:
         """Quantize or convert, compile, and compare what comes out; the size is the package's."""
-        from tasks.quantize.converted import outputs_of
+        from tasks.outputs import finite_outputs
         from tasks.quantize.export import export
 
         model, products, made = self._model(source, recipe)
-        before = outputs_of(model, source.example_inputs)
+        before = finite_outputs(model, source.example_inputs, recipe.name)
         program = export(model, source.example_inputs, source.domain.axes)
         compile_package(program, folder / MODEL)
         found = int8_products(folder / MODEL)
@@ -146,7 +146,7 @@ with torch.inference_mode():
                 "int8, and the others in float.",
                 hint="Exclude modules until all are, or use torchscript or onnxruntime for it.",
             )
-        refuse_other(before, outputs_of(open_package(folder / MODEL), source.example_inputs), recipe)
+        refuse_other(before, finite_outputs(open_package(folder / MODEL), source.example_inputs, recipe.name), recipe)
         return made.model_copy(update={"size_bytes": (folder / MODEL).stat().st_size})
 
     def open(self, files: CandidateFiles, threads: int) -> Opened:

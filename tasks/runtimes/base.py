@@ -109,6 +109,7 @@ class Runtime(ABC):
     extra: ClassVar[str] = ""  # of this project, which installs what the runtime needs; "" where it is always there
     distributions: ClassVar[tuple[str, ...]] = ()  # what must be installed, and whose versions decide what is made
     hands_over: ClassVar[bool] = True
+    main_file: ClassVar[str] = ""  # of several files, the one that a program opens
     usage: ClassVar[str] = ""
     caution: ClassVar[str] = ""  # what to know before the files are opened
     not_reproducible: ClassVar[dict[str, str]] = {}  # why making a file anew gives other bytes, by file name
@@ -132,6 +133,12 @@ class Runtime(ABC):
     def engine(self, recipe: Recipe) -> str | None:
         """torch's quantized engine, where its kernels run."""
         return None
+
+    def couples_rows(self, recipe: Recipe) -> bool:
+        """Whether what a candidate computes for a row depends on the other rows of the call; as the method says."""
+        from tasks.quantize.methods import METHODS
+
+        return METHODS[recipe.method].couples_rows(recipe)
 
     def require_installed(self, name: str) -> None:
         """Refuse a runtime whose libraries are missing: the `ConfigurationError` says what installs them."""

@@ -201,16 +201,17 @@ def test_without_the_baselines_result_there_is_no_ratio():
     assert row["baseline_quality"] is None
 
 
-def test_layers_have_one_row_a_module_whatever_the_runtimes():
+def test_layers_have_one_row_a_module_of_each_candidate():
     result = _result(
         _candidate("dynamic-int8", "eager"),
         _candidate("dynamic-int8", "torchscript"),
         sensitivities=(LayerSensitivity(recipe="dynamic-int8", module="lstm", type="LSTM", sqnr_db=30.0, rank=1),),
     )
     rows = layer_rows(RUN, result)
-    assert validated(LAYERS, rows, RUN.run_id).num_rows == 2
-    assert rows[0]["sqnr_db"] == 30.0
-    assert (rows[1]["quantized"], rows[1]["reason"], rows[1]["sqnr_db"]) == (False, "excluded", None)
+    assert validated(LAYERS, rows, RUN.run_id).num_rows == 4
+    assert [row["runtime"] for row in rows] == ["eager", "eager", "torchscript", "torchscript"]
+    assert [row["sqnr_db"] for row in rows] == [30.0, None, 30.0, None]
+    assert (rows[1]["quantized"], rows[1]["reason"]) == (False, "excluded")
 
 
 def test_a_number_that_no_table_takes_is_left_out():

@@ -25,6 +25,11 @@ class DynamicRecipe(Recipe):
     embedding_bits: Literal[4, 8] | None = None
 
 
+def named_types(recipe: DynamicRecipe) -> frozenset[str]:
+    """Names of the module types that a recipe quantizes."""
+    return frozenset((*recipe.modules, *(["Embedding"] if recipe.embedding_bits else [])))
+
+
 class Dynamic(Method[DynamicRecipe]):
     """``quantize_dynamic`` on the named types, and weight-only quantization of embeddings where asked for."""
 

@@ -83,7 +83,7 @@ def test_only_int8_is_called_twice_and_then_with_one_row(prepared: Prepared) -> 
             return model(tokens, h, c)
 
         with torch.inference_mode():
-            quality, batched = quality_of(job, job.workload.recipe_named(recipe), call, Workspace(store))
+            quality, batched = quality_of(job, call, Workspace(store), apart=recipe == "dynamic-int8")
         changes = [width for width, before in zip(columns, [0, *columns], strict=False) if width != before]
         assert [width for width in changes if width != 3] == largest  # the first segment has no warm-up
         assert quality.value == pytest.approx(batched.value, abs=1e-5)

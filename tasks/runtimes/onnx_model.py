@@ -1,0 +1,145 @@
+"""The float model as ONNX: an artifact that runtimes share, made by torch.export without TorchScript.
+
+Every node is named after the module that it comes from (``rnn/node_LSTM_54``), so that a recipe's exclusions and the
+coverage can speak of modules.
+"""
+
+from __future__ import annotations
+
+import ast
+import logging
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from io import StringIO
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from storage.artifacts import artifact_digest
+from storage.errors import QuantizationError
+from tasks.machine import installed_version
+from tasks.sources import code_digest
+
+if TYPE_CHECKING:
+    from onnx import ModelProto
+    from torch import Tensor, nn
+
+    from tasks.quantize.source import ModelSource
+    from tasks.workload.recipe import Recipe
+
+KIND = "onnx"
+MODEL = "model.onnx"
+DISTRIBUTIONS = ("onnx", "onnxscript", "onnx-ir")
+# What a protocol buffer can hold.
+LARGEST_BYTES = 2**31 - 1
+
+
+def find_or_export(source: ModelSource, *, largest_bytes: int = LARGEST_BYTES) -> Path:
+    """Export the float model, or find what was exported before; the artifact's folder, named by its digest.
+
+    The axes that the domain declares keep their freedom; all others have the lengths of the example inputs.
+
+    Raises
+    ------
+    QuantizationError
+        The model cannot be exported, or is too large for one ONNX file.
+    """
+    made_from = {
+        **source.made_from,
+        "axes": {name: dict(axes) for name, axes in source.domain.axes.items()},
+        "versions": {name: installed_version(name) for name in DISTRIBUTIONS},
+        "export": code_digest(__name__),
+    }
+    digest = artifact_digest(KIND, made_from)
+    store = source.workspace.store
+    with source.workspace.alone(digest):
+        if store.find(KIND, digest) is None:
+            model = source.float_model()
+            size = sum(tensor.nbytes for tensor in model.state_dict().values())
+            if size > largest_bytes:
+                raise QuantizationError(
+                    f"As ONNX the model would be a file of {size / 1e9:.1f} GB, and one file holds 2.1 GB at most.",
+                    hint="Take the ONNX-based runtimes out of this workload's recipes.",
+                )
+            with store.create(KIND, digest, made_from) as folder:
+                exported = export(model, source.example_inputs, source.domain.axes)
+                (folder / MODEL).write_bytes(exported.SerializeToString())
+    return store.path(KIND, digest)
+
+
+def export(model: nn.Module, examples: Mapping[str, Tensor], axes: Mapping[str, Mapping[int, str]]) -> ModelProto:
+    """Export a model in evaluation mode, without paths of this machine and with nodes named after their modules.
+
+    Raises
+    ------
+    QuantizationError
+        torch.export cannot follow the model, or an operator has no counterpart in ONNX.
+    """
+    import torch
+
+    dimensions = {name: torch.export.Dim(name, min=1) for each in axes.values() for name in each.values()}
+    # A length of 1 would be taken for a constant.
+    inputs = {name: _at_least_two(tensor, axes.get(name, {})) for name, tensor in examples.items()}
+    shapes = tuple({axis: dimensions[label] for axis, label in axes.get(name, {}).items()} for name in inputs)
+    try:
+        with quiet(), torch.no_grad():
+            given, names = tuple(inputs.values()), list(inputs)
+            program = torch.onnx.export(
+                model, given, dynamo=True, dynamic_shapes=shapes, input_names=names, verbose=False
+            )
+    except (torch.onnx.OnnxExporterError, RuntimeError, TypeError, ValueError, AssertionError) as error:
+        raise QuantizationError(
+            f"The model cannot be exported to ONNX: {first_cause(error)}",
+            hint="Take the ONNX-based runtimes out of its recipes, or rewrite what the message is about.",
+        ) from error
+    assert program is not None
+    exported = program.model_proto
+    modules = {name for name, _ in model.named_modules()}
+    for node in exported.graph.node:
+        scopes = {entry.key: entry.value for entry in node.metadata_props}.get("pkg.torch.onnx.name_scopes", "[]")
+        path = next((scope for scope in reversed(ast.literal_eval(scopes)) if scope in modules), "")
+        node.name = f"{path}/{node.name}"
+        del node.metadata_props[:]  # they hold source code and paths of this machine
+    graph = exported.graph
+    for described in (exported, graph, *graph.value_info, *graph.input, *graph.output, *graph.initializer):
+        del described.metadata_props[:]
+    return exported
+
+
+def obstacle(recipe: Recipe) -> str:
+    """Why an exported model cannot carry a float recipe out: a memory format, or oneDNN off, is torch's affair."""
+    switched = getattr(recipe, "memory_format", "contiguous") != "contiguous" or not getattr(recipe, "onednn", True)
+    return "memory formats and oneDNN are torch's own" if switched else ""
+
+
+def module_of(node: str) -> str:
+    """Path of the module that a node of that name comes from."""
+    return node.rpartition("/")[0]
+
+
+def first_cause(error: BaseException) -> str:
+    """The first line of what an error was caused by at first; exporters wrap it several times."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0][:300] if lines else type(error).__name__
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep what exporters and quantizers print, log and warn of out of a night's output; their errors come as ever."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(), redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+def _at_least_two(tensor: Tensor, free: Mapping[int, str]) -> Tensor:
+    for axis in free:
+        if tensor.shape[axis] == 1:
+            tensor = tensor.repeat_interleave(2, axis)
+    return tensor

@@ -1,0 +1,194 @@
+"""Quantizing an exported model with ONNX Runtime's tools, and reading from the result which modules became int8."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnxruntime.quantization import CalibrationMethod, QuantType
+from onnxruntime.quantization.calibrate import create_calibrator
+from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
+from onnxruntime.quantization.quantize import quantize_dynamic
+from onnxruntime.quantization.registry import QDQRegistry
+
+from storage.errors import QuantizationError
+from tasks.machine import this_machine
+from tasks.quantize.methods.dynamic import DynamicRecipe, named_types
+from tasks.quantize.methods.static import StaticRecipe
+from tasks.runtimes.onnx_model import module_of
+from tasks.workload.recipe import Recipe
+
+if TYPE_CHECKING:
+    from tasks.quantize.source import ModelSource
+    from tasks.refs import ModuleCoverage
+
+# By the type of a torch module: the operators that it becomes, as far as there are dynamic int8 kernels for them.
+DYNAMIC_OPERATORS = {"Linear": ("MatMul", "Gemm"), "LSTM": ("LSTM",)}
+# Operators that weights go into, and which of their inputs the weights are.
+_WEIGHTS = {"Conv": 1, "ConvTranspose": 1, "MatMul": 1, "Gemm": 1, "LSTM": 1, "GRU": 1, "RNN": 1, "Gather": 0}
+_INT8_OPERATORS = frozenset({"MatMulInteger", "DynamicQuantizeLSTM", "DynamicQuantizeMatMul", "ConvInteger"})
+_INT8 = frozenset({onnx.TensorProto.INT8, onnx.TensorProto.UINT8})
+_PERCENTILE = 99.999
+
+
+def quantize(exported: Path, target: Path, recipe: Recipe, excluded: frozenset[str], source: ModelSource) -> None:
+    """Carry a recipe out on an exported file; `excluded` are the modules that stay float.
+
+    Raises
+    ------
+    QuantizationError
+        There is nothing to quantize or to calibrate with, or the tools refuse the model.
+    """
+    if isinstance(recipe, DynamicRecipe):
+        _quantize_dynamically(exported, target, recipe, excluded)
+    elif isinstance(recipe, StaticRecipe):
+        _quantize_statically(exported, target, recipe, excluded, source)
+    else:
+        shutil.copyfile(exported, target)
+        return
+    if not int8_modules(target):
+        raise QuantizationError(
+            f'The recipe "{recipe.name}" quantizes nothing of the model.',
+            hint="ONNX Runtime has no int8 kernels for what it names: take the runtime out of the recipe.",
+        )
+
+
+def reasons(
+    exported: Path, quantized: Path, recipe: Recipe, excluded: frozenset[str]
+) -> Callable[[ModuleCoverage], str]:
+    """Why each module stayed float, "" where it did not.
+
+    A module without a product of its own in the exported file was folded into another one: a batch norm into its
+    convolution.
+    """
+    with_products, int8 = modules_with_products(exported), int8_modules(quantized)
+
+    def why_float(leaf: ModuleCoverage) -> str:
+        if recipe.method == "none":
+            return "a float recipe"
+        if leaf.module in excluded:
+            return "excluded by the recipe"
+        if leaf.module in int8 or leaf.module not in with_products:
+            return ""
+        if isinstance(recipe, DynamicRecipe) and leaf.type not in named_types(recipe):
+            return f"the recipe does not name the type {leaf.type}"
+        return f"ONNX Runtime has no int8 kernel for this {leaf.type}"
+
+    return why_float
+
+
+def int8_modules(path: Path) -> frozenset[str]:
+    """Paths of the modules whose products all have int8 weights in a quantized file."""
+    graph = onnx.load(path).graph
+    int8 = {tensor.name for tensor in graph.initializer if tensor.data_type in _INT8}
+    int8 |= {name for node in graph.node if node.op_type == "DequantizeLinear" for name in node.output}
+    quantized: set[str] = set()
+    floats: set[str] = set()
+    for node in graph.node:
+        if node.op_type in _INT8_OPERATORS:
+            quantized.add(module_of(node.name))
+        elif (index := _WEIGHTS.get(node.op_type)) is not None:
+            (quantized if node.input[index] in int8 else floats).add(module_of(node.name))
+    return frozenset(quantized - floats)
+
+
+def modules_with_products(path: Path) -> frozenset[str]:
+    """Paths of the modules that have a product with weights, or a table, in an exported file."""
+    return frozenset(module_of(node.name) for node in onnx.load(path).graph.node if node.op_type in _WEIGHTS)
+
+
+def _quantize_dynamically(source: Path, target: Path, recipe: DynamicRecipe, excluded: frozenset[str]) -> None:
+    """Weights to int8, activations as they come: DynamicQuantizeLSTM and MatMulInteger; embeddings to 8 bits."""
+    operators = [operator for kind in recipe.modules for operator in DYNAMIC_OPERATORS.get(kind, ())]
+    quantize_dynamic(
+        source,
+        target,
+        op_types_to_quantize=operators + (["Gather"] if recipe.embedding_bits else []),
+        per_channel=recipe.per_channel,
+        reduce_range=_needs_headroom(),
+        weight_type=QuantType.QInt8,
+        nodes_to_exclude=_nodes_in(source, excluded),
+        extra_options={"MatMulConstBOnly": True},
+    )
+
+
+def _quantize_statically(
+    source: Path, target: Path, recipe: StaticRecipe, excluded: frozenset[str], model: ModelSource
+) -> None:
+    """Weights and activations to int8 as QuantizeLinear and DequantizeLinear around float operators (QDQ).
+
+    Ranges come from the recipe's calibration batches, one in memory at a time: their minimum and maximum, a moving
+    average of these, or all but 0.001% of the values (for ``histogram``).
+
+    Raises
+    ------
+    QuantizationError
+        There are no calibration samples.
+    """
+    proto = onnx.shape_inference.infer_shapes(onnx.load(source))
+    operators = [operator for operator in QDQRegistry if operator != "Gather"]
+    method, options = _CALIBRATION[recipe.activation_observer]
+    augmented = target.with_suffix(".augmented")
+    calibrator = create_calibrator(
+        source, operators, augmented_model_path=augmented, calibrate_method=method, extra_options=options
+    )
+    names, number = list(model.example_inputs), 0
+    batches = islice(model.calibration(recipe.calibration_batch_size), recipe.calibration_batches)
+    for number, inputs in enumerate(batches, start=1):
+        arrays = {name: tensor.numpy() for name, tensor in zip(names, inputs, strict=True)}
+        calibrator.collect_data(_OneBatch(arrays))
+        model.workspace.progress(number, recipe.calibration_batches, "calibration batches")
+    if not number:
+        raise QuantizationError(
+            f'The data set of workload "{model.job.workload.name}" has no calibration samples.',
+            hint="Set data.calibration above 0, or use a data set with more training samples.",
+        )
+    ranges = calibrator.compute_data()
+    del calibrator
+    augmented.unlink()
+    quantizer = QDQQuantizer(
+        proto,
+        per_channel=recipe.weights == "per-channel",
+        reduce_range=_needs_headroom(),
+        weight_qType=QuantType.QInt8,
+        activation_qType=QuantType.QUInt8,
+        tensors_range=ranges,
+        nodes_to_quantize=[],
+        nodes_to_exclude=_nodes_in(source, excluded),
+        op_types_to_quantize=operators,
+        extra_options={},
+    )
+    quantizer.quantize_model()
+    quantizer.model.save_model_to_file(str(target))
+
+
+class _OneBatch:
+    """A single batch: the tools would otherwise keep every activation of all of them."""
+
+    def __init__(self, arrays: dict[str, NDArray[np.generic]]) -> None:
+        self._left: Iterator[dict[str, NDArray[np.generic]]] = iter([arrays])
+
+    def get_next(self) -> dict[str, NDArray[np.generic]] | None:
+        return next(self._left, None)
+
+
+_CALIBRATION: dict[str, tuple[CalibrationMethod, dict[str, object]]] = {
+    "min-max": (CalibrationMethod.MinMax, {}),
+    "moving-average": (CalibrationMethod.MinMax, {"moving_average": True}),
+    "histogram": (CalibrationMethod.Percentile, {"percentile": _PERCENTILE}),
+}
+
+
+def _needs_headroom() -> bool:
+    """Without VNNI, sums of products of 8-bit numbers saturate in 16 bits unless one bit is kept free."""
+    return not this_machine().has_vnni
+
+
+def _nodes_in(path: Path, modules: frozenset[str]) -> list[str]:
+    return [node.name for node in onnx.load(path).graph.node if module_of(node.name) in modules]

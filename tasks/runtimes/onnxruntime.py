@@ -1,0 +1,108 @@
+"""Runtime ``onnxruntime``: the float model exported to ONNX and quantized there, by ONNX Runtime's own tools."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tasks.machine import this_machine
+from tasks.runtimes import onnx_model
+from tasks.runtimes.base import CandidateFiles, Checker, Made, Opened, RawCall, RawTensor, Runtime
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from tasks.quantize.source import ModelSource
+    from tasks.workload.recipe import Recipe
+
+MODEL = onnx_model.MODEL
+
+
+def load_onnx(files: dict[str, bytes], manifest: dict[str, Any]) -> RawCall:
+    """Open ``model.onnx`` with onnxruntime and numpy alone."""
+    import numpy
+    import onnxruntime
+
+    try:
+        session = onnxruntime.InferenceSession(files[manifest["model"]["file"]], providers=["CPUExecutionProvider"])
+    except Exception as error:
+        made_with = manifest["versions"].get("onnxruntime")
+        raise RuntimeError(
+            f"onnxruntime {onnxruntime.__version__} cannot open the model, which was made with {made_with}: {error}"
+        ) from error
+    names = [entry.name for entry in session.get_inputs()]
+
+    def call(inputs: list[RawTensor]) -> list[RawTensor]:
+        arrays = [numpy.frombuffer(values, dtype).reshape(shape) for dtype, shape, values in inputs]
+        outputs = session.run(None, dict(zip(names, arrays, strict=True)))
+        return [(str(output.dtype), list(output.shape), output.tobytes()) for output in outputs]
+
+    return call
+
+
+class OnnxRuntime(Runtime):
+    """Exports once and quantizes by recipe; a recipe's engine and graph mode are torch's and have no say here."""
+
+    extra = "onnxruntime"
+    distributions = ("onnxruntime", *onnx_model.DISTRIBUTIONS)
+    usage = """\
+import onnxruntime
+
+session = onnxruntime.InferenceSession("{{ m.model.file }}", providers=["CPUExecutionProvider"])
+inputs = [{{ m.model.inputs | map(attribute="name") | join(", ") }}]  # NumPy arrays
+outputs = session.run(None, {entry.name: array for entry, array in zip(session.get_inputs(), inputs)})
+"""
+
+    def checker(self) -> Checker:
+        """Open ``model.onnx`` with onnxruntime and numpy alone."""
+        return load_onnx
+
+    def obstacle(self, recipe: Recipe) -> str:
+        """What its quantizer, or its kernels for processors, cannot do."""
+        if recipe.method not in ("none", "dynamic", "static"):
+            return f'it cannot carry out method "{recipe.method}"'
+        if getattr(recipe, "dtype", "qint8") != "qint8" or getattr(recipe, "embedding_bits", None) == 4:
+            return "its kernels know neither float16 nor 4-bit embeddings"
+        return onnx_model.obstacle(recipe)
+
+    def environment(self) -> dict[str, object]:
+        """Versions, and whether activations need a bit of headroom on this processor."""
+        return {**super().environment(), "vnni": this_machine().has_vnni}
+
+    def shared(self, source: ModelSource, recipe: Recipe) -> dict[str, str]:
+        """The exported float model."""
+        return {onnx_model.KIND: onnx_model.find_or_export(source).name}
+
+    def make(self, source: ModelSource, recipe: Recipe, folder: Path) -> Made:
+        """Quantize the exported model; the size is the file's."""
+        from tasks.outputs import finite_outputs
+        from tasks.quantize.coverage import cover, excluded_modules, leaves_of
+        from tasks.runtimes import onnx_quantize
+
+        exported, target, model = onnx_model.find_or_export(source) / MODEL, folder / MODEL, source.float_model()
+        excluded = excluded_modules(model, recipe.exclude)
+        with onnx_model.quiet():
+            onnx_quantize.quantize(exported, target, recipe, excluded, source)
+        finite_outputs(self.open(CandidateFiles(folder, {}), 1), source.example_inputs, recipe.name)
+        why_float = onnx_quantize.reasons(exported, target, recipe, excluded)
+        return Made(size_bytes=target.stat().st_size, coverage=cover(leaves_of(model), why_float))
+
+    def open(self, files: CandidateFiles, threads: int) -> Opened:
+        """Start a session of that many threads, which do not spin between calls."""
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+        # Threads that spin after a call take processor time from whatever is timed next.
+        options.add_session_config_entry("session.force_spinning_stop", "1")
+        options.log_severity_level = 3  # errors
+        session = onnxruntime.InferenceSession(str(files.folder / MODEL), options, providers=["CPUExecutionProvider"])
+        names = [entry.name for entry in session.get_inputs()]
+
+        def call(*inputs: Tensor) -> tuple[Tensor, ...]:
+            import torch
+
+            arrays = [tensor.numpy() for tensor in inputs]
+            return tuple(map(torch.from_numpy, session.run(None, dict(zip(names, arrays, strict=True)))))
+
+        return Opened(call)

@@ -1,0 +1,132 @@
+"""Runtime ``openvino``: the exported model as OpenVINO's IR, quantized by NNCF.
+
+Precision is always stated: left alone, OpenVINO computes in bfloat16 where the processor can, and calls it float.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tasks.runtimes import onnx_model
+from tasks.runtimes.base import CandidateFiles, Checker, Made, Opened, RawCall, RawTensor, Runtime
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from tasks.quantize.source import ModelSource
+    from tasks.workload.recipe import Recipe
+
+MODEL, WEIGHTS = "model.xml", "model.bin"
+
+
+def load_openvino(files: dict[str, bytes], manifest: dict[str, Any]) -> RawCall:
+    """Open ``model.xml`` and ``model.bin`` with openvino and numpy alone."""
+    import numpy
+    import openvino
+
+    core = openvino.Core()
+    name = manifest["model"]["file"]
+    precision = "bf16" if manifest["recipe"].get("dtype") == "bfloat16" else "f32"
+    try:
+        model = core.read_model(files[name], openvino.Tensor(numpy.frombuffer(files[name[:-3] + "bin"], numpy.uint8)))
+        compiled = core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": precision})
+    except RuntimeError as error:
+        made_with = manifest["versions"].get("openvino")
+        raise RuntimeError(
+            f"openvino {openvino.__version__} cannot open the model, which was made with {made_with}: {error}"
+        ) from error
+
+    def call(inputs: list[RawTensor]) -> list[RawTensor]:
+        arrays = [numpy.frombuffer(values, dtype).reshape(shape) for dtype, shape, values in inputs]
+        result = compiled(arrays)
+        outputs = [numpy.ascontiguousarray(result[index]) for index in range(len(compiled.outputs))]
+        return [(str(output.dtype), list(output.shape), output.tobytes()) for output in outputs]
+
+    return call
+
+
+class OpenVino(Runtime):
+    """Reads the exported model; a recipe's engine, graph mode and per-channel weights are torch's and have no say."""
+
+    extra = "openvino"
+    main_file = MODEL
+    distributions = ("openvino", "nncf", *onnx_model.DISTRIBUTIONS)
+    usage = """\
+import openvino
+
+model = openvino.Core().compile_model("{{ m.model.file }}", "CPU", {
+    "INFERENCE_PRECISION_HINT": "{{ "bf16" if m.recipe.dtype == "bfloat16" else "f32" }}",
+    "INFERENCE_NUM_THREADS": 1,
+})
+outputs = model([{{ m.model.inputs | map(attribute="name") | join(", ") }}])  # NumPy arrays
+"""
+
+    def checker(self) -> Checker:
+        """Open the IR with openvino and numpy alone."""
+        return load_openvino
+
+    def obstacle(self, recipe: Recipe) -> str:
+        """What NNCF cannot do for this runtime."""
+        if recipe.method not in ("none", "dynamic", "static", "cast"):
+            return f'it cannot carry out method "{recipe.method}"'
+        if recipe.method == "dynamic" and (
+            getattr(recipe, "dtype", "qint8") != "qint8" or getattr(recipe, "embedding_bits", None) == 4
+        ):
+            return "NNCF compresses weights to int8 only"
+        return onnx_model.obstacle(recipe)
+
+    def couples_rows(self, recipe: Recipe) -> bool:
+        """Activations stay float where weights alone are int8."""
+        return False
+
+    def shared(self, source: ModelSource, recipe: Recipe) -> dict[str, str]:
+        """The exported float model."""
+        return {onnx_model.KIND: onnx_model.find_or_export(source).name}
+
+    def make(self, source: ModelSource, recipe: Recipe, folder: Path) -> Made:
+        """Read the exported model, quantize it and write the IR; the size is that of both files."""
+        from tasks.outputs import finite_outputs
+        from tasks.quantize.coverage import cover, excluded_modules, leaves_of
+        from tasks.runtimes import openvino_quantize
+
+        model = source.float_model()
+        excluded = excluded_modules(model, recipe.exclude)
+        with onnx_model.quiet():
+            why_float = openvino_quantize.quantize(
+                onnx_model.find_or_export(source) / onnx_model.MODEL, folder / MODEL, recipe, excluded, source
+            )
+        size = sum((folder / name).stat().st_size for name in (MODEL, WEIGHTS))
+        finite_outputs(_open(folder / MODEL, 1, recipe), source.example_inputs, recipe.name)
+        return Made(size_bytes=size, coverage=cover(leaves_of(model), why_float))
+
+    def open(self, files: CandidateFiles, threads: int) -> Opened:
+        """Compile for that many threads, one stream, and the recipe's precision; one request serves every call."""
+        return Opened(_open(files.folder / MODEL, threads, files.recipe()))
+
+
+def precision_of(recipe: Recipe) -> str:
+    """What float operators compute in."""
+    return "bf16" if recipe.method == "cast" else "f32"
+
+
+def _open(path: Path, threads: int, recipe: Recipe) -> Callable[..., tuple[Tensor, ...]]:
+    import openvino
+
+    settings = {
+        "INFERENCE_PRECISION_HINT": precision_of(recipe),
+        "INFERENCE_NUM_THREADS": threads,
+        "NUM_STREAMS": 1,
+        "ENABLE_CPU_PINNING": False,  # the process is pinned already
+    }
+    compiled = openvino.Core().compile_model(path, "CPU", settings)
+    request, outputs = compiled.create_infer_request(), range(len(compiled.outputs))
+
+    def call(*inputs: Tensor) -> tuple[Tensor, ...]:
+        import torch
+
+        result = request.infer([tensor.contiguous().numpy() for tensor in inputs], share_inputs=True)
+        return tuple(torch.from_numpy(result[index]) for index in outputs)
+
+    return call

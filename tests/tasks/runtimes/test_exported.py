@@ -1,0 +1,205 @@
+"""What the runtimes that take an exported model have in common: they compute the same, keep axes free, hand over."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from storage.artifacts import ArtifactStore
+from storage.bundles import BundleStore
+from storage.errors import QuantizationError
+from tasks.machine import this_machine
+from tasks.quantize.methods.cast import INSTRUCTIONS
+from tasks.refs import CandidateRef
+from tasks.runtimes import RUNTIMES
+from tasks.workload import Workload
+from tests.tasks import pipeline
+from tests.tasks.bundle.conftest import Made
+from tests.tasks.runtimes.conftest import MakeJob
+
+EXPORTED = ["onnxruntime", "openvino"]
+needs_bfloat16 = pytest.mark.skipif(
+    not set(INSTRUCTIONS) & set(this_machine().isa), reason="this processor has no instructions for bfloat16"
+)
+
+
+def recipe(runtime: str, method: str, **keys: Any) -> dict[str, Any]:
+    return {"name": "tried", "method": method, "runtimes": [runtime], **keys}
+
+
+def left_float(candidate: CandidateRef) -> dict[str, str]:
+    return {module.module: module.reason for module in candidate.coverage if not module.quantized}
+
+
+@pytest.mark.parametrize("runtime", EXPORTED)
+def test_the_float_model_computes_what_torchs_does(words: MakeJob, store: ArtifactStore, runtime: str) -> None:
+    job = words(recipe(runtime, "none"))
+    reference, exported = (
+        pipeline.evaluate(job, pipeline.build(job, *name, store), store)
+        for name in (("float", "eager"), ("tried", runtime))
+    )
+    assert exported.quality == pytest.approx(reference.quality, abs=1e-5)
+
+
+@pytest.mark.parametrize("runtime", EXPORTED)
+def test_lengths_and_batches_may_differ_from_the_example(words: MakeJob, store: ArtifactStore, runtime: str) -> None:
+    job = words(recipe(runtime, "dynamic"))
+    model = pipeline.opened(pipeline.build(job, "tried", runtime, store), store)
+    reference = pipeline.opened(pipeline.build(job, "float", "eager", store), store)
+    for length, batch in ((1, 1), (3, 5), (25, 1)):
+        tokens = torch.arange(length * batch).reshape(length, batch) % 5
+        h, c = torch.full((2, batch, 8), 0.1), torch.full((2, batch, 8), -0.1)
+        with torch.inference_mode():
+            found, expected = model(tokens, h, c), reference(tokens, h, c)
+        assert isinstance(found, tuple)
+        assert isinstance(expected, tuple)
+        for one, other in zip(found, expected, strict=True):
+            assert one.shape == other.shape
+            assert (one - other).abs().max() < 0.05
+
+
+@pytest.mark.parametrize(
+    ("runtime", "left"), [("onnxruntime", {}), ("openvino", {"rnn": "NNCF left this LSTM float"})], ids=EXPORTED
+)
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ({}, {"encoder": "the recipe does not name the type Embedding"}),
+        ({"embedding_bits": 8, "per_channel": True}, {}),
+        ({"embedding_bits": 8, "exclude": ["decoder"]}, {"decoder": "excluded by the recipe"}),
+        (
+            {"modules": ["Linear"]},
+            {
+                "encoder": "the recipe does not name the type Embedding",
+                "rnn": "the recipe does not name the type LSTM",
+            },
+        ),
+    ],
+    ids=["default", "embedding", "excluded", "linear"],
+)
+def test_a_dynamic_recipe_quantizes_what_it_names(
+    words: MakeJob,
+    store: ArtifactStore,
+    runtime: str,
+    left: dict[str, str],
+    keys: dict[str, Any],
+    expected: dict[str, str],
+) -> None:
+    job = words(recipe(runtime, "dynamic", **keys))
+    candidate = pipeline.build(job, "tried", runtime, store)
+    assert left_float(candidate) == left | expected
+    floats = pipeline.evaluate(job, pipeline.build(job, "float", "eager", store), store)
+    assert pipeline.evaluate(job, candidate, store).quality == pytest.approx(floats.quality, abs=2e-3)
+
+
+@pytest.mark.parametrize("runtime", EXPORTED)
+@pytest.mark.parametrize("observer", ["min-max", "moving-average", "histogram"])
+@pytest.mark.parametrize("weights", ["per-channel", "per-tensor"])
+def test_a_static_recipe_quantizes_every_layer_and_stays_close(
+    images: MakeJob, store: ArtifactStore, runtime: str, observer: str, weights: str
+) -> None:
+    keys = {"activation_observer": observer, "weights": weights, "calibration_batch_size": 4}
+    job = images(recipe(runtime, "static", **keys))
+    candidate = pipeline.build(job, "tried", runtime, store)
+    assert not left_float(candidate)
+    inputs = pipeline.source_of(job.workload, store).example_inputs.values()
+    reference = pipeline.opened(pipeline.build(job, "float", "eager", store), store)
+    with torch.inference_mode():
+        (found,), expected = pipeline.opened(candidate, store)(*inputs), reference(*inputs)  # type: ignore[misc]
+    assert isinstance(expected, torch.Tensor)
+    assert 0 < (found - expected).abs().max() < 0.1 * (expected.max() - expected.min())
+
+
+@pytest.mark.parametrize("runtime", EXPORTED)
+def test_an_excluded_convolution_stays_float_and_an_unknown_name_is_refused(
+    images: MakeJob, store: ArtifactStore, runtime: str
+) -> None:
+    names = [name for name, _ in pipeline.build_model(images().workload, images().dataset).named_children()]
+    first = names[0]
+    job = images(recipe(runtime, "static", exclude=[first]))
+    reasons = left_float(pipeline.build(job, "tried", runtime, store))
+    assert reasons
+    assert set(reasons.values()) == {"excluded by the recipe"}
+    unknown = images(recipe(runtime, "static", exclude=["nose"]))
+    with pytest.raises(QuantizationError, match=r"exclude names modules .*: nose"):
+        pipeline.build(unknown, "tried", runtime, store)
+
+
+@pytest.mark.parametrize("runtime", EXPORTED)
+def test_a_model_that_cannot_be_exported_is_one_message(images: MakeJob, store: ArtifactStore, runtime: str) -> None:
+    job = images(recipe(runtime, "none"), network="DataDependent")
+    with pytest.raises(QuantizationError, match=r"The model cannot be exported to ONNX: .") as caught:
+        pipeline.build(job, "tried", runtime, store)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize(
+    ("runtime", "keys", "reason"),
+    [
+        ("onnxruntime", {"method": "cast"}, 'cannot carry out method "cast"'),
+        ("onnxruntime", {"method": "qat"}, 'cannot carry out method "qat"'),
+        ("onnxruntime", {"method": "dynamic", "dtype": "float16", "modules": ["Linear"]}, "float16"),
+        ("onnxruntime", {"method": "dynamic", "embedding_bits": 4}, "4-bit"),
+        ("onnxruntime", {"method": "none", "memory_format": "channels-last"}, "memory formats"),
+        ("openvino", {"method": "none", "onednn": False}, "oneDNN"),
+        ("openvino", {"method": "dynamic", "embedding_bits": 4}, "int8 only"),
+        ("openvino", {"method": "qat"}, 'cannot carry out method "qat"'),
+    ],
+)
+def test_what_a_runtime_cannot_do_is_refused_with_the_file(
+    images: MakeJob, runtime: str, keys: dict[str, Any], reason: str
+) -> None:
+    document = images().workload.model_dump(mode="json")
+    document["recipe"].append({"name": "tried", "runtimes": [runtime], **keys})
+    with pytest.raises(ValueError, match=reason):
+        Workload.model_validate(document)
+
+
+@needs_bfloat16
+def test_bfloat16_is_openvinos_own_precision_on_the_float_file(images: MakeJob, store: ArtifactStore) -> None:
+    floats, casts = recipe("openvino", "none"), recipe("openvino", "cast") | {"name": "cast"}
+    job = images(floats, casts)
+    inputs = pipeline.source_of(job.workload, store).example_inputs.values()
+    with torch.inference_mode():
+        (exact,), (short,) = (
+            pipeline.opened(pipeline.build(job, name, "openvino", store), store)(*inputs)  # type: ignore[misc]
+            for name in ("tried", "cast")
+        )
+    assert 1e-5 < (exact - short).abs().max() / exact.abs().max() < 3e-2
+
+
+@pytest.mark.parametrize("runtime", EXPORTED)
+@pytest.mark.parametrize("method", ["dynamic", "none"])
+def test_a_bundle_holds_the_runtimes_files_and_verifies_without_torch(
+    words: MakeJob, store: ArtifactStore, tmp_path: Path, runtime: str, method: str
+) -> None:
+    job = words(recipe(runtime, method))
+    candidate = pipeline.build(job, "tried", runtime, store)
+    made = Made(job, candidate, pipeline.evaluate(job, candidate, store), store)
+    bundle = tmp_path / made.package(BundleStore(tmp_path)).location
+    program = (
+        "import runpy, sys\nsys.modules['torch'] = None  # importing it fails\n"
+        f"sys.argv = ['verify.py', {str(bundle)!r}]\nrunpy.run_path({str(bundle / 'verify.py')!r}, run_name='__main__')"
+    )
+    done = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith("good")
+
+
+@pytest.mark.parametrize("runtime", EXPORTED)
+def test_a_broken_model_file_is_told_with_both_versions(runtime: str) -> None:
+    checker = RUNTIMES[runtime].checker()
+    assert checker is not None
+    manifest = {
+        "model": {"file": "model.xml" if runtime == "openvino" else "model.onnx"},
+        "versions": {runtime: "1.2.3"},
+        "recipe": {},
+    }
+    with pytest.raises(RuntimeError, match=rf"{runtime} \d.* cannot open the model, which was made with 1\.2\.3"):
+        checker({"model.xml": b"broken", "model.bin": b"", "model.onnx": b"broken"}, manifest)
