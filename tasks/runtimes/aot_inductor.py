@@ -5,10 +5,12 @@ Neither TorchScript nor ``torch.ao.quantization`` is used here, which upstream h
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import subprocess
 import tempfile
+import warnings
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -135,10 +137,10 @@ with torch.inference_mode():
         from tasks.outputs import finite_outputs
         from tasks.quantize.export import export
 
-        model, products, made = self._model(source, recipe)
-        before = finite_outputs(model, source.example_inputs, recipe.name)
-        program = export(model, source.example_inputs, source.domain.axes)
-        compile_package(program, folder / MODEL)
+        with quiet():
+            model, products, made = self._model(source, recipe)
+            before = finite_outputs(model, source.example_inputs, recipe.name)
+            compile_package(export(model, source.example_inputs, source.domain.axes), folder / MODEL)
         found = int8_products(folder / MODEL)
         if found < products:
             raise QuantizationError(
@@ -257,6 +259,19 @@ def _target() -> tuple[tuple[str, ...], str]:
     names = {f"-m{word.replace('_', '')}": word for word in words}
     needed = (names.get(f"-m{flag[2:].replace('-', '')}", "") for flag in flags)
     return tuple(dict.fromkeys(filter(None, needed))), told.stdout.splitlines()[0]
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep what torchao and Inductor log and warn of, missing graphics cards for instance, out of a night's output."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
 
 
 @contextmanager
