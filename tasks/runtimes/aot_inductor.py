@@ -35,6 +35,16 @@ if TYPE_CHECKING:
 
 MODEL = "model.pt2"
 _CACHE = "TORCHINDUCTOR_CACHE_DIR"
+OPTIONS: dict[str, object] = {
+    # Without it, int8 weights are not packed and products silently run in float (pytorch/ao#4566).
+    "freezing": True,
+    # Only the vector instructions that are named below, not whatever else this very processor has.
+    "cpp.march": "",
+    # Else the number of threads while compiling would be the package's for ever.
+    "cpp.dynamic_threads": True,
+    # They would lie in the shared folder, wherever the cache is.
+    "aot_inductor.precompile_headers": False,
+}
 _INT8_PRODUCT = re.compile(rb"aoti_torch_cpu__q(?:conv|linear)\w*\(")
 
 
@@ -137,7 +147,7 @@ with torch.inference_mode():
         from tasks.outputs import finite_outputs
         from tasks.quantize.export import export
 
-        with quiet():
+        with quiet(), _own_cache():
             model, products, made = self._model(source, recipe)
             before = finite_outputs(model, source.example_inputs, recipe.name)
             compile_package(export(model, source.example_inputs, source.domain.axes), folder / MODEL)
@@ -191,16 +201,8 @@ def compile_package(program: ExportedProgram, path: Path) -> None:
     import torch
     from torch._inductor import config
 
-    options = {
-        # Without it, int8 weights are not packed and products silently run in float (pytorch/ao#4566).
-        "freezing": True,
-        # Only the vector instructions that are named below, not whatever else this very processor has.
-        "cpp.march": "",
-        # Else the number of threads while compiling would be the package's for ever.
-        "cpp.dynamic_threads": True,
-    }
     try:
-        with _own_cache(), torch.no_grad(), config.patch(options):
+        with torch.no_grad(), config.patch(OPTIONS):
             torch._inductor.aoti_compile_and_package(program, package_path=str(path))
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise QuantizationError(
@@ -278,9 +280,13 @@ def quiet() -> Iterator[None]:
 def _own_cache() -> Iterator[None]:
     """Let Inductor compile in a folder that nobody else can write, unless the user names one.
 
-    Its default lies at a known path in the shared /tmp, where others could leave code to be run.
+    Its default lies at a known path in the shared /tmp, where others could leave code to be run; torch writes it into
+    the environment as soon as it asks for it.
     """
-    if _CACHE in os.environ:
+    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+
+    before = os.environ.get(_CACHE)
+    if before not in (None, default_cache_dir()):
         yield
         return
     os.environ[_CACHE] = _cache_folder().name
