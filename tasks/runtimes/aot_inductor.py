@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import shlex
 import subprocess
 import tempfile
 import warnings
@@ -124,8 +125,13 @@ with torch.inference_mode():
         return ""
 
     def required_instructions(self, recipe: Recipe) -> list[str]:
-        """Those that the compiler may use, by their names in ``/proc/cpuinfo``."""
-        return list(_target()[0])
+        """Those that the compiler may use, by their names in ``/proc/cpuinfo``; for int8 the one that it counts on too.
+
+        With VNNI activations take all 8 bits, and their products would saturate on a processor without.
+        """
+        words = _processor()
+        counted_on = [name for name in ("avx512_vnni", "avx_vnni") if name in words][:1]
+        return list(dict.fromkeys([*_target()[0], *(counted_on if isinstance(recipe, StaticRecipe) else [])]))
 
     def environment(self) -> dict[str, object]:
         """The versions, the compiler, and the processor that it compiles for."""
@@ -187,7 +193,8 @@ def open_package(path: Path) -> Call:
     """Load a package."""
     import torch
 
-    return torch._inductor.aoti_load_package(str(path))
+    with quiet():
+        return torch._inductor.aoti_load_package(str(path))
 
 
 def compile_package(program: ExportedProgram, path: Path) -> None:
@@ -242,13 +249,14 @@ def _target() -> tuple[tuple[str, ...], str]:
     ConfigurationError
         There is no C++ compiler.
     """
-    from torch._inductor.cpp_builder import get_cpp_compiler
-    from torch._inductor.cpu_vec_isa import pick_vec_isa
-    from torch._inductor.exc import InvalidCxxCompiler
+    with quiet():
+        from torch._inductor.cpp_builder import get_cpp_compiler
+        from torch._inductor.cpu_vec_isa import pick_vec_isa
+        from torch._inductor.exc import InvalidCxxCompiler
 
     try:
         compiler = get_cpp_compiler()
-        told = subprocess.run([compiler, "--version"], capture_output=True, text=True, check=True)
+        told = subprocess.run([*shlex.split(compiler), "--version"], capture_output=True, text=True, check=True)
     except (InvalidCxxCompiler, OSError, subprocess.CalledProcessError) as error:
         raise ConfigurationError(
             'The runtime "aot-inductor" needs a C++ compiler, and found none.',
@@ -257,10 +265,14 @@ def _target() -> tuple[tuple[str, ...], str]:
     with _own_cache():
         flags = pick_vec_isa().build_arch_flags().split()
     # The compiler says -mavx512vnni and -mamx-tile, the processor avx512_vnni and amx_tile.
-    words = Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
-    names = {f"-m{word.replace('_', '')}": word for word in words}
+    names = {f"-m{word.replace('_', '')}": word for word in _processor()}
     needed = (names.get(f"-m{flag[2:].replace('-', '')}", "") for flag in flags)
     return tuple(dict.fromkeys(filter(None, needed))), told.stdout.splitlines()[0]
+
+
+def _processor() -> frozenset[str]:
+    """Every word that Linux says of the processor, its instruction sets among them."""
+    return frozenset(Path("/proc/cpuinfo").read_text(encoding="utf-8").split())
 
 
 @contextmanager

@@ -214,6 +214,20 @@ def test_processor_and_compiler_are_part_of_what_decides_a_package(monkeypatch: 
     assert RUNTIMES[RUNTIME].environment()["instructions"] == ["avx2", "fma", "f16c"]
 
 
+@pytest.mark.usefixtures("forgotten")
+def test_int8_with_all_bits_needs_vnni_whatever_it_is_compiled_for(
+    static: Job[Workload], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ATEN_CPU_CAPABILITY", "avx2")
+    floats, int8 = (static.workload.recipe_named(name) for name in ("float", "tried"))
+    processor = aot_inductor._processor()
+    for more, expected in ((set(), []), ({"avx_vnni"}, ["avx_vnni"]), ({"avx_vnni", "avx512_vnni"}, ["avx512_vnni"])):
+        words = processor - {"avx_vnni", "avx512_vnni"} | more
+        monkeypatch.setattr(aot_inductor, "_processor", lambda words=words: words)
+        assert RUNTIMES[RUNTIME].required_instructions(floats) == ["avx2", "fma", "f16c"]
+        assert RUNTIMES[RUNTIME].required_instructions(int8) == ["avx2", "fma", "f16c", *expected]
+
+
 def test_code_is_compiled_in_a_folder_of_its_own_unless_the_user_names_one(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -252,6 +266,8 @@ from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 shared = Path(default_cache_dir())
 assert "{user}" in shared.name
 print([str(path) for path in shared.rglob("*") if path.is_file()])
+if shared.exists():
+    shared.rmdir()
 """
     done = subprocess.run(
         [sys.executable, "-c", program],
