@@ -60,9 +60,10 @@ def night_lines(rows: Sequence[Row], promotions: Sequence[Row], bundles: Iterabl
         yield Text()
         yield Text(workload, style="bold")
         yield from _wrapped(" ", _baseline(mine))
-        if measured := [line for line in lines if line.decision != "failed"]:
+        if measured := [line for line in lines if line.decision not in ("failed", "skipped")]:
             yield from _table(measured, metric)
-        yield from _failures(lines)
+        yield from _without_result(lines, "failed", "✗", "bold red")
+        yield from _without_result(lines, "skipped", "–")
         yield from _outcome(lines, [bundle for bundle in bundles if bundle.startswith(f"{workload}/")])
 
 
@@ -96,7 +97,7 @@ def shown_path(path: str) -> str:
 
 def _baseline(rows: Sequence[Row]) -> str:
     row = next((row for row in rows if row["is_baseline"]), None)
-    if row is None or row["status"] == "failed":
+    if row is None or row["status"] != "ok":
         return ""
     quality = number(row, "quality")
     parts = [duration(number(row, "latency_s")), size(number(row, "size_bytes"))]
@@ -118,14 +119,14 @@ def _table(lines: Sequence[Line], metric: str) -> Iterator[Text]:
         yield Text(text.rstrip(), style=_STYLES.get(decision, "dim" if position == 0 else ""))
 
 
-def _failures(lines: Sequence[Line]) -> Iterator[Text]:
-    """Tell each failure once, however many candidates it cost."""
-    failed = sorted((line for line in lines if line.decision == "failed"), key=lambda line: line.why)
-    for why, found in groupby(failed, key=lambda line: line.why):
-        names = sorted(_shortened(line.candidate, _WIDTH // 2) for line in found)
+def _without_result(lines: Sequence[Line], decision: str, mark: str, style: str = "") -> Iterator[Text]:
+    """Tell each reason for having failed or been skipped once, however many candidates it cost."""
+    found = sorted((line for line in lines if line.decision == decision), key=lambda line: line.why)
+    for why, alike in groupby(found, key=lambda line: line.why):
+        names = sorted(_shortened(line.candidate, _WIDTH // 2) for line in alike)
         first, _, rest = why.partition("\n")
         more = ' (more: nightquant query "from failures")' if rest else ""
-        yield from _wrapped("✗", f"{', '.join(names)} failed: {first}{more}", "bold red")
+        yield from _wrapped(mark, f"{', '.join(names)} {decision}: {first}{more}", style)
 
 
 def _outcome(lines: Sequence[Line], bundles: Sequence[str]) -> Iterator[Text]:
@@ -151,7 +152,7 @@ def _lines(rows: Sequence[Row], promotions: Sequence[Row]) -> list[Line]:
     lines = []
     for row in rows:
         found = judged.get(_key(row), {})
-        failed = row["status"] == "failed"
+        failed = row["status"] != "ok"
         if row["is_baseline"] and not failed:
             continue
         numbers = {name: number(row, name) for name in _NUMBERS}
@@ -175,7 +176,7 @@ def _key(row: Row) -> tuple[str, str, str]:
 
 
 def _rank(row: Row) -> tuple[str, bool, bool, float]:
-    return str(row["workload"]), not row["is_baseline"], row["status"] == "failed", -(number(row, "speedup") or 0.0)
+    return str(row["workload"]), not row["is_baseline"], row["status"] != "ok", -(number(row, "speedup") or 0.0)
 
 
 def _shortened(name: str, width: int) -> str:

@@ -17,7 +17,7 @@ from flows.execution.context import current_execution
 from flows.execution.signals import interruption_behind
 from flows.execution.task_runners import place_benchmarks
 from flows.settings import Settings
-from storage.errors import MeasurementError
+from storage.errors import MeasurementError, UnavailableError
 from tasks.benchmark.messages import INCUMBENT_SUFFIX
 from tasks.benchmark.stage import BenchmarkCandidate
 from tasks.job import Job
@@ -256,4 +256,5 @@ def settle(future: PrefectFuture[R], stage: str) -> R | Failure:
     if isinstance(outcome, BaseException) and (interruption := interruption_behind(outcome)) is not None:
         raise interruption from None
     text = str(outcome) if isinstance(outcome, BaseException) else (future.state.message or future.state.name)
-    return Failure(stage=stage, error=text or type(outcome).__name__)
+    skipped = isinstance(outcome, UnavailableError)
+    return Failure(stage=stage, error=text or type(outcome).__name__, skipped=skipped)

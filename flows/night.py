@@ -125,14 +125,14 @@ class Night:
         return {"measurements": self.rows, "layers": layers}
 
     def candidates(self) -> tuple[set[Key], set[Key]]:
-        """Return the good and the failed candidates."""
+        """Return the good and the failed candidates; those that this machine cannot have are neither."""
         status = {
             (str(row["workload"]), str(row["recipe"]), str(row["runtime"])): row["status"]
             for row in self.rows
             if row["setting"] != "incumbent"
         }
         failed = {key for key, found in status.items() if found == "failed"}
-        return set(status) - failed, failed
+        return {key for key, found in status.items() if found == "ok"}, failed
 
     def benchmarks(self) -> list[BenchmarkResult]:
         """Return the benchmarks of all workloads."""

@@ -52,7 +52,11 @@ select workload, night, run_id, recipe, runtime, status, speedup, speedup_low, s
     case when is_kept then 'promote' else decision end as decision,
     is_kept as incumbent_stays,
     coalesce(kept, bundle_version) as bundle_version,
-    case when is_kept then kept_because when status = 'failed' then concat(stage, ': ', error) else reason end as reason
+    case
+        when is_kept then kept_because
+        when status in ('failed', 'skipped') then concat(stage, ': ', error)
+        else reason
+    end as reason
 from judged
 where decision is not null or is_kept
 qualify row_number() over (

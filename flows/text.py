@@ -63,8 +63,8 @@ def plural(count: int, noun: str) -> str:
 
 def decided(decision: object, incumbent_stays: object, status: object = "ok") -> str:
     """What became of a candidate in one word; one that is promoted where the incumbent stays is the incumbent."""
-    if status == "failed":
-        return "failed"
+    if status in ("failed", "skipped"):
+        return str(status)
     if decision == "promote" and incumbent_stays:
         return "stays"
     return _DECISIONS.get(str(decision), NONE)

@@ -28,6 +28,10 @@ class ConfigurationError(NightquantError):
     """The request, a setting or a workload file is wrong; nothing was run."""
 
 
+class UnavailableError(ConfigurationError):
+    """This machine lacks what a candidate needs, a package or instructions; the candidate is skipped."""
+
+
 class InputError(NightquantError):
     """Input data or a checkpoint is missing, broken or refused."""
 

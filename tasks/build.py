@@ -22,8 +22,8 @@ def build_candidate(job: Job[Workload], recipe: Recipe, runtime: str, workspace:
 
     Raises
     ------
-    ConfigurationError
-        What the runtime needs is not installed.
+    UnavailableError
+        What the runtime needs is not installed, or the processor lacks instructions.
     QuantizationError
         The recipe cannot be carried out on this model or processor, or its result computes NaN or infinities.
     """

@@ -65,7 +65,8 @@ def judge(workload: Workload, rows: Iterable[Row], incumbent: Incumbent | None =
     incumbent
         The bundle that is current.
     """
-    mine = [row for row in rows if row["workload"] == workload.name]
+    # What this machine cannot have was not measured, so nothing is decided on it.
+    mine = [row for row in rows if row["workload"] == workload.name and row["status"] != "skipped"]
     tonight = {_candidate(row): row for row in mine if row["setting"] == "primary"}
     decisions = {
         name: _decide(workload.gate, row) for name, row in tonight.items() if name != workload.benchmark.baseline

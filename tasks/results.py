@@ -135,10 +135,13 @@ class BenchmarkResult(Frozen):
 
 
 class Failure(Frozen):
-    """Why a candidate has no result: the stage that failed and its message."""
+    """Why a candidate has no result: the stage that failed and its message; ``skipped`` where this machine lacks
+    what it needs, which is nobody's failure.
+    """
 
     stage: str
     error: str
+    skipped: bool = False
 
 
 class CandidateResult(Frozen):

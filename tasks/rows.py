@@ -93,7 +93,7 @@ def candidate_columns(result: WorkloadResult, candidate: CandidateResult) -> dic
         "workload": workload.name,
         "recipe": candidate.recipe,
         "runtime": candidate.runtime,
-        "status": "failed" if failure else "ok",
+        "status": "ok" if failure is None else "skipped" if failure.skipped else "failed",
         "stage": failure.stage if failure else None,
         "error": failure.error if failure else None,
         "purpose": workload.domain,

@@ -9,7 +9,7 @@ from typing import Literal, TypeAlias, get_args
 Profile = Literal["quick", "standard", "full"]
 PROFILES: tuple[Profile, ...] = get_args(Profile)
 RunStatus = Literal["completed", "failed", "cancelled"]
-Status = Literal["ok", "failed"]
+Status = Literal["ok", "failed", "skipped"]
 Setting = Literal["primary", "throughput", "a/a", "incumbent"]
 Verdict = Literal["valid", "inconclusive", "not-measured"]
 Decision = Literal["promote", "pass", "hold", "reject"]

@@ -117,7 +117,12 @@ MEASUREMENTS = Table(
         _required("attempt", INT, "1; earlier versions repeated an inconclusive benchmark as 2", "attempts"),
         _required("threads", INT, "intra-op threads", "threads"),
         _required("batch_size", INT, "samples in a call", "samples"),
-        _required("status", TEXT, "outcome of the candidate", choices=get_args(Status)),
+        _required(
+            "status",
+            TEXT,
+            "outcome of the candidate; skipped: the machine lacks what it needs",
+            choices=get_args(Status),
+        ),
         Column("stage", TEXT, "the stage that failed, or NULL"),
         Column("error", TEXT, "why the candidate failed, or NULL"),
         _required("measured_at", TIME, "when the row was created", "UTC"),

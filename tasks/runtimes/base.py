@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field, JsonValue
 
-from storage.errors import ConfigurationError, QuantizationError
+from storage.errors import QuantizationError, UnavailableError
 from tasks.machine import installed_version
 from tasks.refs import CandidateRef, Frozen, ModuleCoverage
 from tasks.workload.recipe import Recipe
@@ -141,10 +141,10 @@ class Runtime(ABC):
         return METHODS[recipe.method].couples_rows(recipe)
 
     def require_installed(self, name: str) -> None:
-        """Refuse a runtime whose libraries are missing: the `ConfigurationError` says what installs them."""
+        """Refuse a runtime whose libraries are missing: the `UnavailableError` says what installs them."""
         missing = [distribution for distribution in self.distributions if installed_version(distribution) is None]
         if missing:
-            raise ConfigurationError(
+            raise UnavailableError(
                 f'The runtime "{name}" needs {" and ".join(missing)}, which is not installed.',
                 hint=f"Install it: pip install 'nightquant[{self.extra or name}]'.",
             )

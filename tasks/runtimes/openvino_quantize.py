@@ -61,8 +61,9 @@ def quantize(
     Raises
     ------
     QuantizationError
-        OpenVINO cannot read the model, there is nothing to quantize or to calibrate with, or the processor has no
-        bfloat16.
+        OpenVINO cannot read the model, or there is nothing to quantize or to calibrate with.
+    UnavailableError
+        The processor has no instructions for bfloat16.
     """
     try:
         model = openvino.Core().read_model(exported)

@@ -40,6 +40,15 @@ def printed(rows: list[dict[str, Any]], promotions: list[dict[str, Any]], bundle
     return console.file.getvalue().splitlines()
 
 
+def test_what_was_skipped_is_told_once_with_its_reason():
+    missing = {"status": "skipped", "stage": "build", "error": "The runtime needs a package.", "speedup": None}
+    lines = printed([row("float", is_baseline=True), row("int8", **missing), row("half", **missing)], [])
+    assert [line for line in lines if "skipped" in line] == [
+        "– half/torchscript, int8/torchscript skipped: build: The runtime needs a"
+    ]
+    assert not [line for line in lines if "int8/torchscript  " in line]
+
+
 def test_the_winner_is_marked_the_numbers_are_aligned_and_the_reason_follows() -> None:
     slower = row("float16", speedup=1.2, speedup_low=1.1, speedup_high=1.3)
     held = promotion("float16", "hold", "min_speedup asks for 1.5, saw 1.1")

@@ -13,7 +13,7 @@ def test_the_built_in_language_model_is_the_tutorials_in_small() -> None:
     workload = find_workloads(["word-lm"], ROOT / "flows" / "workloads")[0]
     assert workload.domain == "language-model"
     assert workload.data.kind == "pydoc-topics"
-    assert {"float/eager", "dynamic-int8/eager", "dynamic-int8/torchscript"} <= set(workload.candidates())
+    assert {"float/torchscript", "dynamic-int8/eager", "dynamic-int8/torchscript"} <= set(workload.candidates())
 
 
 def test_the_example_for_wikitext_selects_every_recipe() -> None:

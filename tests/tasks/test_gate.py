@@ -181,6 +181,11 @@ def test_a_failed_candidate_is_rejected_with_its_error():
     assert "no such module" in decision.reason
 
 
+def test_nothing_is_decided_on_a_candidate_that_the_machine_cannot_have():
+    skipped = row(status="skipped", stage="build", error="openvino is not installed", quality_difference=None)
+    assert not judge(workload(**STRICT), [skipped]).decisions
+
+
 def test_a_drop_follows_the_direction_of_the_metric():
     gate = {"max_quality_drop": 0.5}
     better = row(quality_metric="top1", higher_is_better=True, quality_difference=3.0)

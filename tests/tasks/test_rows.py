@@ -148,6 +148,14 @@ def test_a_failed_candidate_is_one_row_with_its_stage_and_error():
     assert "speedup" not in rows[1]
 
 
+def test_what_the_machine_lacks_is_a_candidate_skipped():
+    failure = Failure(stage="build", error="not installed", skipped=True)
+    skipped = CandidateResult(recipe="dynamic-int8", runtime="eager", failure=failure)
+    rows = measurement_rows(RUN, _result(_candidate(), skipped, benchmark=_benchmark(_timing())), NOW)
+    assert validated(MEASUREMENTS, rows, RUN.run_id).num_rows == 2
+    assert (rows[1]["status"], rows[1]["error"]) == ("skipped", "not installed")
+
+
 def test_every_setting_is_a_row_of_its_own_and_the_verdict_belongs_to_the_primary_one():
     benchmark = _benchmark(_timing(), _timing(setting="throughput", batch_size=8), verdict="inconclusive")
     rows = measurement_rows(RUN, _result(_candidate(), benchmark=benchmark), NOW)

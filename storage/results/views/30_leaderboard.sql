@@ -90,7 +90,7 @@ select
     case
         when decision = 'promote' and incumbent_stays then 'stays'
         when decision is not null then decision
-        when status = 'failed' then 'failed'
+        when status in ('failed', 'skipped') then status
         when is_baseline then 'baseline'
     end as decision,
     internal.to_three_digits(size_ratio) as size_ratio,
@@ -104,7 +104,7 @@ select
     internal.to_three_digits(coalesce(baseline_latency_s / speedup, latency_s) * 1e3) as latency_ms,
     internal.to_three_digits(peak_rss_bytes / 1e6) as memory_mb,
     case
-        when status = 'failed' then concat_ws(': ', stage, split_part(error, chr(10), 1))
+        when status in ('failed', 'skipped') then concat_ws(': ', stage, split_part(error, chr(10), 1))
         else regexp_replace(reason, '^(stays: |passes all [0-9]+ rules; )', '')
     end as why
 from leaderboard_on(null::date)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
-from storage.errors import QuantizationError
+from storage.errors import UnavailableError
 from tasks.machine import this_machine
 from tasks.quantize.base import Converted, PlainMethod, PlainRecipe
 
@@ -35,7 +35,7 @@ class Cast(PlainMethod[CastRecipe]):
 
         Raises
         ------
-        QuantizationError
+        UnavailableError
             The processor has no instructions for bfloat16: it would be emulated, at a fraction of float's speed.
         """
         from tasks.quantize.coverage import cover, leaves_of
@@ -61,9 +61,9 @@ class Cast(PlainMethod[CastRecipe]):
 
 
 def require_bfloat16(recipe: CastRecipe) -> None:
-    """Refuse, with a `QuantizationError`, a processor that can only emulate bfloat16."""
+    """Refuse, with an `UnavailableError`, a processor that can only emulate bfloat16."""
     if not set(INSTRUCTIONS) & set(this_machine().isa):
-        raise QuantizationError(
+        raise UnavailableError(
             f'The recipe "{recipe.name}" needs a processor with {" or ".join(INSTRUCTIONS)}; this one has neither.',
             hint="Drop the recipe on machines of this kind, or run the night on another.",
         )

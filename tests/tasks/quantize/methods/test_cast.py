@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from storage.artifacts import ArtifactStore
-from storage.errors import QuantizationError
+from storage.errors import UnavailableError
 from tasks.machine import this_machine
 from tasks.quantize.methods import cast
 from tasks.quantize.methods.cast import Cast, CastRecipe
@@ -63,7 +63,7 @@ def test_a_processor_without_the_instructions_is_told_so(
     plain = this_machine().model_copy(update={"isa": ("avx2",)})
     monkeypatch.setattr(cast, "this_machine", lambda: plain)
     source = source_of()
-    with pytest.raises(QuantizationError, match=r"needs a processor with amx_bf16 or avx512_bf16"):
+    with pytest.raises(UnavailableError, match=r"needs a processor with amx_bf16 or avx512_bf16"):
         Cast().convert(source.float_model(), RECIPE, source)
 
 
