@@ -12,21 +12,23 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import fx, nn
-from torchao.quantization.pt2e import HistogramObserver, MinMaxObserver, MovingAverageMinMaxObserver, ObserverBase
-from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
-from torchao.quantization.pt2e.quantizer import QuantizationSpec
-from torchao.quantization.pt2e.quantizer.utils import QuantizationConfig
-from torchao.quantization.pt2e.quantizer.x86_inductor_quantizer import (
-    X86InductorQuantizer,
-    get_default_x86_inductor_quantization_config,
-)
 
 from storage.errors import QuantizationError
 from tasks.quantize.calibration import calibrate, refuse_non_finite_state
 from tasks.quantize.coverage import cover, excluded_modules, leaves_of
-from tasks.quantize.engine import instruction_set
+from tasks.quantize.engine import instruction_set, quiet
 from tasks.quantize.export import export
 from tasks.refs import ModuleCoverage
+
+with quiet():  # torchao warns of itself where it is imported
+    from torchao.quantization.pt2e import HistogramObserver, MinMaxObserver, MovingAverageMinMaxObserver, ObserverBase
+    from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
+    from torchao.quantization.pt2e.quantizer import QuantizationSpec
+    from torchao.quantization.pt2e.quantizer.utils import QuantizationConfig
+    from torchao.quantization.pt2e.quantizer.x86_inductor_quantizer import (
+        X86InductorQuantizer,
+        get_default_x86_inductor_quantization_config,
+    )
 
 if TYPE_CHECKING:
     from tasks.quantize.methods.static import StaticRecipe

@@ -5,13 +5,11 @@ Neither TorchScript nor ``torch.ao.quantization`` is used here, which upstream h
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import shlex
 import subprocess
 import tempfile
-import warnings
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from storage.errors import ConfigurationError, QuantizationError, first_line
+from storage.root import cache_base
 from tasks.quantize.methods import METHODS
 from tasks.quantize.methods.static import StaticRecipe
 from tasks.runtimes.base import CandidateFiles, Checker, Made, Opened, RawCall, RawTensor, Runtime
@@ -151,9 +150,10 @@ with torch.inference_mode():
     def make(self, source: ModelSource, recipe: Recipe, folder: Path) -> Made:
         """Quantize or convert, compile, and compare what comes out; the size is the package's."""
         from tasks.outputs import finite_outputs
+        from tasks.quantize.engine import quiet
         from tasks.quantize.export import export
 
-        with quiet(), _own_cache():
+        with quiet(), _own_cache(_cache_folder().name):
             model, products, made = self._model(source, recipe)
             before = finite_outputs(model, source.example_inputs, recipe.name)
             compile_package(export(model, source.example_inputs, source.domain.axes), folder / MODEL)
@@ -192,6 +192,8 @@ with torch.inference_mode():
 def open_package(path: Path) -> Call:
     """Load a package."""
     import torch
+
+    from tasks.quantize.engine import quiet
 
     with quiet():
         return torch._inductor.aoti_load_package(str(path))
@@ -249,6 +251,8 @@ def _target() -> tuple[tuple[str, ...], str]:
     ConfigurationError
         There is no C++ compiler.
     """
+    from tasks.quantize.engine import quiet
+
     with quiet():
         from torch._inductor.cpp_builder import get_cpp_compiler
         from torch._inductor.cpu_vec_isa import pick_vec_isa
@@ -262,7 +266,7 @@ def _target() -> tuple[tuple[str, ...], str]:
             'The runtime "aot-inductor" needs a C++ compiler, and found none.',
             hint="Install g++ (Debian, Ubuntu: apt install g++; Fedora: dnf install gcc-c++), or name one in CXX.",
         ) from error
-    with _own_cache():
+    with quiet(), _own_cache(_kept_folder()):
         flags = pick_vec_isa().build_arch_flags().split()
     # The compiler says -mavx512vnni and -mamx-tile, the processor avx512_vnni and amx_tile.
     names = {f"-m{word.replace('_', '')}": word for word in _processor()}
@@ -276,21 +280,8 @@ def _processor() -> frozenset[str]:
 
 
 @contextmanager
-def quiet() -> Iterator[None]:
-    """Keep what torchao and Inductor log and warn of, missing graphics cards for instance, out of a night's output."""
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)
-
-
-@contextmanager
-def _own_cache() -> Iterator[None]:
-    """Let Inductor compile in a folder that nobody else can write, unless the user names one.
+def _own_cache(folder: str) -> Iterator[None]:
+    """Let Inductor compile in `folder`, which nobody else can write, unless the user names one.
 
     Its default lies at a known path in the shared /tmp, where others could leave code to be run; torch writes it into
     the environment as soon as it asks for it.
@@ -301,7 +292,7 @@ def _own_cache() -> Iterator[None]:
     if before not in (None, default_cache_dir()):
         yield
         return
-    os.environ[_CACHE] = _cache_folder().name
+    os.environ[_CACHE] = folder
     try:
         yield
     finally:
@@ -310,5 +301,15 @@ def _own_cache() -> Iterator[None]:
 
 @cache
 def _cache_folder() -> tempfile.TemporaryDirectory[str]:
-    """One for each process, so that what Inductor found out about the compiler holds for its next models."""
+    """Where a process compiles: what is left there is as large as the models."""
     return tempfile.TemporaryDirectory(prefix="nightquant-inductor-")
+
+
+def _kept_folder() -> str:
+    """Where the user's processes keep what compilers can do, which takes up to half a minute to try out."""
+    try:
+        folder = cache_base() / "inductor"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except (OSError, RuntimeError):  # no home, or none that can be written
+        return _cache_folder().name
+    return str(folder)

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._inductor.exc import InvalidCxxCompiler
 from torch._inductor.runtime.cache_dir_utils import cache_dir, default_cache_dir
 
 from storage.artifacts import ArtifactStore
@@ -200,7 +201,10 @@ def test_a_package_that_computes_something_else_is_refused(static: Job[Workload]
 def test_without_a_compiler_it_is_told_what_to_install(
     static: Job[Workload], store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("torch._inductor.config.cpp.cxx", ("no-such-compiler",))
+    def find_none() -> str:
+        raise InvalidCxxCompiler
+
+    monkeypatch.setattr("torch._inductor.cpp_builder.get_cpp_compiler", find_none)
     with pytest.raises(ConfigurationError, match=r"needs a C\+\+ compiler.*apt install g\+\+"):
         pipeline.build(static, "tried", RUNTIME, store)
 
@@ -228,23 +232,31 @@ def test_int8_with_all_bits_needs_vnni_whatever_it_is_compiled_for(
         assert RUNTIMES[RUNTIME].required_instructions(int8) == ["avx2", "fma", "f16c", *expected]
 
 
-def test_code_is_compiled_in_a_folder_of_its_own_unless_the_user_names_one(
+def test_code_is_compiled_in_folders_of_the_users_own_unless_another_is_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     variable = "TORCHINDUCTOR_CACHE_DIR"
-    for given in (None, default_cache_dir()):
-        if given is None:
+    monkeypatch.setenv("NIGHTQUANT_CACHE", str(tmp_path))
+    for own in (aot_inductor._cache_folder().name, aot_inductor._kept_folder()):
+        assert Path(own).stat().st_mode & 0o077 == 0
+        for shared in (None, default_cache_dir()):
             monkeypatch.delenv(variable, raising=False)
-        else:
-            monkeypatch.setenv(variable, given)
-        with aot_inductor._own_cache():
-            folder = Path(cache_dir())
-            assert str(folder) != default_cache_dir()
-            assert folder.stat().st_mode & 0o077 == 0
+            if shared:
+                monkeypatch.setenv(variable, shared)
+            with aot_inductor._own_cache(own):
+                assert cache_dir() == own
     monkeypatch.setenv(variable, str(tmp_path))
-    with aot_inductor._own_cache():
+    with aot_inductor._own_cache("elsewhere"):
         assert cache_dir() == str(tmp_path)
     assert os.environ[variable] == str(tmp_path)
+
+
+def test_without_a_home_that_can_be_written_the_temporary_folder_serves(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("NIGHTQUANT_CACHE", str(tmp_path / "file"))
+    assert aot_inductor._kept_folder() == aot_inductor._cache_folder().name
 
 
 def test_making_a_package_leaves_nothing_in_the_shared_folder(tmp_path: Path) -> None:
@@ -262,6 +274,7 @@ recipes = [*IMAGES["recipe"], dict(name="tried", method="static", calibration_ba
 store = ArtifactStore(Path({str(tmp_path)!r}))
 job = pipeline.job_of(Workload.model_validate(IMAGES | dict(recipe=recipes)), store)
 pipeline.opened(pipeline.build(job, "tried", "{RUNTIME}", store), store)(torch.zeros(1, 3, 16, 16))
+from torch._inductor.exc import InvalidCxxCompiler
 from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 shared = Path(default_cache_dir())
 assert "{user}" in shared.name
