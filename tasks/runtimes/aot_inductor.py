@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tasks.workload.recipe import Recipe
 
 MODEL = "model.pt2"
-_CACHE = "TORCHINDUCTOR_CACHE_DIR"
+_CACHE, _TEMPORARY = "TORCHINDUCTOR_CACHE_DIR", "nightquant-inductor-"
 OPTIONS: dict[str, object] = {
     # Without it, int8 weights are not packed and products silently run in float (pytorch/ao#4566).
     "freezing": True,
@@ -153,7 +153,8 @@ with torch.inference_mode():
         from tasks.quantize.engine import quiet
         from tasks.quantize.export import export
 
-        with quiet(), _own_cache(_cache_folder().name):
+        # What is left there is as large as the model, and a worker process may end by being killed.
+        with quiet(), tempfile.TemporaryDirectory(prefix=_TEMPORARY) as cache_folder, _own_cache(cache_folder):
             model, products, made = self._model(source, recipe)
             before = finite_outputs(model, source.example_inputs, recipe.name)
             compile_package(export(model, source.example_inputs, source.domain.axes), folder / MODEL)
@@ -299,17 +300,11 @@ def _own_cache(folder: str) -> Iterator[None]:
         del os.environ[_CACHE]
 
 
-@cache
-def _cache_folder() -> tempfile.TemporaryDirectory[str]:
-    """Where a process compiles: what is left there is as large as the models."""
-    return tempfile.TemporaryDirectory(prefix="nightquant-inductor-")
-
-
 def _kept_folder() -> str:
     """Where the user's processes keep what compilers can do, which takes up to half a minute to try out."""
     try:
         folder = cache_base() / "inductor"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except (OSError, RuntimeError):  # no home, or none that can be written
-        return _cache_folder().name
+        return tempfile.mkdtemp(prefix=_TEMPORARY)
     return str(folder)

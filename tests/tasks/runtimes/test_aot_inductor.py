@@ -237,26 +237,30 @@ def test_code_is_compiled_in_folders_of_the_users_own_unless_another_is_named(
 ) -> None:
     variable = "TORCHINDUCTOR_CACHE_DIR"
     monkeypatch.setenv("NIGHTQUANT_CACHE", str(tmp_path))
-    for own in (aot_inductor._cache_folder().name, aot_inductor._kept_folder()):
-        assert Path(own).stat().st_mode & 0o077 == 0
-        for shared in (None, default_cache_dir()):
-            monkeypatch.delenv(variable, raising=False)
-            if shared:
-                monkeypatch.setenv(variable, shared)
-            with aot_inductor._own_cache(own):
-                assert cache_dir() == own
+    own = aot_inductor._kept_folder()
+    assert Path(own).is_relative_to(tmp_path)
+    assert Path(own).stat().st_mode & 0o077 == 0
+    for shared in (None, default_cache_dir()):
+        monkeypatch.delenv(variable, raising=False)
+        if shared:
+            monkeypatch.setenv(variable, shared)
+        with aot_inductor._own_cache(own):
+            assert cache_dir() == own
     monkeypatch.setenv(variable, str(tmp_path))
     with aot_inductor._own_cache("elsewhere"):
         assert cache_dir() == str(tmp_path)
     assert os.environ[variable] == str(tmp_path)
 
 
-def test_without_a_home_that_can_be_written_the_temporary_folder_serves(
+def test_without_a_cache_folder_that_can_be_written_a_temporary_one_serves(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("NIGHTQUANT_CACHE", str(tmp_path / "file"))
-    assert aot_inductor._kept_folder() == aot_inductor._cache_folder().name
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    folder = Path(aot_inductor._kept_folder())
+    assert folder.parent == tmp_path
+    assert folder.stat().st_mode & 0o077 == 0
 
 
 def test_making_a_package_leaves_nothing_in_the_shared_folder(tmp_path: Path) -> None:
@@ -265,7 +269,8 @@ def test_making_a_package_leaves_nothing_in_the_shared_folder(tmp_path: Path) ->
     environment = {name: value for name, value in os.environ.items() if name != "TORCHINDUCTOR_CACHE_DIR"}
     program = f"""
 from pathlib import Path
-import torch
+import tempfile, torch
+from tasks.runtimes.aot_inductor import _TEMPORARY as prefix
 from storage.artifacts import ArtifactStore
 from tasks.workload import Workload
 from tests.tasks import pipeline
@@ -279,18 +284,19 @@ from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 shared = Path(default_cache_dir())
 assert "{user}" in shared.name
 print([str(path) for path in shared.rglob("*") if path.is_file()])
+print([path.name for path in Path(tempfile.gettempdir()).iterdir() if path.name.startswith(prefix)])
 if shared.exists():
     shared.rmdir()
 """
     done = subprocess.run(
         [sys.executable, "-c", program],
-        env={**environment, "LOGNAME": user, "PYTHONPATH": str(Path(__file__).parents[3])},
+        env={**environment, "LOGNAME": user, "TMPDIR": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[3])},
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "[]\n"
+    assert done.stdout == "[]\n[]\n"
     assert done.stderr == ""
 
 
