@@ -60,6 +60,11 @@ class BundleError(NightquantError):
     exit_code = 1
 
 
+def first_line(error: Exception) -> str:
+    """What a library's error says, without what it adds below and without the full stop."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
+
+
 def unwritable(place: object, error: OSError) -> StoreError:
     """The error for a store that cannot be written, with the operating system's reason."""
     return StoreError(

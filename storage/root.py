@@ -250,12 +250,15 @@ def set_cache_folder(folder: str) -> None:
 
 
 def cache_folder(url: str) -> Path:
-    """The folder for copies from `url`: in the chosen one, in ``NIGHTQUANT_CACHE``, or in the user's cache folder."""
+    """The folder for copies from `url`, below `cache_base`."""
+    return cache_base() / hashlib.sha256(url.encode()).hexdigest()[:16]
+
+
+def cache_base() -> Path:
+    """The chosen folder, that of ``NIGHTQUANT_CACHE``, or the user's cache folder."""
     if chosen := _chosen_cache or os.environ.get("NIGHTQUANT_CACHE"):
-        base = Path(chosen).expanduser().absolute()
-    else:
-        base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nightquant"
-    return base / hashlib.sha256(url.encode()).hexdigest()[:16]
+        return Path(chosen).expanduser().absolute()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nightquant"
 
 
 def fsync(path: Path) -> None:

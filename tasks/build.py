@@ -31,13 +31,17 @@ def build_candidate(job: Job[Workload], recipe: Recipe, runtime: str, workspace:
     implementation.require_installed(runtime)
     source = ModelSource(job, workspace)
     shared = implementation.shared(source, recipe)
-    code = code_digest(type(implementation).__module__, type(METHODS[recipe.method]).__module__, __name__)
+    method = METHODS[recipe.method]
+    # Runtimes that quantize by themselves calibrate as well.
+    data = [source.calibrator.calibration] if method.needs else []
+    code = code_digest(type(implementation).__module__, type(method).__module__, __name__, *data)
     made_from = {
         **source.made_from,
         "recipe": recipe.content(),
         "runtime": runtime,
         "environment": implementation.environment(),
         "shared": shared,
+        "axes": {name: dict(axes) for name, axes in source.domain.axes.items()},
         "building": code,
     }
     digest = artifact_digest(KIND, made_from)

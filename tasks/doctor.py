@@ -63,6 +63,7 @@ def examine(store: str, on_wait: Callable[[], None] | None = None) -> list[Check
         check_steal(before, after),
         check_governor(before),
         check_store(store),
+        check_compiler(),
         *map(check_pin, PINS),
     ]
 
@@ -148,6 +149,14 @@ def check_store(store: str) -> Check:
     if free < _NEEDED_BYTES:
         return Check("store", "problem", found, "Free some space: nightquant store gc.")
     return _judged("store", free >= _COMFORTABLE_BYTES, found, "Large data sets need more.")
+
+
+def check_compiler() -> Check:
+    """Whether there is a C++ compiler, where torch looks for one."""
+    command = os.environ.get("CXX", "g++")
+    found = shutil.which(next(iter(command.split()), ""))
+    advice = 'The runtime "aot-inductor" needs one: apt install g++, or name one in CXX.'
+    return _judged("C++ compiler", found is not None, found or f"no {command}", advice)
 
 
 def check_pin(distribution: str) -> Check:

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
-from storage.errors import InputError
+from storage.errors import InputError, first_line
 
 # Keys under which training scripts put the state dict beside optimizer state, epoch and so on.
 _WRAPPERS = ("state_dict", "model_state_dict", "model", "module")
@@ -42,11 +42,11 @@ def read_state(path: Path, shown: str = "") -> dict[str, Tensor]:
     except pickle.UnpicklingError as error:
         raise InputError(
             f"{shown}: refused, because loading it could run code: it holds more than tensors.",
-            hint=f"Save the model's state_dict() alone, best with safetensors. What was refused: {_first_line(error)}",
+            hint=f"Save the model's state_dict() alone, best with safetensors. What was refused: {first_line(error)}",
         ) from error
     except Exception as error:  # a damaged file makes torch's unpickler fail in any way: struct.error, AssertionError…
         raise InputError(
-            f"{shown}: cannot be read as a state dict: {_first_line(error)}.",
+            f"{shown}: cannot be read as a state dict: {first_line(error)}.",
             hint="Is it whole? Expected a file of torch.save(model.state_dict()) or of safetensors.",
         ) from error
     state = _unwrap(loaded, shown)
@@ -77,7 +77,3 @@ def _unwrap(loaded: object, shown: str) -> dict[str, Tensor]:
     raise InputError(
         f"{shown}: holds no state dict (found {found}).", hint="Expected names of parameters with their tensors."
     )
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -61,6 +62,19 @@ def without_deprecations() -> Iterator[None]:
             warnings.filterwarnings("ignore", message=message)
         _use_up_the_one_for_tensors()
         yield
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep what torchao and Inductor log and warn of, missing graphics cards for instance, out of a night's output."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
 
 
 @cache

@@ -16,5 +16,6 @@ RUNTIMES: Registry[Runtime] = Registry(
         "torchscript": "tasks.runtimes.torchscript:TorchScript",
         "onnxruntime": "tasks.runtimes.onnxruntime:OnnxRuntime",
         "openvino": "tasks.runtimes.openvino:OpenVino",
+        "aot-inductor": "tasks.runtimes.aot_inductor:AotInductor",
     },
 )

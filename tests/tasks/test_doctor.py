@@ -86,6 +86,16 @@ def test_store_below_a_file_is_a_problem(tmp_path: Path) -> None:
     assert "--store" in check.advice
 
 
+def test_a_compiler_is_looked_for_where_torch_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "env g++")
+    assert doctor.check_compiler().status == "ok"
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    check = doctor.check_compiler()
+    assert check.status == "note"
+    assert check.found == "no no-such-compiler"
+    assert "apt install g++" in check.advice
+
+
 @pytest.mark.parametrize("distribution", doctor.PINS)
 def test_installed_pins_are_the_working_ones(distribution: str) -> None:
     assert doctor.check_pin(distribution).status == "ok"

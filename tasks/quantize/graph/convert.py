@@ -16,12 +16,12 @@ from torch.nn.modules.conv import _ConvNd
 
 from storage.errors import QuantizationError
 from tasks.quantize.base import Converted
+from tasks.quantize.calibration import calibrate, refuse_non_finite_state
 from tasks.quantize.counterparts import cover_fused
 from tasks.quantize.coverage import is_within, leaves_of
 from tasks.quantize.graph import eager_mode, fx
-from tasks.quantize.graph.observers import calibrate
 from tasks.quantize.graph.plan import Plan, make_plan
-from tasks.quantize.graph.smoke_test import refuse_non_finite_state, refusing, try_out
+from tasks.quantize.graph.smoke_test import refusing, try_out
 
 if TYPE_CHECKING:
     from tasks.quantize.methods.static import GraphRecipe, StaticRecipe

@@ -1,4 +1,4 @@
-"""Observers: those that a recipe asks for, the modules that get none, and the calibration data that they see.
+"""Observers: those that a recipe asks for, and the modules that get none.
 
 Whether activations use 7 or 8 of the 8 bits (``reduce_range``) is the engine's affair, not the recipe's: x86 and fbgemm
 multiply with ``vpmaddubsw`` where the processor has no VNNI, whose 16-bit sums saturate unless one bit is kept free;
@@ -7,23 +7,15 @@ onednn and qnnpack use the whole range. So it is read from PyTorch's default for
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from itertools import islice
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.ao import quantization
 from torch.ao.quantization import QConfig, QConfigMapping
 from torch.ao.quantization.observer import UniformQuantizationObserverBase
 from torch.nn import functional
 
-from storage.errors import QuantizationError
-from tasks.quantize.graph.smoke_test import refuse_non_finite
 from tasks.quantize.methods.static import GraphRecipe, StaticRecipe
-
-if TYPE_CHECKING:
-    from tasks.job import Progress
 
 _ACTIVATION_OBSERVERS: dict[str, type[UniformQuantizationObserverBase]] = {
     "min-max": quantization.MinMaxObserver,
@@ -90,35 +82,3 @@ def mapping_for(recipe: GraphRecipe) -> QConfigMapping:
     for operation in untrusted:
         mapping.set_object_type(operation, None)
     return mapping.set_global(qconfig)
-
-
-def calibrate(
-    prepared: nn.Module, batches: Iterable[tuple[Tensor, ...]], total: int, workload_name: str, progress: Progress
-) -> None:
-    """Run the first `total` batches of representative positional inputs, where there are as many, through a model.
-
-    Raises
-    ------
-    QuantizationError
-        There are no batches, or the model returns NaN or infinity for one.
-    """
-    number = 0
-    with torch.no_grad():
-        for number, inputs in enumerate(islice(batches, total), start=1):
-            try:
-                output = prepared(*inputs)
-            except RuntimeError as error:
-                # A histogram observer cannot bin what lies between NaN and NaN.
-                if "is not finite" not in str(error):
-                    raise
-                raise QuantizationError(
-                    f"An activation of the model is NaN or infinite in batch {number} of calibration.",
-                    hint="Look at the float checkpoint and at the calibration samples.",
-                ) from error
-            refuse_non_finite(output, f"batch {number} of calibration")
-            progress(number, total, "calibration batches")
-    if not number:
-        raise QuantizationError(
-            f'The data set of workload "{workload_name}" has no calibration samples.',
-            hint="Set data.calibration above 0, or use a data set with more training samples.",
-        )

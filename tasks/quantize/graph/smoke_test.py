@@ -9,9 +9,9 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
-from storage.errors import NightquantError, QuantizationError
-from tasks.outputs import tensors_of
-from tasks.quantize.graph.trace import failing_module, first_line
+from storage.errors import NightquantError, QuantizationError, first_line
+from tasks.quantize.calibration import refuse_non_finite
+from tasks.quantize.graph.trace import failing_module
 
 # What torch raises where it cannot prepare, observe or convert a layer.
 _FAILURES = (RuntimeError, AttributeError, TypeError, AssertionError, ValueError)
@@ -57,25 +57,6 @@ def try_out(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> Non
             hint='Name that module in exclude, or use graph = "fx", which keeps such operations float.',
         ) from error
     refuse_non_finite(output, "its output after conversion")
-
-
-def refuse_non_finite_state(model: nn.Module) -> None:
-    """Refuse a float model with NaN or infinity among its parameters and buffers, with a `QuantizationError`."""
-    for name, tensor in model.state_dict().items():
-        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
-            raise QuantizationError(
-                f'The float checkpoint has NaN or infinity in "{name}".', hint="Train or fetch the checkpoint anew."
-            )
-
-
-def refuse_non_finite(output: object, where: str) -> None:
-    """Refuse a model's output that holds NaN or infinity, with a `QuantizationError`."""
-    for tensor in tensors_of(output):
-        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
-            raise QuantizationError(
-                f"The model gives NaN or infinity in {where}.",
-                hint="Look at the float checkpoint: its weights or its outputs are not finite.",
-            )
 
 
 def _failing_path(model: nn.Module, error: Exception) -> str:

@@ -11,7 +11,7 @@ import torch
 from torch import fx, nn
 from torch.ao.quantization import DeQuantStub, QuantStub
 
-from storage.errors import QuantizationError
+from storage.errors import QuantizationError, first_line
 
 
 @dataclass(frozen=True)
@@ -60,11 +60,6 @@ def trace(model: nn.Module, example_inputs: Mapping[str, torch.Tensor], leaves: 
 def operation_name(node: fx.Node) -> str:
     """Name of the function or method that a node calls."""
     return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
-
-
-def first_line(error: Exception) -> str:
-    """What an error says, without what torch adds below and without the full stop."""
-    return (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
 
 
 def failing_module(error: Exception) -> tuple[nn.Module, int] | None:

@@ -41,10 +41,10 @@ class Qat(GraphMethod[QatRecipe]):
 
         Raises what static quantization and `fine_tuned` do.
         """
+        from tasks.quantize.calibration import refuse_non_finite_state
         from tasks.quantize.fine_tune import fine_tuned
         from tasks.quantize.graph.convert import quantize_as_planned
         from tasks.quantize.graph.plan import make_plan
-        from tasks.quantize.graph.smoke_test import refuse_non_finite_state
 
         refuse_non_finite_state(model)
         plan = make_plan(model, recipe, source.example_inputs)

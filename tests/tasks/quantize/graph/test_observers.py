@@ -10,9 +10,7 @@ from torch.ao.quantization import (
     PerChannelMinMaxObserver,
 )
 
-from storage.errors import QuantizationError
-from tasks.job import silent
-from tasks.quantize.graph.observers import calibrate, mapping_for, qconfig_for, why_unsupported
+from tasks.quantize.graph.observers import mapping_for, qconfig_for, why_unsupported
 from tasks.quantize.methods.qat import QatRecipe
 from tasks.quantize.methods.static import StaticRecipe
 
@@ -56,24 +54,3 @@ def test_fx_keeps_fixed_ranges_and_takes_the_recipes_observers_elsewhere() -> No
 def test_only_what_has_no_kernel_to_trust_is_unsupported() -> None:
     assert "wrong for some shapes" in why_unsupported("ConvTranspose2d")
     assert why_unsupported("Conv2d") == ""
-
-
-def test_calibration_runs_the_first_batches_and_reports_each() -> None:
-    model, seen, progress = nn.Linear(2, 2), [], []
-    model.register_forward_hook(lambda *_: seen.append(1))
-    batches = ((torch.ones(3, 2),) for _ in range(5))
-    calibrate(model, batches, 3, "tiny", lambda done, total, unit="": progress.append((done, total)))
-    assert len(seen) == 3
-    assert progress == [(1, 3), (2, 3), (3, 3)]
-
-
-def test_an_empty_calibration_set_is_refused() -> None:
-    with pytest.raises(QuantizationError, match=r'"tiny" has no calibration samples.*data.calibration'):
-        calibrate(nn.Linear(2, 2), iter(()), 3, "tiny", silent)
-
-
-@pytest.mark.parametrize("model", [nn.Linear(2, 2), HistogramObserver()])
-def test_activations_that_are_not_finite_are_refused_with_their_batch(model: nn.Module) -> None:
-    batches = [(torch.ones(1, 2),), (torch.full((1, 2), float("nan")),)]
-    with pytest.raises(QuantizationError, match=r"NaN or infinit.*batch 2 of calibration"):
-        calibrate(model, batches, 2, "tiny", silent)

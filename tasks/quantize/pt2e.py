@@ -1,0 +1,128 @@
+"""Static int8 by torchao's PT2E: the exported graph is given observers, shown data and converted, for Inductor.
+
+It is the way that upstream goes on with where ``torch.ao.quantization`` ends. The result computes in float between
+pairs of quantize and dequantize, which Inductor fuses into oneDNN's int8 kernels when it compiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import fx, nn
+
+from storage.errors import QuantizationError
+from tasks.quantize.calibration import calibrate, refuse_non_finite_state
+from tasks.quantize.coverage import cover, excluded_modules, leaves_of
+from tasks.quantize.engine import instruction_set, quiet
+from tasks.quantize.export import export
+from tasks.refs import ModuleCoverage
+
+with quiet():  # torchao warns of itself where it is imported
+    from torchao.quantization.pt2e import HistogramObserver, MinMaxObserver, MovingAverageMinMaxObserver, ObserverBase
+    from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
+    from torchao.quantization.pt2e.quantizer import QuantizationSpec
+    from torchao.quantization.pt2e.quantizer.utils import QuantizationConfig
+    from torchao.quantization.pt2e.quantizer.x86_inductor_quantizer import (
+        X86InductorQuantizer,
+        get_default_x86_inductor_quantization_config,
+    )
+
+if TYPE_CHECKING:
+    from tasks.quantize.methods.static import StaticRecipe
+    from tasks.quantize.source import ModelSource
+
+_aten, _decomposed = torch.ops.aten, torch.ops.quantized_decomposed
+_PRODUCTS = (_aten.conv1d.default, _aten.conv2d.default, _aten.linear.default)
+_DEQUANTIZE = (_decomposed.dequantize_per_tensor.default, _decomposed.dequantize_per_channel.default)
+_OBSERVERS: dict[str, type[ObserverBase]] = {
+    "min-max": MinMaxObserver,
+    "moving-average": MovingAverageMinMaxObserver,
+    "histogram": HistogramObserver,
+}
+
+
+@dataclass(frozen=True)
+class Quantized:
+    """A quantized graph that eager torch can run, and how many of its ``products`` are to run in int8."""
+
+    model: nn.Module
+    products: int
+    coverage: tuple[ModuleCoverage, ...]
+
+
+def quantize_exported(model: nn.Module, recipe: StaticRecipe, source: ModelSource) -> Quantized:
+    """Quantize a float model in evaluation mode, which may be changed.
+
+    Raises
+    ------
+    QuantizationError
+        The model cannot be exported, there is nothing to calibrate with or to quantize, or numbers are not finite.
+    """
+    refuse_non_finite_state(model)
+    leaves, excluded = leaves_of(model), excluded_modules(model, recipe.exclude)
+    graph = export(model, source.example_inputs, source.domain.axes).module()
+    assert isinstance(graph, fx.GraphModule)
+    folded = dict(_batch_norms(graph))
+    with torch.no_grad():
+        prepared = prepare_pt2e(graph, _quantizer(recipe))
+        batches = source.calibration(recipe.calibration_batch_size)
+        name, progress = source.job.workload.name, source.workspace.progress
+        calibrate(prepared, batches, recipe.calibration_batches, name, progress)
+        converted = convert_pt2e(prepared)
+    products = [(_path(node), _is_int8(node)) for node in converted.graph.nodes if node.target in _PRODUCTS]
+    quantized = {path for path, _ in products} - {path for path, is_int8 in products if not is_int8}
+
+    def why_float(leaf: ModuleCoverage) -> str:
+        head = folded.get(leaf.module, leaf.module)
+        if head in quantized:
+            return ""
+        if not excluded.isdisjoint((leaf.module, head)):
+            return "excluded by the recipe"
+        return f"torchao's quantizer for Inductor leaves this {leaf.type} float"
+
+    if not quantized:
+        raise QuantizationError(
+            f'The recipe "{recipe.name}" quantizes nothing of the model.',
+            hint="Inductor has int8 kernels for Conv1d, Conv2d and Linear.",
+        )
+    return Quantized(converted, sum(is_int8 for _, is_int8 in products), cover(leaves, why_float))
+
+
+def _quantizer(recipe: StaticRecipe) -> X86InductorQuantizer:
+    # Without VNNI, int8 products are summed in 16 bits, which saturate unless one bit is kept free.
+    highest = 255 if instruction_set()["vnni"] else 127
+    activation = QuantizationSpec(
+        dtype=torch.uint8,
+        observer_or_fake_quant_ctr=_OBSERVERS[recipe.activation_observer].with_args(eps=2**-12),
+        quant_min=0,
+        quant_max=highest,
+        qscheme=torch.per_tensor_affine,
+    )
+    weight = get_default_x86_inductor_quantization_config().weight
+    quantizer = X86InductorQuantizer()
+    quantizer.set_global(QuantizationConfig(activation, activation, weight, None))
+    for path in recipe.exclude:
+        quantizer.set_module_name_qconfig(path, None)
+    return quantizer
+
+
+def _batch_norms(graph: fx.GraphModule) -> Iterator[tuple[str, str]]:
+    """Batch norms that follow a product at once, with that product: the one is folded into the other."""
+    for node in graph.graph.nodes:
+        if node.target is _aten.batch_norm.default and node.args[0].target in _PRODUCTS:
+            yield _path(node), _path(node.args[0])
+
+
+def _is_int8(product: fx.Node) -> bool:
+    """Whether both factors come out of int8."""
+    return all(isinstance(factor, fx.Node) and factor.target in _DEQUANTIZE for factor in product.args[:2])
+
+
+def _path(node: fx.Node) -> str:
+    """Path of the module that an operation was called in."""
+    stack: Mapping[str, tuple[str, object]] = node.meta["nn_module_stack"]
+    path, _ = list(stack.values())[-1]
+    return path

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from storage.errors import QuantizationError
+from tasks.quantize import pt2e
+from tasks.quantize.methods.static import StaticRecipe
+from tasks.quantize.pt2e import Quantized, quantize_exported
+from tasks.quantize.source import ModelSource
+
+MakeSource = Callable[..., ModelSource]
+_quantize = torch.ops.quantized_decomposed.quantize_per_tensor.default
+
+
+def static(**keys: object) -> StaticRecipe:
+    document = {"name": "s", "method": "static", "calibration_batches": 2, "calibration_batch_size": 4}
+    return StaticRecipe.model_validate(document | keys)
+
+
+def quantized(source: ModelSource, **keys: object) -> Quantized:
+    return quantize_exported(source.float_model(), static(**keys), source)
+
+
+def left_float(result: Quantized) -> dict[str, str]:
+    return {leaf.module: leaf.reason for leaf in result.coverage if not leaf.quantized}
+
+
+def scales(result: Quantized) -> list[float]:
+    return [node.args[1] for node in result.model.graph.nodes if node.target is _quantize]
+
+
+def test_every_layer_is_quantized_with_the_batch_norms_folded_into_them(source_of: MakeSource) -> None:
+    source = source_of()
+    result = quantized(source)
+    assert not left_float(result)
+    types = [leaf.type for leaf in result.coverage]
+    assert types.count("BatchNorm2d") == 2
+    assert result.products == len(types) - 2
+    inputs = source.example_inputs.values()
+    with torch.inference_mode():
+        expected, found = source.float_model()(*inputs), result.model(*inputs)
+    assert 0 < (found - expected).abs().max() < 0.1 * (expected.max() - expected.min())
+
+
+def test_excluded_modules_and_what_is_in_them_stay_float(source_of: MakeSource) -> None:
+    source = source_of()
+    leaves = [leaf for leaf in quantized(source).coverage if leaf.type == "Conv2d"]
+    # The batch norm after the first convolution is folded into it, and stays float with it.
+    norm = next(leaf.module for leaf in quantized(source).coverage if leaf.type == "BatchNorm2d")
+    result = quantized(source, exclude=[leaves[0].module])
+    assert left_float(result) == dict.fromkeys((leaves[0].module, norm), "excluded by the recipe")
+    assert result.products == quantized(source).products - 1
+    with pytest.raises(QuantizationError, match=r"exclude names modules .*: nose"):
+        quantized(source, exclude=["nose"])
+
+
+def test_the_recipe_chooses_the_observer(source_of: MakeSource) -> None:
+    source = source_of()
+    found = [tuple(scales(quantized(source, activation_observer=name))) for name in pt2e._OBSERVERS]
+    assert len(set(found)) == 3
+
+
+@pytest.mark.parametrize(("vnni", "highest"), [(True, 255), (False, 127)])
+def test_without_vnni_activations_keep_a_bit_free(
+    source_of: MakeSource, monkeypatch: pytest.MonkeyPatch, vnni: bool, highest: int
+) -> None:
+    monkeypatch.setattr(pt2e, "instruction_set", lambda: {"vnni": vnni})
+    nodes = [node for node in quantized(source_of()).model.graph.nodes if node.target is _quantize]
+    assert {node.args[4] for node in nodes} == {highest}
+
+
+def test_a_layer_without_an_int8_kernel_is_told(source_of: MakeSource) -> None:
+    reasons = left_float(quantized(source_of("Upsampling")))
+    assert reasons == {"up": "torchao's quantizer for Inductor leaves this ConvTranspose2d float"}
+
+
+def test_a_recipe_that_quantizes_nothing_is_refused(source_of: MakeSource) -> None:
+    source = source_of()
+    names = [name for name, module in source.float_model().named_modules() if isinstance(module, nn.Conv2d | nn.Linear)]
+    with pytest.raises(QuantizationError, match='"s" quantizes nothing of the model'):
+        quantized(source, exclude=names)

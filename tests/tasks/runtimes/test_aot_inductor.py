@@ -1,0 +1,319 @@
+"""Compiled packages: a compilation takes seconds, so that tests share what they can."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch._inductor.exc import InvalidCxxCompiler
+from torch._inductor.runtime.cache_dir_utils import cache_dir, default_cache_dir
+
+from storage.artifacts import ArtifactStore
+from storage.bundles import BundleStore
+from storage.errors import ConfigurationError, QuantizationError
+from tasks.job import Job
+from tasks.machine import this_machine
+from tasks.quantize.methods.cast import INSTRUCTIONS
+from tasks.refs import CandidateRef
+from tasks.runtimes import RUNTIMES, aot_inductor
+from tasks.runtimes.aot_inductor import int8_products, load_aot_inductor, refuse_other
+from tasks.runtimes.base import CandidateFiles
+from tasks.workload import Workload
+from tests.tasks import pipeline
+from tests.tasks.bundle.conftest import Made
+from tests.tasks.runtimes.conftest import MakeJob
+
+pytestmark = pytest.mark.slow
+
+RUNTIME = "aot-inductor"
+needs_bfloat16 = pytest.mark.skipif(
+    not set(INSTRUCTIONS) & set(this_machine().isa), reason="this processor has no instructions for bfloat16"
+)
+STATIC = {"calibration_batches": 2, "calibration_batch_size": 4}
+
+
+def recipe(method: str, **keys: Any) -> dict[str, Any]:
+    return {"name": "tried", "method": method, "runtimes": [RUNTIME], **keys}
+
+
+def outputs(job: Job[Workload], name: str, runtime: str, store: ArtifactStore, *inputs: Tensor) -> tuple[Tensor, ...]:
+    model = pipeline.opened(pipeline.build(job, name, runtime, store), store)
+    with torch.inference_mode():
+        found = model(*inputs)
+    return found if isinstance(found, tuple) else (found,)  # type: ignore[return-value]
+
+
+@pytest.fixture
+def static(images: MakeJob) -> Job[Workload]:
+    return images(recipe("static", **STATIC))
+
+
+@pytest.fixture
+def candidate(static: Job[Workload], store: ArtifactStore) -> CandidateRef:
+    return pipeline.build(static, "tried", RUNTIME, store)
+
+
+@pytest.fixture
+def package(candidate: CandidateRef, store: ArtifactStore) -> Path:
+    return CandidateFiles.find(candidate, store).folder / "model.pt2"
+
+
+@pytest.fixture
+def forgotten() -> Iterator[None]:
+    """What was found out about the compiler counts neither before the test nor after it."""
+    aot_inductor._target.cache_clear()
+    yield
+    aot_inductor._target.cache_clear()
+
+
+def test_every_layer_is_int8_in_the_graph_and_in_the_machine_code(candidate: CandidateRef, package: Path) -> None:
+    assert all(module.quantized for module in candidate.coverage)
+    layers = [module for module in candidate.coverage if module.type in ("Conv2d", "Linear")]
+    assert int8_products(package) == len(layers) == 5
+    assert candidate.graph == "pt2e"
+    assert candidate.size_bytes == package.stat().st_size
+    assert not candidate.shared
+
+
+def test_int8_is_near_float_and_not_float_for_any_number_of_images(
+    static: Job[Workload], candidate: CandidateRef, store: ArtifactStore
+) -> None:
+    assert candidate.recipe == "tried"
+    for count in (1, 2, 7):
+        images = torch.rand(count, 3, 16, 16, generator=torch.Generator().manual_seed(count))
+        (found,) = outputs(static, "tried", RUNTIME, store, images)
+        (expected,) = outputs(static, "float", "eager", store, images)
+        assert found.shape == expected.shape
+        assert 0 < (found - expected).abs().max() < 0.1 * (expected.max() - expected.min())
+
+
+def test_nothing_of_the_process_is_compiled_in(package: Path) -> None:
+    with zipfile.ZipFile(package) as archive:
+        sources = [archive.read(name).decode() for name in archive.namelist() if name.endswith(".cpp")]
+    assert sources
+    assert not any("num_threads(" in source for source in sources)
+
+
+def test_a_bundle_verifies_with_torch_alone_and_only_where_it_was_compiled_for(
+    static: Job[Workload], candidate: CandidateRef, store: ArtifactStore, tmp_path: Path
+) -> None:
+    made = Made(static, candidate, pipeline.evaluate(static, candidate, store), store)
+    bundle = tmp_path / made.package(BundleStore(tmp_path)).location
+    program = (
+        "import runpy, sys\nsys.modules['torchao'] = None  # importing it fails\n"
+        f"sys.argv = ['verify.py', {str(bundle)!r}]\nrunpy.run_path({str(bundle / 'verify.py')!r}, run_name='__main__')"
+    )
+    done = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.startswith("good")
+
+    manifest = json.loads((bundle / "manifest.json").read_text(encoding="utf-8"))
+    assert set(manifest["required_isa"]["instructions"]) <= set(Path("/proc/cpuinfo").read_text().split())
+    assert manifest["engine"] is None
+    files = {"model.pt2": (bundle / "model.pt2").read_bytes()}
+    other = {**manifest, "versions": {**manifest["versions"], "torch": "1.0"}}
+    with pytest.raises(RuntimeError, match=r"^compiled for torch 1\.0, and this is \d"):
+        load_aot_inductor(files, other)
+    lacking = {**manifest, "required_isa": {"instructions": ["avx2", "avx9000"]}}
+    with pytest.raises(RuntimeError, match=r"^compiled for a processor with avx9000, which this one lacks$"):
+        load_aot_inductor(files, lacking)
+
+
+def test_a_lstm_takes_any_number_of_steps_and_columns(words: MakeJob, store: ArtifactStore) -> None:
+    job = words(recipe("none"))
+    for length, batch in ((1, 1), (3, 5), (25, 1)):
+        tokens = torch.arange(length * batch).reshape(length, batch) % 5
+        state = torch.full((2, batch, 8), 0.1), torch.full((2, batch, 8), -0.1)
+        found = outputs(job, "tried", RUNTIME, store, tokens, *state)
+        expected = outputs(job, "float", "eager", store, tokens, *state)
+        for one, other in zip(found, expected, strict=True):
+            assert torch.allclose(one, other, atol=1e-6)
+
+
+def test_float_comes_in_either_memory_format(images: MakeJob, store: ArtifactStore) -> None:
+    job = images(recipe("none", memory_format="channels-last"))
+    example = pipeline.source_of(job.workload, store).example_inputs.values()
+    (found,) = outputs(job, "tried", RUNTIME, store, *example)
+    (expected,) = outputs(job, "float", "eager", store, *example)
+    assert torch.allclose(found, expected, atol=1e-5)
+    coverage = pipeline.build(job, "tried", RUNTIME, store).coverage
+    assert {module.reason for module in coverage} == {"a float recipe"}
+
+
+@needs_bfloat16
+def test_a_converted_module_that_can_be_exported_is_compiled(images: MakeJob, store: ArtifactStore) -> None:
+    job = images(recipe("cast"))
+    candidate = pipeline.build(job, "tried", RUNTIME, store)
+    assert set(candidate.shared) == {"converted"}
+    example = pipeline.source_of(job.workload, store).example_inputs.values()
+    (found,) = outputs(job, "tried", RUNTIME, store, *example)
+    (expected,) = outputs(job, "float", "eager", store, *example)
+    assert 1e-5 < (found - expected).abs().max() / expected.abs().max() < 3e-2
+
+
+@pytest.mark.parametrize(
+    ("keys", "reason"),
+    [
+        ({"method": "none", "onednn": False}, "cannot switch oneDNN off"),
+        ({"method": "dynamic"}, 'does not carry out method "dynamic"'),
+        ({"method": "qat"}, 'does not carry out method "qat"'),
+        ({"method": "static", "weights": "per-tensor"}, "per channel only"),
+        ({"method": "static", "graph": "fx"}, 'no graph = "fx"'),
+        ({"method": "static", "engine": "qnnpack"}, 'not of the engine "qnnpack"'),
+    ],
+    ids=str,
+)
+def test_what_it_cannot_do_is_refused_with_the_file(images: MakeJob, keys: dict[str, Any], reason: str) -> None:
+    document = images().workload.model_dump(mode="json")
+    document["recipe"].append({"name": "tried", "runtimes": [RUNTIME], **keys})
+    with pytest.raises(ValueError, match=reason):
+        Workload.model_validate(document)
+
+
+def test_products_that_silently_run_in_float_are_refused(
+    images: MakeJob, store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(aot_inductor.OPTIONS, "freezing", False)
+    job = images(recipe("static", **STATIC, activation_observer="min-max"))
+    with pytest.raises(QuantizationError, match=r'^Of 5 products that the recipe "tried" quantizes.* only 0 in int8'):
+        pipeline.build(job, "tried", RUNTIME, store)
+
+
+@pytest.mark.parametrize("changed", [torch.tensor([0.0, 1.2]), torch.tensor([0.0, float("nan")]), torch.zeros(3)])
+def test_a_package_that_computes_something_else_is_refused(static: Job[Workload], changed: Tensor) -> None:
+    tried = static.workload.recipe_named("tried")
+    refuse_other([torch.tensor([0.0, 1.0])], [torch.tensor([0.0, 1.01])], tried)
+    with pytest.raises(QuantizationError, match="computes something else once it is compiled"):
+        refuse_other([torch.tensor([0.0, 1.0])], [changed], tried)
+
+
+@pytest.mark.usefixtures("forgotten")
+def test_without_a_compiler_it_is_told_what_to_install(
+    static: Job[Workload], store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def find_none() -> str:
+        raise InvalidCxxCompiler
+
+    monkeypatch.setattr("torch._inductor.cpp_builder.get_cpp_compiler", find_none)
+    with pytest.raises(ConfigurationError, match=r"needs a C\+\+ compiler.*apt install g\+\+"):
+        pipeline.build(static, "tried", RUNTIME, store)
+
+
+@pytest.mark.usefixtures("forgotten")
+def test_processor_and_compiler_are_part_of_what_decides_a_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = RUNTIMES[RUNTIME].environment()
+    assert {"torch", "torchao", "vnni", "capability", "instructions", "compiler"} == set(here)
+    aot_inductor._target.cache_clear()
+    monkeypatch.setenv("ATEN_CPU_CAPABILITY", "avx2")
+    assert RUNTIMES[RUNTIME].environment()["instructions"] == ["avx2", "fma", "f16c"]
+
+
+@pytest.mark.usefixtures("forgotten")
+def test_int8_with_all_bits_needs_vnni_whatever_it_is_compiled_for(
+    static: Job[Workload], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ATEN_CPU_CAPABILITY", "avx2")
+    floats, int8 = (static.workload.recipe_named(name) for name in ("float", "tried"))
+    processor = aot_inductor._processor()
+    for more, expected in ((set(), []), ({"avx_vnni"}, ["avx_vnni"]), ({"avx_vnni", "avx512_vnni"}, ["avx512_vnni"])):
+        words = processor - {"avx_vnni", "avx512_vnni"} | more
+        monkeypatch.setattr(aot_inductor, "_processor", lambda words=words: words)
+        assert RUNTIMES[RUNTIME].required_instructions(floats) == ["avx2", "fma", "f16c"]
+        assert RUNTIMES[RUNTIME].required_instructions(int8) == ["avx2", "fma", "f16c", *expected]
+
+
+def test_code_is_compiled_in_folders_of_the_users_own_unless_another_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    variable = "TORCHINDUCTOR_CACHE_DIR"
+    monkeypatch.setenv("NIGHTQUANT_CACHE", str(tmp_path))
+    own = aot_inductor._kept_folder()
+    assert Path(own).is_relative_to(tmp_path)
+    assert Path(own).stat().st_mode & 0o077 == 0
+    for shared in (None, default_cache_dir()):
+        monkeypatch.delenv(variable, raising=False)
+        if shared:
+            monkeypatch.setenv(variable, shared)
+        with aot_inductor._own_cache(own):
+            assert cache_dir() == own
+    monkeypatch.setenv(variable, str(tmp_path))
+    with aot_inductor._own_cache("elsewhere"):
+        assert cache_dir() == str(tmp_path)
+    assert os.environ[variable] == str(tmp_path)
+
+
+def test_without_a_cache_folder_that_can_be_written_a_temporary_one_serves(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("NIGHTQUANT_CACHE", str(tmp_path / "file"))
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    folder = Path(aot_inductor._kept_folder())
+    assert folder.parent == tmp_path
+    assert folder.stat().st_mode & 0o077 == 0
+
+
+def test_making_a_package_leaves_nothing_in_the_shared_folder(tmp_path: Path) -> None:
+    """In a process of its own, as a night does it, with the shared folder of a user that nobody is."""
+    user = f"nobody-{os.getpid()}"
+    environment = {name: value for name, value in os.environ.items() if name != "TORCHINDUCTOR_CACHE_DIR"}
+    program = f"""
+from pathlib import Path
+import tempfile, torch
+from tasks.runtimes.aot_inductor import _TEMPORARY as prefix
+from storage.artifacts import ArtifactStore
+from tasks.workload import Workload
+from tests.tasks import pipeline
+from tests.tasks.quantize.conftest import IMAGES
+recipes = [*IMAGES["recipe"], dict(name="tried", method="static", calibration_batches=1, runtimes=["{RUNTIME}"])]
+store = ArtifactStore(Path({str(tmp_path)!r}))
+job = pipeline.job_of(Workload.model_validate(IMAGES | dict(recipe=recipes)), store)
+pipeline.opened(pipeline.build(job, "tried", "{RUNTIME}", store), store)(torch.zeros(1, 3, 16, 16))
+from torch._inductor.exc import InvalidCxxCompiler
+from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+shared = Path(default_cache_dir())
+assert "{user}" in shared.name
+print([str(path) for path in shared.rglob("*") if path.is_file()])
+print([path.name for path in Path(tempfile.gettempdir()).iterdir() if path.name.startswith(prefix)])
+if shared.exists():
+    shared.rmdir()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**environment, "LOGNAME": user, "TMPDIR": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[3])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "[]\n[]\n"
+    assert done.stderr == ""
+
+
+def test_a_resnet_needs_nothing_that_upstream_has_deprecated(
+    images: MakeJob, store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = images(recipe("static", **STATIC), network="quantizable_resnet18")
+    entries = [("torch.jit", name) for name in ("trace", "trace_module", "script", "load", "save", "freeze")]
+    for place in ("torch.ao.quantization", "torch.ao.quantization.quantize_fx"):
+        functions = {name for name, item in vars(sys.modules[place]).items() if isinstance(item, FunctionType)}
+        entries += [(place, name) for name in functions if not name.startswith("_")]
+    assert len(entries) > 30
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("deprecated")
+
+    for place, name in entries:
+        monkeypatch.setattr(f"{place}.{name}", refuse)
+    candidate = pipeline.build(job, "tried", RUNTIME, store)
+    assert all(module.quantized for module in candidate.coverage)
