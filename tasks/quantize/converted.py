@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
@@ -18,6 +19,7 @@ from tasks.domains import DOMAINS
 from tasks.outputs import tensors_of
 from tasks.quantize.engine import instruction_set, without_deprecations
 from tasks.quantize.methods import METHODS
+from tasks.quantize.operators import load_libraries
 from tasks.quantize.source import ModelSource
 from tasks.quantize.state import flatten_state, load_flat_state
 from tasks.refs import DatasetRef, Frozen, ModuleCoverage
@@ -79,6 +81,7 @@ def find_or_convert(source: ModelSource, recipe: Recipe) -> Path:
         The recipe cannot be carried out on this model or processor, or its result computes NaN or infinities.
     """
     method = METHODS[recipe.method]
+    library = method.library(source.workspace)
     data = [source.calibrator.calibration] if method.needs else []
     made_from = {
         **source.made_from,
@@ -86,6 +89,8 @@ def find_or_convert(source: ModelSource, recipe: Recipe) -> Path:
         "instruction_set": instruction_set(),
         "conversion": code_digest(type(method).__module__, __name__, *data),
     }
+    if library is not None:
+        made_from["library"] = library.parent.name
     digest = artifact_digest(KIND, made_from)
     store = source.workspace.store
     if (found := store.find(KIND, digest)) is not None:
@@ -93,6 +98,9 @@ def find_or_convert(source: ModelSource, recipe: Recipe) -> Path:
     with source.workspace.alone(digest):
         if store.find(KIND, digest) is None:
             with store.create(KIND, digest, made_from) as folder, method.running(recipe), without_deprecations():
+                if library is not None:
+                    shutil.copyfile(library, folder / library.name)
+                    load_libraries(folder)
                 _convert(source, recipe, folder)
     return store.path(KIND, digest)
 
@@ -100,6 +108,7 @@ def find_or_convert(source: ModelSource, recipe: Recipe) -> Path:
 def open_converted(folder: Path) -> nn.Module:
     """Rebuild a converted module, in evaluation mode on the CPU, packed for the quantized engine that is set now."""
     structure = Structure.read(folder)
+    load_libraries(folder)
     recipe, domain = structure.recipe, DOMAINS[structure.domain]
     model = domain.build(domain.parse_model(structure.model), structure.dataset).eval()
     examples = {
