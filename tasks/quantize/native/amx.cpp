@@ -18,7 +18,7 @@ namespace nightquant {
 namespace {
 
 constexpr int64_t kTileRows = 16;
-constexpr int64_t kFewestRows = 8;
+constexpr int64_t kFewestRows = 3;
 
 // The operand of ldtilecfg.
 struct alignas(64) TileShapes {
@@ -60,9 +60,6 @@ inline void tiles(const int8_t* q, int64_t padded, const uint8_t* weights, int32
   if (lower) _tile_zero(2);
   if (lower && second) _tile_zero(3);
   for (int64_t k = 0; k < padded; k += kFeatures) {
-#ifdef PF
-    for (int64_t line=0; line<1024; line+=64) { _mm_prefetch(reinterpret_cast<const char*>(weights + k * kBlock + line + PF*padded*kBlock), _MM_HINT_T1);  _mm_prefetch(reinterpret_cast<const char*>(weights + (padded+k) * kBlock + line + PF*padded*kBlock), _MM_HINT_T1);}
-#endif
     _tile_loadd(4, q + k, padded);
     _tile_loadd(6, weights + k * kBlock, 64);
     _tile_dpbsud(0, 4, 6);

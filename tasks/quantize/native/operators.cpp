@@ -5,10 +5,10 @@
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
 #include <c10/core/CPUAllocator.h>
 #include <torch/library.h>
 
+#include <cstring>
 #include <tuple>
 
 #include "kernels.h"
@@ -65,6 +65,12 @@ Tensor linear_meta(const Tensor& input, const Tensor& /*packed*/, c10::SymInt ou
   return at::empty_symint(sizes, input.options());
 }
 
+Tensor copy_of(const Tensor& tensor) {
+  Tensor copy = at::empty(tensor.sizes(), tensor.options());
+  if (tensor.numel() > 0) std::memcpy(copy.mutable_data_ptr(), tensor.const_data_ptr(), tensor.nbytes());
+  return copy;
+}
+
 using Outputs = std::tuple<Tensor, Tensor, Tensor>;
 
 Outputs lstm_cpu(const Tensor& input, const Tensor& h, const Tensor& c, const Tensor& packed) {
@@ -75,7 +81,7 @@ Outputs lstm_cpu(const Tensor& input, const Tensor& h, const Tensor& c, const Te
   const LstmShape shape = {x.size(0), x.size(1), x.size(2), h.size(2), h.size(0)};
   const uint8_t* const weights = packed_bytes(packed, shape.packed_bytes());
   Tensor y = at::empty({shape.steps, shape.batch, shape.hidden}, x.options());
-  Tensor h_after = at::empty_like(h_before).copy_(h_before), c_after = at::empty_like(c_before).copy_(c_before);
+  Tensor h_after = copy_of(h_before), c_after = copy_of(c_before);
   if (y.numel() == 0) return {y, h_after, c_after};
   const at::DataPtr scratch = c10::GetCPUAllocator()->allocate(static_cast<size_t>(shape.scratch_bytes()));
   lstm(kernels(), shape, x.const_data_ptr<float>(), weights, static_cast<uint8_t*>(scratch.get()),
