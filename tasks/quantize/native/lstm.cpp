@@ -16,6 +16,9 @@ namespace {
 // Input products of so many rows are kept at a time, which fit into the second cache beside a layer's weights.
 constexpr int64_t kChunkRows = 64;
 constexpr int64_t kGates = 4;
+// AOTInductor keeps constants where malloc does, 16 bytes after the begin of a cache line: then every load takes two
+// lines. Recurrent weights that are used for some steps are worth a copy.
+constexpr int64_t kStepsForCopy = 8, kCacheLine = 64;
 
 class Bytes {
  public:
@@ -43,6 +46,7 @@ struct Scratch {
   float *h, *c;    // [layers][batch][units]
   float* projected;  // [steps of a chunk][batch][4 * units]
   Rows input, hidden, below;
+  uint8_t* recurrent;  // a layer's weights [4 * units][padded]
   int64_t bytes;
 };
 
@@ -61,6 +65,8 @@ Scratch lay_out(const LstmShape& shape, uint8_t* begin) {
   scratch.input = take_rows(rows, wider);
   scratch.hidden = take_rows(rows + shape.batch, shape.padded(1));
   scratch.below = take_rows(rows + shape.batch, shape.padded(1));
+  const bool may_copy = shape.chunk_steps() >= kStepsForCopy;
+  scratch.recurrent = bytes.take<uint8_t>(may_copy ? kGates * shape.units() * shape.padded(1) : 0);
   scratch.bytes = bytes.take<uint8_t>(0) - begin;
   return scratch;
 }
@@ -113,6 +119,12 @@ void step(const Kernels& kernels, const LstmShape& shape, const Weights& weights
   });
 }
 
+Weights in_lines(const LstmShape& shape, const Weights& weights, int64_t steps, uint8_t* memory) {
+  if (reinterpret_cast<uintptr_t>(weights.values) % kCacheLine == 0 || steps < kStepsForCopy) return weights;
+  std::memcpy(memory, weights.values, static_cast<size_t>(kGates * shape.units() * shape.padded(1)));
+  return {memory, weights.scale, weights.bias, weights.blocks};
+}
+
 void copy_rows(const float* from, int64_t from_stride, float* to, int64_t to_stride, int64_t rows, int64_t width) {
   for (int64_t r = 0; r < rows; ++r) {
     std::memcpy(to + r * to_stride, from + r * from_stride, static_cast<size_t>(width) * sizeof(float));
@@ -161,10 +173,11 @@ void lstm(const Kernels& kernels, const LstmShape& shape, const float* x, const 
       float* const layer_c = memory.c + number * batch * units;
       project(kernels, from, layer.input, kGates * units, memory.projected, kGates * units);
       quantize(kernels, layer_h, units, batch, hidden, padded, current);
+      const Weights recurrent = in_lines(shape, layer.recurrent, steps, memory.recurrent);
       for (int64_t t = 0; t < steps; ++t) {
         const Rows before = {current.values + t * batch * padded, current.rows + t * batch};
         const Rows after = {before.values + batch * padded, before.rows + batch};
-        step(kernels, shape, layer.recurrent, before, memory.projected + t * batch * kGates * units, layer_h, layer_c);
+        step(kernels, shape, recurrent, before, memory.projected + t * batch * kGates * units, layer_h, layer_c);
         const bool last = number + 1 == shape.layers;
         if (last) copy_rows(layer_h, units, y + (start + t) * batch * hidden, hidden, batch, hidden);
         if (!last || t + 1 < steps) quantize(kernels, layer_h, units, batch, hidden, padded, after);

@@ -312,6 +312,18 @@ def test_a_copy_computes_the_same() -> None:
     assert all(map(torch.equal, copy.deepcopy(model)(*inputs_of(3, 2)), model(*inputs_of(3, 2))))
 
 
+@pytest.mark.parametrize("steps", [1, 30])
+def test_weights_may_lie_anywhere_in_memory(steps: int) -> None:
+    model, x = Int8Lstm.of(lstm(0, 70, 40, 2)), drawn(0, steps, 2, 70)
+    expected, size = flat(model(x)), len(model.packed)
+    memory = torch.zeros(size + 64, dtype=torch.uint8)
+    start = -memory.data_ptr() % 64 + 16
+    memory[start : start + size] = model.packed
+    model.packed = memory[start : start + size]
+    assert model.packed.data_ptr() % 64 == 16
+    assert all(map(torch.equal, flat(model(x)), expected))
+
+
 def test_threads_change_nothing() -> None:
     model, before = Int8Lstm.of(lstm(0, 300, 520, 1)), torch.get_num_threads()
     layer, x = Int8Linear.of(linear(0, 520, 5000)), drawn(0, 6, 2, 300)
