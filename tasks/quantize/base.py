@@ -14,9 +14,12 @@ from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 from tasks.workload.recipe import Recipe
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from torch import Tensor, nn
 
     from tasks.domains.base import FineTunes, GivesCalibration
+    from tasks.job import Workspace
     from tasks.quantize.source import ModelSource
     from tasks.refs import ModuleCoverage
     from tasks.workload.workload import Workload
@@ -58,6 +61,18 @@ class Method(ABC, Generic[R]):
 
         The saved tensors are then put into it, so that no pickle is needed to store a quantized model.
         """
+
+    def library(self, workspace: Workspace) -> Path | None:
+        """Find or make the library of operators that converted models call, where they call any besides torch's.
+
+        It is kept beside the converted module, and loaded before that is opened.
+
+        Raises
+        ------
+        QuantizationError
+            It cannot be made here.
+        """
+        return None
 
     def tolerance_share(self, recipe: R) -> float:
         """How far an output may be off on another processor, as a share of its range.

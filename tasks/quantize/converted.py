@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import shutil
 from collections.abc import Sequence
 from itertools import repeat
 from pathlib import Path
@@ -19,6 +20,7 @@ from tasks.domains import DOMAINS
 from tasks.outputs import finite_outputs, outputs_of
 from tasks.quantize.engine import instruction_set
 from tasks.quantize.methods import METHODS
+from tasks.quantize.operators import load_libraries
 from tasks.quantize.source import ModelSource
 from tasks.quantize.state import flatten_state, load_flat_state
 from tasks.refs import DatasetRef, Frozen, ModuleCoverage
@@ -80,6 +82,7 @@ def find_or_convert(source: ModelSource, recipe: Recipe) -> Path:
         The recipe cannot be carried out on this model or processor, or its result computes NaN or infinities.
     """
     method = METHODS[recipe.method]
+    library = method.library(source.workspace)
     data = [source.calibrator.calibration] if method.needs else []
     made_from = {
         **source.made_from,
@@ -87,6 +90,8 @@ def find_or_convert(source: ModelSource, recipe: Recipe) -> Path:
         "instruction_set": instruction_set(),
         "conversion": code_digest(type(method).__module__, __name__, *data),
     }
+    if library is not None:
+        made_from["library"] = library.parent.name
     digest = artifact_digest(KIND, made_from)
     store = source.workspace.store
     if (found := store.find(KIND, digest)) is not None:
@@ -94,6 +99,9 @@ def find_or_convert(source: ModelSource, recipe: Recipe) -> Path:
     with source.workspace.alone(digest):
         if store.find(KIND, digest) is None:
             with store.create(KIND, digest, made_from) as folder, method.running(recipe), method.quietly():
+                if library is not None:
+                    shutil.copyfile(library, folder / library.name)
+                    load_libraries(folder)
                 _convert(source, recipe, folder)
     return store.path(KIND, digest)
 
@@ -101,6 +109,7 @@ def find_or_convert(source: ModelSource, recipe: Recipe) -> Path:
 def open_converted(folder: Path) -> nn.Module:
     """Rebuild a converted module, in evaluation mode on the CPU, packed for the quantized engine that is set now."""
     structure = Structure.read(folder)
+    load_libraries(folder)
     recipe, domain = structure.recipe, DOMAINS[structure.domain]
     model = domain.build(domain.parse_model(structure.model), structure.dataset).eval()
     examples = {

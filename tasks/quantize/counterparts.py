@@ -23,6 +23,7 @@ _QUANTIZED_MODULES = (
     "torch.ao.nn.quantized.dynamic.modules",
     "torch.ao.nn.intrinsic.quantized.modules",
     "torch.ao.nn.intrinsic.quantized.dynamic.modules",
+    "tasks.quantize.int8_modules",
 )
 
 

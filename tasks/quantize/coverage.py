@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from difflib import get_close_matches
 
 from torch import nn
@@ -30,6 +30,25 @@ def cover(leaves: Iterable[ModuleCoverage], why_float: Callable[[ModuleCoverage]
         leaf.model_copy(update={"quantized": not reason, "reason": reason})
         for leaf, reason in ((leaf, why_float(leaf)) for leaf in leaves)
     )
+
+
+def cover_some(
+    model: nn.Module, recipe: str, reasons: Mapping[str, str], *, embeddings: bool
+) -> tuple[ModuleCoverage, ...]:
+    """Cover a float model whose modules stay float for these reasons, by path; "" for those that are quantized.
+
+    Raises
+    ------
+    QuantizationError
+        The recipe of that name quantizes nothing, or no embedding although `embeddings` are asked for.
+    """
+    leaves = leaves_of(model)
+    quantized = {leaf.type for leaf in leaves if not reasons[leaf.module]}
+    if not quantized or (embeddings and "Embedding" not in quantized):
+        what = "no embedding" if quantized else "nothing"
+        why = "; ".join(f"{leaf.module or 'the model'} ({leaf.type}): {reasons[leaf.module]}" for leaf in leaves)
+        raise QuantizationError(f'The recipe "{recipe}" quantizes {what} of the model.', hint=f"{why}.")
+    return cover(leaves, lambda leaf: reasons[leaf.module])
 
 
 def excluded_modules(model: nn.Module, exclude: Collection[str]) -> frozenset[str]:

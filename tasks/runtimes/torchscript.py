@@ -70,7 +70,9 @@ with torch.inference_mode():
         return load_torchscript
 
     def obstacle(self, recipe: Recipe) -> str:
-        """A switch of the calling process cannot be carried by a file."""
+        """A switch of the calling process cannot be carried by a file, nor can a library."""
+        if recipe.needs_library:
+            return "a TorchScript file cannot hold the library of operators that the recipe's modules call"
         return "a TorchScript file cannot switch oneDNN off" if getattr(recipe, "onednn", True) is False else ""
 
     def make(self, source: ModelSource, recipe: Recipe, folder: Path) -> Made:

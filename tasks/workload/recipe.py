@@ -54,6 +54,11 @@ class Recipe(Section):
         """The engine whose kernels run, None for a float model."""
         return self.engine
 
+    @property
+    def needs_library(self) -> bool:
+        """Whether the result calls operators that are no part of torch, from a library beside it."""
+        return False
+
     def content(self) -> dict[str, object]:
         """What decides the result: a recipe's name and runtimes only say how it is used."""
         return self.model_dump(mode="json", exclude={"name", "runtimes"})

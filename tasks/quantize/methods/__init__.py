@@ -15,6 +15,7 @@ METHODS: Registry[Method[Recipe]] = Registry(
     {
         "none": "tasks.quantize.methods.float:Float",
         "dynamic": "tasks.quantize.methods.dynamic:Dynamic",
+        "dynamic-per-row": "tasks.quantize.methods.dynamic_per_row:DynamicPerRow",
         "static": "tasks.quantize.methods.static:Static",
         "qat": "tasks.quantize.methods.qat:Qat",
         "cast": "tasks.quantize.methods.cast:Cast",

@@ -43,16 +43,9 @@ class Dynamic(Method[DynamicRecipe]):
         QuantizationError
             The recipe quantizes nothing, excludes a module that is not there, or asks for what torch cannot do.
         """
-        from tasks.quantize.coverage import cover, leaves_of
+        from tasks.quantize.coverage import cover_some
 
-        leaves = leaves_of(model)
-        reasons = _reasons(model, recipe)
-        quantized = {leaf.type for leaf in leaves if not reasons[leaf.module]}
-        if not quantized or (recipe.embedding_bits and "Embedding" not in quantized):
-            what = "no embedding" if quantized else "nothing"
-            why = "; ".join(f"{leaf.module or 'the model'} ({leaf.type}): {reasons[leaf.module]}" for leaf in leaves)
-            raise QuantizationError(f'The recipe "{recipe.name}" quantizes {what} of the model.', hint=f"{why}.")
-        coverage = cover(leaves, lambda leaf: reasons[leaf.module])
+        coverage = cover_some(model, recipe.name, _reasons(model, recipe), embeddings=recipe.embedding_bits is not None)
         return Converted(self.skeleton(model, recipe, "", source.example_inputs), "", coverage)
 
     def tolerance_share(self, recipe: DynamicRecipe) -> float:

@@ -9,7 +9,9 @@ import pytest
 import torch
 
 from storage.artifacts import ArtifactStore
+from tasks.job import Workspace
 from tasks.quantize.engine import quantized_engine, without_deprecations
+from tasks.quantize.operators import find_or_compile, load_libraries
 from tasks.quantize.source import ModelSource
 from tasks.workload import Workload
 from tests.tasks import pipeline
@@ -33,6 +35,14 @@ IMAGES = {
 @pytest.fixture(scope="session")
 def images_store(tmp_path_factory: pytest.TempPathFactory) -> ArtifactStore:
     return ArtifactStore(Path(tmp_path_factory.mktemp("images-store")))
+
+
+@pytest.fixture(scope="session")
+def operators_loaded(images_store: ArtifactStore) -> Path:
+    """The library of int8 operators, compiled once for all tests and loaded."""
+    library = find_or_compile(Workspace(images_store))
+    load_libraries(library.parent)
+    return library
 
 
 @pytest.fixture

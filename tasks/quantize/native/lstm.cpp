@@ -1,0 +1,195 @@
+// The whole LSTM: all layers and all steps.
+//
+// A layer's input products of many steps are one product, whose weights are read once; only the recurrent product is
+// made step by step, and its weights stay in the second cache meanwhile. A hidden state is quantized once: for the next
+// step of its layer and for the next layer.
+#include <cstdint>
+#include <cstring>
+
+#include "kernels.h"
+#include "layers.h"
+#include "parallel.h"
+
+namespace nightquant {
+namespace {
+
+// Input products of so many rows are kept at a time, which fit into the second cache beside a layer's weights.
+constexpr int64_t kChunkRows = 64;
+constexpr int64_t kGates = 4;
+// AOTInductor keeps constants where malloc does, 16 bytes after the begin of a cache line: then every load takes two
+// lines. Recurrent weights that are used for some steps are worth a copy.
+constexpr int64_t kStepsForCopy = 8, kCacheLine = 64;
+
+class Bytes {
+ public:
+  explicit Bytes(uint8_t* begin) : next_(begin) {}
+
+  template <typename T>
+  T* take(int64_t count) {
+    uint8_t* const found = next_;
+    next_ += round_up(count * int64_t{sizeof(T)}, 64);
+    return reinterpret_cast<T*>(found);
+  }
+
+ private:
+  uint8_t* next_;
+};
+
+// A layer's rows: those of its input, or its hidden states, the first being the one before the chunk.
+struct Rows {
+  int8_t* values;
+  Row* rows;
+};
+
+// Where everything lies in the scratch memory; null pointers where only its size is wanted.
+struct Scratch {
+  float *h, *c;    // [layers][batch][units]
+  float* projected;  // [steps of a chunk][batch][4 * units]
+  Rows input, hidden, below;
+  uint8_t* recurrent;  // a layer's weights [4 * units][padded]
+  int64_t bytes;
+};
+
+Scratch lay_out(const LstmShape& shape, uint8_t* begin) {
+  Bytes bytes(begin);
+  const int64_t rows = shape.chunk_steps() * shape.batch;
+  const int64_t wider = shape.padded(0) > shape.padded(1) ? shape.padded(0) : shape.padded(1);
+  const auto take_rows = [&](int64_t count, int64_t padded) {
+    int8_t* const values = bytes.take<int8_t>(count * padded);
+    return Rows{values, bytes.take<Row>(count)};
+  };
+  Scratch scratch = {};
+  scratch.h = bytes.take<float>(shape.layers * shape.batch * shape.units());
+  scratch.c = bytes.take<float>(shape.layers * shape.batch * shape.units());
+  scratch.projected = bytes.take<float>(rows * kGates * shape.units());
+  scratch.input = take_rows(rows, wider);
+  scratch.hidden = take_rows(rows + shape.batch, shape.padded(1));
+  scratch.below = take_rows(rows + shape.batch, shape.padded(1));
+  const bool may_copy = shape.chunk_steps() >= kStepsForCopy;
+  scratch.recurrent = bytes.take<uint8_t>(may_copy ? kGates * shape.units() * shape.padded(1) : 0);
+  scratch.bytes = bytes.take<uint8_t>(0) - begin;
+  return scratch;
+}
+
+struct Layer {
+  Weights input, recurrent;
+};
+
+// The layer that begins at `next`, which is moved on to the one after.
+Layer layer_at(const LstmShape& shape, int64_t layer, const uint8_t*& next) {
+  const int64_t channels = kGates * shape.units();
+  const uint8_t* const input = next;
+  const uint8_t* const recurrent = input + channels * shape.padded(layer);
+  const float* const floats = reinterpret_cast<const float*>(recurrent + channels * shape.padded(1));
+  next = reinterpret_cast<const uint8_t*>(floats + 3 * channels);
+  return {{input, floats, floats + 2 * channels, channels / kBlock},
+          {recurrent, floats + channels, nullptr, channels / kBlock}};
+}
+
+void quantize(const Kernels& kernels, const float* x, int64_t stride, int64_t count, int64_t width, int64_t padded,
+              Rows to) {
+  parallel(count, grain_of(4 * padded), [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      to.rows[r] = kernels.quantize(x + r * stride, width, padded, to.values + r * padded);
+    }
+  });
+}
+
+// One step of one layer: from the quantized hidden states [batch] and the input's part of the gates to h and c.
+void step(const Kernels& kernels, const LstmShape& shape, const Weights& weights, Rows hidden, const float* projected,
+          float* h, float* c) {
+  const int64_t units = shape.units(), padded = shape.padded(1), gates = kGates * kBlock;
+  // Sums of 64 times 64 gates lie in the first cache until the cells have used them: 16 KiB.
+  constexpr int64_t kBatch = 16, kPieces = 64;
+  parallel(units / kBlock, grain_of(gates * padded * shape.batch), [&](int64_t begin, int64_t end) {
+    alignas(64) int32_t sums[kPieces * kGates * kBlock];
+    for (int64_t first = 0; first < shape.batch; first += kBatch) {
+      const int64_t rows = shape.batch - first < kBatch ? shape.batch - first : kBatch;
+      for (int64_t group = begin; group < end; group += kPieces / rows) {
+        const int64_t count = end - group < kPieces / rows ? end - group : kPieces / rows;
+        kernels.product(hidden.values + first * padded, rows, padded, weights.values + group * gates * padded,
+                        count * kGates, sums, count * gates);
+        for (int64_t r = 0; r < rows; ++r) {
+          const int64_t row = first + r, at = row * units + group * kBlock;
+          kernels.cells(count, sums + r * count * gates, hidden.rows[row], weights.scale + group * gates,
+                        projected + (row * units + group * kBlock) * kGates, c + at, h + at);
+        }
+      }
+    }
+  });
+}
+
+Weights in_lines(const LstmShape& shape, const Weights& weights, int64_t steps, uint8_t* memory) {
+  if (reinterpret_cast<uintptr_t>(weights.values) % kCacheLine == 0 || steps < kStepsForCopy) return weights;
+  std::memcpy(memory, weights.values, static_cast<size_t>(kGates * shape.units() * shape.padded(1)));
+  return {memory, weights.scale, weights.bias, weights.blocks};
+}
+
+void copy_rows(const float* from, int64_t from_stride, float* to, int64_t to_stride, int64_t rows, int64_t width) {
+  for (int64_t r = 0; r < rows; ++r) {
+    std::memcpy(to + r * to_stride, from + r * from_stride, static_cast<size_t>(width) * sizeof(float));
+  }
+}
+
+}  // namespace
+
+int64_t LstmShape::chunk_steps() const {
+  const int64_t fitting = batch > 0 ? kChunkRows / batch : steps;
+  const int64_t least = fitting > 1 ? fitting : 1;
+  return least < steps ? least : steps;
+}
+
+int64_t LstmShape::packed_bytes() const {
+  int64_t bytes = 0;
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    bytes += kGates * units() * (padded(layer) + padded(1) + 3 * int64_t{sizeof(float)});
+  }
+  return bytes;
+}
+
+int64_t LstmShape::scratch_bytes() const { return lay_out(*this, nullptr).bytes; }
+
+void lstm(const Kernels& kernels, const LstmShape& shape, const float* x, const uint8_t* packed, uint8_t* scratch,
+          float* h, float* c, float* y) {
+  const int64_t batch = shape.batch, hidden = shape.hidden, units = shape.units(), padded = shape.padded(1);
+  const Scratch memory = lay_out(shape, scratch);
+  const int64_t states = shape.layers * batch;
+  // Units beyond the last stay zero: their weights and biases are.
+  std::memset(memory.h, 0, static_cast<size_t>(states * units) * sizeof(float));
+  std::memset(memory.c, 0, static_cast<size_t>(states * units) * sizeof(float));
+  copy_rows(h, hidden, memory.h, units, states, hidden);
+  copy_rows(c, hidden, memory.c, units, states, hidden);
+  for (int64_t start = 0; start < shape.steps; start += shape.chunk_steps()) {
+    const int64_t left = shape.steps - start;
+    const int64_t steps = left < shape.chunk_steps() ? left : shape.chunk_steps();
+    quantize(kernels, x + start * batch * shape.input, shape.input, steps * batch, shape.input, shape.padded(0),
+             memory.input);
+    QuantizedRows from = {memory.input.values, memory.input.rows, steps * batch, shape.padded(0)};
+    Rows current = memory.hidden, other = memory.below;
+    const uint8_t* next = packed;
+    for (int64_t number = 0; number < shape.layers; ++number) {
+      const Layer layer = layer_at(shape, number, next);
+      float* const layer_h = memory.h + number * batch * units;
+      float* const layer_c = memory.c + number * batch * units;
+      project(kernels, from, layer.input, kGates * units, memory.projected, kGates * units);
+      quantize(kernels, layer_h, units, batch, hidden, padded, current);
+      const Weights recurrent = in_lines(shape, layer.recurrent, steps, memory.recurrent);
+      for (int64_t t = 0; t < steps; ++t) {
+        const Rows before = {current.values + t * batch * padded, current.rows + t * batch};
+        const Rows after = {before.values + batch * padded, before.rows + batch};
+        step(kernels, shape, recurrent, before, memory.projected + t * batch * kGates * units, layer_h, layer_c);
+        const bool last = number + 1 == shape.layers;
+        if (last) copy_rows(layer_h, units, y + (start + t) * batch * hidden, hidden, batch, hidden);
+        if (!last || t + 1 < steps) quantize(kernels, layer_h, units, batch, hidden, padded, after);
+      }
+      from = {current.values + batch * padded, current.rows + batch, steps * batch, padded};
+      const Rows swapped = current;
+      current = other;
+      other = swapped;
+    }
+  }
+  copy_rows(memory.h, units, h, hidden, states, hidden);
+  copy_rows(memory.c, units, c, hidden, states, hidden);
+}
+
+}  // namespace nightquant

@@ -1,0 +1,13 @@
+// Functions between BEGIN_TARGET and END_TARGET are compiled for the instruction sets that they name. Standard headers
+// must be included before: a shared inline function compiled for a newer processor could be linked in for all.
+#pragma once
+
+#define NIGHTQUANT_PRAGMA(text) _Pragma(#text)
+#if defined(__clang__)
+#define BEGIN_TARGET(sets) \
+  NIGHTQUANT_PRAGMA(clang attribute push(__attribute__((target(sets))), apply_to = function))
+#define END_TARGET _Pragma("clang attribute pop")
+#else
+#define BEGIN_TARGET(sets) _Pragma("GCC push_options") NIGHTQUANT_PRAGMA(GCC target(sets))
+#define END_TARGET _Pragma("GCC pop_options")
+#endif

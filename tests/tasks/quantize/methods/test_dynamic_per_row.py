@@ -1,0 +1,144 @@
+"""The method dynamic-per-row: what it covers, and that a night's own steps keep and open what it makes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from pydantic import ValidationError
+from torch import nn
+
+from storage.artifacts import ArtifactStore
+from storage.errors import QuantizationError
+from tasks.job import Job, Workspace
+from tasks.quantize.base import Converted
+from tasks.quantize.int8_modules import Int8Embedding, Int8Linear, Int8Lstm
+from tasks.quantize.methods.dynamic_per_row import DynamicPerRow, DynamicPerRowRecipe
+from tasks.quantize.packing import MOST_FEATURES
+from tasks.quantize.source import ModelSource
+from tasks.runtimes.base import CandidateFiles
+from tasks.sensitivity import sensitivity
+from tasks.workload import Workload
+from tests.tasks.pipeline import build, example_inputs, job_of, opened
+from tests.tasks.quantize.words import WORDS, call, same, words_workload
+
+pytestmark = pytest.mark.usefixtures("operators_loaded")
+
+Convert = Callable[..., Converted]
+
+
+@pytest.fixture
+def convert(source_of: Callable[..., ModelSource]) -> Convert:
+    def run(model: nn.Module, **settings: Any) -> Converted:
+        recipe = DynamicPerRowRecipe(name="rows", method="dynamic-per-row", **settings)
+        return DynamicPerRow().convert(model.eval(), recipe, source_of())
+
+    return run
+
+
+def reasons(converted: Converted) -> dict[str, str]:
+    return {row.module: row.reason for row in converted.coverage if not row.quantized}
+
+
+def test_the_named_types_are_replaced_and_the_others_say_why(convert: Convert) -> None:
+    model = nn.ModuleDict({"embed": nn.Embedding(9, 4), "rnn": nn.LSTM(4, 4), "norm": nn.LayerNorm(4)})
+    model["head"] = nn.Linear(4, 2)
+    converted = convert(model)
+    types = {name: type(module) for name, module in converted.model.named_children()}
+    assert types == {"embed": nn.Embedding, "rnn": Int8Lstm, "norm": nn.LayerNorm, "head": Int8Linear}
+    assert set(reasons(converted)) == {"embed", "norm"}
+    assert reasons(converted)["norm"] == "the recipe does not name the type LayerNorm"
+
+
+def test_embeddings_are_quantized_where_asked_for(convert: Convert) -> None:
+    converted = convert(nn.Sequential(nn.Embedding(9, 4)), embedding_bits=8)
+    assert isinstance(converted.model[0], Int8Embedding)
+    with pytest.raises(QuantizationError, match="no embedding"):
+        convert(nn.Sequential(nn.Embedding(9, 4, max_norm=1.0), nn.Linear(4, 2)), embedding_bits=8)
+
+
+@pytest.mark.parametrize(
+    ("module", "why"),
+    [
+        (nn.LSTM(2, 4, bidirectional=True), "two directions"),
+        (nn.LSTM(2, 4, proj_size=2), "projections"),
+        (nn.Linear(MOST_FEATURES + 1, 1), "32 bits"),
+        (nn.GRU(2, 4), "does not name the type GRU"),
+        (type("Special", (nn.Linear,), {})(2, 2), "does not name the type Special"),
+    ],
+)
+def test_what_has_no_kernel_stays_float_and_says_so(module: nn.Module, why: str, convert: Convert) -> None:
+    converted = convert(nn.Sequential(module, nn.Linear(2, 2)))
+    assert list(reasons(converted)) == ["0"]
+    assert why in reasons(converted)["0"]
+    assert converted.model[0] is module
+
+
+@pytest.mark.parametrize("model", [nn.Sequential(nn.Conv2d(1, 1, 1)), nn.Linear(2, 2)], ids=["no type", "itself"])
+def test_a_recipe_that_quantizes_nothing_is_refused(model: nn.Module, convert: Convert) -> None:
+    with pytest.raises(QuantizationError, match="quantizes nothing"):
+        convert(model)
+
+
+def test_excluded_modules_stay_float(convert: Convert) -> None:
+    converted = convert(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), exclude=("0",))
+    assert reasons(converted) == {"0": "excluded by the recipe"}
+
+
+def test_torchscript_is_refused_with_the_workload() -> None:
+    with pytest.raises(ValidationError, match=r"does not fit runtime.*library of operators"):
+        DynamicPerRowRecipe(name="rows", method="dynamic-per-row", runtimes=("torchscript",))
+
+
+def test_the_method_couples_no_rows_and_needs_no_engine() -> None:
+    recipe = DynamicPerRowRecipe(name="rows", method="dynamic-per-row")
+    assert not DynamicPerRow().couples_rows(recipe)
+    assert recipe.quantized_engine is None
+
+
+RECIPES = {
+    "rows": {"method": "dynamic-per-row"},
+    "rows-embedding8": {"method": "dynamic-per-row", "embedding_bits": 8},
+}
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory, images_store: ArtifactStore) -> Job[Workload]:
+    workload = words_workload(tmp_path_factory.mktemp("words"))
+    recipes = [{"name": name, **spec} for name, spec in RECIPES.items()]
+    document = WORDS | workload.model_dump(mode="json", include={"data", "checkpoint"})
+    baseline = {"name": "float", "method": "none"}
+    return job_of(Workload.model_validate(document | {"recipe": [baseline, *recipes]}), images_store)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_candidate_goes_through_the_store(recipe: str, job: Job[Workload], images_store: ArtifactStore) -> None:
+    candidate = build(job, recipe, "eager", images_store)
+    again = build(job, recipe, "eager", images_store)
+    assert again == candidate
+    inputs = example_inputs(job.workload, job.dataset, images_store)
+    exact, outputs = (
+        call(opened(each, images_store), inputs) for each in (build(job, "float", "eager", images_store), candidate)
+    )
+    assert same(outputs, call(opened(again, images_store), inputs))
+    assert not torch.equal(outputs[0], exact[0])
+    torch.testing.assert_close(outputs[0], exact[0], rtol=0, atol=0.02)
+    quantized = {row.module for row in candidate.coverage if row.quantized}
+    assert quantized == {"rnn", "decoder"} | ({"encoder"} if recipe == "rows-embedding8" else set())
+
+
+def test_the_library_lies_beside_the_converted_module(
+    job: Job[Workload], images_store: ArtifactStore, operators_loaded: Path
+) -> None:
+    files = CandidateFiles.find(build(job, "rows", "eager", images_store), images_store)
+    copied = files.shared["converted"] / operators_loaded.name
+    assert copied.read_bytes() == operators_loaded.read_bytes()
+
+
+def test_its_layers_can_be_ranked(job: Job[Workload], images_store: ArtifactStore) -> None:
+    ranked = sensitivity(job, job.workload.recipe_named("rows-embedding8"), Workspace(images_store))
+    assert {layer.module for layer in ranked} == {"encoder", "rnn", "decoder"}
+    assert all(layer.sqnr_db > 20 for layer in ranked)

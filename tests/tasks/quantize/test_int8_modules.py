@@ -1,0 +1,338 @@
+"""int8 Linear, LSTM and Embedding against the arithmetic in plain torch, on every instruction set of the machine."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.export import Dim, export
+
+from storage.errors import QuantizationError
+from tasks.domains.language_model.model import WordLanguageModel
+from tasks.quantize.int8_modules import Int8Embedding, Int8Linear, Int8Lstm
+from tasks.quantize.packing import quantize_rows
+from tests.tasks.quantize.int8_reference import SETS, cell_of, instruction_set, linear_of, runs_here, supported_sets
+
+pytestmark = pytest.mark.usefixtures("operators_loaded")
+
+sizes = st.integers(1, 150)
+
+
+def drawn(seed: int, *shape: int) -> Tensor:
+    """Rows whose ranges differ by orders of magnitude."""
+    generator = torch.Generator().manual_seed(seed)
+    values = torch.randn(shape, generator=generator)
+    return values * 10.0 ** torch.randint(-3, 4, (*shape[:-1], 1), generator=generator)
+
+
+def linear(seed: int, inputs: int, outputs: int, *, bias: bool = True) -> nn.Linear:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return nn.Linear(inputs, outputs, bias=bias)
+
+
+def lstm(seed: int, inputs: int, hidden: int, layers: int, *, bias: bool = True, batch_first: bool = False) -> nn.LSTM:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return nn.LSTM(inputs, hidden, layers, bias=bias, batch_first=batch_first).eval()
+
+
+def state(seed: int, model: nn.LSTM, batch: int) -> tuple[Tensor, Tensor]:
+    shape = model.num_layers, batch, model.hidden_size
+    generator = torch.Generator().manual_seed(seed)
+    return torch.rand(shape, generator=generator) * 2 - 1, torch.randn(shape, generator=generator)
+
+
+def flat(result: tuple[Tensor, tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor, Tensor]:
+    return result[0], *result[1]
+
+
+@settings(max_examples=40)
+@given(rows=st.integers(1, 70), inputs=sizes, outputs=sizes, seed=st.integers(0, 1000))
+def test_a_linear_layer_computes_what_the_arithmetic_says_bit_for_bit(
+    rows: int, inputs: int, outputs: int, seed: int
+) -> None:
+    layer, x = linear(seed, inputs, outputs), drawn(seed, rows, inputs)
+    expected = linear_of(x, quantize_rows(layer.weight), layer.bias.detach())
+    quantized = Int8Linear.of(layer)
+    for name in supported_sets():
+        with instruction_set(name):
+            assert torch.equal(quantized(x), expected), name
+
+
+@settings(max_examples=25)
+@given(
+    steps=st.integers(1, 5),
+    batch=st.sampled_from([1, 2, 3, 17, 70]),
+    inputs=sizes,
+    hidden=st.integers(1, 90),
+    layers=st.integers(1, 3),
+    seed=st.integers(0, 1000),
+)
+def test_every_cell_of_an_lstm_computes_what_the_arithmetic_says(
+    steps: int, batch: int, inputs: int, hidden: int, layers: int, seed: int
+) -> None:
+    model = lstm(seed, inputs, hidden, layers)
+    quantized = Int8Lstm.of(model)
+    before = state(seed, model, batch)
+    for x in drawn(seed, steps, batch, inputs):
+        outputs, (h, c) = quantized(x.unsqueeze(0), before)
+        assert torch.equal(outputs[0], h[-1])
+        below = x
+        for layer in range(layers):
+            # From the operator's own state before: a difference in a last digit might move a row by a step.
+            expected = cell_of(below, before[0][layer], before[1][layer], model, layer)
+            torch.testing.assert_close(h[layer], expected[0], rtol=0, atol=1e-6)
+            torch.testing.assert_close(c[layer], expected[1], rtol=1e-6, atol=1e-6)
+            below = h[layer]
+        before = h, c
+
+
+@settings(max_examples=25)
+@given(
+    steps=st.integers(1, 80),
+    batch=st.sampled_from([1, 2, 18]),
+    inputs=sizes,
+    hidden=st.integers(1, 70),
+    layers=st.integers(1, 3),
+    seed=st.integers(0, 1000),
+)
+def test_many_steps_are_single_steps_and_rows_together_are_rows_alone_on_every_instruction_set(
+    steps: int, batch: int, inputs: int, hidden: int, layers: int, seed: int
+) -> None:
+    model = lstm(seed, inputs, hidden, layers)
+    quantized, x, before = Int8Lstm.of(model), drawn(seed, steps, batch, inputs), state(seed, model, batch)
+    together = flat(quantized(x, before))
+    carried, outputs = before, []
+    for step in x:
+        output, carried = quantized(step.unsqueeze(0), carried)
+        outputs.append(output[0])
+    assert all(map(torch.equal, together, (torch.stack(outputs), *carried)))
+    for row in range(batch):
+        alone = flat(quantized(x[:, row : row + 1], tuple(each[:, row : row + 1] for each in before)))
+        assert all(torch.equal(each[:, row : row + 1], one) for each, one in zip(together, alone, strict=True))
+    for name in supported_sets():
+        with instruction_set(name):
+            assert all(map(torch.equal, together, flat(quantized(x, before)))), name
+
+
+@settings(max_examples=25)
+@given(rows=st.integers(2, 70), inputs=sizes, outputs=sizes, seed=st.integers(0, 1000))
+def test_rows_of_a_linear_layer_together_are_rows_alone(rows: int, inputs: int, outputs: int, seed: int) -> None:
+    layer, x = Int8Linear.of(linear(seed, inputs, outputs)), drawn(seed, rows, inputs)
+    assert torch.equal(layer(x), torch.cat([layer(row) for row in x.split(1)]))
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_gates_are_right_over_their_whole_range(name: str) -> None:
+    if not runs_here(name):
+        pytest.skip(f"the processor has no {name}")
+    model = lstm(0, 3, 64, 1)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        model.weight_ih_l0.zero_()
+        model.weight_hh_l0.zero_()
+        model.bias_ih_l0.zero_()
+        # Gates from one end of float32 to the other, most of them where they bend.
+        model.bias_hh_l0.copy_(torch.randn(256, generator=generator) * 10)
+        model.bias_hh_l0[::17] *= 1e30
+    c = torch.randn(1, 1, 64, generator=generator) * 3
+    with instruction_set(name):
+        _, (h_after, c_after) = Int8Lstm.of(model)(torch.ones(1, 1, 3), (torch.zeros_like(c), c))
+    h_expected, c_expected = cell_of(torch.ones(1, 3), torch.zeros(1, 64), c[0], model, 0)
+    torch.testing.assert_close(c_after[0], c_expected, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(h_after[0], h_expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("name", SETS)
+def test_a_row_that_is_not_finite_spoils_itself_only(name: str, bad: float) -> None:
+    if not runs_here(name):
+        pytest.skip(f"the processor has no {name}")
+    with instruction_set(name):
+        layer, x = Int8Linear.of(linear(0, 70, 33)), drawn(0, 5, 70)
+        before = layer(x)
+        x[2, 69] = bad
+        after = layer(x)
+        assert not after[2].isfinite().any()
+        x, model = drawn(0, 4, 3, 20), lstm(0, 20, 17, 2)
+        quantized = Int8Lstm.of(model)
+        expected = flat(quantized(x, state(0, model, 3)))
+        x[1, 0, 5] = bad
+        found = flat(quantized(x, state(0, model, 3)))
+    rest = [0, 1, 3, 4]
+    assert torch.equal(after[rest], before[rest])
+    assert not found[0][1:, 0].isfinite().any()
+    assert torch.equal(found[0][0], expected[0][0])
+    assert all(torch.equal(a[:, 1:], b[:, 1:]) for a, b in zip(found, expected, strict=True))
+
+
+def test_rows_of_zeros_and_of_the_least_numbers_give_the_bias() -> None:
+    layer = linear(0, 9, 5)
+    x = torch.zeros(3, 9)
+    x[1], x[2, 0] = 1e-40, -1e-31
+    assert torch.equal(Int8Linear.of(layer)(x), layer.bias.detach().expand(3, 5))
+
+
+def test_weights_are_within_half_a_step_of_the_float_ones() -> None:
+    matrix = quantize_rows(drawn(0, 40, 30))
+    assert matrix.values.abs().amax(1).eq(127).all()
+    difference = (matrix.values * matrix.scale.unsqueeze(1) - drawn(0, 40, 30)).abs()
+    assert bool((difference <= matrix.scale.unsqueeze(1) * 0.5001).all())
+
+
+def test_layers_without_bias_have_none() -> None:
+    layer, x = linear(0, 30, 20, bias=False), drawn(0, 4, 30)
+    assert torch.equal(Int8Linear.of(layer)(x), linear_of(x, quantize_rows(layer.weight), torch.zeros(20)))
+    model = lstm(0, 30, 20, 1, bias=False)
+    h, c = state(0, model, 4)
+    _, (h_after, _) = Int8Lstm.of(model)(x.unsqueeze(0), (h, c))
+    torch.testing.assert_close(h_after[0], cell_of(x, h[0], c[0], model, 0)[0], rtol=0, atol=1e-6)
+
+
+def test_an_lstm_is_called_as_torchs_is() -> None:
+    model = lstm(0, 7, 6, 2)
+    quantized, x = Int8Lstm.of(model), drawn(0, 5, 3, 7).clamp(-2, 2)
+    zeros = torch.zeros(2, 3, 6), torch.zeros(2, 3, 6)
+    for left, right in zip(flat(quantized(x)), flat(model(x)), strict=True):
+        torch.testing.assert_close(left, right, rtol=0, atol=0.02)
+    assert all(map(torch.equal, flat(quantized(x)), flat(quantized(x, zeros))))
+    unbatched = flat(quantized(x[:, 0], (zeros[0][:, 0], zeros[1][:, 0])))
+    assert [each.shape for each in unbatched] == [each.shape for each in flat(model(x[:, 0]))]
+    assert torch.equal(unbatched[0], quantized(x)[0][:, 0])
+    first = Int8Lstm.of(lstm(0, 7, 6, 2, batch_first=True))
+    assert torch.equal(first(x.transpose(0, 1))[0].transpose(0, 1), quantized(x)[0])
+    assert [each.shape for each in flat(quantized(x[:0]))] == [(0, 3, 6), (2, 3, 6), (2, 3, 6)]
+
+
+def test_packed_sequences_are_refused_with_what_to_do() -> None:
+    packed = nn.utils.rnn.pack_padded_sequence(torch.zeros(4, 2, 7), torch.tensor([4, 2]))
+    with pytest.raises(QuantizationError, match=r"no packed sequences.*Exclude"):
+        Int8Lstm.of(lstm(0, 7, 6, 1))(packed)
+
+
+def test_inputs_of_other_types_and_shapes_are_refused() -> None:
+    layer, model = Int8Linear.of(linear(0, 70, 6)), Int8Lstm.of(lstm(0, 70, 6, 1))
+    with pytest.raises(RuntimeError, match="float32"):
+        layer(torch.zeros(2, 70, dtype=torch.float64))
+    with pytest.raises(RuntimeError, match="packed weights have"):
+        layer(torch.zeros(2, 7))
+    with pytest.raises(RuntimeError, match="packed weights have"):
+        model(torch.zeros(2, 1, 7))
+    with pytest.raises(RuntimeError, match=r"lstm takes input"):
+        model(torch.zeros(2, 1, 70), (torch.zeros(1, 2, 6), torch.zeros(1, 2, 6)))
+
+
+def test_embeddings_are_rows_of_int8_with_a_scale() -> None:
+    with torch.random.fork_rng(devices=[]):
+        embedding = nn.Embedding(11, 6)
+    quantized, indices = Int8Embedding.of(embedding), torch.tensor([[0, 3, 3], [10, 9, 1]])
+    assert {name: each.dtype for name, each in quantized.state_dict().items()} == {
+        "weight": torch.int8,
+        "scale": torch.float32,
+    }
+    torch.testing.assert_close(quantized(indices), embedding(indices).detach(), rtol=0, atol=0.02)
+
+
+@pytest.mark.parametrize(
+    ("made", "blank"),
+    [
+        (lambda: Int8Linear.of(linear(0, 70, 33)), lambda: Int8Linear(70, 33)),
+        (lambda: Int8Lstm.of(lstm(0, 70, 17, 3)), lambda: Int8Lstm(70, 17, 3)),
+    ],
+    ids=["linear", "lstm"],
+)
+def test_a_state_dict_holds_plain_matrices_and_makes_the_same_module(made: object, blank: object) -> None:
+    assert callable(made)
+    assert callable(blank)
+    module, other = made(), blank()
+    given = module.state_dict()
+    assert "packed" not in given
+    assert all(each.dtype == (torch.int8 if each.dim() == 2 else torch.float32) for each in given.values())
+    other.load_state_dict(given)
+    assert torch.equal(other.packed, module.packed)
+    name = next(iter(given))
+    with pytest.raises(RuntimeError, match=f"Missing key.*{name}"):
+        other.load_state_dict({key: each for key, each in given.items() if key != name})
+    with pytest.raises(RuntimeError, match=rf"{name} is \[1, 1\]"):
+        other.load_state_dict(given | {name: torch.zeros(1, 1, dtype=torch.int8)})
+
+
+def words() -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = WordLanguageModel(50, 20, 18, 2, 0.5).eval()
+    model.set_submodule("encoder", Int8Embedding.of(model.encoder))
+    model.set_submodule("rnn", Int8Lstm.of(model.rnn))
+    model.set_submodule("decoder", Int8Linear.of(model.decoder))
+    return model
+
+
+def inputs_of(steps: int, batch: int) -> tuple[Tensor, Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(steps)
+    tokens = torch.randint(0, 50, (steps, batch), generator=generator)
+    return tokens, *(torch.rand(2, batch, 18, generator=generator) for _ in range(2))
+
+
+def exported(model: nn.Module, *, strict: bool) -> torch.export.ExportedProgram:
+    steps, batch = Dim("steps"), Dim("batch")
+    shapes = {"tokens": {0: steps, 1: batch}, "h": {1: batch}, "c": {1: batch}}
+    with torch.no_grad():
+        return export(model, inputs_of(7, 2), dynamic_shapes=shapes, strict=strict)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_the_word_model_is_exported_with_lengths_and_batches_of_any_size(strict: bool) -> None:
+    model = words()
+    program = exported(model, strict=strict).module()
+    for steps, batch in ((1, 1), (7, 2), (25, 1), (3, 9)):
+        given = inputs_of(steps, batch)
+        assert all(map(torch.equal, program(*given), model(*given)))
+
+
+@pytest.mark.slow
+def test_a_compiled_program_calls_the_operators_and_computes_the_same(tmp_path: Path) -> None:
+    model = words()
+    package = torch._inductor.aoti_compile_and_package(
+        exported(model, strict=False), package_path=str(tmp_path / "model.pt2")
+    )
+    compiled = torch._inductor.aoti_load_package(package)
+    for steps, batch in ((1, 1), (25, 1), (3, 9)):
+        given = inputs_of(steps, batch)
+        assert all(map(torch.equal, compiled(*given), model(*given)))
+
+
+def test_a_copy_computes_the_same() -> None:
+    model = words()
+    assert all(map(torch.equal, copy.deepcopy(model)(*inputs_of(3, 2)), model(*inputs_of(3, 2))))
+
+
+@pytest.mark.parametrize("steps", [1, 30])
+def test_weights_may_lie_anywhere_in_memory(steps: int) -> None:
+    model, x = Int8Lstm.of(lstm(0, 70, 40, 2)), drawn(0, steps, 2, 70)
+    expected, size = flat(model(x)), len(model.packed)
+    memory = torch.zeros(size + 64, dtype=torch.uint8)
+    start = -memory.data_ptr() % 64 + 16
+    memory[start : start + size] = model.packed
+    model.packed = memory[start : start + size]
+    assert model.packed.data_ptr() % 64 == 16
+    assert all(map(torch.equal, flat(model(x)), expected))
+
+
+def test_threads_change_nothing() -> None:
+    model, before = Int8Lstm.of(lstm(0, 300, 520, 1)), torch.get_num_threads()
+    layer, x = Int8Linear.of(linear(0, 520, 5000)), drawn(0, 6, 2, 300)
+    results = []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            outputs = model(x)[0]
+            results.append((outputs, layer(outputs)))
+    finally:
+        torch.set_num_threads(before)
+    assert all(torch.equal(one, other) for result in results[1:] for one, other in zip(results[0], result, strict=True))

@@ -1,0 +1,71 @@
+"""The library of operators: compiled once, found again, refused with what to do, and loaded once from wherever."""
+
+from __future__ import annotations
+
+import shutil
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from storage.artifacts import ArtifactStore
+from storage.errors import QuantizationError
+from tasks.job import Workspace
+from tasks.quantize.operators import find_or_compile, is_loaded, load_libraries, namespace, operators
+
+
+def test_the_library_is_found_again_and_named_by_its_operators(operators_loaded: Path, images_store: object) -> None:
+    assert isinstance(images_store, ArtifactStore)
+    written = operators_loaded.stat().st_mtime_ns
+    assert find_or_compile(Workspace(images_store)) == operators_loaded
+    assert operators_loaded.stat().st_mtime_ns == written
+    assert operators_loaded.name == f"{namespace()}.so"
+
+
+def test_a_copy_of_a_loaded_library_is_not_loaded_again(operators_loaded: Path, tmp_path: Path) -> None:
+    shutil.copy(operators_loaded, tmp_path)
+    load_libraries(tmp_path)
+    assert is_loaded(namespace())
+    assert str(tmp_path / operators_loaded.name) not in torch.ops.loaded_libraries
+
+
+def test_a_process_without_this_project_loads_the_library(operators_loaded: Path) -> None:
+    code = (
+        "import sys, torch; torch.ops.load_library(sys.argv[1]); "
+        "operator = getattr(torch.ops, sys.argv[2]).linear; "
+        "packed = torch.zeros(16 * 72, dtype=torch.uint8); "
+        "assert operator(torch.ones(3, 5), packed, 4).shape == (3, 4); assert 'tasks' not in sys.modules"
+    )
+    command = [sys.executable, "-I", "-c", code, str(operators_loaded), namespace()]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_an_instruction_set_that_is_none_is_refused(operators_loaded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NIGHTQUANT_ISA", "abacus")
+    with pytest.raises(RuntimeError, match="amx, avx512-vnni, avx2 or scalar"):
+        operators().linear(torch.zeros(1, 1), torch.zeros(16 * 72, dtype=torch.uint8), 1)
+
+
+def test_without_a_compiler_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    with pytest.raises(QuantizationError, match=r"no C\+\+ compiler.*apt install g\+\+"):
+        find_or_compile(Workspace(ArtifactStore(tmp_path / "store")))
+
+
+def test_what_the_compiler_says_is_in_the_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiler = tmp_path / "old-c++"
+    compiler.write_text(
+        '#!/bin/sh\n[ "$1" = --version ] && echo "old 1.0" && exit\necho "error: unknown -std=c++20" >&2\nexit 1\n',
+        encoding="utf-8",
+    )
+    compiler.chmod(compiler.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("CXX", str(compiler))
+    store = ArtifactStore(tmp_path / "store")
+    with pytest.raises(QuantizationError, match=r"unknown -std=c\+\+20.*g\+\+ 11"):
+        find_or_compile(Workspace(store))
+    assert not list((tmp_path / "store").rglob("*.so"))
