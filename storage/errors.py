@@ -60,7 +60,7 @@ class BundleError(NightquantError):
     exit_code = 1
 
 
-def first_line(error: Exception) -> str:
+def first_line(error: BaseException) -> str:
     """What a library's error says, without what it adds below and without the full stop."""
     return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
 

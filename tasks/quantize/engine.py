@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from functools import cache
+from io import StringIO
 
 import torch
 
@@ -66,11 +67,14 @@ def without_deprecations() -> Iterator[None]:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep what torchao and Inductor log and warn of, missing graphics cards for instance, out of a night's output."""
+    """Keep what exporters, quantizers and compilers print, log and warn of out of a night's output.
+
+    Their errors come as ever.
+    """
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), redirect_stdout(StringIO()), redirect_stderr(StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:

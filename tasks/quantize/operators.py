@@ -19,7 +19,7 @@ import torch
 
 from storage.artifacts import artifact_digest
 from storage.digest import digest_of
-from storage.errors import QuantizationError
+from storage.errors import QuantizationError, UnavailableError
 from tasks.job import Workspace
 
 KIND = "operators"
@@ -73,8 +73,10 @@ def find_or_compile(workspace: Workspace) -> Path:
 
     Raises
     ------
+    UnavailableError
+        There is no C++ compiler.
     QuantizationError
-        There is no C++ compiler, or it refuses the sources.
+        It refuses the sources.
     """
     sources = _sources()
     name = _namespace(sources)
@@ -114,7 +116,7 @@ def _compiler() -> str:
     for candidate in (wanted,) if wanted else _COMPILERS:
         if (found := shutil.which(candidate)) is not None:
             return found
-    raise QuantizationError(
+    raise UnavailableError(
         f"There is no C++ compiler here ({wanted or ', '.join(_COMPILERS)}), which the int8 operators need.",
         hint="Install one, g++ or clang (Debian and Ubuntu: apt install g++; Fedora: dnf install gcc-c++; macOS: "
         "xcode-select --install), or name it in the environment variable CXX.",

@@ -5,51 +5,37 @@ Neither TorchScript nor ``torch.ao.quantization`` is used here, which upstream h
 
 from __future__ import annotations
 
-import os
-import re
-import shlex
-import subprocess
+import shutil
 import tempfile
-import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from storage.errors import ConfigurationError, QuantizationError, first_line
-from storage.root import cache_base
+from storage.errors import QuantizationError
 from tasks.quantize.methods import METHODS
 from tasks.quantize.methods.static import StaticRecipe
+from tasks.runtimes.aot_compile import (
+    TEMPORARY,
+    compile_package,
+    int8_products,
+    open_package,
+    own_cache,
+    processor,
+    refuse_other,
+    target,
+)
 from tasks.runtimes.base import CandidateFiles, Checker, Made, Opened, RawCall, RawTensor, Runtime
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from torch import nn
 
-    from torch import Tensor, nn
-    from torch.export import ExportedProgram
-
-    from tasks.outputs import Call
     from tasks.quantize.source import ModelSource
     from tasks.workload.recipe import Recipe
 
 MODEL = "model.pt2"
-_CACHE, _TEMPORARY = "TORCHINDUCTOR_CACHE_DIR", "nightquant-inductor-"
-OPTIONS: dict[str, object] = {
-    # Without it, int8 weights are not packed and products silently run in float (pytorch/ao#4566).
-    "freezing": True,
-    # Only the vector instructions that are named below, not whatever else this very processor has.
-    "cpp.march": "",
-    # Else the number of threads while compiling would be the package's for ever.
-    "cpp.dynamic_threads": True,
-    # They would lie in the shared folder, wherever the cache is.
-    "aot_inductor.precompile_headers": False,
-}
-_INT8_PRODUCT = re.compile(rb"aoti_torch_cpu__q(?:conv|linear)\w*\(")
 
 
 def load_aot_inductor(files: dict[str, bytes], manifest: dict[str, Any]) -> RawCall:
-    """Open ``model.pt2`` with torch alone, on the torch and the kind of processor that it was compiled for."""
+    """Open ``model.pt2``, and its operators' library, with the torch and on the kind of processor of its making."""
     import ctypes
     import tempfile
     from importlib.metadata import version
@@ -63,10 +49,13 @@ def load_aot_inductor(files: dict[str, bytes], manifest: dict[str, Any]) -> RawC
     missing = [name for name in manifest["required_isa"]["instructions"] if name not in here]
     if missing:
         raise RuntimeError(f"compiled for a processor with {', '.join(missing)}, which this one lacks")
-    with tempfile.TemporaryDirectory() as folder:  # of this user alone; the loader takes a path
-        package = Path(folder, "model.pt2")
-        package.write_bytes(files[manifest["model"]["file"]])
-        model = torch._inductor.aoti_load_package(str(package))
+    name, *libraries = manifest["model"]["files"]
+    with tempfile.TemporaryDirectory() as folder:  # of this user alone; the loader takes paths
+        for file in (name, *libraries):
+            Path(folder, file).write_bytes(files[file])
+        for library in libraries:
+            torch.ops.load_library(Path(folder, library))  # type: ignore[no-untyped-call]
+        model = torch._inductor.aoti_load_package(str(Path(folder, name)))
 
     def call(inputs: list[RawTensor]) -> list[RawTensor]:
         tensors = [
@@ -88,6 +77,7 @@ class AotInductor(Runtime):
     """Compiles the float model, or what a method or torchao's PT2E made of it."""
 
     extra = "inductor"
+    main_file = MODEL
     distributions = ("torch", "torchao")
     caution = "A compiled package is a program, for one version of torch and one kind of processor."
     usage = """\
@@ -95,6 +85,9 @@ import torch
 
 # Compiled for torch {{ m.versions.torch }} on {{ m.required_isa.architecture }} with
 # {{ m.required_isa.instructions | join(", ") }}.
+{% for library in m.model.files[1:] %}
+torch.ops.load_library("{{ library }}")
+{% endfor %}
 model = torch._inductor.aoti_load_package("{{ m.model.file }}")
 with torch.inference_mode():
     outputs = model({{ m.model.inputs | map(attribute="name") | join(", ") }})
@@ -128,15 +121,15 @@ with torch.inference_mode():
 
         With VNNI activations take all 8 bits, and their products would saturate on a processor without.
         """
-        words = _processor()
+        words = processor()
         counted_on = [name for name in ("avx512_vnni", "avx_vnni") if name in words][:1]
-        return list(dict.fromkeys([*_target()[0], *(counted_on if isinstance(recipe, StaticRecipe) else [])]))
+        return list(dict.fromkeys([*target()[0], *(counted_on if isinstance(recipe, StaticRecipe) else [])]))
 
     def environment(self) -> dict[str, object]:
         """The versions, the compiler, and the processor that it compiles for."""
         from tasks.quantize.engine import instruction_set
 
-        instructions, compiler = _target()
+        instructions, compiler = target()
         return super().environment() | instruction_set() | {"instructions": list(instructions), "compiler": compiler}
 
     def shared(self, source: ModelSource, recipe: Recipe) -> dict[str, str]:
@@ -148,14 +141,15 @@ with torch.inference_mode():
         return {KIND: find_or_convert(source, recipe).name}
 
     def make(self, source: ModelSource, recipe: Recipe, folder: Path) -> Made:
-        """Quantize or convert, compile, and compare what comes out; the size is the package's."""
+        """Quantize or convert, compile, and compare what comes out; the size is that of all files."""
         from tasks.outputs import finite_outputs
         from tasks.quantize.engine import quiet
         from tasks.quantize.export import export
+        from tasks.quantize.operators import SUFFIX
 
         # What is left there is as large as the model, and a worker process may end by being killed.
-        with quiet(), tempfile.TemporaryDirectory(prefix=_TEMPORARY) as cache_folder, _own_cache(cache_folder):
-            model, products, made = self._model(source, recipe)
+        with quiet(), tempfile.TemporaryDirectory(prefix=TEMPORARY) as cache_folder, own_cache(cache_folder):
+            model, products, made = self._model(source, recipe, folder)
             before = finite_outputs(model, source.example_inputs, recipe.name)
             compile_package(export(model, source.example_inputs, source.domain.axes), folder / MODEL)
         found = int8_products(folder / MODEL)
@@ -166,145 +160,35 @@ with torch.inference_mode():
                 hint="Exclude modules until all are, or use torchscript or onnxruntime for it.",
             )
         refuse_other(before, finite_outputs(open_package(folder / MODEL), source.example_inputs, recipe.name), recipe)
-        return made.model_copy(update={"size_bytes": (folder / MODEL).stat().st_size})
+        files = folder / MODEL, *folder.glob(f"*{SUFFIX}")
+        return made.model_copy(update={"size_bytes": sum(path.stat().st_size for path in files)})
 
     def open(self, files: CandidateFiles, threads: int) -> Opened:
         """Load the package; its loops and oneDNN's take torch's intra-op threads."""
         import torch
 
+        from tasks.quantize.operators import load_libraries
+
         if torch.get_num_threads() != threads:
             torch.set_num_threads(threads)
+        load_libraries(files.folder)
         return Opened(open_package(files.folder / MODEL))
 
-    def _model(self, source: ModelSource, recipe: Recipe) -> tuple[nn.Module, int, Made]:
-        """What is compiled, how many of its products must then be int8, and what became of its modules."""
+    def _model(self, source: ModelSource, recipe: Recipe, folder: Path) -> tuple[nn.Module, int, Made]:
+        """What is compiled, how many of its products must then be int8, and what became of its modules.
+
+        The library of a method's own operators is put beside the package.
+        """
         if isinstance(recipe, StaticRecipe):
             from tasks.quantize.pt2e import quantize_exported
 
             quantized = quantize_exported(source.float_model(), recipe, source)
             return quantized.model, quantized.products, Made(size_bytes=0, coverage=quantized.coverage, graph="pt2e")
         from tasks.quantize.converted import Structure, find_or_convert, open_converted
+        from tasks.quantize.operators import SUFFIX
 
         converted = find_or_convert(source, recipe)
         structure = Structure.read(converted)
+        for library in converted.glob(f"*{SUFFIX}"):
+            shutil.copyfile(library, folder / library.name)
         return open_converted(converted), 0, Made(size_bytes=0, coverage=structure.coverage, graph=structure.graph)
-
-
-def open_package(path: Path) -> Call:
-    """Load a package."""
-    import torch
-
-    from tasks.quantize.engine import quiet
-
-    with quiet():
-        return torch._inductor.aoti_load_package(str(path))
-
-
-def compile_package(program: ExportedProgram, path: Path) -> None:
-    """Compile an exported model for this processor.
-
-    Raises
-    ------
-    QuantizationError
-        Inductor or the C++ compiler refuses it.
-    """
-    import torch
-    from torch._inductor import config
-
-    try:
-        with torch.no_grad(), config.patch(OPTIONS):
-            torch._inductor.aoti_compile_and_package(program, package_path=str(path))
-    except (RuntimeError, AssertionError, NotImplementedError) as error:
-        raise QuantizationError(
-            f"Inductor cannot compile the model: {first_line(error)}.", hint="Use torchscript or onnxruntime for it."
-        ) from error
-
-
-def int8_products(package: Path) -> int:
-    """How many convolutions and matrix products of a package run in int8, counted in its C++ source."""
-    with zipfile.ZipFile(package) as archive:
-        sources = [archive.read(name) for name in archive.namelist() if name.endswith(".cpp")]
-    return sum(len(_INT8_PRODUCT.findall(source)) for source in sources)
-
-
-def refuse_other(before: Sequence[Tensor], after: Sequence[Tensor], recipe: Recipe) -> None:
-    """Refuse, with a `QuantizationError`, a package whose outputs are not those of the module that was compiled.
-
-    They are not the same to the bit: fused operations round less often, and in int8 a last digit moves an activation to
-    the next of its steps. So the method's own tolerance holds, as it does for the bundle on another processor.
-    """
-    from tasks.quantize.converted import is_close
-
-    share = METHODS[recipe.method].tolerance_share(recipe)
-    if len(before) != len(after) or not all(is_close(*pair, share) for pair in zip(before, after, strict=True)):
-        raise QuantizationError(
-            f'The recipe "{recipe.name}" computes something else once it is compiled by Inductor.',
-            hint="Use torchscript or onnxruntime for it, or exclude modules until it does not.",
-        )
-
-
-@cache
-def _target() -> tuple[tuple[str, ...], str]:
-    """The instructions that Inductor compiles for here, and the compiler's version.
-
-    Raises
-    ------
-    ConfigurationError
-        There is no C++ compiler.
-    """
-    from tasks.quantize.engine import quiet
-
-    with quiet():
-        from torch._inductor.cpp_builder import get_cpp_compiler
-        from torch._inductor.cpu_vec_isa import pick_vec_isa
-        from torch._inductor.exc import InvalidCxxCompiler
-
-    try:
-        compiler = get_cpp_compiler()
-        told = subprocess.run([*shlex.split(compiler), "--version"], capture_output=True, text=True, check=True)
-    except (InvalidCxxCompiler, OSError, subprocess.CalledProcessError) as error:
-        raise ConfigurationError(
-            'The runtime "aot-inductor" needs a C++ compiler, and found none.',
-            hint="Install g++ (Debian, Ubuntu: apt install g++; Fedora: dnf install gcc-c++), or name one in CXX.",
-        ) from error
-    with quiet(), _own_cache(_kept_folder()):
-        flags = pick_vec_isa().build_arch_flags().split()
-    # The compiler says -mavx512vnni and -mamx-tile, the processor avx512_vnni and amx_tile.
-    names = {f"-m{word.replace('_', '')}": word for word in _processor()}
-    needed = (names.get(f"-m{flag[2:].replace('-', '')}", "") for flag in flags)
-    return tuple(dict.fromkeys(filter(None, needed))), told.stdout.splitlines()[0]
-
-
-def _processor() -> frozenset[str]:
-    """Every word that Linux says of the processor, its instruction sets among them."""
-    return frozenset(Path("/proc/cpuinfo").read_text(encoding="utf-8").split())
-
-
-@contextmanager
-def _own_cache(folder: str) -> Iterator[None]:
-    """Let Inductor compile in `folder`, which nobody else can write, unless the user names one.
-
-    Its default lies at a known path in the shared /tmp, where others could leave code to be run; torch writes it into
-    the environment as soon as it asks for it.
-    """
-    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
-
-    before = os.environ.get(_CACHE)
-    if before not in (None, default_cache_dir()):
-        yield
-        return
-    os.environ[_CACHE] = folder
-    try:
-        yield
-    finally:
-        del os.environ[_CACHE]
-
-
-def _kept_folder() -> str:
-    """Where the user's processes keep what compilers can do, which takes up to half a minute to try out."""
-    try:
-        folder = cache_base() / "inductor"
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except (OSError, RuntimeError):  # no home, or none that can be written
-        return tempfile.mkdtemp(prefix=_TEMPORARY)
-    return str(folder)

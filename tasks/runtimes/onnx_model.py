@@ -7,16 +7,12 @@ coverage can speak of modules.
 from __future__ import annotations
 
 import ast
-import logging
-import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
-from io import StringIO
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from storage.artifacts import artifact_digest
-from storage.errors import QuantizationError
+from storage.errors import QuantizationError, first_line
 from tasks.machine import installed_version
 from tasks.sources import code_digest
 
@@ -78,11 +74,12 @@ def export(model: nn.Module, examples: Mapping[str, Tensor], axes: Mapping[str, 
     import torch
     from onnxscript.optimizer import optimize_ir
 
+    from tasks.quantize.engine import quiet
+    from tasks.quantize.export import opened
     from tasks.runtimes.onnx_lstm import lstm
 
     dimensions = {name: torch.export.Dim(name, min=1) for each in axes.values() for name in each.values()}
-    # A length of 1 would be taken for a constant.
-    inputs = {name: _at_least_two(tensor, axes.get(name, {})) for name, tensor in examples.items()}
+    inputs = opened(examples, axes)
     shapes = tuple({axis: dimensions[label] for axis, label in axes.get(name, {}).items()} for name in inputs)
     try:
         with quiet(), torch.no_grad():
@@ -132,25 +129,4 @@ def first_cause(error: BaseException) -> str:
     """The first line of what an error was caused by at first; exporters wrap it several times."""
     while error.__cause__ is not None:
         error = error.__cause__
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0][:300] if lines else type(error).__name__
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Keep what exporters and quantizers print, log and warn of out of a night's output; their errors come as ever."""
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings(), redirect_stdout(StringIO()), redirect_stderr(StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)
-
-
-def _at_least_two(tensor: Tensor, free: Mapping[int, str]) -> Tensor:
-    for axis in free:
-        if tensor.shape[axis] == 1:
-            tensor = tensor.repeat_interleave(2, axis)
-    return tensor
+    return first_line(error)[:300]

@@ -77,11 +77,12 @@ outputs = session.run(None, {entry.name: array for entry, array in zip(session.g
         """Quantize the exported model; the size is the file's."""
         from tasks.outputs import finite_outputs
         from tasks.quantize.coverage import cover, excluded_modules, leaves_of
+        from tasks.quantize.engine import quiet
         from tasks.runtimes import onnx_quantize
 
         exported, target, model = onnx_model.find_or_export(source) / MODEL, folder / MODEL, source.float_model()
         excluded = excluded_modules(model, recipe.exclude)
-        with onnx_model.quiet():
+        with quiet():
             onnx_quantize.quantize(exported, target, recipe, excluded, source)
         finite_outputs(self.open(CandidateFiles(folder, {}), 1), source.example_inputs, recipe.name)
         why_float = onnx_quantize.reasons(exported, target, recipe, excluded)

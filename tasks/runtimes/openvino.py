@@ -97,11 +97,12 @@ outputs = compiled([{{ m.model.inputs | map(attribute="name") | join(", ") }}]) 
         """Read the exported model, quantize it and write the IR; the size is that of both files."""
         from tasks.outputs import finite_outputs
         from tasks.quantize.coverage import cover, excluded_modules, leaves_of
+        from tasks.quantize.engine import quiet
         from tasks.runtimes import openvino_quantize
 
         model = source.float_model()
         excluded = excluded_modules(model, recipe.exclude)
-        with onnx_model.quiet():
+        with quiet():
             why_float = openvino_quantize.quantize(
                 onnx_model.find_or_export(source) / onnx_model.MODEL, folder / MODEL, recipe, excluded, source
             )

@@ -7,11 +7,9 @@ them. See docs/int8-lstm.md.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Literal
 
-from tasks.quantize.base import Converted, Method
-from tasks.workload.recipe import Recipe
+from tasks.quantize.base import Converted, PlainMethod, PlainRecipe
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,7 +20,7 @@ if TYPE_CHECKING:
     from tasks.quantize.source import ModelSource
 
 
-class DynamicPerRowRecipe(Recipe):
+class DynamicPerRowRecipe(PlainRecipe):
     """Weights quantized ahead per output channel, activations on the fly per row."""
 
     method: Literal["dynamic-per-row"]
@@ -30,17 +28,12 @@ class DynamicPerRowRecipe(Recipe):
     embedding_bits: Literal[8] | None = None
 
     @property
-    def quantized_engine(self) -> None:
-        """None of torch's engines runs."""
-        return
-
-    @property
     def needs_library(self) -> bool:
         """The operators are no part of torch."""
         return True
 
 
-class DynamicPerRow(Method[DynamicPerRowRecipe]):
+class DynamicPerRow(PlainMethod[DynamicPerRowRecipe]):
     """Replaces the named types, and embeddings where asked for."""
 
     recipe = DynamicPerRowRecipe
@@ -87,10 +80,6 @@ class DynamicPerRow(Method[DynamicPerRowRecipe]):
     def tolerance_share(self, recipe: DynamicPerRowRecipe) -> float:
         """The operators compute the same on every processor; a float module before them may move a value by a step."""
         return 1e-2
-
-    def running(self, recipe: DynamicPerRowRecipe) -> AbstractContextManager[None]:
-        """Nothing of the process: torch's engines are not used."""
-        return nullcontext()
 
 
 def _reasons(model: nn.Module, recipe: DynamicPerRowRecipe) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Iterator
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 from storage.errors import QuantizationError
-from tasks.quantize.engine import quantized_engine, without_deprecations
+from tasks.quantize.engine import quantized_engine, quiet, without_deprecations
 
 SUPPORTED = [name for name in torch.backends.quantized.supported_engines if name != "none"]
 NOISE = "torch.ao.quantization is deprecated and will be removed in 2.10."
@@ -59,3 +60,13 @@ def test_the_noise_is_heard_again_afterwards() -> None:
         pass
     with pytest.warns(DeprecationWarning, match="deprecated"):
         warnings.warn(NOISE, DeprecationWarning, stacklevel=1)
+
+
+def test_noise_is_kept_away_and_comes_back_afterwards(capfd: pytest.CaptureFixture[str]) -> None:
+    with quiet():
+        print("noise")  # noqa: T201
+        warnings.warn("noise", stacklevel=1)
+        logging.getLogger("anything").warning("noise")
+    print("signal")  # noqa: T201
+    assert capfd.readouterr() == ("signal\n", "")
+    assert logging.getLogger("anything").isEnabledFor(logging.WARNING)

@@ -20,13 +20,14 @@ from torch._inductor.runtime.cache_dir_utils import cache_dir, default_cache_dir
 
 from storage.artifacts import ArtifactStore
 from storage.bundles import BundleStore
-from storage.errors import ConfigurationError, QuantizationError
+from storage.errors import QuantizationError, UnavailableError
 from tasks.job import Job
 from tasks.machine import this_machine
 from tasks.quantize.methods.cast import INSTRUCTIONS
 from tasks.refs import CandidateRef
-from tasks.runtimes import RUNTIMES, aot_inductor
-from tasks.runtimes.aot_inductor import int8_products, load_aot_inductor, refuse_other
+from tasks.runtimes import RUNTIMES, aot_compile, aot_inductor
+from tasks.runtimes.aot_compile import int8_products, refuse_other
+from tasks.runtimes.aot_inductor import load_aot_inductor
 from tasks.runtimes.base import CandidateFiles
 from tasks.workload import Workload
 from tests.tasks import pipeline
@@ -71,9 +72,9 @@ def package(candidate: CandidateRef, store: ArtifactStore) -> Path:
 @pytest.fixture
 def forgotten() -> Iterator[None]:
     """What was found out about the compiler counts neither before the test nor after it."""
-    aot_inductor._target.cache_clear()
+    aot_compile.target.cache_clear()
     yield
-    aot_inductor._target.cache_clear()
+    aot_compile.target.cache_clear()
 
 
 def test_every_layer_is_int8_in_the_graph_and_in_the_machine_code(candidate: CandidateRef, package: Path) -> None:
@@ -183,7 +184,7 @@ def test_what_it_cannot_do_is_refused_with_the_file(images: MakeJob, keys: dict[
 def test_products_that_silently_run_in_float_are_refused(
     images: MakeJob, store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(aot_inductor.OPTIONS, "freezing", False)
+    monkeypatch.setitem(aot_compile.OPTIONS, "freezing", False)
     job = images(recipe("static", **STATIC, activation_observer="min-max"))
     with pytest.raises(QuantizationError, match=r'^Of 5 products that the recipe "tried" quantizes.* only 0 in int8'):
         pipeline.build(job, "tried", RUNTIME, store)
@@ -205,7 +206,7 @@ def test_without_a_compiler_it_is_told_what_to_install(
         raise InvalidCxxCompiler
 
     monkeypatch.setattr("torch._inductor.cpp_builder.get_cpp_compiler", find_none)
-    with pytest.raises(ConfigurationError, match=r"needs a C\+\+ compiler.*apt install g\+\+"):
+    with pytest.raises(UnavailableError, match=r"needs a C\+\+ compiler.*apt install g\+\+"):
         pipeline.build(static, "tried", RUNTIME, store)
 
 
@@ -213,7 +214,7 @@ def test_without_a_compiler_it_is_told_what_to_install(
 def test_processor_and_compiler_are_part_of_what_decides_a_package(monkeypatch: pytest.MonkeyPatch) -> None:
     here = RUNTIMES[RUNTIME].environment()
     assert {"torch", "torchao", "vnni", "capability", "instructions", "compiler"} == set(here)
-    aot_inductor._target.cache_clear()
+    aot_compile.target.cache_clear()
     monkeypatch.setenv("ATEN_CPU_CAPABILITY", "avx2")
     assert RUNTIMES[RUNTIME].environment()["instructions"] == ["avx2", "fma", "f16c"]
 
@@ -224,10 +225,10 @@ def test_int8_with_all_bits_needs_vnni_whatever_it_is_compiled_for(
 ) -> None:
     monkeypatch.setenv("ATEN_CPU_CAPABILITY", "avx2")
     floats, int8 = (static.workload.recipe_named(name) for name in ("float", "tried"))
-    processor = aot_inductor._processor()
+    processor = aot_compile.processor()
     for more, expected in ((set(), []), ({"avx_vnni"}, ["avx_vnni"]), ({"avx_vnni", "avx512_vnni"}, ["avx512_vnni"])):
         words = processor - {"avx_vnni", "avx512_vnni"} | more
-        monkeypatch.setattr(aot_inductor, "_processor", lambda words=words: words)
+        monkeypatch.setattr(aot_inductor, "processor", lambda words=words: words)
         assert RUNTIMES[RUNTIME].required_instructions(floats) == ["avx2", "fma", "f16c"]
         assert RUNTIMES[RUNTIME].required_instructions(int8) == ["avx2", "fma", "f16c", *expected]
 
@@ -237,17 +238,17 @@ def test_code_is_compiled_in_folders_of_the_users_own_unless_another_is_named(
 ) -> None:
     variable = "TORCHINDUCTOR_CACHE_DIR"
     monkeypatch.setenv("NIGHTQUANT_CACHE", str(tmp_path))
-    own = aot_inductor._kept_folder()
+    own = aot_compile._kept_folder()
     assert Path(own).is_relative_to(tmp_path)
     assert Path(own).stat().st_mode & 0o077 == 0
     for shared in (None, default_cache_dir()):
         monkeypatch.delenv(variable, raising=False)
         if shared:
             monkeypatch.setenv(variable, shared)
-        with aot_inductor._own_cache(own):
+        with aot_compile.own_cache(own):
             assert cache_dir() == own
     monkeypatch.setenv(variable, str(tmp_path))
-    with aot_inductor._own_cache("elsewhere"):
+    with aot_compile.own_cache("elsewhere"):
         assert cache_dir() == str(tmp_path)
     assert os.environ[variable] == str(tmp_path)
 
@@ -258,7 +259,7 @@ def test_without_a_cache_folder_that_can_be_written_a_temporary_one_serves(
     (tmp_path / "file").touch()
     monkeypatch.setenv("NIGHTQUANT_CACHE", str(tmp_path / "file"))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    folder = Path(aot_inductor._kept_folder())
+    folder = Path(aot_compile._kept_folder())
     assert folder.parent == tmp_path
     assert folder.stat().st_mode & 0o077 == 0
 
@@ -270,7 +271,7 @@ def test_making_a_package_leaves_nothing_in_the_shared_folder(tmp_path: Path) ->
     program = f"""
 from pathlib import Path
 import tempfile, torch
-from tasks.runtimes.aot_inductor import _TEMPORARY as prefix
+from tasks.runtimes.aot_compile import TEMPORARY as prefix
 from storage.artifacts import ArtifactStore
 from tasks.workload import Workload
 from tests.tasks import pipeline
@@ -317,3 +318,27 @@ def test_a_resnet_needs_nothing_that_upstream_has_deprecated(
         monkeypatch.setattr(f"{place}.{name}", refuse)
     candidate = pipeline.build(job, "tried", RUNTIME, store)
     assert all(module.quantized for module in candidate.coverage)
+
+
+def test_operators_of_our_own_go_with_the_package(words: MakeJob, store: ArtifactStore, tmp_path: Path) -> None:
+    job = words(recipe("dynamic-per-row", embedding_bits=8))
+    candidate = pipeline.build(job, "tried", RUNTIME, store)
+    assert [module.module for module in candidate.coverage if module.quantized] == ["encoder", "rnn", "decoder"]
+    floats, rows = (
+        pipeline.evaluate(job, pipeline.build(job, *name, store), store)
+        for name in (("float", "eager"), ("tried", RUNTIME))
+    )
+    assert rows.quality == pytest.approx(floats.quality, abs=2e-3)
+    assert rows.quality == rows.quality_batched  # rows do not see each other, so they are evaluated together
+    made = Made(job, candidate, rows, store)
+    bundle = tmp_path / made.package(BundleStore(tmp_path)).location
+    main, library = json.loads((bundle / "manifest.json").read_text(encoding="utf-8"))["model"]["files"]
+    assert main == "model.pt2"
+    assert library.endswith(".so")
+    program = (bundle / "MODEL_CARD.md").read_text(encoding="utf-8").partition("```python\n")[2].partition("```")[0]
+    inputs = "import torch\ntokens = torch.zeros(3, 2, dtype=torch.int64)\nh = c = torch.zeros(2, 2, 8)\n"
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", f"{inputs}{program}\nprint(*outputs[0].shape)"],
+        cwd=bundle, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.stdout == "3 2 17\n", program + done.stderr

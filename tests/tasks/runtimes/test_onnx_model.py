@@ -1,8 +1,5 @@
 from __future__ import annotations
 
-import logging
-import warnings
-
 import onnx
 import pytest
 
@@ -49,13 +46,3 @@ def test_the_first_cause_of_wrapped_errors_is_told() -> None:
     error, cause = RuntimeError("a long story"), ValueError("\n  the cause\nmore")
     error.__cause__ = cause
     assert onnx_model.first_cause(error) == "the cause"
-
-
-def test_noise_is_kept_away_and_comes_back_afterwards(capfd: pytest.CaptureFixture[str]) -> None:
-    with onnx_model.quiet():
-        print("noise")  # noqa: T201
-        warnings.warn("noise", stacklevel=1)
-        logging.getLogger("anything").warning("noise")
-    print("signal")  # noqa: T201
-    assert capfd.readouterr() == ("signal\n", "")
-    assert logging.getLogger("anything").isEnabledFor(logging.WARNING)
