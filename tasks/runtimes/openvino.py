@@ -10,6 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tasks.quantize.methods.cast import computes_bfloat16
 from tasks.runtimes import onnx_model
 from tasks.runtimes.base import CandidateFiles, Checker, Made, Opened, RawCall, RawTensor, Runtime
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from tasks.workload.recipe import Recipe
 
 MODEL, WEIGHTS = "model.xml", "model.bin"
+PRECISION = ["nightquant", "precision"]  # where the IR says what float operators compute in
 _SHAPES = 4  # that stay compiled; an evaluation has a few, a benchmark one
 
 
@@ -30,9 +32,9 @@ def load_openvino(files: dict[str, bytes], manifest: dict[str, Any]) -> RawCall:
 
     core = openvino.Core()
     name = manifest["model"]["file"]
-    precision = "bf16" if manifest["recipe"].get("dtype") == "bfloat16" else "f32"
     try:
         model = core.read_model(files[name], openvino.Tensor(numpy.frombuffer(files[name[:-3] + "bin"], numpy.uint8)))
+        precision = model.get_rt_info(["nightquant", "precision"]).astype(str)
         compiled = core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": precision})
     except RuntimeError as error:
         made_with = manifest["versions"].get("openvino")
@@ -65,7 +67,7 @@ model.reshape({
 {%- for each in m.model.inputs %}{{ loop.index0 }}: {{ each.shape }}{{ ", " if not loop.last }}{% endfor -%}
 })
 compiled = core.compile_model(model, "CPU", {
-    "INFERENCE_PRECISION_HINT": "{{ "bf16" if m.recipe.dtype == "bfloat16" else "f32" }}",
+    "INFERENCE_PRECISION_HINT": model.get_rt_info(["nightquant", "precision"]).astype(str),
     "INFERENCE_NUM_THREADS": 1,
 })
 outputs = compiled([{{ m.model.inputs | map(attribute="name") | join(", ") }}])  # NumPy arrays
@@ -89,6 +91,10 @@ outputs = compiled([{{ m.model.inputs | map(attribute="name") | join(", ") }}]) 
         """Activations stay float where weights alone are int8."""
         return False
 
+    def environment(self) -> dict[str, object]:
+        """Versions, and whether int8 models may compute the rest in bfloat16 on this processor."""
+        return {**super().environment(), "bfloat16": computes_bfloat16()}
+
     def shared(self, source: ModelSource, recipe: Recipe) -> dict[str, str]:
         """The exported float model."""
         return {onnx_model.KIND: onnx_model.find_or_export(source).name}
@@ -107,26 +113,20 @@ outputs = compiled([{{ m.model.inputs | map(attribute="name") | join(", ") }}]) 
                 onnx_model.find_or_export(source) / onnx_model.MODEL, folder / MODEL, recipe, excluded, source
             )
         size = sum((folder / name).stat().st_size for name in (MODEL, WEIGHTS))
-        finite_outputs(_open(folder / MODEL, 1, recipe), source.example_inputs, recipe.name)
+        finite_outputs(_open(folder / MODEL, 1), source.example_inputs, recipe.name)
         return Made(size_bytes=size, coverage=cover(leaves_of(model), why_float))
 
     def open(self, files: CandidateFiles, threads: int) -> Opened:
         """Compile, when a shape first comes, for that many threads, one stream, and the recipe's precision."""
-        return Opened(_open(files.folder / MODEL, threads, files.recipe()))
+        return Opened(_open(files.folder / MODEL, threads))
 
 
-def precision_of(recipe: Recipe) -> str:
-    """What float operators compute in."""
-    return "bf16" if recipe.method == "cast" else "f32"
-
-
-def _open(path: Path, threads: int, recipe: Recipe) -> Callable[..., tuple[Tensor, ...]]:
+def _open(path: Path, threads: int) -> Callable[..., tuple[Tensor, ...]]:
     """Compile for each shape of the inputs that comes: kernels for lengths that are known are faster by a fifth."""
     import openvino
 
     core = openvino.Core()
     settings = {
-        "INFERENCE_PRECISION_HINT": precision_of(recipe),
         "INFERENCE_NUM_THREADS": threads,
         "NUM_STREAMS": 1,
         "ENABLE_CPU_PINNING": False,  # the process is pinned already
@@ -137,7 +137,8 @@ def _open(path: Path, threads: int, recipe: Recipe) -> Callable[..., tuple[Tenso
     def compiled_for(*shapes: tuple[int, ...]) -> tuple[Any, range]:
         model = core.read_model(path)
         model.reshape({entry: list(shape) for entry, shape in zip(model.inputs, shapes, strict=True)})
-        compiled = core.compile_model(model, "CPU", settings)
+        precision = model.get_rt_info(PRECISION).astype(str)
+        compiled = core.compile_model(model, "CPU", settings | {"INFERENCE_PRECISION_HINT": precision})
         return compiled.create_infer_request(), range(len(compiled.outputs))
 
     def call(*inputs: Tensor) -> tuple[Tensor, ...]:

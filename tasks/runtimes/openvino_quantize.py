@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 import openvino
 
 from storage.errors import QuantizationError
-from tasks.quantize.methods.cast import CastRecipe, require_bfloat16
+from tasks.quantize.methods.cast import CastRecipe, computes_bfloat16, require_bfloat16
 from tasks.quantize.methods.dynamic import DynamicRecipe, named_types
 from tasks.quantize.methods.static import StaticRecipe
 from tasks.runtimes.onnx_model import module_of
+from tasks.runtimes.openvino import PRECISION
 from tasks.workload.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -81,6 +82,8 @@ def quantize(
         model = _calibrate(model, recipe, excluded, source)
     elif isinstance(recipe, CastRecipe):
         require_bfloat16(recipe)
+    is_float = recipe.method == "none" or not computes_bfloat16()
+    model.set_rt_info("f32" if is_float else "bf16", PRECISION)
     openvino.save_model(model, target, compress_to_fp16=False)
     int8 = int8_modules(target)
     if isinstance(recipe, DynamicRecipe | StaticRecipe) and not int8:
@@ -149,7 +152,6 @@ def _calibrate(model: Node, recipe: StaticRecipe, excluded: frozenset[str], sour
         model,
         nncf.Dataset(data),
         subset_size=len(data),
-        preset=nncf.QuantizationPreset.MIXED,
         ignored_scope=nncf.IgnoredScope(names=names, validate=False),
         advanced_parameters=advanced,
     )

@@ -60,9 +60,14 @@ class Cast(PlainMethod[CastRecipe]):
         return 3e-2
 
 
+def computes_bfloat16() -> bool:
+    """Whether this processor multiplies bfloat16 in one instruction."""
+    return bool(set(INSTRUCTIONS) & set(this_machine().isa))
+
+
 def require_bfloat16(recipe: CastRecipe) -> None:
     """Refuse, with an `UnavailableError`, a processor that can only emulate bfloat16."""
-    if not set(INSTRUCTIONS) & set(this_machine().isa):
+    if not computes_bfloat16():
         raise UnavailableError(
             f'The recipe "{recipe.name}" needs a processor with {" or ".join(INSTRUCTIONS)}; this one has neither.',
             hint="Drop the recipe on machines of this kind, or run the night on another.",
