@@ -10,31 +10,54 @@ import re
 import shutil
 import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path, PurePosixPath
-from typing import TypedDict
+from typing import Annotated
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    JsonValue,
+    NonNegativeInt,
+    StringConstraints,
+    ValidationError,
+)
 
 from storage.digest import digest_of, file_digest
 from storage.errors import StoreError, unwritable
+from storage.names import check_relative
 from storage.root import Entry, LocalRoot, StoreRoot, cache_folder
 
 MANIFEST = "artifact.json"
-_LOCATION = re.compile(r"(artifacts/[^/]+/[0-9a-f]{2}/[0-9a-f]{64})/.")
+_KIND = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_LOCATION = re.compile(rf"(artifacts/{_KIND.pattern}/[0-9a-f]{{2}}/{_DIGEST.pattern})/.")
+
+_Sha256 = Annotated[str, StringConstraints(pattern=rf"^{_DIGEST.pattern}$")]
 
 
-class _File(TypedDict):
-    bytes: int
-    sha256: str
+class _File(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+    bytes: NonNegativeInt
+    sha256: _Sha256
 
 
-class Manifest(TypedDict):
-    """``artifact.json``; ``made_from`` is what the digest was computed from."""
+class Manifest(BaseModel):
+    """``artifact.json``; ``made_from`` is what the digest was computed from.
 
-    kind: str
-    digest: str
-    made_from: dict[str, object]
-    files: dict[str, _File]
+    It may come from a bucket that others write to: a name that leads out of the artifact's folder is refused.
+    """
+
+    model_config = ConfigDict(frozen=True)
+
+    kind: Annotated[str, StringConstraints(pattern=rf"^{_KIND.pattern}$")]
+    digest: _Sha256
+    made_from: dict[str, JsonValue]
+    files: dict[Annotated[str, AfterValidator(check_relative)], _File]
 
 
 @dataclass(frozen=True)
@@ -71,12 +94,16 @@ class ArtifactStore:
         self._copies = LocalRoot(self.root)
 
     def find(self, kind: str, digest: str) -> Path | None:
-        """The artifact's folder, or None if it does not exist; from an object store it is fetched on first use."""
+        """The artifact's folder, or None if it does not exist; from an object store it is fetched on first use.
+
+        Every file that its manifest lists is held against its digest, once for each process.
+        """
         location = _location(kind, digest)
         if not self._store.exists(f"{location}/{MANIFEST}"):
             return None
-        if self._store.local is None:
+        if self._store.local is None and not (self.root / location / MANIFEST).is_file():
             self._fetch(location)
+        self._check(location)
         return self.root / location
 
     def path(self, kind: str, digest: str) -> Path:
@@ -89,6 +116,23 @@ class ArtifactStore:
             )
         return found
 
+    def copy(self, kind: str, digest: str, target: Path, *, only: str = "", without: str = "") -> list[str]:
+        """Copy an artifact's files (`only` one of them, or all `without` one) into a folder; return their names.
+
+        What was copied is what was published: the copies are held against the manifest.
+        """
+        location, folder = _location(kind, digest), self.path(kind, digest)
+        files = self._manifest(location, (folder / MANIFEST).read_bytes()).files
+        names = [name for name in files if name != without and only in ("", name)]
+        for name in names:
+            try:
+                shutil.copyfile(folder / name, target / name)
+            except OSError as error:
+                raise unwritable(target, error) from error
+            if file_digest(target / name) != files[name].sha256:
+                raise self._damaged(location, f"{name} is not what was published")
+        return names
+
     @contextmanager
     def create(self, kind: str, digest: str, made_from: Mapping[str, object]) -> Iterator[Path]:
         """Yield an empty folder to fill; publish it when the block ends without an error.
@@ -99,12 +143,12 @@ class ArtifactStore:
         try:
             with self._draft(digest) as work:
                 yield work
-                files: dict[str, _File] = {
-                    str(path.relative_to(work)): {"bytes": path.stat().st_size, "sha256": file_digest(path)}
+                files = {
+                    path.relative_to(work).as_posix(): {"bytes": path.stat().st_size, "sha256": file_digest(path)}
                     for path in sorted(work.rglob("*"))
                     if path.is_file()
                 }
-                manifest: Manifest = {"kind": kind, "digest": digest, "made_from": dict(made_from), "files": files}
+                manifest = {"kind": kind, "digest": digest, "made_from": dict(made_from), "files": files}
                 (work / MANIFEST).write_text(json.dumps(manifest, indent=1, sort_keys=True), encoding="utf-8")
                 self._copies.publish(work, location, MANIFEST)
                 if self._store.local is None:
@@ -134,24 +178,43 @@ class ArtifactStore:
             shutil.rmtree(work, ignore_errors=True)
 
     def _fetch(self, location: str) -> None:
-        if (self.root / location / MANIFEST).is_file():
-            return
         with self._draft(PurePosixPath(location).name) as work:
             content = self._store.read(f"{location}/{MANIFEST}")
-            manifest: Manifest = json.loads(content)
-            for name, facts in manifest["files"].items():
-                if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
-                    raise self._damaged(location, f"its manifest names {name!r}, which is outside its folder")
+            for name in self._manifest(location, content).files:
                 target = work / name
                 target.parent.mkdir(parents=True, exist_ok=True)
-                try:
+                with suppress(FileNotFoundError):  # which the check of the copy then names
                     self._store.download(f"{location}/{name}", target)
-                except FileNotFoundError as error:
-                    raise self._damaged(location, f"{name} is missing") from error
-                if file_digest(target) != facts["sha256"]:
-                    raise self._damaged(location, f"{name} is not what was published")
             (work / MANIFEST).write_bytes(content)
+            self._check(location, work)
             self._copies.publish(work, location, MANIFEST)
+
+    def _check(self, location: str, folder: Path | None = None) -> None:
+        """Hold the files in an artifact's folder (or in a draft of it) against its manifest."""
+        folder = folder or self.root / location
+        try:
+            files = self._manifest(location, (folder / MANIFEST).read_bytes()).files
+            present = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}
+            if added := sorted(present - {MANIFEST} - files.keys()):
+                raise self._damaged(location, f"{added[0]!r} is in no manifest")
+            for name, facts in files.items():
+                status = (folder / name).stat()
+                if _unchanged_digest(folder / name, status.st_ino, status.st_mtime_ns, status.st_size) != facts.sha256:
+                    raise self._damaged(location, f"{name} is not what was published")
+        except FileNotFoundError as error:
+            raise self._damaged(location, f"{Path(error.filename).relative_to(folder)} is missing") from error
+        except OSError as error:
+            raise self._damaged(location, f"it cannot be read: {error.strerror}") from error
+
+    def _manifest(self, location: str, content: bytes) -> Manifest:
+        try:
+            manifest = Manifest.model_validate_json(content)
+        except ValidationError as error:
+            problem = error.errors(include_url=False, include_input=False)[0]
+            raise self._damaged(location, f"in its {MANIFEST}, {problem['msg']}") from error
+        if _location(manifest.kind, manifest.digest) != location:
+            raise self._damaged(location, f"its {MANIFEST} is another artifact's")
+        return manifest
 
     def _damaged(self, location: str, what: str) -> StoreError:
         return StoreError(
@@ -180,11 +243,18 @@ def artifacts_in(root: StoreRoot) -> list[Artifact]:
 
 def _manifest(root: StoreRoot, location: str) -> Manifest | None:
     try:
-        manifest: Manifest = json.loads(root.read(f"{location}/{MANIFEST}"))
-        return manifest if isinstance(manifest["files"], dict) else None
-    except (FileNotFoundError, ValueError, TypeError, KeyError):
+        return Manifest.model_validate_json(root.read(f"{location}/{MANIFEST}"))
+    except (FileNotFoundError, ValidationError):
         return None
 
 
+@lru_cache(maxsize=4096)
+def _unchanged_digest(path: Path, inode: int, modified_ns: int, size: int) -> str:
+    """SHA-256 of a file, computed once for as long as the file system says that it is the same."""
+    return file_digest(path)
+
+
 def _location(kind: str, digest: str) -> str:
+    if not _KIND.fullmatch(kind) or not _DIGEST.fullmatch(digest):
+        raise StoreError(f"{kind[:80]!r} {digest[:80]!r} names no artifact.", hint="Run the night again.")
     return f"artifacts/{kind}/{digest[:2]}/{digest}"

@@ -107,17 +107,17 @@ def _check_artifact(root: StoreRoot, artifact: Artifact) -> Iterator[Problem]:
     if artifact.manifest is None:
         yield Problem(artifact.location, f"has no readable {MANIFEST}", remedy)
         return
-    listed = artifact.manifest["files"]
+    listed = artifact.manifest.files
     present = {entry.name.removeprefix(f"{artifact.location}/") for entry in artifact.files} - {MANIFEST}
     for name in sorted(present - set(listed)):
         yield Problem(f"{artifact.location}/{name}", "is in no manifest", "Remove the file.")
     for name in sorted(set(listed) - present):
         yield Problem(f"{artifact.location}/{name}", "is missing", remedy)
     for name in sorted(present & set(listed)):
-        if hashlib.sha256(root.read(f"{artifact.location}/{name}")).hexdigest() != listed[name].get("sha256"):
+        if hashlib.sha256(root.read(f"{artifact.location}/{name}")).hexdigest() != listed[name].sha256:
             yield Problem(f"{artifact.location}/{name}", "is not what was written: its digest differs", remedy)
-    made = artifact_digest(str(artifact.manifest.get("kind")), artifact.manifest.get("made_from", {}))
-    if made != artifact.digest or artifact.manifest.get("kind") != artifact.kind:
+    made = artifact_digest(artifact.manifest.kind, artifact.manifest.made_from)
+    if {made, artifact.manifest.digest} != {artifact.digest} or artifact.manifest.kind != artifact.kind:
         yield Problem(artifact.location, "is not named by what it was made from", remedy)
 
 

@@ -15,7 +15,6 @@ from pathlib import Path, PurePosixPath
 import duckdb
 
 from storage.artifacts import MANIFEST, Artifact, artifacts_in
-from storage.digest import canonical_json
 from storage.errors import StoreError, unwritable
 from storage.results.catalog import CATALOG, build
 from storage.root import Entry, StoreRoot
@@ -120,7 +119,7 @@ from kept union from promoted
 
 
 def _reachable(artifacts: list[Artifact], wanted: set[str]) -> set[str]:
-    named = {item.digest: set(_DIGEST.findall(canonical_json(item.manifest))) for item in artifacts if item.manifest}
+    named = {item.digest: set(_DIGEST.findall(item.manifest.model_dump_json())) for item in artifacts if item.manifest}
     kept: set[str] = set()
     new = wanted & named.keys()
     while new:

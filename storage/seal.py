@@ -166,9 +166,13 @@ def read_manifest(folder: Path) -> dict[str, Any]:
     """Read and check a bundle's manifest, whose checksum must have been verified before."""
     try:
         document: dict[str, Any] = json.loads((folder / MANIFEST).read_bytes())
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise BundleError(f"{folder}: {MANIFEST} cannot be read: {error}.") from error
     check_manifest(document)
+    model = document["model"]
+    named = [model.get("file"), *model.get("files", ()), document["golden"]["file"], *document["resources"].values()]
+    if missing := [name for name in named if name is not None and not (folder / name).is_file()]:
+        raise BundleError(f"{folder}: {MANIFEST} names {missing[0]!r}, which is not in the bundle.")
     return document
 
 

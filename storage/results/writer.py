@@ -19,7 +19,7 @@ from storage.results.layout import find_files, folder
 from storage.results.tables import TABLES, Column, Table
 from storage.root import StoreRoot
 
-_RUN_ID = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,127}$")
+_RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _ROW_GROUP = 122_880  # DuckDB's own vector of rows: one group is one unit of its parallel scan
 # Smallest and largest value by unit. Differences have the metric's own unit and no bounds.
 _BOUNDS: dict[str, tuple[float, float]] = {
@@ -46,7 +46,7 @@ class ResultsStore:
         if table not in TABLES:
             raise StoreError(f'There is no table "{table}".', hint=f"Expected one of: {', '.join(TABLES)}.")
         layout = TABLES[table]
-        if not _RUN_ID.match(run_id) or run_id.startswith("compacted-"):
+        if not _RUN_ID.fullmatch(run_id) or run_id.startswith("compacted-"):
             raise StoreError(
                 f"{run_id!r} is not a valid run id.", hint="Use letters, digits, dots, dashes, underscores."
             )

@@ -6,7 +6,6 @@ Nothing here imports torch: the runtime's files are only copied, and loaded by t
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
@@ -104,12 +103,10 @@ def _content(made: Provenance) -> str:
 def _fill(folder: Path, version: str, made: Provenance, workspace: Workspace, key: str | None) -> None:
     """Write every file of the bundle, seal it, and verify it as a deploy team would."""
     store, runtime = workspace.store, made.candidate.runtime
-    model = store.path(made.candidate.kind, made.candidate.digest)
-    names = {path.name for path in model.iterdir()} - {DOCUMENT, "artifact.json"}
+    # Copies, held against the artifacts' digests: what is signed below is what was evaluated and timed.
+    names = store.copy(made.candidate.kind, made.candidate.digest, folder, without=DOCUMENT)
     files = sorted(names, key=lambda name: (name != RUNTIMES[runtime].main_file, name))
-    outputs = store.path(made.evaluation.outputs.kind, made.evaluation.outputs.digest)
-    for source in (*(model / name for name in files), outputs / GOLDEN):
-        shutil.copyfile(source, folder / source.name)
+    store.copy(made.evaluation.outputs.kind, made.evaluation.outputs.digest, folder, only=GOLDEN)
     (folder / VERIFY).write_text(checker_source(runtime), encoding="utf-8")
     resources = DOMAINS[made.job.workload.domain].write_resources(made.job, store, folder)
     manifest = manifest_of(made, version, files, describe_golden(folder / GOLDEN, made), resources)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import cast
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from storage.artifacts import ArtifactStore, artifact_digest
-from storage.errors import ConfigurationError, InputError, StoreError
+from storage.errors import ConfigurationError, InputError
 from storage.transfer import fetch
 from tasks.checkpoint.state_file import read_state
 from tasks.compute import training_device
@@ -145,11 +144,9 @@ def load_state(checkpoint: CheckpointRef, store: ArtifactStore) -> dict[str, Ten
     Raises
     ------
     StoreError
-        It is not there, or its file is damaged.
+        It is not there, or is damaged.
     """
-    path = store.path(checkpoint.kind, checkpoint.digest) / WEIGHTS_FILE
-    with _naming_damage(path):
-        state: dict[str, Tensor] = load_file(path)
+    state: dict[str, Tensor] = load_file(store.path(checkpoint.kind, checkpoint.digest) / WEIGHTS_FILE)
     return state
 
 
@@ -169,21 +166,11 @@ def build_blank(make: Callable[[], nn.Module]) -> nn.Module:
 
 def _shapes(path: Path) -> dict[str, Tensor]:
     """The state dict without its numbers, from the file's header."""
-    with _naming_damage(path), safe_open(path, framework="pt") as weights:
+    with safe_open(path, framework="pt") as weights:
         return {
             key: torch.empty(weights.get_slice(key).get_shape(), device="meta")
             for key in weights.keys()  # noqa: SIM118 - not a mapping
         }
-
-
-@contextmanager
-def _naming_damage(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except (SafetensorError, OSError) as error:
-        raise StoreError(
-            f"{path}: damaged: {error}.", hint="Remove its folder and run the night again to have it made anew."
-        ) from error
 
 
 def _as_float(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

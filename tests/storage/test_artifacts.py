@@ -1,13 +1,19 @@
 from __future__ import annotations
 
+import hashlib
 import json
+import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from storage.artifacts import ArtifactStore, artifact_digest
 from storage.errors import StoreError
+from storage.names import why_unsafe
 from storage.root import StoreRoot
 
 pytestmark = pytest.mark.server
@@ -78,12 +84,89 @@ def test_damage_is_found_when_fetching(s3_store: str, tmp_path: Path, content: b
     assert not list((tmp_path / "cache").rglob("weights.bin"))
 
 
-@pytest.mark.parametrize("name", ["../../../../../evil", "/tmp/nightquant-evil", "sub/../../evil"])
+MANIFEST: dict[str, Any] = {
+    "kind": "checkpoint",
+    "digest": DIGEST,
+    "made_from": MADE_FROM,
+    "files": {"weights.bin": {"bytes": 4, "sha256": hashlib.sha256(b"evil").hexdigest()}},
+}
+OUTSIDE = [
+    "../../../../../evil",
+    "/tmp/nightquant-evil",
+    "sub/../../evil",
+    "..\\evil",
+    "",
+    ".",
+    "evil\0",
+    "e" * 300,
+    "\x1b[2J",
+]
+
+
+@pytest.mark.parametrize("name", [*OUTSIDE, "\x1b[2J"])
 def test_a_manifest_that_names_files_outside_its_folder_is_refused(s3_store: str, tmp_path: Path, name: str) -> None:
-    manifest = {"files": {name: {"bytes": 4, "sha256": "0" * 64}}}
     root = StoreRoot.of(s3_store)
-    root.put(f"{LOCATION}/{name}", b"evil")
-    root.put(f"{LOCATION}/artifact.json", json.dumps(manifest).encode())
-    with pytest.raises(StoreError, match="outside its folder"):
+    root.put(
+        f"{LOCATION}/artifact.json", json.dumps(MANIFEST | {"files": {name: MANIFEST["files"]["weights.bin"]}}).encode()
+    )
+    with pytest.raises(
+        StoreError, match=r"is damaged: in its artifact\.json, Value error, the name .* is refused"
+    ) as refused:
         ArtifactStore(s3_store).find("checkpoint", DIGEST)
-    assert not list((tmp_path / "cache").rglob("*evil*"))
+    assert "\x1b" not in str(refused.value)
+    assert not list(tmp_path.rglob("*evil*"))
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b"[" * 100_000,
+        b'{"files": ' + b"9" * 5000 + b"}",
+        json.dumps(MANIFEST | {"files": []}).encode(),
+        json.dumps(MANIFEST | {"files": {"weights.bin": {}}}).encode(),
+        json.dumps(MANIFEST | {"digest": "0" * 64}).encode(),
+        json.dumps(MANIFEST | {"kind": "images"}).encode(),
+    ],
+    ids=["empty", "list", "object", "deep", "digits", "files", "facts", "digest", "kind"],
+)
+def test_a_manifest_that_is_none_is_one_message(s3_store: str, document: bytes) -> None:
+    StoreRoot.of(s3_store).put(f"{LOCATION}/artifact.json", document)
+    with pytest.raises(StoreError, match=r"is damaged: .*artifact\.json"):
+        ArtifactStore(s3_store).find("checkpoint", DIGEST)
+
+
+@pytest.mark.parametrize(
+    ("kind", "digest"), [("../../evil", "0" * 64), ("checkpoint", "../" * 30), ("images", "0" * 63)]
+)
+def test_a_reference_to_no_artifact_is_refused(tmp_path: Path, kind: str, digest: str) -> None:
+    with pytest.raises(StoreError, match="names no artifact"):
+        ArtifactStore(tmp_path).find(kind, digest)
+
+
+def test_an_artifact_that_has_changed_is_never_used(tmp_path: Path) -> None:
+    make(ArtifactStore(tmp_path))
+    changed = tmp_path / LOCATION / "sub/weights.bin"
+    assert ArtifactStore(tmp_path).find("checkpoint", DIGEST)
+    changed.write_bytes(b"Weights")
+    with pytest.raises(StoreError, match=r"sub/weights\.bin is not what was published"):
+        ArtifactStore(tmp_path).path("checkpoint", DIGEST)
+    changed.unlink()
+    with pytest.raises(StoreError, match=r"sub/weights\.bin is missing"):
+        ArtifactStore(tmp_path).path("checkpoint", DIGEST)
+
+
+def test_a_copy_that_has_changed_is_never_used(s3_store: str, tmp_path: Path) -> None:
+    make(ArtifactStore(s3_store))
+    next((tmp_path / "cache").rglob("weights.bin")).write_bytes(b"Weights")
+    with pytest.raises(StoreError, match=r"sub/weights\.bin is not what was published"):
+        ArtifactStore(s3_store).find("checkpoint", DIGEST)
+
+
+@given(parts=st.lists(st.sampled_from(["..", ".", "", "a", "\\", "\0", "/", "b c", "é"]), max_size=6))
+def test_a_name_that_is_let_through_stays_inside_its_folder(parts: list[str]) -> None:
+    name = "/".join(parts)
+    if not why_unsafe(name):
+        assert Path(os.path.normpath(Path("/folder", name))).is_relative_to("/folder")

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from storage.artifacts import ArtifactStore
+from storage.artifacts import ArtifactStore, artifact_digest
 from storage.errors import MeasurementError
 from tasks.compare import compare, compare_all
 from tasks.job import Workspace
@@ -24,7 +24,8 @@ Interval = Callable[[list[float], list[float]], PairedDifference]
 def evaluation(
     store: ArtifactStore, recipe: str, contributions: Contributions = "independent", **samples: list[float] | list[int]
 ) -> Evaluation:
-    with store.create("outputs", recipe, {}) as folder:
+    digest = artifact_digest("outputs", {"recipe": recipe})
+    with store.create("outputs", digest, {"recipe": recipe}) as folder:
         save_file({name: torch.tensor(values) for name, values in samples.items()}, folder / SAMPLES)
     quality = samples.get("quality", [0.0])
     return Evaluation(
@@ -37,7 +38,7 @@ def evaluation(
         quality_batched=sum(quality) / len(quality),
         contributions=contributions,
         samples=len(quality),
-        outputs=ArtifactRef(kind="outputs", digest=recipe),
+        outputs=ArtifactRef(kind="outputs", digest=digest),
     )
 
 

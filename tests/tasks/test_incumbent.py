@@ -60,7 +60,13 @@ def test_tonights_candidate_of_the_same_bytes_is_the_incumbent(made: Made) -> No
 
 
 def test_a_candidate_made_anew_with_other_bytes_is_not(made: Made) -> None:
-    (made.store.path("candidate", made.candidate.digest) / "model.ts").write_bytes(b"made anew")
+    folder = made.store.path("candidate", made.candidate.digest)
+    document, made_from = folder / "candidate.json", json.loads((folder / "artifact.json").read_text())["made_from"]
+    content = document.read_bytes()
+    shutil.rmtree(folder)
+    with made.store.create("candidate", made.candidate.digest, made_from) as anew:
+        (anew / "candidate.json").write_bytes(content)
+        (anew / "model.ts").write_bytes(b"made anew")
     assert found(made).same_as == ""
 
 
@@ -120,6 +126,17 @@ def test_a_bundle_that_this_version_cannot_use_is_a_failure(made: Made, part: st
     assert incumbent.candidate is None
     assert incumbent.failure is not None
     assert why in incumbent.failure.error
+
+
+def test_a_bundle_whose_manifest_names_a_file_that_it_lacks_is_a_failure(made: Made) -> None:
+    folder = bundle_of(made)
+    manifest = json.loads((folder / MANIFEST).read_text())
+    manifest["model"]["file"] = "other.ts"
+    (folder / MANIFEST).write_text(json.dumps(manifest))
+    write_sums(folder)
+    incumbent = found(made)
+    assert incumbent.failure is not None
+    assert "names 'other.ts', which is not in the bundle" in incumbent.failure.error
 
 
 def test_a_damaged_pointer_is_an_error_of_the_store(made: Made) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -10,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from storage.artifacts import ArtifactStore
 from storage.bundles import BundleStore
-from storage.errors import BundleError
+from storage.errors import BundleError, StoreError
 from storage.seal import check_manifest
 from tasks.bundle.verify import verify
 from tasks.domains.language_model.sections import TextCorpus
@@ -157,3 +159,17 @@ def test_a_bundle_names_its_sources_without_passwords_and_signed_queries(made: M
     assert manifest["workload"]["data"]["uri"] == "zip://inner.txt::https://host/x.pth"
     for path in folder.iterdir():
         assert not re.search(rb"SECRET|X-Amz", path.read_bytes()), path.name
+
+
+@pytest.mark.parametrize("name", ["model.ts", "more.bin"], ids=["changed", "added"])
+def test_a_candidate_that_was_changed_since_it_was_made_is_neither_packaged_nor_signed(
+    made: Made, tmp_path: Path, name: str
+):
+    shutil.copytree(made.store.root, tmp_path / "store")
+    store = ArtifactStore(tmp_path / "store")
+    candidate = store.path(made.candidate.kind, made.candidate.digest)
+    with (candidate / name).open("ab") as file:
+        file.write(b"!")
+    with pytest.raises(StoreError, match=rf"is damaged: .*{name}"):
+        replace(made, store=store).package(BundleStore(tmp_path / "handoff"))
+    assert [path for path in (tmp_path / "handoff").rglob("*") if path.is_file()] == []
