@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import io
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
@@ -12,15 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 import duckdb
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from storage.artifacts import MANIFEST, Artifact, artifact_digest, artifacts_in
 from storage.bundles import BundleStore
 from storage.errors import BundleError, ConfigurationError, StoreError
 from storage.gc import leftovers
 from storage.results.catalog import CATALOG, current_names
-from storage.results.layout import find_files, folder
+from storage.results.layout import find_files, folder, read_rows
 from storage.results.query import open_catalog
 from storage.results.tables import TABLES, Table
 from storage.root import Entry, StoreRoot
@@ -81,9 +78,9 @@ def _check_results_file(root: StoreRoot, table: Table, entry: Entry) -> Iterator
         return
     remedy = "Move it out of the store, then run: nightquant store compact (which builds the catalog again)."
     try:
-        schema = pq.ParquetFile(io.BytesIO(root.read(entry.name))).read().schema
-    except (pa.ArrowException, OSError, StoreError) as error:
-        yield Problem(entry.name, f"cannot be read: {error}", remedy)
+        schema = read_rows(root, entry.name).schema
+    except StoreError as error:
+        yield Problem(entry.name, f"cannot be read: {error.__cause__ or error}", remedy)
         return
     for field in schema:
         expected = table.schema.field(field.name) if field.name in table.schema.names else None

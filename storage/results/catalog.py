@@ -12,7 +12,7 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
 from storage.results.descriptions import add_comments, quoted, view_files
-from storage.results.layout import broken, find_files, footer
+from storage.results.layout import broken, check_file, find_files, footer
 from storage.results.tables import TABLES, Table
 from storage.root import Entry, StoreRoot
 
@@ -81,6 +81,8 @@ def build(root: StoreRoot, target: Path, *, materialize_up_to: int = MATERIALIZE
             source = _inspect(root, table)
             columns = [column.name for column in table.columns if column.name not in _RAW]
             copied = source.rows <= materialize_up_to
+            for entry in source.files if copied else ():
+                check_file(root, entry.name)
             _add(connection, root, source, table.name, ", ".join(columns), copied)
             if len(columns) < len(table.columns):
                 copied = copied and source.samples <= materialize_up_to
@@ -122,6 +124,12 @@ def _inspect(root: StoreRoot, table: Table) -> _Source:
     )
 
 
+def _checked_pages() -> ds.ParquetFileFormat:
+    return ds.ParquetFileFormat(
+        default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True)
+    )
+
+
 def _count_samples(metadata: pq.FileMetaData) -> int:
     groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
     chunks = (group.column(index) for group in groups for index in range(group.num_columns))
@@ -143,7 +151,7 @@ def _add(
         files = [f"{base}/{entry.name}" for entry in source.files]
         # With the fixed schema a column that a file is too old to have reads as NULL, and no file is opened twice.
         data: pa.Table | ds.Dataset = (
-            ds.dataset(files, schema=source.table.schema, format="parquet", filesystem=filesystem)
+            ds.dataset(files, schema=source.table.schema, format=_checked_pages(), filesystem=filesystem)
             if files
             else source.table.schema.empty_table()
         )

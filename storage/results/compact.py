@@ -17,7 +17,6 @@ from __future__ import annotations
 import ctypes
 import datetime as dt
 import errno
-import io
 import json
 import os
 import shutil
@@ -26,10 +25,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from storage.results.catalog import refresh
-from storage.results.layout import RUNS_KEY, CompactedFile, Files, RunFile, broken, find_files, folder
+from storage.results.layout import RUNS_KEY, CompactedFile, Files, RunFile, broken, find_files, folder, read_rows
 from storage.results.tables import TABLES, Table
 from storage.results.writer import serialized
 from storage.root import StoreRoot, fsync
@@ -101,9 +99,8 @@ def whole_month(table: Table, rows: pa.Table, runs: Iterable[str]) -> bytes:
 
 
 def _read(root: StoreRoot, table: Table, name: str) -> pa.Table:
+    rows = read_rows(root, name)
     try:
-        # Not read_table: it would take the folder's month=… for a column.
-        rows = pq.ParquetFile(io.BytesIO(root.read(name))).read()
         for field in table.schema:
             if field.name not in rows.column_names:
                 rows = rows.append_column(field, pa.nulls(rows.num_rows, field.type))

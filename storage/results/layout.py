@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from storage.errors import StoreError
+from storage.results.checksum import problem_of
 from storage.results.tables import Table
 from storage.root import Entry, StoreRoot
 
@@ -125,6 +127,27 @@ def footer(root: StoreRoot, entry: Entry) -> pq.FileMetaData:
             return pq.ParquetFile(stream).metadata
     except (pa.ArrowException, OSError) as error:
         raise broken(root, entry.name, error) from error
+
+
+def check_file(root: StoreRoot, name: str) -> bytes:
+    """Read a results file whole and hold it against its own digest; `StoreError` if it does not fit."""
+    try:
+        content = root.read(name)
+        if problem := problem_of(content):
+            raise ValueError(problem)
+    except (OSError, ValueError) as error:
+        raise broken(root, name, error) from error
+    return content
+
+
+def read_rows(root: StoreRoot, name: str) -> pa.Table:
+    """Read all of a results file, once, and hold it against its checksums; `StoreError` if it is broken."""
+    content = check_file(root, name)
+    try:
+        # Not read_table: it would take the folder's month=… for a column.
+        return pq.ParquetFile(io.BytesIO(content), page_checksum_verification=True).read()
+    except (pa.ArrowException, OSError, ValueError) as error:  # a file without a digest: an older version's
+        raise broken(root, name, error) from error
 
 
 def broken(root: StoreRoot, name: str, error: Exception) -> StoreError:

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from storage.errors import StoreError
 from storage.results import Cell, Row
+from storage.results.checksum import PLACEHOLDER, sealed
 from storage.results.layout import find_files, folder
 from storage.results.tables import TABLES, Column, Table
 from storage.root import StoreRoot
@@ -63,20 +64,25 @@ class ResultsStore:
 
 
 def serialized(table: Table, rows: pa.Table) -> bytes:
-    """Rows as a Parquet file: zstd, dictionaries for text only, byte-stream-split for floating-point numbers."""
+    """Rows as a Parquet file: zstd, dictionaries for text only, byte-stream-split for floating-point numbers.
+
+    Its pages have checksums, and all of it has a digest (see `storage.results.checksum`).
+    """
     leaves = [leaf for field in table.schema for leaf in _leaves(field.name, field.type)]
     text = [path for path, type_ in leaves if pa.types.is_string(type_)]
     real = [path for path, type_ in leaves if pa.types.is_floating(type_)]
     buffer = io.BytesIO()
-    pq.write_table(
-        rows,
+    with pq.ParquetWriter(
         buffer,
+        rows.schema,
         compression="zstd",
         use_dictionary=text,  # type: ignore[arg-type]  # a list of columns is good too
         column_encoding=dict.fromkeys(real, "BYTE_STREAM_SPLIT"),
-        row_group_size=_ROW_GROUP,
-    )
-    return buffer.getvalue()
+        write_page_checksum=True,
+    ) as writer:
+        writer.write_table(rows, row_group_size=_ROW_GROUP)
+        writer.add_key_value_metadata(PLACEHOLDER)
+    return sealed(buffer.getvalue())
 
 
 def _leaves(path: str, type_: pa.DataType) -> list[tuple[str, pa.DataType]]:

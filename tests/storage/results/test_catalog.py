@@ -101,7 +101,10 @@ def test_only_tables_and_views_for_people_are_listed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("limit", [0, 2_000_000], ids=["views", "rows"])
 def test_a_column_that_a_file_is_too_old_to_have_reads_as_null(tmp_path: Path, limit: int) -> None:
     old = Path(ResultsStore(tmp_path).append("measurements", [measurement("old", NIGHT)], "old", at(NIGHT)))
-    pq.write_table(pq.ParquetFile(old).read().drop_columns(["coverage", "block_s", "block_round"]), old)
+    pq.write_table(
+        pq.ParquetFile(old).read().replace_schema_metadata(None).drop_columns(["coverage", "block_s", "block_round"]),
+        old,
+    )
     write_night(tmp_path, dt.date(2026, 3, 2), [measurement("new", dt.date(2026, 3, 2), coverage=0.5)], "new")
     refresh(tmp_path, materialize_up_to=limit)
     rows = run_query(tmp_path, "select run_id, coverage from measurements order by run_id").to_pylist()
@@ -111,7 +114,9 @@ def test_a_column_that_a_file_is_too_old_to_have_reads_as_null(tmp_path: Path, l
 
 def test_a_column_that_no_file_has_yet_reads_as_null(tmp_path: Path) -> None:
     old = Path(ResultsStore(tmp_path).append("measurements", [measurement("old", NIGHT)], "old", at(NIGHT)))
-    pq.write_table(pq.ParquetFile(old).read().drop_columns(["coverage", "metrics", "block_s"]), old)
+    pq.write_table(
+        pq.ParquetFile(old).read().replace_schema_metadata(None).drop_columns(["coverage", "metrics", "block_s"]), old
+    )
     refresh(tmp_path, materialize_up_to=0)
     assert run_query(tmp_path, "select coverage, metrics from measurements").to_pylist() == [
         {"coverage": None, "metrics": None}

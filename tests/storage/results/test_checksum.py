@@ -1,0 +1,92 @@
+"""Every single-bit flip of a results file is found; what older versions wrote is still read."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from storage.check import check
+from storage.errors import StoreError
+from storage.results.catalog import refresh
+from storage.results.checksum import problem_of
+from storage.results.compact import compact
+from storage.results.tables import MEASUREMENTS, PROMOTIONS
+from storage.results.writer import serialized, validated
+from tests.storage.results.rows import baseline, measurement, promotion, write_night
+
+NIGHT = dt.date(2026, 3, 1)
+ROWS = validated(MEASUREMENTS, [baseline("r1", NIGHT), measurement("r1", NIGHT)], "r1")
+
+
+def flipped(content: bytes, bit: int) -> bytes:
+    changed = bytearray(content)
+    changed[bit // 8] ^= 1 << bit % 8
+    return bytes(changed)
+
+
+def test_the_checksum_of_a_written_file_is_right_and_the_rows_are_as_they_were(tmp_path: Path) -> None:
+    content = serialized(MEASUREMENTS, ROWS)
+    assert problem_of(content) == ""
+    (tmp_path / "r1.parquet").write_bytes(content)
+    assert pq.ParquetFile(tmp_path / "r1.parquet", page_checksum_verification=True).read().equals(ROWS)
+    assert serialized(MEASUREMENTS, ROWS) == content
+
+
+def test_every_single_bit_flip_of_a_file_is_found() -> None:
+    content = serialized(PROMOTIONS, validated(PROMOTIONS, [promotion("r1", NIGHT)], "r1"))
+    missed = [bit for bit in range(8 * len(content)) if not problem_of(flipped(content, bit))]
+    assert missed == []
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    write_night(tmp_path, NIGHT, [baseline("r1", NIGHT), measurement("r1", NIGHT)], "r1")
+    return tmp_path
+
+
+def results(store: Path) -> Path:
+    return store / "results/measurements/month=2026-03/r1.parquet"
+
+
+def test_store_check_names_a_file_with_a_flipped_bit_wherever_it_is(store: Path) -> None:
+    refresh(store)
+    content = results(store).read_bytes()
+    for bit in range(0, 8 * len(content), len(content) // 4):
+        results(store).write_bytes(flipped(content, bit))
+        (problem,) = check(store).problems
+        assert problem.where.endswith("r1.parquet")
+        assert problem.what == "cannot be read: its SHA-256 is not the one that was written with it"
+
+
+def flip_in_the_middle(store: Path) -> None:
+    content = results(store).read_bytes()
+    results(store).write_bytes(flipped(content, 4 * len(content)))
+
+
+def test_a_flipped_bit_never_reaches_the_catalog_nor_a_compacted_month(store: Path) -> None:
+    flip_in_the_middle(store)
+    with pytest.raises(StoreError, match=r"r1\.parquet cannot be read: its SHA-256 is not the one"):
+        refresh(store)
+    with pytest.raises(StoreError, match=r"r1\.parquet cannot be read: its SHA-256 is not the one"):
+        compact(store, now=dt.datetime(2026, 5, 1, tzinfo=dt.UTC))
+    assert not list(store.rglob("*.pq"))
+
+
+def test_a_compacted_month_has_its_own_checksum(store: Path) -> None:
+    compact(store, now=dt.datetime(2026, 5, 1, tzinfo=dt.UTC))
+    whole = next((store / "results/measurements/compacted").iterdir())
+    assert problem_of(whole.read_bytes()) == ""
+    assert problem_of(flipped(whole.read_bytes(), 999))
+
+
+def test_files_of_versions_that_wrote_no_checksum_are_read_and_get_one_when_they_are_compacted(store: Path) -> None:
+    rows = pq.ParquetFile(results(store)).read()
+    pq.write_table(rows.replace_schema_metadata(MEASUREMENTS.schema.metadata), results(store))
+    assert problem_of(results(store).read_bytes()) == ""
+    refresh(store)
+    assert check(store).problems == ()
+    compact(store, now=dt.datetime(2026, 5, 1, tzinfo=dt.UTC))
+    assert problem_of(flipped(next((store / "results/measurements/compacted").iterdir()).read_bytes(), 999))
