@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import cast
 
 import torch
-from safetensors import safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -27,6 +26,7 @@ from tasks.workload.base import FetchedCheckpoint, SeededCheckpoint
 
 KIND = "checkpoint"
 WEIGHTS_FILE = "weights.safetensors"
+_MOST_SHOWN, _LONGEST_KEY = 20, 200
 
 
 def obtain(workload: Workload, dataset: DatasetRef, workspace: Workspace) -> CheckpointRef:
@@ -123,10 +123,12 @@ def find_or_make(
     """
     digest, store = artifact_digest(KIND, made_from), workspace.store
     found = store.find(KIND, digest)
-    state = _as_float(make()) if found is None else _shapes(found / WEIGHTS_FILE)
-    # A found one too: the code that builds the model may have changed, and need not be in the digest.
-    _check_fit(state, workload, dataset)
+    given = make() if found is None else _shapes(found / WEIGHTS_FILE)
+    # A found one too: the code that builds the model may have changed, and need not be in the digest. One that does
+    # not fit is not copied: it may claim any size.
+    _check_fit(given, workload, dataset)
     if found is None:
+        state = _as_float(given)
         broken = [key for key, tensor in state.items() if tensor.is_floating_point() and not tensor.isfinite().all()]
         if broken:
             raise InputError(
@@ -135,7 +137,7 @@ def find_or_make(
             )
         with store.create(KIND, digest, made_from) as folder:
             save_tensors(state, folder / WEIGHTS_FILE)
-    return CheckpointRef(kind=KIND, digest=digest, parameters=sum(tensor.numel() for tensor in state.values()))
+    return CheckpointRef(kind=KIND, digest=digest, parameters=sum(tensor.numel() for tensor in given.values()))
 
 
 def load_state(checkpoint: CheckpointRef, store: ArtifactStore) -> dict[str, Tensor]:
@@ -165,12 +167,8 @@ def build_blank(make: Callable[[], nn.Module]) -> nn.Module:
 
 
 def _shapes(path: Path) -> dict[str, Tensor]:
-    """The state dict without its numbers, from the file's header."""
-    with safe_open(path, framework="pt") as weights:
-        return {
-            key: torch.empty(weights.get_slice(key).get_shape(), device="meta")
-            for key in weights.keys()  # noqa: SIM118 - not a mapping
-        }
+    """The state dict without its numbers."""
+    return {key: tensor.to("meta") for key, tensor in load_file(path).items()}
 
 
 def _as_float(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -184,22 +182,25 @@ def _as_float(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _check_fit(state: Mapping[str, Tensor], workload: Workload, dataset: DatasetRef) -> None:
-    """Name, in one message, every key that is missing, not expected, or of another shape than the model's."""
+    """Name, in one message, keys that are missing, not expected, or of another shape or type than the model's."""
     domain = DOMAINS[workload.domain]
-
-    def shown(shape: tuple[int, ...] | None) -> str:
-        return "no such key" if shape is None else str(list(shape))
-
-    model = build_blank(lambda: domain.build(workload.model, dataset))
-    expected = {key: tuple(tensor.shape) for key, tensor in model.state_dict().items()}
-    given = {key: tuple(tensor.shape) for key, tensor in state.items()}
+    model = build_blank(lambda: domain.build(workload.model, dataset)).state_dict()
     problems = [
-        f"{key}: the checkpoint has {shown(given.get(key))}, the workload {shown(expected.get(key))}"
-        for key in sorted(expected.keys() | given.keys())
-        if given.get(key) != expected.get(key)
+        f"{key[:_LONGEST_KEY]}: the checkpoint has {_form(state.get(key))}, the workload {_form(model.get(key))}"
+        for key in sorted(model.keys() | state.keys())
+        if _form(state.get(key)) != _form(model.get(key))
     ]
     if problems:
+        shown = problems[:_MOST_SHOWN] + [f"and {len(problems) - _MOST_SHOWN} more"] * (len(problems) > _MOST_SHOWN)
+        given = {key: tuple(tensor.shape) for key, tensor in state.items()}
         raise InputError(
-            f'The checkpoint does not fit workload "{workload.name}":\n  ' + "\n  ".join(problems) + "\n",
+            f'The checkpoint does not fit workload "{workload.name}":\n  ' + "\n  ".join(shown) + "\n",
             hint=domain.fit_hint(given, workload, dataset),
         )
+
+
+def _form(tensor: Tensor | None) -> str:
+    """A tensor's shape, and its type unless that is floating-point: any such weights are read as float32."""
+    if tensor is None:
+        return "no such key"
+    return f"{list(tensor.shape)}{'' if tensor.is_floating_point() else f' of {tensor.dtype}'}"

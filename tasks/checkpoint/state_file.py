@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pickle
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import IO
 
 import torch
 from safetensors.torch import load_file
@@ -38,6 +40,9 @@ def read_state(path: Path, shown: str = "") -> dict[str, Tensor]:
             stream.seek(0)
             # Safetensors begin with the length of their JSON header, which begins with a brace.
             is_safetensors = start[8:] == b"{" and int.from_bytes(start[:8], "little") < 100_000_000
+            if start.startswith(b"PK") and zipfile.is_zipfile(stream):
+                _check_plain_zip(stream)
+            stream.seek(0)
             loaded = load_file(path) if is_safetensors else torch.load(stream, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         raise InputError(
@@ -50,6 +55,18 @@ def read_state(path: Path, shown: str = "") -> dict[str, Tensor]:
             hint="Is it whole? Expected a file of torch.save(model.state_dict()) or of safetensors.",
         ) from error
     state = _unwrap(loaded, shown)
+    # Before anything copies them: a tensor may repeat one value as often as it says.
+    if repeated := [
+        key
+        for key, tensor in state.items()
+        if tensor.layout == torch.strided
+        and not tensor.is_meta
+        and _bytes_of(tensor) > tensor.untyped_storage().nbytes()
+    ]:
+        raise InputError(
+            f"{shown}: tensors with more values than the file holds for them: {', '.join(repeated[:5])}.",
+            hint="Save contiguous ones: tensor.contiguous().",
+        )
     if unusual := [
         key
         for key, tensor in state.items()
@@ -60,6 +77,17 @@ def read_state(path: Path, shown: str = "") -> dict[str, Tensor]:
             hint="Save plain dense float tensors.",
         )
     return state
+
+
+def _check_plain_zip(stream: IO[bytes]) -> None:
+    """Refuse a zip that unpacks to more than it is: torch.save compresses nothing, and torch.load unpacks in memory."""
+    with zipfile.ZipFile(stream) as archive:
+        if any(part.compress_type != zipfile.ZIP_STORED for part in archive.infolist()):
+            raise ValueError("its parts are compressed, which torch.save does not do")
+
+
+def _bytes_of(tensor: Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
 
 
 def _unwrap(loaded: object, shown: str) -> dict[str, Tensor]:

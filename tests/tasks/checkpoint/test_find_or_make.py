@@ -56,6 +56,37 @@ def test_what_is_found_is_held_against_a_model_whose_code_has_changed(
         found_or_made(store, [])
 
 
+@pytest.mark.parametrize("dtype", [torch.int8, torch.bool, torch.complex64, torch.uint8], ids=str)
+def test_weights_of_a_type_that_the_model_has_not_are_refused(dtype: torch.dtype, tmp_path: Path) -> None:
+    state = network().state_dict() | {"0.weight": torch.zeros(3, 4).to(dtype)}
+    with pytest.raises(
+        InputError, match=r"0\.weight: the checkpoint has \[3, 4\] of torch\.\w+, the workload \[3, 4\]"
+    ):
+        find_or_make(WORKLOAD, DATASET, Workspace(ArtifactStore(tmp_path)), {}, lambda: state)
+
+
+def test_weights_in_half_precision_are_float_weights(tmp_path: Path) -> None:
+    state = {
+        key: tensor.half() if tensor.is_floating_point() else tensor for key, tensor in network().state_dict().items()
+    }
+    store = ArtifactStore(tmp_path)
+    reference = find_or_make(WORKLOAD, DATASET, Workspace(store), {}, lambda: state)
+    assert load_state(reference, store)["0.weight"].dtype == torch.float32
+
+
+def test_nothing_is_copied_of_a_state_that_does_not_fit(tmp_path: Path) -> None:
+    state = network().state_dict() | {"0.weight": torch.zeros(1).expand(4_000_000_000, 1000)}
+    with pytest.raises(InputError, match=r"0\.weight: the checkpoint has \[4000000000, 1000\]"):
+        find_or_make(WORKLOAD, DATASET, Workspace(ArtifactStore(tmp_path)), {}, lambda: state)
+
+
+def test_of_thousands_of_keys_that_do_not_fit_a_few_are_named(tmp_path: Path) -> None:
+    state = network().state_dict() | {f"extra.{number}" + "x" * 10_000: torch.zeros(1) for number in range(5000)}
+    with pytest.raises(InputError, match=r"and 4980 more") as refused:
+        find_or_make(WORKLOAD, DATASET, Workspace(ArtifactStore(tmp_path)), {}, lambda: state)
+    assert len(str(refused.value)) < 10_000
+
+
 @given(cut=st.floats(0, 1, exclude_max=True))
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_a_file_that_was_cut_off_anywhere_is_named(cut: float, tmp_path: Path) -> None:
