@@ -80,7 +80,7 @@ def load_settings(**flags: object) -> Settings:
         raise ConfigurationError(
             f"A setting is wrong (flag, NIGHTQUANT_… variable or nightquant.toml):{''.join(lines)}"
         ) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ConfigurationError(f"nightquant.toml: not valid TOML: {error}.") from error
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import ClassVar
 
+from storage.messages import printable
+
 
 class NightquantError(Exception):
     """An expected failure, shown to the user as is; `hint` says what to do about it."""
@@ -12,9 +14,9 @@ class NightquantError(Exception):
     exit_code: ClassVar[int] = 2
 
     def __init__(self, message: str, *, hint: str = "") -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
+        # Here, because it passes every message, and much of what messages quote comes from outside.
+        self.message, self.hint = printable(message), printable(hint)
+        super().__init__(self.message)
 
     def __str__(self) -> str:
         return f"{self.message} {self.hint}".rstrip()

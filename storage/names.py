@@ -12,16 +12,15 @@ _LONGEST = 1024
 def why_unsafe(name: str) -> str:
     """Why a relative name with forward slashes must not be joined to a folder; "" if it may be.
 
-    What is joined later by a stranger's program counts too: a back slash separates folders elsewhere, and control
-    characters change what a terminal shows.
+    A back slash counts as a separator, as it is one on other systems.
     """
     path = PurePosixPath(name)
     if not path.parts:
         return "it is empty"
     if path.is_absolute() or ".." in path.parts or "\\" in name:
         return "it would land outside its folder"
-    if any(unicodedata.category(character) in ("Cc", "Cs") for character in name):
-        return "it holds control characters"
+    if "\0" in name or any(unicodedata.category(character) == "Cs" for character in name):
+        return "it is no name of a file"
     if len(name.encode()) > _LONGEST or max(len(part.encode()) for part in path.parts) > _LONGEST_PART:
         return "it is too long"
     return ""

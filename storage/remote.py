@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -65,7 +66,8 @@ def _http_stream(response: httpx.Response, start: int) -> Stream:
         begin = start if status == 206 else 0
         length = response.headers.get("Content-Length", "")
         # Pieces as they come: collected ones would be lost when the connection breaks.
-        return Stream(begin, begin + int(length) if length.isdecimal() else None, response.iter_raw())
+        known = re.fullmatch("[0-9]{1,18}", length)
+        return Stream(begin, begin + int(length) if known else None, response.iter_raw())
     if status == 416 and start:
         # Nothing follows what is here: it is complete, or another version of the file. Its SHA-256 will tell.
         return Stream(start, None, iter(()))

@@ -11,11 +11,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit
 
 from storage.digest import file_digest
 from storage.errors import ConfigurationError, InputError, StoreError
 from storage.locks import passing_lock
+from storage.messages import shown
 from storage.remote import Broken, Refused, Stream, open_stream
 
 Listener = Callable[[float, float, str], None]
@@ -72,17 +73,13 @@ def local_path(uri: str) -> Path | None:
     """The path that a plain path or a ``file://`` URI names, or None for anything remote."""
     if "://" not in uri:
         return Path(uri)
-    parts = urlsplit(uri)
+    try:
+        parts = urlsplit(uri)
+    except ValueError as error:
+        raise ConfigurationError(f"{shown(uri)}: not a valid URI: {error}.") from error
     if parts.scheme == "file" and parts.netloc in ("", "localhost"):
         return Path(unquote(parts.path))
     return None
-
-
-def shown(uri: str) -> str:
-    """The URI as messages may show it: without a password and without a query, which may hold a signature."""
-    parts = urlsplit(uri)
-    host = parts.netloc.rpartition("@")[2]
-    return urlunsplit((parts.scheme, host, parts.path, "", ""))
 
 
 def _check_local(path: Path, sha256: str | None, max_bytes: int) -> str:

@@ -15,14 +15,18 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from lzma import LZMAError
 from pathlib import Path, PurePosixPath
-from typing import IO
+from typing import IO, Self
 
 from storage.errors import ConfigurationError, InputError, StoreError
+from storage.messages import shown
+from storage.names import why_unsafe
 from storage.transfer import Source, fetch, local_path
 from tasks.job import Progress, silent
 
 MAX_MEMBERS = 5_000_000
 _PIECE = 1 << 20
+_LONGEST_HEADER = 1 << 20
+_EXTENSIONS = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, b"X")
 
 # A member's name, why it must not be extracted ("" for no reason), and its content, None for a folder.
 _Members = Iterator[tuple[str, str, IO[bytes] | None]]
@@ -55,7 +59,9 @@ def open_source(
     local = local_path(uri)
     if local is not None and local.is_dir():
         if sha256 is not None:
-            raise ConfigurationError(f"{uri}: sha256 is for archives, and this is a directory.", hint="Leave it out.")
+            raise ConfigurationError(
+                f"{shown(uri)}: sha256 is for archives, and this is a directory.", hint="Leave it out."
+            )
         yield Source("", lambda: local)
         return
     with fetch(uri, downloads, sha256=sha256, max_bytes=max_bytes, progress=progress) as archive, ExitStack() as stack:
@@ -64,30 +70,50 @@ def open_source(
             path = archive.path()
             downloads.mkdir(parents=True, exist_ok=True)
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="extracted-", dir=downloads)))
-            extract(path, folder, max_bytes=max_bytes, shown=uri)
+            extract(path, folder, max_bytes=max_bytes, named=shown(uri))
             return folder
 
         yield Source(archive.sha256, extracted)
 
 
-def extract(archive: Path, folder: Path, *, max_bytes: int, shown: str = "") -> None:
+def extract(archive: Path, folder: Path, *, max_bytes: int, named: str = "") -> None:
     """Extract an archive's regular files into an existing, empty folder; see `open_source` for what is refused."""
-    shown = shown or str(archive)
+    named = named or str(archive)
     try:
         if zipfile.is_zipfile(archive):
-            _extract(_zip_members(archive), folder, max_bytes, shown)
-        elif tarfile.is_tarfile(archive):
-            _extract(_tar_members(archive), folder, max_bytes, shown)
+            _extract(_zip_members(archive), folder, max_bytes, named)
+        elif _is_tar(archive):
+            _extract(_tar_members(archive), folder, max_bytes, named)
         else:
-            raise InputError(f"{shown}: neither a directory nor a .zip or .tar.gz archive.")
+            raise InputError(f"{named}: neither a directory nor a .zip or .tar.gz archive.")
     except _DAMAGED as error:
-        raise InputError(f"{shown}: the archive is damaged or of an unknown kind: {error}.") from error
+        raise InputError(f"{named}: the archive is damaged or of an unknown kind: {error}.") from error
     except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
-        raise InputError(f"{shown}: refused, because a name occurs twice: {Path(error.filename).name}.") from error
+        raise InputError(f"{named}: refused, because a name occurs twice: {Path(error.filename).name}.") from error
     except OSError as error:
         if not isinstance(error.filename, str) or str(folder) not in error.filename:
-            raise InputError(f"{shown}: the archive cannot be read: {error.strerror or error}.") from error
+            raise InputError(f"{named}: the archive cannot be read: {error.strerror or error}.") from error
         raise StoreError(f"{folder}: cannot be written: {error.strerror or error}.", hint="Free some space.") from error
+
+
+class _BoundedHeader(tarfile.TarInfo):
+    """A header, unless it announces another one (pax, long names) that tarfile would read into memory whole."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        header = super().frombuf(buf, encoding, errors)
+        if header.type in _EXTENSIONS and header.size > _LONGEST_HEADER:
+            raise ValueError(f"a header of {header.size} bytes")
+        return header
+
+
+def _is_tar(archive: Path) -> bool:
+    # Not is_tarfile, which reads the first header however long it is.
+    try:
+        with tarfile.open(archive, "r:*", tarinfo=_BoundedHeader):
+            return True
+    except tarfile.TarError:
+        return False
 
 
 def _zip_members(archive: Path) -> _Members:
@@ -95,7 +121,9 @@ def _zip_members(archive: Path) -> _Members:
         for member in members.infolist():
             # The upper half holds Unix permissions and the kind of file, or zero where the writer was no Unix.
             kind = stat.S_IFMT(member.external_attr >> 16)
-            if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
+            if not member.filename:  # as zipfile shows a name that begins with NUL, and fails at
+                yield member.filename, why_unsafe(member.filename), None
+            elif kind not in (0, stat.S_IFREG, stat.S_IFDIR):
                 yield member.filename, "it is a link or a device", None
             elif member.flag_bits & 0x1:
                 yield member.filename, "it is encrypted", None
@@ -105,7 +133,7 @@ def _zip_members(archive: Path) -> _Members:
 
 
 def _tar_members(archive: Path) -> _Members:
-    with tarfile.open(archive, "r:*") as members:
+    with tarfile.open(archive, "r:*", tarinfo=_BoundedHeader) as members:
         for member in members:
             if member.isreg() or member.isdir():
                 yield member.name, "", members.extractfile(member)
@@ -115,17 +143,17 @@ def _tar_members(archive: Path) -> _Members:
             members.members = []  # type: ignore[attr-defined]
 
 
-def _extract(members: _Members, folder: Path, max_bytes: int, shown: str) -> None:
+def _extract(members: _Members, folder: Path, max_bytes: int, named: str) -> None:
     left = max_bytes
     for number, (name, problem, content) in enumerate(members, 1):
         path = PurePosixPath(name)
         if number > MAX_MEMBERS:
             problem = f"there are more than {MAX_MEMBERS} members"
-        elif path.is_absolute() or ".." in path.parts or "\\" in name or "\0" in name:
-            problem = "it would land outside the target folder"
+        elif path.parts or content is not None:  # "./" is the target folder itself
+            problem = problem or why_unsafe(name)
         if problem:
             raise InputError(
-                f"{shown}: refused, because of its member {name!r}: {problem}.",
+                f"{named}: refused, because of its member {name!r}: {problem}.",
                 hint="Check where the archive comes from; pack it again with plain files and folders only.",
             )
         target = folder / path
@@ -137,5 +165,5 @@ def _extract(members: _Members, folder: Path, max_bytes: int, shown: str) -> Non
             while piece := content.read(_PIECE):
                 left -= len(piece)
                 if left < 0:
-                    raise InputError(f"{shown}: holds more than {max_bytes} bytes.", hint="Raise max_bytes if it may.")
+                    raise InputError(f"{named}: holds more than {max_bytes} bytes.", hint="Raise max_bytes if it may.")
                 file.write(piece)

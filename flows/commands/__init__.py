@@ -70,7 +70,7 @@ def complete_recipe(context: click.Context, parameter: click.Parameter, incomple
     names: set[str] = set()
     for path in paths or BUILT_IN.glob("*.toml"):
         # Nobody can read an error at this moment; the command itself will refuse a file that is missing or wrong.
-        with suppress(OSError, ValueError):
+        with suppress(OSError, ValueError, RecursionError):
             names |= {recipe["name"] for recipe in tomllib.loads(path.read_text(encoding="utf-8")).get("recipe", ())}
     return [CompletionItem(name) for name in sorted(names) if name.startswith(incomplete)]
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
+from rich.text import Text
 
 from flows.commands import (
     format_option,
@@ -97,7 +98,8 @@ def _print_ranking(name: str, ranking: Sequence[LayerSensitivity]) -> None:
     title = f"{name}: own noise of each quantized layer, worst first"
     table = new_table(title, "rank", "module", "type", "SQNR (dB)", right=("rank", "SQNR (dB)"))
     for layer in ranking:
-        table.add_row(str(layer.rank), layer.module, layer.type, f"{layer.sqnr_db:.1f}")
+        # As text: a module's name may hold what rich takes for markup.
+        table.add_row(*map(Text, (str(layer.rank), layer.module, layer.type, f"{layer.sqnr_db:.1f}")))
     Console().print(table)
 
 
@@ -109,7 +111,7 @@ def _print_effects(effects: Sequence[KeepEffect]) -> None:
     for effect in effects:
         table.add_row(
             str(effect.kept),
-            ", ".join(effect.modules) or "-",
+            Text(", ".join(effect.modules) or "-"),
             f"{effect.quality:.4g}",
             f"{effect.quality - effect.float_quality:+.3g}",
             f"{effect.size_bytes / 1e6:.2f}",

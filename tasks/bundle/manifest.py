@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from safetensors import safe_open
 
 from storage.errors import BundleError
+from storage.messages import shown
 from storage.results import Row
-from storage.transfer import shown
 from tasks.domains import DOMAINS
 from tasks.gate import GateDecision
 from tasks.job import Job
@@ -153,8 +153,7 @@ def _described(workload: Workload) -> Json:
     described: dict[str, Json] = workload.model_dump(mode="json", include={"model", "data", "checkpoint"})
     for section in (described["data"], described["checkpoint"]):
         if isinstance(uri := section.get("uri"), str):
-            # fsspec chains addresses: zip://inner.pth::https://host/outer.zip
-            section["uri"] = "::".join(shown(part) for part in uri.split("::"))
+            section["uri"] = shown(uri)
     return {"name": workload.name, "description": workload.description, "purpose": workload.domain, **described}
 
 

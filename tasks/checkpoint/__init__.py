@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from storage.artifacts import ArtifactStore, artifact_digest
 from storage.errors import ConfigurationError, InputError
+from storage.messages import shown
 from storage.transfer import fetch
 from tasks.checkpoint.state_file import read_state
 from tasks.compute import training_device
@@ -79,7 +80,9 @@ def _fetched(workload: Workload, dataset: DatasetRef, workspace: Workspace) -> C
             "classes": dataset.classes,
             "code": code_digest(read_state.__module__),
         }
-        return find_or_make(workload, dataset, workspace, made_from, lambda: read_state(source.path(), settings.uri))
+        return find_or_make(
+            workload, dataset, workspace, made_from, lambda: read_state(source.path(), shown(settings.uri))
+        )
 
 
 def _seeded(workload: Workload, dataset: DatasetRef, workspace: Workspace) -> CheckpointRef:

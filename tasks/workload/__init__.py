@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -27,10 +27,15 @@ def read_workload(path: Path) -> Workload:
     """
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigurationError(f"{path}: not valid TOML: {error}.") from error
+        too_large = [number for number in _integers(document) if not -(1 << 63) <= number < 1 << 63]
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{path}: cannot be read: {error}.") from error
+    except RecursionError as error:
+        raise ConfigurationError(f"{path}: not valid TOML: it is nested too deeply.") from error
+    except ValueError as error:  # beside TOMLDecodeError, what Python says to an integer of thousands of digits
+        raise ConfigurationError(f"{path}: not valid TOML: {error}.") from error
+    if too_large:
+        raise ConfigurationError(f"{path}: not valid TOML: an integer has more than 64 bits.")
     for section, key in (("data", "uri"), ("data", "root"), ("checkpoint", "uri")):
         table = document.get(section)
         if isinstance(table, dict) and isinstance(table.get(key), str) and "://" not in table[key]:
@@ -62,6 +67,14 @@ def find_workloads(names: Iterable[str], built_in: Path) -> list[Workload]:
         if count > 1:
             raise ConfigurationError(f'Two workloads are named "{name}".', hint="Give each its own name.")
     return workloads
+
+
+def _integers(value: object) -> Iterator[int]:
+    if isinstance(value, int):
+        yield value
+    elif isinstance(value, dict | list):
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _integers(item)
 
 
 def _explain(path: Path, error: ValidationError) -> str:

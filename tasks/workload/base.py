@@ -4,10 +4,29 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, NonNegativeInt, PositiveFloat, PositiveInt, StringConstraints
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    StringConstraints,
+)
 
 Slug = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.-]{0,62}$")]
+_MOST_TEXT = 10_000
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+
+
+def _check_text(text: str) -> str:
+    if any(not character.isprintable() and character not in "\n\t" for character in text):
+        raise ValueError("it holds control characters, which a terminal would obey")
+    return text
+
+
+# What people wrote for people: terminals, reports and model cards show it.
+PlainText = Annotated[str, StringConstraints(max_length=_MOST_TEXT), AfterValidator(_check_text)]
 
 
 class Section(BaseModel):

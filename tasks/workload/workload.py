@@ -18,7 +18,7 @@ from storage.results import Caches
 from tasks.domains import DOMAINS
 from tasks.quantize.methods import METHODS
 from tasks.runtimes import RUNTIMES
-from tasks.workload.base import Kind, Section, Slug
+from tasks.workload.base import Kind, PlainText, Section, Slug
 from tasks.workload.recipe import Recipe
 
 
@@ -68,9 +68,9 @@ class Workload(Section):
 
     schema_version: Literal[1]
     name: Slug
-    description: str
+    description: PlainText
     domain: str = Field(validation_alias=AliasChoices("domain", "purpose"))
-    licence: str = ""
+    licence: PlainText = ""
     data: SerializeAsAny[Kind]
     model: SerializeAsAny[Kind]
     checkpoint: SerializeAsAny[Kind]

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
+import httpx
 import pytest
 
 from storage.errors import ConfigurationError, InputError, StoreError
-from storage.transfer import fetch, local_path, shown
+from storage.remote import _http_stream
+from storage.transfer import fetch, local_path
 from tests.storage.http_server import Site, serving
 
 CONTENT = bytes(range(256)) * 4000
@@ -239,6 +241,21 @@ def test_progress_reaches_the_whole_size(site: Site, tmp_path: Path) -> None:
     assert seen[-1] == (len(CONTENT), len(CONTENT))
 
 
-def test_messages_show_neither_passwords_nor_signatures() -> None:
-    assert shown("https://user:secret@host:1/w?token=x") == "https://host:1/w"
+def test_a_remote_uri_names_no_local_path() -> None:
     assert local_path("https://host/w") is None
+
+
+@pytest.mark.parametrize("uri", ["http://[bad?secret", "https://u:secret@[::1/x"])
+def test_what_is_no_uri_is_one_message_without_its_secrets(uri: str, tmp_path: Path) -> None:
+    with (
+        pytest.raises(ConfigurationError, match="not a valid URI") as refused,
+        fetch(uri, tmp_path, sha256=None, max_bytes=1),
+    ):
+        pass
+    assert "secret" not in str(refused.value)
+
+
+def test_a_length_of_thousands_of_digits_is_none() -> None:
+    for length in ("9" * 5000, "²", "-1"):
+        response = httpx.Response(200, headers=[(b"Content-Length", length.encode("latin-1"))])
+        assert _http_stream(response, 0).total is None

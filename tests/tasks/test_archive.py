@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gzip
 import hashlib
 import io
 import stat
@@ -62,7 +63,7 @@ def test_files_come_out_as_they_went_in(write: object, target: Path, tmp_path: P
 def test_members_outside_the_target_refuse_the_archive(write: object, name: str, target: Path, tmp_path: Path) -> None:
     assert callable(write)
     archive = write(tmp_path / "archive", {name: b"x"})
-    with pytest.raises(InputError, match="outside the target folder"):
+    with pytest.raises(InputError, match="outside its folder"):
         extract(archive, target, max_bytes=100)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == [archive]
     assert not Path("/tmp/evil-of-nightquant").exists()
@@ -144,3 +145,37 @@ def test_a_directory_is_used_in_place_and_has_no_sha256(tmp_path: Path) -> None:
         open_source(str(tmp_path), tmp_path, sha256="0" * 64, max_bytes=1),
     ):
         pass
+
+
+@pytest.mark.parametrize("name", ["", "\0", "\0.txt", "a" * 256, "/".join(["abcdefgh"] * 200)])
+@pytest.mark.parametrize("write", [write_zip, write_tar])
+def test_a_name_that_no_file_can_have_refuses_the_archive(
+    write: object, name: str, target: Path, tmp_path: Path
+) -> None:
+    assert callable(write)
+    with pytest.raises(InputError, match=r"archive: refused, because of its member .*: it (is|holds)"):
+        extract(write(tmp_path / "archive", {name: b"x"}), target, max_bytes=100)
+
+
+@pytest.mark.parametrize("is_first", [True, False], ids=["first", "later"])
+@pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME], ids=["pax", "long name"])
+def test_a_header_that_would_fill_the_memory_is_refused_unread(
+    is_first: bool, kind: bytes, target: Path, tmp_path: Path
+) -> None:
+    header = tarfile.TarInfo("header")
+    header.type, header.size = kind, 1 << 40
+    plain = tarfile.TarInfo("plain")
+    content = b"" if is_first else plain.tobuf()
+    with gzip.open(tmp_path / "archive.tar.gz", "wb") as archive:
+        archive.write(content + header.tobuf(tarfile.GNU_FORMAT) + bytes(1 << 20))
+    with pytest.raises(InputError, match=r"archive is damaged .*: a header of 1099511627776 bytes"):
+        extract(tmp_path / "archive.tar.gz", target, max_bytes=1000)
+
+
+def test_a_tar_of_a_folder_itself_is_extracted(target: Path, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "a").write_bytes(b"a")
+    with tarfile.open(tmp_path / "archive.tar", "w") as archive:
+        archive.add(tmp_path / "folder", arcname="./")
+    extract(tmp_path / "archive.tar", target, max_bytes=100)
+    assert files_under(target) == {"a": b"a"}

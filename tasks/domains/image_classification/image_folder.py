@@ -12,6 +12,7 @@ from PIL import Image
 
 from storage.digest import digest_of, file_digest
 from storage.errors import InputError
+from storage.messages import shown as as_shown
 from tasks.archive import open_source
 from tasks.domains.image_classification.images import Split
 from tasks.domains.image_classification.pictures import Part, Quotas, prepare_pictures, training_quotas
@@ -56,12 +57,12 @@ def prepare_image_folder(workload: ImageWorkload, workspace: Workspace) -> Datas
         data.uri, downloads, sha256=data.sha256, max_bytes=data.max_bytes, progress=workspace.progress
     ) as source:
         # An archive is extracted only where the store does not have what is in it.
-        layout = None if source.sha256 else find_layout(source.path(), data.uri)
+        layout = None if source.sha256 else find_layout(source.path(), as_shown(data.uri))
         content = {"files": layout.digest()} if layout else {"archive": source.sha256}
         content["code"] = code_digest(__name__)
 
         def open_parts() -> tuple[Sequence[str], Sequence[Part]]:
-            found = layout or find_layout(source.path(), data.uri)
+            found = layout or find_layout(source.path(), as_shown(data.uri))
             return found.classes, _parts(found, data)
 
         return prepare_pictures(data, geometry, content, open_parts, workspace)

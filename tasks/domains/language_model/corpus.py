@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 from storage.artifacts import artifact_digest
 from storage.digest import file_digest
 from storage.errors import InputError
+from storage.messages import shown as as_shown
 from tasks.archive import open_source
 from tasks.domains.language_model import tokenize
 from tasks.refs import DatasetRef
@@ -46,7 +47,7 @@ def prepare_text(data: TextCorpus, workspace: Workspace) -> DatasetRef:
     ) as source:
 
         def find() -> dict[str, Path]:
-            return find_texts(source.path(), data.uri)
+            return find_texts(source.path(), as_shown(data.uri))
 
         if source.sha256:
             return corpus(find, {"archive": source.sha256}, workspace)

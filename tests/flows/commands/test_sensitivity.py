@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from flows.commands.sensitivity import command
+from flows.commands.sensitivity import _print_ranking, command
 from storage.errors import ConfigurationError
+from tasks.results import LayerSensitivity
 
 WORKLOAD = """
 schema_version = 1
@@ -67,3 +68,9 @@ def test_keep_must_be_numbers(arguments: list[str]) -> None:
     result = CliRunner().invoke(command, [*arguments, "--keep", "few"])
     assert result.exit_code == 2
     assert "no list of numbers" in result.output
+
+
+def test_a_module_whose_name_looks_like_markup_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    layer = LayerSensitivity(recipe="int8", module="[/foo]", type="Linear", sqnr_db=1.0, rank=1)
+    _print_ranking("tiny", [layer])
+    assert "[/foo]" in capsys.readouterr().out

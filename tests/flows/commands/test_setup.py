@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from flows.commands.setup import doctor, workloads
+from flows.request import BUILT_IN
 from storage.errors import ConfigurationError
 from tasks.runtimes.torchscript import TorchScript
 
@@ -36,3 +37,12 @@ def test_a_workload_whose_runtime_is_not_installed_is_refused_with_the_extra(mon
         "Install it: pip install 'nightquant[some-extra]'."
     )
     assert CliRunner().invoke(workloads, []).exit_code == 0
+
+
+def test_a_description_that_looks_like_markup_is_shown_as_it_is(tmp_path: Path) -> None:
+    text = (BUILT_IN / "lstm-demo.toml").read_text(encoding="utf-8")
+    lines = ['description = "see [/foo]"' if line.startswith("description") else line for line in text.split("\n")]
+    (tmp_path / "demo.toml").write_text("\n".join(lines), encoding="utf-8")
+    done = CliRunner().invoke(workloads, ["--workload", str(tmp_path / "demo.toml")])
+    assert done.exit_code == 0
+    assert "[/foo]" in done.output

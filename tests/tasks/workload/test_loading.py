@@ -152,3 +152,42 @@ def test_any_text_is_either_a_workload_or_refused_as_a_users_error(tmp_path_fact
     path.write_text(junk, encoding="utf-8", errors="surrogatepass")
     with pytest.raises(ConfigurationError):
         read_workload(path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "a = " + "[" * 100_000,
+        "a = " + "{b=" * 100_000,
+        "seed = " + "9" * 5000,
+        "seed = 0x" + "f" * 5000,
+        "seed = 0b" + "1" * 20_000,
+        GOOD.replace("schema_version = 1", "schema_version = 0x" + "f" * 5000),
+    ],
+    ids=["arrays", "tables", "digits", "hexadecimal", "binary", "in a known key"],
+)
+def test_toml_that_would_exhaust_the_parser_is_one_message(text: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"tiny\.toml: not valid TOML: ") as refused:
+        read_workload(_write(tmp_path, text))
+    assert len(str(refused.value)) < 1000
+
+
+def test_keys_and_values_of_any_length_and_kind_are_cut_and_escaped(tmp_path: Path) -> None:
+    long, hostile = "k" * 100_000, '"\\u001b[2J\\u202e"'
+    with pytest.raises(ConfigurationError, match="Extra inputs are not permitted") as refused:
+        read_workload(_write(tmp_path, GOOD.replace("[data]", f"[data]\n{long} = 1\n{hostile} = 1")))
+    assert len(str(refused.value)) < 5000
+    assert all(character.isprintable() or character == "\n" for character in str(refused.value))
+
+
+@pytest.mark.parametrize("key", ["description", "licence"])
+def test_a_description_that_a_terminal_would_obey_is_refused(key: str, tmp_path: Path) -> None:
+    text = GOOD.replace('description = "a tiny language model"\n', 'description = "a"\nlicence = "b"\n')
+    text = "\n".join(f'{key} = "\\u001b[2J"' if line.startswith(key) else line for line in text.split("\n"))
+    with pytest.raises(ConfigurationError, match=f"{key}: .*control characters"):
+        read_workload(_write(tmp_path, text))
+
+
+def test_a_description_may_hold_what_rich_takes_for_markup(tmp_path: Path) -> None:
+    text = GOOD.replace("a tiny language model", "see [/foo] and [bold]")
+    assert read_workload(_write(tmp_path, text)).description == "see [/foo] and [bold]"
