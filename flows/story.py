@@ -184,8 +184,7 @@ def _current(bundles: BundleStore, workload: str) -> Current | None:
     if pointer is None:
         return None
     folder = bundles.local_folder(workload, pointer.version)
-    check_sums(folder)
-    manifest = read_manifest(folder)
+    manifest = read_manifest(folder, check_sums(folder))
     gate, recipe, runtime = dict(manifest["gate"]), manifest["recipe"], manifest["model"]["runtime"]
     rules = tuple(gate.pop("rules"))
     made_as = manifest["sources"]["quantized"]

@@ -162,10 +162,14 @@ def check_manifest(document: object) -> None:
 
 
 # Any: the schema, not a type, says what the document holds.
-def read_manifest(folder: Path) -> dict[str, Any]:
-    """Read and check a bundle's manifest, whose checksum must have been verified before."""
+def read_manifest(folder: Path, sha256sums: str) -> dict[str, Any]:
+    """Read and check a bundle's manifest: the one that `sha256sums` (what `check_sums` gave) stands for, or none."""
     try:
-        document: dict[str, Any] = json.loads((folder / MANIFEST).read_bytes())
+        content, sums = (folder / MANIFEST).read_bytes(), (folder / SUMS).read_bytes()
+        listed = _parse(folder, sums).get(MANIFEST)
+        if (hashlib.sha256(content).hexdigest(), hashlib.sha256(sums).hexdigest()) != (listed, sha256sums):
+            raise BundleError(f"{folder}: {MANIFEST} changed while it was read.", hint="Do not use it.")
+        document: dict[str, Any] = json.loads(content)
     except (OSError, ValueError, RecursionError) as error:
         raise BundleError(f"{folder}: {MANIFEST} cannot be read: {error}.") from error
     check_manifest(document)

@@ -44,7 +44,8 @@ def find_incumbent(job: Job[Workload], candidates: Sequence[CandidateRef], works
         return None
     try:
         folder = bundles.local_folder(job.workload.name, pointer.version)
-        sums, manifest = check_sums(folder), read_manifest(folder)
+        sums = check_sums(folder)
+        manifest = read_manifest(folder, sums)
         recipe, runtime = Recipe.model_validate(manifest["recipe"]), manifest["model"]["runtime"]
         RUNTIMES[runtime].require_installed(runtime)
         same = next((each for each in candidates if _is_same(each, folder, manifest, workspace)), None)

@@ -74,7 +74,7 @@ def verify(path: Path, public_key: Path | None = None, *, timeout_s: float = 600
         sha256sums = check_sums(path)
         report = replace(report, sha256sums=sha256sums, stage="signature")
         report = replace(report, signature=_signature(path, public_key, sha256sums), stage="manifest")
-        manifest = read_manifest(path)
+        manifest = read_manifest(path, sha256sums)
         report = replace(report, workload=manifest["workload"]["name"], version=manifest["version"], stage="model")
         return replace(report, differences=_run(path, timeout_s, sha256sums, manifest["model"]["runtime"]))
     except BundleError as error:

@@ -33,16 +33,16 @@ def workload(folder: Path, name: str, uri: str, sha256: str) -> str:
     return f"{name}.toml"
 
 
-def corpus_workload(folder: Path, uri: str) -> str:
+def corpus_workload(folder: Path, uri: str, sha256: str) -> str:
     text = f"""
         schema_version = 1
         name = "no-corpus"
-        description = "its corpus is not there"
+        description = "its corpus is no archive"
         domain = "language-model"
         [data]
         kind = "text"
         uri = "{uri}"
-        sha256 = "{"0" * 64}"
+        sha256 = "{sha256}"
         [model]
         kind = "word-lm"
         [checkpoint]
@@ -68,7 +68,7 @@ def test_no_secret_of_a_night_is_left_in_what_it_wrote_or_said(tmp_path: Path) -
             workload(work, "good", secret, hashlib.sha256(weights).hexdigest()),
             workload(work, "changed", secret, "0" * 64),
             workload(work, "gone", gone, "0" * 64),
-            corpus_workload(work, secret),
+            corpus_workload(work, secret, hashlib.sha256(weights).hexdigest()),
         ]
         done = subprocess.run(
             [sys.executable, "-m", "flows", "nightly", "--profile", "quick", "--store", str(tmp_path / "out" / "store")]

@@ -12,8 +12,8 @@ import torch
 
 from storage.artifacts import ArtifactStore
 from storage.bundles import BundleStore
-from storage.errors import StoreError
-from storage.seal import MANIFEST, write_sums
+from storage.errors import BundleError, StoreError
+from storage.seal import MANIFEST, check_sums, read_manifest, write_sums
 from tasks.incumbent import find_incumbent
 from tasks.job import Workspace
 from tasks.results import Incumbent
@@ -126,6 +126,18 @@ def test_a_bundle_that_this_version_cannot_use_is_a_failure(made: Made, part: st
     assert incumbent.candidate is None
     assert incumbent.failure is not None
     assert why in incumbent.failure.error
+
+
+def test_a_manifest_that_is_swapped_after_the_check_is_not_read(made: Made) -> None:
+    folder = bundle_of(made)
+    sums = check_sums(folder)
+    assert read_manifest(folder, sums)["workload"]["name"] == "tiny"
+    (folder / MANIFEST).write_text((folder / MANIFEST).read_text().replace('"tiny"', '"huge"'))
+    with pytest.raises(BundleError, match="changed while it was read"):
+        read_manifest(folder, sums)
+    write_sums(folder)  # another bundle, which is good in itself
+    with pytest.raises(BundleError, match="changed while it was read"):
+        read_manifest(folder, sums)
 
 
 def test_a_bundle_whose_manifest_names_a_file_that_it_lacks_is_a_failure(made: Made) -> None:

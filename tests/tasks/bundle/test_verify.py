@@ -154,8 +154,8 @@ def test_a_bundle_that_is_exchanged_after_its_signature_was_checked_is_refused_b
 ):
     folder, public = signed_bundle(made, tmp_path, monkeypatch)
 
-    def exchanged(path: Path) -> Any:
-        manifest = read_manifest(path)
+    def exchanged(path: Path, sha256sums: str) -> Any:
+        manifest = read_manifest(path, sha256sums)
         rewrite(path)
         return manifest
 
