@@ -173,10 +173,6 @@ def read_manifest(folder: Path, sha256sums: str) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise BundleError(f"{folder}: {MANIFEST} cannot be read: {error}.") from error
     check_manifest(document)
-    model = document["model"]
-    named = [model.get("file"), *model.get("files", ()), document["golden"]["file"], *document["resources"].values()]
-    if missing := [name for name in named if name is not None and not (folder / name).is_file()]:
-        raise BundleError(f"{folder}: {MANIFEST} names {missing[0]!r}, which is not in the bundle.")
     return document
 
 

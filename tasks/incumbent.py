@@ -46,6 +46,8 @@ def find_incumbent(job: Job[Workload], candidates: Sequence[CandidateRef], works
         folder = bundles.local_folder(job.workload.name, pointer.version)
         sums = check_sums(folder)
         manifest = read_manifest(folder, sums)
+        if missing := [name for name in _files(manifest) if not (folder / name).is_file()]:
+            raise BundleError(f"{folder}: its manifest names {missing[0]!r}, which is not in the bundle.")
         recipe, runtime = Recipe.model_validate(manifest["recipe"]), manifest["model"]["runtime"]
         RUNTIMES[runtime].require_installed(runtime)
         same = next((each for each in candidates if _is_same(each, folder, manifest, workspace)), None)
