@@ -26,7 +26,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from benchmarks import peers
 from storage.artifacts import ArtifactStore
@@ -91,6 +90,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=12, help="timed blocks of each subject (default: %(default)s)")
+    parser.add_argument("--only", choices=("words", "images"), help="one of the models (default: both)")
     parser.add_argument("--shared", type=Path, default=SHARED, help="folder with the checkpoint and its text")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -99,13 +99,13 @@ def main() -> None:
     print(f"{machine.cpu} ({', '.join(has)}); {', '.join(f'{n} {v}' for n, v in machine.libraries.items())}.\n")
     with tempfile.TemporaryDirectory() as folder, intra_op_threads(1), torch.inference_mode():
         workspace = Workspace(ArtifactStore(Path(folder) / "store"))
-        words = word_job(arguments.shared, workspace)
-        for title, job, length in (
-            ("word model, one token", words, 1),
-            ("word model, 25 tokens", words, 25),
-            ("ResNet-18, 224², batch 1", image_job(workspace), 0),
-        ):
-            print_column(title, subjects_of(job, workspace, length, Path(folder)), arguments.rounds)
+        if arguments.only != "images":
+            words = word_job(arguments.shared, workspace)
+            for title, length in (("word model, one token", 1), ("word model, 25 tokens", 25)):
+                print_column(title, subjects_of(words, workspace, length, Path(folder)), arguments.rounds)
+        if arguments.only != "words":
+            images = subjects_of(image_job(workspace), workspace, 0, Path(folder))
+            print_column("ResNet-18, 224², batch 1", images, arguments.rounds)
 
 
 def word_job(shared: Path, workspace: Workspace) -> Job[Workload]:
@@ -203,13 +203,6 @@ def median_interval(values: list[float]) -> tuple[float, float]:
     ordered = sorted(values)
     rank = max(int(binom.ppf(0.025, len(ordered), 0.5)), 1)
     return ordered[rank - 1], ordered[-rank]
-
-
-def outputs_of(call: Callable[..., Any], inputs: tuple[Tensor, ...]) -> Tensor:
-    """A model's first output."""
-    result = call(*inputs)
-    first: Tensor = result if isinstance(result, Tensor) else result[0]
-    return first
 
 
 if __name__ == "__main__":
