@@ -9,10 +9,10 @@ from math import log
 
 import duckdb
 
-from flows.overview import has_results, rows_of
+from flows.overview import has_results
 from storage.errors import ConfigurationError, StoreError
 from storage.results import Caches, Row, caches_of, deciding, number
-from storage.results.query import open_catalog
+from storage.results.query import open_catalog, rows_of
 from storage.root import StoreRoot
 
 # A night stands for all of its runs; of a candidate that several measured, the last one's row counts.

@@ -15,7 +15,7 @@ from flows.text import age, moment, plural
 from storage.bundles import BundleStore
 from storage.results import Row, number
 from storage.results.catalog import CATALOG
-from storage.results.query import open_catalog
+from storage.results.query import open_catalog, rows_of
 from storage.root import StoreRoot
 
 if TYPE_CHECKING:
@@ -151,12 +151,6 @@ def overview(place: str, now: dt.datetime) -> Overview:
 def has_results(root: StoreRoot) -> bool:
     """Whether any night has left results."""
     return root.exists(CATALOG) or bool(root.list("results"))
-
-
-def rows_of(connection: duckdb.DuckDBPyConnection, sql: str, **parameters: object) -> list[Row]:
-    """Run SQL with ``$name`` parameters; return the rows."""
-    rows: list[Row] = connection.sql(sql, params=parameters or None).to_arrow_table().to_pylist()
-    return rows
 
 
 def _current(bundles: BundleStore) -> Iterator[Current]:

@@ -6,11 +6,11 @@ import datetime as dt
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from flows.overview import has_results, rows_of
+from flows.overview import has_results
 from storage.bundles import BundleStore, Switch
 from storage.errors import ConfigurationError
 from storage.results import Row
-from storage.results.query import open_catalog
+from storage.results.query import open_catalog, rows_of
 from storage.root import StoreRoot
 from storage.seal import check_sums, read_manifest
 

@@ -16,10 +16,10 @@ from storage.report import humanize
 from storage.report.history import History, history_of, shown_of
 from storage.report.machine import conditions_of
 from storage.report.marks import Mark, marks_of
-from storage.report.night import Outcome, bounds_of, candidates_of, outcomes_of, rows_of, unbeaten
+from storage.report.night import Outcome, bounds_of, candidates_of, outcomes_of, unbeaten
 from storage.report.plots import history_plot, quality_plot, size_plot
 from storage.results import Row, number
-from storage.results.query import open_catalog
+from storage.results.query import open_catalog, rows_of
 from storage.results.regressions import Regression, compare_night
 from storage.root import StoreRoot
 

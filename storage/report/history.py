@@ -10,8 +10,8 @@ from itertools import pairwise
 
 import duckdb
 
-from storage.report.night import rows_of
 from storage.results import Row
+from storage.results.query import rows_of
 from storage.results.regressions import Regression
 
 NIGHTS = 30

@@ -12,6 +12,7 @@ from typing import Literal
 import duckdb
 
 from storage.results import Row, number
+from storage.results.query import rows_of
 
 Status = Literal["promoted", "kept", "held", "nothing passed", "not judged"]
 
@@ -80,15 +81,6 @@ class Outcome:
     replaced: str = ""
     held: tuple[tuple[str, str], ...] = ()
     warning: str = ""
-
-
-def rows_of(
-    connection: duckdb.DuckDBPyConnection, sql: str, **parameters: dt.date | str | int | Sequence[str]
-) -> list[Row]:
-    """The rows of a query, by column."""
-    cursor = connection.execute(sql, parameters or None)
-    names = [column[0] for column in cursor.description or []]
-    return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
 
 def candidates_of(connection: duckdb.DuckDBPyConnection, night: dt.date) -> dict[str, list[Row]]:

@@ -12,6 +12,7 @@ import duckdb
 import pyarrow as pa
 
 from storage.errors import ConfigurationError, StoreError
+from storage.results import Row
 from storage.results.catalog import CATALOG, build, columns
 from storage.results.descriptions import quoted
 from storage.root import StoreRoot
@@ -55,6 +56,13 @@ def open_catalog(root: StoreRoot | Path | str) -> Iterator[duckdb.DuckDBPyConnec
                 f"The catalog {root.uri(CATALOG)}, or a results file that it names, cannot be read: {error}",
                 hint="Build the catalog again with: nightquant store compact",
             ) from error
+
+
+def rows_of(connection: duckdb.DuckDBPyConnection, sql: str, **parameters: object) -> list[Row]:
+    """Rows of a query with ``$name`` parameters, by column."""
+    cursor = connection.execute(sql, parameters or None)
+    names = [column[0] for column in cursor.description or []]
+    return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
 
 def run_query(root: StoreRoot | Path | str, sql: str) -> pa.Table:
