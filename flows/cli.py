@@ -75,7 +75,8 @@ def nightquant(context: click.Context, debug: bool) -> None:
     """Quantize PyTorch models to int8 every night, measure honestly, hand the winner over.
 
     \b
-    Exit codes: 0 good, 1 some work failed, 2 the request or the configuration is wrong, 3 a regression was found.
+    Exit codes: 0 good, 1 some work failed, 2 the request or the configuration is wrong, 3 a regression was found,
+    4 another night holds the store.
 
     \b
     Example:

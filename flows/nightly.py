@@ -10,18 +10,21 @@ from pathlib import Path
 from prefect import flow
 from prefect.client.schemas.objects import State
 from prefect.runtime import flow_run as this_flow_run
-from prefect.states import Completed, Failed
+from prefect.states import Cancelled, Completed, Failed
 
 from flows import steps
 from flows.alarm import gone_workloads, missed_nights, raise_alarm
 from flows.console import publish_leaderboard
 from flows.execution.context import Execution, current_invocation, executing
+from flows.execution.dead_runs import end_dead_runs
 from flows.execution.signals import heard_everywhere, interruption_behind, undisturbed
 from flows.execution.task_runners import CONFIGURED
 from flows.fan_out import benchmark_all, gather, study_layers, submit
 from flows.night import GOOD, REGRESSED, WORK_FAILED, Night, NightSummary
+from flows.reporter import Reporter
 from flows.request import NightlyRequest
-from storage.errors import StoreError
+from storage.errors import NightRunningError, StoreError
+from storage.holder import Holder, hold
 from storage.results.catalog import refresh
 from storage.results.regressions import NightComparison, Regression, compare_night
 from tasks.bundle.manifest import Provenance
@@ -44,18 +47,30 @@ def _run_name() -> str:
     persist_result=False,
     validate_parameters=True,
 )
-def nightly_quantization(request: NightlyRequest = NightlyRequest()) -> State[NightSummary]:  # noqa: B008 - it is frozen
+def nightly_quantization(
+    request: NightlyRequest = NightlyRequest(),  # noqa: B008 - it is frozen
+) -> State[NightSummary] | State[NightRunningError]:
     """Run one night.
 
     One workload's failure never stops the others: it becomes rows with its error, and the run ends Failed after
-    everything else has finished. If the run is cancelled, the rows of the workloads that were through are kept.
+    everything else has finished. If the run is cancelled, the rows of the workloads that were through are kept. If
+    another night holds the store, the run is cancelled at once.
     """
     began = time.perf_counter()
     invocation = current_invocation()
     asked = request.model_dump(include={"store", "profile"}, exclude_none=True)
     settings = invocation.settings.model_copy(update=asked)
     night = Night.begin(request, settings, str(this_flow_run.id or ""), this_flow_run.run_count)
-    with executing(settings, invocation.reporter) as execution:
+    try:
+        with hold(night.store, Holder(night.info.run_id, night.flow_run_id)) as held:
+            end_dead_runs(held, night.flow_run_id)
+            return _carry_out(night, invocation.reporter, began)
+    except NightRunningError as error:
+        return Cancelled(message=str(error), data=error)
+
+
+def _carry_out(night: Night, reporter: Reporter, began: float) -> State[NightSummary]:
+    with executing(night.settings, reporter) as execution:
         try:
             with heard_everywhere():
                 _measure(night)
@@ -72,7 +87,7 @@ def nightly_quantization(request: NightlyRequest = NightlyRequest()) -> State[Ni
     summary = NightSummary(
         run_id=night.info.run_id,
         night=night.info.night,
-        store=settings.store,
+        store=night.settings.store,
         message=f"{night.message()}; {alarm}",
         exit_code=WORK_FAILED if night.has_failures() else REGRESSED if regressed else GOOD,
         bundles=tuple(f"{workload}/{version}" for workload, version in night.bundles.items()),

@@ -56,6 +56,12 @@ class StoreError(NightquantError):
     """The store cannot be read or written, or something in it is broken."""
 
 
+class NightRunningError(NightquantError):
+    """Another night holds the store."""
+
+    exit_code = 4
+
+
 class BundleError(NightquantError):
     """A bundle is incomplete, was tampered with or does not reproduce its golden outputs."""
 

@@ -45,13 +45,18 @@ def host_lock(name: str, *, on_wait: Callable[[], None] | None = None, folder: P
 
 
 @contextmanager
-def file_lock(path: Path, *, shared: bool = False) -> Iterator[None]:
-    """Hold ``flock`` on a file, which is created if it is missing and never removed."""
+def file_lock(path: Path, *, shared: bool = False, wait: bool = True) -> Iterator[None]:
+    """Hold ``flock`` on a file, which is created if it is missing and never removed.
+
+    Without `wait`, raise `BlockingIOError` if another process holds it.
+    """
     with ExitStack() as stack:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             lock = stack.enter_context(path.open("ab"))
-            fcntl.flock(lock, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
+            fcntl.flock(lock, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            raise
         except OSError as error:
             raise unwritable(path, error) from error
         yield

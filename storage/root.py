@@ -98,8 +98,11 @@ class StoreRoot(abc.ABC):
 
         On an object store it excludes only the processes of this host and user; conditional puts keep others apart.
         """
-        folder = self.local / ".locks" if self.local else cache_folder(self.url) / "locks"
-        return file_lock(folder / name, shared=shared)
+        return file_lock(self.lock_folder() / name, shared=shared)
+
+    def lock_folder(self) -> Path:
+        """The folder of this store's locks; on an object store it is one of this host and user."""
+        return self.local / ".locks" if self.local else cache_folder(self.url) / "locks"
 
     @abc.abstractmethod
     def arrow(self) -> tuple[pyarrow.fs.FileSystem, str]:

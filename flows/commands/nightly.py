@@ -55,7 +55,8 @@ def nightly(
     """Run a night: prepare, train or fetch, quantize, evaluate, benchmark, record, hand over.
 
     \b
-    Exit codes: 0 good, 1 some work failed, 2 the request or the configuration is wrong, 3 a regression was found.
+    Exit codes: 0 good, 1 some work failed, 2 the request or the configuration is wrong, 3 a regression was found,
+    4 another night holds the store.
 
     \b
     Example:

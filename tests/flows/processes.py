@@ -18,14 +18,15 @@ class Command:
 
     begun: ClassVar[list["Command"]] = []
 
-    def __init__(self, *arguments, home, cwd, program=NIGHTQUANT):
+    def __init__(self, *arguments, home, cwd, program=NIGHTQUANT, log=None, **variables):
         # Not NIGHTQUANT_…: settings refuse what they do not know.
         self.mark = uuid.uuid4().hex
         self.process = subprocess.Popen(
             [*program, *arguments],
             cwd=cwd,
-            env=os.environ | {"PREFECT_HOME": str(home), "MARK_OF_THIS_TEST": self.mark},
-            stdout=subprocess.PIPE,
+            env=os.environ | {"PREFECT_HOME": str(home), "MARK_OF_THIS_TEST": self.mark} | variables,
+            # A file for what runs for long: nobody reads its pipe, and a full one stops it.
+            stdout=subprocess.PIPE if log is None else log.open("a"),
             stderr=subprocess.STDOUT,
             text=True,
             # A background shell's children inherit SIGINT ignored, and Python then does not handle it.
@@ -66,6 +67,13 @@ class Command:
         while (left := self.survivors()) and time.monotonic() < deadline:
             time.sleep(0.1)
         return left
+
+    def kill(self):
+        """Send SIGKILL to every process of the command."""
+        for pid, _ in self.survivors():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.process.wait()
 
     @classmethod
     def end_all(cls):

@@ -20,7 +20,7 @@ BLOCKS = [block.text for block in Document.read(ROOT / "docs" / "operations.md")
 pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(900)]
 
 
-def _free_port():
+def free_port():
     """A port that nothing takes by itself: the system gives out others to those that ask for any."""
     for port in range(20000 + os.getpid() % 10000, 32000):
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
@@ -31,7 +31,7 @@ def _free_port():
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory):
     folder = tmp_path_factory.mktemp("operations")
-    port = _free_port()
+    port = free_port()
     chosen = {
         "PREFECT_HOME": str(folder / "prefect"),
         "PREFECT_SERVER_API_PORT": str(port),

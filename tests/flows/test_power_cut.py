@@ -1,0 +1,124 @@
+"""What becomes of the nights after one during which everything was killed at once, on a real server with a worker."""
+
+import json
+import sys
+import time
+import urllib.request
+
+import pytest
+
+from storage.check import check
+from storage.results.query import run_query
+from tests.documentation.pages import ROOT
+from tests.flows.processes import Command
+from tests.flows.test_operations import free_port
+
+pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(900)]
+
+PREFECT = (sys.executable, "-m", "prefect")
+QUICK = 'request={"workloads": ["lstm-demo"], "profile": "quick"}'
+
+
+class Site:
+    """A server, a pool, a worker and their store."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.store = folder / "store"
+        port = free_port()
+        self.api = f"http://127.0.0.1:{port}/api"
+        self.variables = {
+            "PREFECT_API_URL": self.api,
+            "PREFECT_SERVER_API_PORT": str(port),
+            "PREFECT_SERVER_SERVICES_SCHEDULER_ENABLED": "false",
+            "NIGHTQUANT_ROOT": str(ROOT),
+            "NIGHTQUANT_STORE": str(self.store),
+            "DO_NOT_TRACK": "1",
+        }
+        self.running = []
+
+    def command(self, *arguments, program=PREFECT, log=None):
+        home = self.folder / "prefect"
+        return Command(*arguments, home=home, cwd=ROOT, program=program, log=log, **self.variables)
+
+    def done(self, *arguments):
+        command = self.command(*arguments)
+        output, _ = command.process.communicate(timeout=300)
+        assert command.process.returncode == 0, output
+        return output
+
+    def start(self):
+        """Start the server and wait until it answers; then the worker."""
+        self.running = [self.command("server", "start", log=self.folder / "server.log")]
+        self.wait_for(lambda: self.asked("/health"), 300)
+        worker = ("worker", "start", "--pool", "nightquant", "--type", "process")
+        self.running.append(self.command(*worker, log=self.folder / "worker.log"))
+
+    def cut_power(self):
+        for command in self.running:
+            command.kill()
+        assert [left for command in self.running for left in command.wait_until_gone()] == []
+
+    def asked(self, path, body=None):
+        data = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self.api + path, data, {"Content-Type": "application/json"})
+        try:
+            with urllib.request.urlopen(request, timeout=30) as answer:
+                return json.load(answer)
+        except OSError:
+            return None
+
+    def states(self):
+        """State and message of each flow run, in the order in which they were made."""
+        runs = self.asked("/flow_runs/filter", {}) or []
+        ordered = sorted(runs, key=lambda run: run["created"])
+        return [(run["state"]["type"], run["state"]["message"]) for run in ordered]
+
+    def wait_for(self, happened, timeout_s):
+        deadline = time.monotonic() + timeout_s
+        while not (found := happened()):
+            assert time.monotonic() < deadline, [log.read_text()[-3000:] for log in self.folder.glob("*.log")]
+            time.sleep(0.5)
+        return found
+
+
+@pytest.fixture
+def site(tmp_path):
+    return Site(tmp_path)
+
+
+def test_the_night_after_a_power_cut_runs_and_the_dead_one_is_crashed(site):
+    site.start()
+    site.done("--no-prompt", "work-pool", "create", "nightquant", "--type", "process", "--overwrite")
+    site.done("--no-prompt", "deploy", "--name", "nightly", "--pool", "nightquant")
+    begin = ("deployment", "run", "nightly-quantization/nightly", "--param", QUICK)
+    site.done(*begin)
+    # Artifacts: it is at work, not only begun.
+    site.wait_for(lambda: list((site.store / "artifacts").glob("*/*/*")), 240)
+    (holder,) = json.loads((site.store / ".locks" / "night.json").read_text())
+
+    site.done(*begin)
+    state, message = site.wait_for(lambda: _final(site.states()[1:]), 120)
+    assert state == "CANCELLED"
+    assert f"run {holder['run_id']} (process {holder['pid']}" in message
+    refused = site.command("nightly", "--workload", "lstm-demo", program=(sys.executable, "-m", "flows"))
+    output, _ = refused.process.communicate(timeout=120)
+    assert refused.process.returncode == 4, output
+    assert f"run {holder['run_id']}" in output
+    assert "Traceback" not in output
+
+    site.cut_power()
+    site.start()
+    assert site.states()[0][0] == "RUNNING"
+    site.done(*begin)
+    state, message = site.wait_for(lambda: _final(site.states()[-1:]), 400)
+    assert state == "COMPLETED", message
+    state, message = site.states()[0]
+    assert (state, holder["run_id"] in message) == ("CRASHED", True)
+    assert json.loads((site.store / ".locks" / "night.json").read_text()) == []
+    assert run_query(site.store, "SELECT status FROM runs").to_pylist() == [{"status": "completed"}]
+    assert check(site.store).problems == ()
+
+
+def _final(states):
+    return next((state for state in states if state[0] in ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")), None)

@@ -1,0 +1,97 @@
+"""One night at a time on a store, whatever became of the one before."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from storage.errors import NightRunningError
+from storage.holder import Holder, hold
+
+_HOLD = """
+import sys
+from storage.holder import Holder, hold
+with hold(sys.argv[1], Holder(sys.argv[2], "flow-of-" + sys.argv[2])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+def _night(store: str | Path, run_id: str) -> subprocess.Popen[str]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", _HOLD, str(store), run_id], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    return process
+
+
+def test_a_second_night_is_told_who_holds_the_store_and_since_when(tmp_path: Path) -> None:
+    with _night(tmp_path, "first") as first:
+        with pytest.raises(NightRunningError) as refused, hold(tmp_path, Holder("second", "")):
+            pass
+        assert f"run first (process {first.pid} on " in str(refused.value)
+        assert " UTC" in str(refused.value)
+        assert refused.value.exit_code == 4
+        first.communicate("")
+    with hold(tmp_path, Holder("third", "")) as held:
+        assert held.dead == ()
+
+
+def test_a_killed_night_frees_the_store_and_is_dead_until_it_is_forgotten(tmp_path: Path) -> None:
+    for run in ("first", "second"):
+        with _night(tmp_path, run) as night:
+            night.send_signal(signal.SIGKILL)
+    with hold(tmp_path, Holder("third", "")) as held:
+        assert [(each.run_id, each.flow_run_id) for each in held.dead] == [
+            ("first", "flow-of-first"),
+            ("second", "flow-of-second"),
+        ]
+        held.forget(held.dead[0])
+    with hold(tmp_path, Holder("fourth", "")) as held:
+        assert [each.run_id for each in held.dead] == ["second"]
+
+
+def test_a_night_that_ends_with_an_error_is_looked_at_by_the_next(tmp_path: Path) -> None:
+    with pytest.raises(BlockingIOError, match="its own"), hold(tmp_path, Holder("first", "")):
+        raise BlockingIOError("its own")
+    with hold(tmp_path, Holder("second", "")) as held:
+        assert [each.run_id for each in held.dead] == ["first"]
+
+
+def test_dead_nights_do_not_pile_up(tmp_path: Path) -> None:
+    for number in range(25):
+        with pytest.raises(RuntimeError), hold(tmp_path, Holder(str(number), "")):
+            raise RuntimeError
+    with hold(tmp_path, Holder("last", "")) as held:
+        assert [each.run_id for each in held.dead] == [str(number) for number in range(5, 25)]
+
+
+def test_a_damaged_record_stops_no_night(tmp_path: Path) -> None:
+    with hold(tmp_path, Holder("first", "")):
+        pass
+    (tmp_path / ".locks" / "night.json").write_text("[{")
+    with hold(tmp_path, Holder("second", "")) as held:
+        assert held.dead == ()
+
+
+def test_other_stores_are_free(tmp_path: Path) -> None:
+    with hold(tmp_path / "one", Holder("first", "")), hold(tmp_path / "other", Holder("second", "")):
+        pass
+
+
+def test_nights_of_one_host_exclude_each_other_on_an_object_store(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NIGHTQUANT_CACHE", str(tmp_path))
+    with (
+        hold("s3://bucket/one", Holder("first", "")),
+        hold("s3://bucket/other", Holder("second", "")),
+        pytest.raises(NightRunningError, match="run first"),
+        hold("s3://bucket/one/", Holder("third", "")),
+    ):
+        pass
