@@ -10,7 +10,7 @@ import os
 import platform
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -27,13 +27,17 @@ _REMEMBERED = 20
 
 @dataclass(frozen=True)
 class Holder:
-    """A run that holds a store; ``flow_run_id`` is Prefect's, "" outside of a flow run, ``since`` has a time zone."""
+    """A run that holds a store; ``flow_run_id`` is Prefect's, "" outside of a flow run, ``since`` has a time zone.
+
+    ``store`` is filled in by `hold`: in a copy of the store the record means nothing, for the run may be alive.
+    """
 
     run_id: str
     flow_run_id: str
     host: str = field(default_factory=platform.node)
     pid: int = field(default_factory=os.getpid)
     since: datetime = field(default_factory=lambda: datetime.now(UTC))
+    store: str = ""
 
     def describe(self) -> str:
         """Who it is and since when, for a message."""
@@ -55,7 +59,7 @@ class HeldStore:
     def __init__(self, folder: Path, holder: Holder) -> None:
         self._records = LocalRoot(folder)
         self._holder = holder
-        self.dead = _read(self._records)[-_REMEMBERED:]
+        self.dead = _read(self._records, holder.store)[-_REMEMBERED:]
         self._write((*self.dead, holder))
 
     def forget(self, dead: Holder) -> None:
@@ -90,19 +94,19 @@ def hold(place: StoreRoot | Path | str, holder: Holder) -> Iterator[HeldStore]:
         try:
             stack.enter_context(file_lock(folder / _LOCK, wait=False))
         except BlockingIOError as error:
-            records = _read(LocalRoot(folder))
+            records = _read(LocalRoot(folder), root.url)
             who = records[-1].describe() if records else "a run that has just begun"
             raise NightRunningError(
                 f"Another night holds the store {root.url}: {who}.", hint="Wait for its end, or end it, and run again."
             ) from error
-        held = HeldStore(folder, holder)
+        held = HeldStore(folder, replace(holder, store=root.url))
         yield held
         # Not after an error: whoever reports a run's end may have been stopped with it.
         held.release()
 
 
-def _read(records: LocalRoot) -> tuple[Holder, ...]:
+def _read(records: LocalRoot, store: str) -> tuple[Holder, ...]:
     try:
-        return _HOLDERS.validate_json(records.read(_RECORD))
+        return tuple(each for each in _HOLDERS.validate_json(records.read(_RECORD)) if each.store == store)
     except (FileNotFoundError, ValidationError):  # it only tells: a night must not fail for it
         return ()

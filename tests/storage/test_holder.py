@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -61,6 +62,14 @@ def test_a_night_that_ends_with_an_error_is_looked_at_by_the_next(tmp_path: Path
         raise BlockingIOError("its own")
     with hold(tmp_path, Holder("second", "")) as held:
         assert [each.run_id for each in held.dead] == ["first"]
+
+
+def test_a_night_is_not_dead_because_its_store_was_copied(tmp_path: Path) -> None:
+    with _night(tmp_path / "store", "first") as first:
+        shutil.copytree(tmp_path / "store", tmp_path / "copy")
+        with hold(tmp_path / "copy", Holder("second", "")) as held:
+            assert held.dead == ()
+        first.communicate("")
 
 
 def test_dead_nights_do_not_pile_up(tmp_path: Path) -> None:
