@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from collections.abc import Iterator
 from dataclasses import asdict
+from pathlib import Path
 
 import click
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from flows.commands import format_option, marked_lines, plain_table, print_json, store_flag, store_option
+from flows.commands import (
+    format_option,
+    marked_lines,
+    plain_table,
+    print_json,
+    store_flag,
+    store_option,
+    workload_option,
+)
 from flows.console import shown_path
+from flows.liveness import metrics, overdue
 from flows.overview import Concern, LastRun, Overview, overview, summary
 from flows.text import age, moment
+from storage.errors import ConfigurationError
 
 _SHOWN_CONCERNS = 5
 _CONCERN_LENGTH = 240
@@ -34,21 +46,69 @@ _MEANINGS = {
 _WITHOUT_STORE = ("workloads",)
 
 
+_UNITS = {"m": "minutes", "h": "hours", "d": "days"}
+
+
+def _age(context: click.Context, parameter: click.Parameter, value: str | None) -> dt.timedelta | None:
+    if value is None:
+        return None
+    if not (found := re.fullmatch(r"([1-9]\d{0,5})([mhd])", value)):
+        raise click.BadParameter(f"{value!r} is no time; expected minutes, hours or days, for instance 90m, 26h or 2d")
+    return dt.timedelta(**{_UNITS[found[2]]: int(found[1])})
+
+
 @click.command()
-@format_option("text", "json")
+@click.option(
+    "--max-age",
+    metavar="AGE",
+    callback=_age,
+    help="Only say whether the last good night is younger than, say, 26h: exit code 1 and a message if not.",
+)
+@workload_option
+@click.option(
+    "--prometheus",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Only write the last night's numbers for Prometheus to this file, in one step.",
+)
+@format_option("text", "json", "prometheus")
 @store_option
-def command(format: str, store: str) -> None:
+@click.pass_context
+def command(
+    context: click.Context,
+    max_age: dt.timedelta | None,
+    workload: tuple[str, ...],
+    prometheus: Path | None,
+    format: str,
+    store: str,
+) -> None:
     """Show the state of the store: last night, what is current, what needs attention, and how to go on.
 
-    The same as nightquant without a subcommand. Exit code 0, whatever the state is.
+    The same as nightquant without a subcommand. Exit code 0, whatever the state is; with --max-age it is 1 where no
+    night was good for longer than that: nothing failed in the store, or in each --workload.
 
     \b
     Example:
       nightquant
       nightquant status --store /srv/nightquant --format json
+      nightquant status --max-age 26h --workload word-lm
+      nightquant status --prometheus /var/lib/node_exporter/nightquant.prom
     """
+    if workload and max_age is None:
+        raise click.UsageError("--workload narrows --max-age, which is missing.")
     now = dt.datetime.now(dt.UTC)
+    if prometheus is not None:
+        _write_metrics(overview(store, now), now, prometheus)
+    if max_age is not None and (late := overdue(store, workload, max_age, now)):
+        click.echo(f"nightquant: {store}: {'; '.join(late)}.", err=True)
+        context.exit(1)
+    if max_age is not None or prometheus is not None:
+        return
     state = overview(store, now)
+    if format == "prometheus":
+        from prometheus_client import generate_latest
+
+        click.echo(generate_latest(metrics(state, now)).decode(), nl=False)
+        return
     steps = {_command(step, store): _MEANINGS.get(step, "its story: bundle, nights, layers") for step in _next(state)}
     if format == "json":
         print_json(asdict(state) | {"next": list(steps)})
@@ -69,6 +129,15 @@ def command(format: str, store: str) -> None:
             console.print()
             console.print(title, style="bold", highlight=False)
             console.print(content, highlight=False, soft_wrap=isinstance(content, Text))
+
+
+def _write_metrics(state: Overview, now: dt.datetime, file: Path) -> None:
+    from prometheus_client import write_to_textfile
+
+    try:
+        write_to_textfile(str(file), metrics(state, now))
+    except OSError as error:
+        raise ConfigurationError(f"{file} cannot be written: {error.strerror}.") from error
 
 
 def _next(state: Overview) -> list[str]:
