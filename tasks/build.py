@@ -41,7 +41,7 @@ def build_candidate(job: Job[Workload], recipe: Recipe, runtime: str, workspace:
         "runtime": runtime,
         "environment": implementation.environment(),
         "shared": shared,
-        "axes": {name: dict(axes) for name, axes in source.domain.axes.items()},
+        "axes": {name: dict(axes) for name, axes in source.axes.items()},
         "building": code,
     }
     digest = artifact_digest(KIND, made_from)

@@ -11,7 +11,13 @@ from safetensors.numpy import load_file
 from storage.artifacts import ArtifactStore
 from storage.errors import MeasurementError
 from tasks.job import Workspace
-from tasks.paired import PairedDifference, bootstrap_difference, score_difference, serial_difference
+from tasks.paired import (
+    PairedDifference,
+    bootstrap_difference,
+    resampled_difference,
+    score_difference,
+    serial_difference,
+)
 from tasks.results import Comparison, Contributions, Evaluation
 from tasks.tensor_files import SAMPLES
 
@@ -19,6 +25,7 @@ _INTERVALS: dict[Contributions, Callable[[NDArray[np.float32], NDArray[np.float3
     "independent": bootstrap_difference,
     "right-or-wrong": score_difference,
     "serial": serial_difference,
+    "resampled": resampled_difference,
 }
 
 

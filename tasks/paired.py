@@ -118,6 +118,30 @@ def bootstrap_difference(
     return PairedDifference(mean, float(low), float(high))
 
 
+def resampled_difference(baseline: ArrayLike, candidate: ArrayLike) -> PairedDifference:
+    """Percentile bootstrap interval of the difference in a quality that is no mean of samples, such as F1.
+
+    Efron and Tibshirani, 1993, chapter 13; samples keep their pairing, for both were computed on the same resamples.
+    ``mean`` is that over the resamples, not the difference on the samples themselves.
+
+    Parameters
+    ----------
+    baseline, candidate
+        [R]: the quality on each resample; NaN where a resample has none (no row of a class, say), which is left out.
+
+    Raises
+    ------
+    ValueError
+        The arrays are empty or of different lengths, or no resample has a quality in both.
+    """
+    before, after = _paired(baseline, candidate)
+    differences = (after - before)[np.isfinite(before) & np.isfinite(after)]
+    if not differences.size:
+        raise ValueError("no resample has a quality in both")
+    low, high = np.quantile(differences, [_TAIL, 1 - _TAIL])
+    return PairedDifference(float(differences.mean()), float(low), float(high))
+
+
 def _paired(baseline: ArrayLike, candidate: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     before, after = np.asarray(baseline, dtype=np.float64), np.asarray(candidate, dtype=np.float64)
     if before.shape != after.shape or before.ndim != 1 or not before.size:

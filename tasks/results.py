@@ -12,9 +12,10 @@ from tasks.job import Job
 from tasks.refs import ArtifactRef, CandidateRef, DatasetRef, Frozen
 from tasks.workload.workload import Workload
 
-# What per-sample contributions to a quality are: independent numbers, 100 (right) or 0 (wrong), or consecutive places
-# of one series whose neighbours depend on each other.
-Contributions = Literal["independent", "right-or-wrong", "serial"]
+# What per-sample contributions to a quality are: independent numbers, 100 (right) or 0 (wrong), consecutive places of
+# one series whose neighbours depend on each other, or, of a quality that is no mean, itself on resamples of the samples
+# that are the same for every candidate.
+Contributions = Literal["independent", "right-or-wrong", "serial", "resampled"]
 
 
 class Evaluation(Frozen):

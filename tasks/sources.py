@@ -1,8 +1,9 @@
 """Digests of code: what decides an artifact includes the functions and constants that make it.
 
 Nothing lists these by hand. From a function, a class or a module every import within its own top-level package is
-followed, inside functions as well; imports for type checkers are not, for they decide nothing. What is digested is the
-syntax tree without docstrings, so that correcting a comment trains no model anew.
+followed, inside functions as well; of the user's code those of its folder, too. Imports for type checkers are not, for
+they decide nothing. What is digested is the syntax tree without docstrings, so that correcting a comment trains no
+model anew.
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from storage.digest import digest_of
+from tasks.user_code import importable
 
 if TYPE_CHECKING:
     from torch import nn
 
     from tasks.workload.base import Kind
 
+_OURS = ("flows", "tasks", "storage")
 Root = Callable[..., object] | type | ModuleType | str
 
 
@@ -51,22 +54,29 @@ def model_digest(model: nn.Module, spec: Kind, *makers: Callable[..., object]) -
     names = {type(part).__module__ for part in model.modules()}
     if factory := getattr(spec, "factory", ""):
         names.add(factory.partition(":")[0])
-    own = sorted(name for name in names if name.partition(".")[0] != "torch" and _path_of(name) is not None)
-    return code_digest(*makers, *own)
+    with importable(spec.folder):
+        own = sorted(name for name in names if name.partition(".")[0] != "torch" and _path_of(name) is not None)
+        return code_digest(*makers, *own)
+
+
+def user_digest(folder: str, *references: str) -> str:
+    """Digest of the user's code that ``module:callable`` references, looked for in `folder` first, rely on."""
+    with importable(folder):
+        return code_digest(*(reference.partition(":")[0] for reference in references))
 
 
 def _follow_module(name: str, found: dict[str, str]) -> None:
     if name in found:
         return
-    normalized, imported = _read(name)
+    path = _path_of(name)
+    normalized, imported = _read(name, path, path.stat().st_mtime_ns if path is not None else 0)
     found[name] = normalized
     for other in imported:
         _follow_module(other, found)
 
 
 @cache
-def _read(name: str) -> tuple[str, tuple[str, ...]]:
-    path = _path_of(name)
+def _read(name: str, path: Path | None, modified_ns: int) -> tuple[str, tuple[str, ...]]:
     if path is None:  # compiled
         return "", ()
     tree = _deciding_tree(path.read_bytes())
@@ -75,26 +85,37 @@ def _read(name: str) -> tuple[str, tuple[str, ...]]:
     return _digest(tree), () if is_library else tuple(sorted(set(_imported(tree, name))))
 
 
-@cache
 def _path_of(name: str) -> Path | None:
+    # Not cached: another workload's folder may have a module of the same name.
     try:
         spec = find_spec(name)
-    except ModuleNotFoundError:
+    except (ModuleNotFoundError, ValueError):
         return None
     return Path(spec.origin) if spec and spec.origin and spec.origin.endswith(".py") else None
 
 
 def _imported(tree: ast.AST, importer: str) -> Iterator[str]:
-    """Modules of the importer's own top-level package that a syntax tree imports."""
+    """Modules that a syntax tree imports of the importer's own top-level package, or of the user's folder."""
     package = importer.partition(".")[0]
     path = _path_of(importer)
+    root = (
+        None if path is None or package in _OURS else path.parents[importer.count(".") + (path.name == "__init__.py")]
+    )
+
+    def counts(name: str) -> bool:
+        top = name.partition(".")[0]
+        if top == package or root is None or top in _OURS:
+            return top == package
+        found = _path_of(top)
+        return found is not None and found.is_relative_to(root) and "site-packages" not in found.parts
+
     parent = importer if path is not None and path.name == "__init__.py" else importer.rpartition(".")[0]
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names if alias.name.partition(".")[0] == package)
+            yield from (alias.name for alias in node.names if counts(alias.name))
         elif isinstance(node, ast.ImportFrom):
             base = resolve_name("." * node.level + (node.module or ""), parent)
-            if base.partition(".")[0] == package:
+            if counts(base):
                 for alias in node.names:
                     inner = f"{base}.{alias.name}"
                     yield inner if _path_of(inner) is not None else base

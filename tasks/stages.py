@@ -35,8 +35,9 @@ def obtain(workspace: Workspace, workload: Workload, dataset: DatasetRef) -> Job
     """Train, fetch, draw or look up the workload's float weights, and so complete the job; see `tasks.checkpoint`."""
     from tasks.checkpoint import obtain as obtain_checkpoint
 
-    checkpoint = obtain_checkpoint(workload, dataset, workspace)
-    return Job(workload=workload, dataset=dataset, checkpoint=checkpoint)
+    job = Job(workload, dataset, obtain_checkpoint(workload, dataset, workspace))
+    DOMAINS[workload.domain].check(job, workspace)
+    return job
 
 
 def build(workspace: Workspace, job: Job[Workload], recipe: Recipe, runtime: str) -> CandidateRef:

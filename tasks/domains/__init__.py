@@ -17,5 +17,6 @@ DOMAINS: Registry[Domain[Workload, Kind]] = Registry(
         "language-model": "tasks.domains.language_model:LanguageModel",
         "sequence": "tasks.domains.sequence:Sequence",
         "image-classification": "tasks.domains.image_classification:ImageClassification",
+        "custom": "tasks.domains.custom:Custom",
     },
 )

@@ -37,8 +37,8 @@ class Quality:
 
     ``samples`` are per-sample results for paired comparison: ``quality``, float32 [N], each sample's contribution (its
     mean is the value), and ``prediction``, int64 [N]; either may be missing. ``contributions`` says what the
-    former are, which decides how a difference's interval is computed; ``mode`` how it was computed, where there are
-    several ways.
+    former are, which decides how a difference's interval is computed (``resampled``: no contributions, but the quality
+    itself on R resamples, float64 [R]); ``mode`` how it was computed, where there are several ways.
     """
 
     metric: str
@@ -56,8 +56,6 @@ class Domain(ABC, Generic[W, M]):
 
     workload: ClassVar[type[Workload]]  # what its workload files are validated with
     outputs: ClassVar[tuple[str, ...]] = ()  # names of what its models return; further outputs go by their number
-    # Axes of the inputs whose lengths differ from call to call, by the inputs' names; equal names have equal lengths.
-    axes: ClassVar[Mapping[str, Mapping[int, str]]] = {}
 
     @abstractmethod
     def prepare(self, workload: W, workspace: Workspace) -> DatasetRef:
@@ -89,6 +87,13 @@ class Domain(ABC, Generic[W, M]):
             The model computes NaN or infinities, or its outputs do not fit the data.
         """
 
+    def axes(self, workload: W, examples: Mapping[str, Tensor]) -> Mapping[str, Mapping[int, str]]:
+        """Axes of the inputs whose lengths differ from call to call, by the inputs' names, named by length."""
+        return {}
+
+    def check(self, job: Job[W], workspace: Workspace) -> None:
+        """Refuse a float model that does not fit its data before anything is made of it; ours are tested to fit."""
+
     def draw_weights(self, workload: W, dataset: DatasetRef, seed: int) -> dict[str, Tensor]:
         """The initial state dict for a seed; torch's global generator is left as it was."""
         import torch
@@ -98,10 +103,10 @@ class Domain(ABC, Generic[W, M]):
             model: M = workload.model  # type: ignore[assignment]  # W narrows the section to M
             return self.build(model, dataset).state_dict()
 
-    def parse_model(self, document: Mapping[str, object]) -> M:
-        """The section that describes a model, from JSON."""
+    def parse_model(self, document: Mapping[str, object], folder: str) -> M:
+        """The section that describes a model, from JSON; `folder` is its workload file's."""
         field = self.workload.model_fields["model"]
-        model: M = TypeAdapter(field.rebuild_annotation()).validate_python(document)
+        model: M = TypeAdapter(field.rebuild_annotation()).validate_python(document, context={"folder": folder})
         return model
 
     def obtain_checkpoint(self, workload: W, dataset: DatasetRef, workspace: Workspace) -> CheckpointRef:

@@ -42,14 +42,16 @@ class TensorSpec(Frozen):
 class Structure(Frozen):
     """A converted module without its tensors.
 
-    ``model`` is the section that describes the float model, in its domain's terms; ``size_bytes`` is that of the state
-    dict as ``torch.save`` writes it.
+    ``model`` is the section that describes the float model, in its domain's terms, and ``folder`` where its workload
+    file was: the user's code is looked for there first. ``size_bytes`` is that of the state dict as ``torch.save``
+    writes it.
     """
 
     schema_version: int = 2
     recipe: SerializeAsAny[Recipe]
     domain: str
     model: dict[str, JsonValue]
+    folder: str = ""
     dataset: DatasetRef
     graph: str
     example_inputs: dict[str, TensorSpec]
@@ -111,7 +113,7 @@ def open_converted(folder: Path) -> nn.Module:
     structure = Structure.read(folder)
     load_libraries(folder)
     recipe, domain = structure.recipe, DOMAINS[structure.domain]
-    model = domain.build(domain.parse_model(structure.model), structure.dataset).eval()
+    model = domain.build(domain.parse_model(structure.model, structure.folder), structure.dataset).eval()
     examples = {
         name: torch.zeros(spec.shape, dtype=getattr(torch, spec.dtype))
         for name, spec in structure.example_inputs.items()
@@ -158,6 +160,7 @@ def _convert(source: ModelSource, recipe: Recipe, folder: Path) -> None:
         recipe=recipe,
         domain=source.job.workload.domain,
         model=source.job.workload.model.model_dump(mode="json"),
+        folder=source.job.workload.model.folder,
         dataset=source.job.dataset,
         graph=converted.graph,
         example_inputs={

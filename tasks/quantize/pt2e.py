@@ -63,7 +63,7 @@ def quantize_exported(model: nn.Module, recipe: StaticRecipe, source: ModelSourc
     """
     refuse_non_finite_state(model)
     leaves, excluded = leaves_of(model), excluded_modules(model, recipe.exclude)
-    graph = export(model, source.example_inputs, source.domain.axes).module()
+    graph = export(model, source.example_inputs, source.axes).module()
     assert isinstance(graph, fx.GraphModule)
     folded = dict(_batch_norms(graph))
     with torch.no_grad():

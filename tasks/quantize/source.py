@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -47,6 +47,11 @@ class ModelSource:
         return self.domain.example_inputs(
             workload, self.job.dataset, self.workspace.store, workload.benchmark.batch_size
         )
+
+    @property
+    def axes(self) -> Mapping[str, Mapping[int, str]]:
+        """The inputs' open axes, as `Domain.axes` gives them."""
+        return self.domain.axes(self.job.workload, self.example_inputs)
 
     @property
     def calibrator(self) -> GivesCalibration[Workload]:

@@ -151,7 +151,7 @@ with torch.inference_mode():
         with quiet(), tempfile.TemporaryDirectory(prefix=TEMPORARY) as cache_folder, own_cache(cache_folder):
             model, products, made = self._model(source, recipe, folder)
             before = finite_outputs(model, source.example_inputs, recipe.name)
-            compile_package(export(model, source.example_inputs, source.domain.axes), folder / MODEL)
+            compile_package(export(model, source.example_inputs, source.axes), folder / MODEL)
         found = int8_products(folder / MODEL)
         if found < products:
             raise QuantizationError(

@@ -42,7 +42,7 @@ def find_or_export(source: ModelSource, *, largest_bytes: int = LARGEST_BYTES) -
     """
     made_from = {
         **source.made_from,
-        "axes": {name: dict(axes) for name, axes in source.domain.axes.items()},
+        "axes": {name: dict(axes) for name, axes in source.axes.items()},
         "versions": {name: installed_version(name) for name in DISTRIBUTIONS},
         "export": code_digest(__name__),
     }
@@ -58,7 +58,7 @@ def find_or_export(source: ModelSource, *, largest_bytes: int = LARGEST_BYTES) -
                     hint="Take the ONNX-based runtimes out of this workload's recipes.",
                 )
             with store.create(KIND, digest, made_from) as folder:
-                exported = export(model, source.example_inputs, source.domain.axes)
+                exported = export(model, source.example_inputs, source.axes)
                 (folder / MODEL).write_bytes(exported.SerializeToString())
     return store.path(KIND, digest)
 

@@ -18,7 +18,8 @@ __all__ = ["Workload", "find_workloads", "read_workload"]
 def read_workload(path: Path) -> Workload:
     """Read and validate one workload file.
 
-    Relative paths in ``data.uri``, ``data.root`` and ``checkpoint.uri`` count from the file's folder.
+    Relative paths in ``data.uri``, ``data.root`` and ``checkpoint.uri`` count from the file's folder, and the user's
+    code is looked for there first.
 
     Raises
     ------
@@ -36,12 +37,13 @@ def read_workload(path: Path) -> Workload:
         raise ConfigurationError(f"{path}: not valid TOML: {error}.") from error
     if too_large:
         raise ConfigurationError(f"{path}: not valid TOML: an integer has more than 64 bits.")
+    folder = path.resolve().parent
     for section, key in (("data", "uri"), ("data", "root"), ("checkpoint", "uri")):
         table = document.get(section)
         if isinstance(table, dict) and isinstance(table.get(key), str) and "://" not in table[key]:
-            table[key] = str(path.resolve().parent / Path(table[key]).expanduser())
+            table[key] = str(folder / Path(table[key]).expanduser())
     try:
-        return Workload.model_validate(document)
+        return Workload.model_validate(document, context={"folder": str(folder)})
     except ValidationError as error:
         raise ConfigurationError(_explain(path, error)) from error
 

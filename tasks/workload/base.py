@@ -8,15 +8,20 @@ from pydantic import (
     AfterValidator,
     BaseModel,
     ConfigDict,
+    Field,
+    JsonValue,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
+    PrivateAttr,
     StringConstraints,
 )
 
 Slug = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.-]{0,62}$")]
 _MOST_TEXT = 10_000
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
+# A callable of the user's own: package.module:callable.
+Reference = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
 
 
 def _check_text(text: str) -> str:
@@ -35,7 +40,26 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class Kind(Section):
+class FromFile(Section):
+    """A section that knows the folder of its file, where the user's code is looked for first.
+
+    The folder is part of neither its content nor its digest: the same workload elsewhere is the same workload.
+    """
+
+    _folder: str = PrivateAttr(default="")
+
+    def model_post_init(self, context: object, /) -> None:
+        """Take the folder from the context of the validation."""
+        if isinstance(context, dict):
+            self._folder = str(context.get("folder", ""))
+
+    @property
+    def folder(self) -> str:
+        """Absolute path, "" where the section was read from no file."""
+        return self._folder
+
+
+class Kind(FromFile):
     """A section that comes in several kinds; ``kind`` tells them apart."""
 
     kind: str
@@ -66,3 +90,11 @@ class SeededCheckpoint(Kind):
 
     kind: Literal["seeded"]
     seed: int = 29592
+
+
+class FactorySpec(Kind):
+    """The user's own ``torch.nn.Module``, made by calling ``package.module:callable`` with ``arguments``."""
+
+    kind: Literal["factory"]
+    factory: Reference
+    arguments: dict[str, JsonValue] = Field(default_factory=dict)

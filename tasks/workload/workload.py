@@ -11,6 +11,7 @@ from pydantic import (
     PositiveFloat,
     PositiveInt,
     SerializeAsAny,
+    ValidationInfo,
     model_validator,
 )
 
@@ -81,9 +82,10 @@ class Workload(Section):
 
     @model_validator(mode="wrap")
     @classmethod
-    def _of_its_domain(cls, value: object, handler: ModelWrapValidatorHandler[Self]) -> Workload:
+    def _of_its_domain(cls, value: object, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
         if cls is Workload and isinstance(value, dict) and (named := value.get("domain", value.get("purpose"))):
-            return DOMAINS[str(named)].workload.model_validate(value)
+            # A domain's class is one of these.
+            return DOMAINS[str(named)].workload.model_validate(value, context=info.context)  # type: ignore[return-value]
         return handler(value)
 
     @model_validator(mode="after")

@@ -13,7 +13,13 @@ from hypothesis.extra.numpy import arrays
 from scipy.optimize import brentq, minimize_scalar
 from scipy.signal import lfilter
 
-from tasks.paired import _expanded_tail, bootstrap_difference, score_difference, serial_difference
+from tasks.paired import (
+    _expanded_tail,
+    bootstrap_difference,
+    resampled_difference,
+    score_difference,
+    serial_difference,
+)
 
 results = arrays(np.float64, st.integers(2, 40), elements=st.floats(-100, 100, allow_nan=False))
 counts = st.tuples(st.integers(0, 40), st.integers(0, 40), st.integers(0, 400)).filter(lambda each: sum(each) > 0)
@@ -251,3 +257,18 @@ def test_the_ends_are_as_far_out_as_student_says(freedom, quantile):
 def test_what_cannot_be_compared_is_refused(interval, before, after):
     with pytest.raises(ValueError, match=r"expected two lists|NaN|expected 100"):
         interval(before, after)
+
+
+def test_resamples_of_a_mean_give_the_bootstraps_interval() -> None:
+    rng = np.random.default_rng(0)
+    before, after = rng.normal(0, 1, 400), rng.normal(0.1, 1, 400)
+    draws = [rng.integers(400, size=400) for _ in range(4000)]
+    found = resampled_difference([before[rows].mean() for rows in draws], [after[rows].mean() for rows in draws])
+    expected = bootstrap_difference(before, after)
+    assert found == pytest.approx(expected, abs=0.1 * (expected.high - expected.low))
+
+
+def test_resamples_without_a_quality_are_left_out_and_some_must_be_left() -> None:
+    assert resampled_difference([1, math.nan, 2], [2, 5, math.nan]) == (1, 1, 1)
+    with pytest.raises(ValueError, match="no resample"):
+        resampled_difference([math.nan], [1])

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from tasks import sources
-from tasks.domains.image_classification.model import call_factory
-from tasks.domains.image_classification.sections import FactorySpec
+from tasks.user_code import call_factory
+from tasks.workload.base import FactorySpec
 
 ROOT = Path(__file__).parents[2]
 NETWORK = """
@@ -59,8 +59,7 @@ for workload in map(Workload.model_validate, json.loads(sys.argv[2])):
             stages.build(workspace, job, recipe, runtime)
 
 def digests():
-    for cached in (sources._read, sources._path_of):
-        cached.cache_clear()
+    sources._read.cache_clear()
     import linecache
     linecache.clearcache()
     return {name: digest_now(*roots) for name, roots in asked.items()}
@@ -152,8 +151,6 @@ def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Call
         (tmp_path / "own_network.py").write_text(textwrap.dedent(NETWORK.format(factor=factor, parts=parts)))
         sys.modules.pop("own_network", None)
         importlib.invalidate_caches()
-        for cached in (sources._read, sources._path_of):
-            cached.cache_clear()
         spec = FactorySpec(kind="factory", factory="own_network:network")
         return sources.model_digest(call_factory(spec), spec)
 
@@ -171,6 +168,15 @@ def test_a_factory_that_puts_other_parts_together_is_noticed(own_module: Callabl
 
 def test_a_part_that_computes_something_else_is_noticed(own_module: Callable[..., str]) -> None:
     assert own_module(factor="2") != own_module(factor="3")
+
+
+def test_what_the_users_module_imports_of_its_folder_is_noticed_and_libraries_are_not(tmp_path: Path) -> None:
+    (tmp_path / "own_trainer.py").write_text("import json, torch\nfrom own_steps import step\ndef train(): step()\n")
+    digests = []
+    for text in ("def step(): return 1\n", "def step(): return 2\n", "# edited\ndef step(): return 2\n"):
+        (tmp_path / "own_steps.py").write_text(text)
+        digests.append(sources.user_digest(str(tmp_path), "own_trainer:train"))
+    assert digests[0] != digests[1] == digests[2]
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, cast
+from typing import TYPE_CHECKING, cast
 
 from tasks.domains.base import Domain, FineTunes, GivesCalibration, Quality, Trains
 from tasks.domains.image_classification.sections import (
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from tasks.refs import CheckpointRef, DatasetRef
 
 _PREPROCESSING = "preprocessing.json"
+_AXES: Mapping[str, Mapping[int, str]] = {"images": {0: "batch"}}
 
 
 class ImageClassification(
@@ -40,7 +41,6 @@ class ImageClassification(
 
     workload = ImageWorkload
     outputs = ("logits",)
-    axes: ClassVar[Mapping[str, Mapping[int, str]]] = {"images": {0: "batch"}}
 
     def prepare(self, workload: ImageWorkload, workspace: Workspace) -> DatasetRef:
         """Draw, decode or load the images."""
@@ -66,6 +66,10 @@ class ImageClassification(
         from tasks.domains.image_classification.images import example_images
 
         return example_images(dataset, store, batch_size)
+
+    def axes(self, workload: ImageWorkload, examples: Mapping[str, Tensor]) -> Mapping[str, Mapping[int, str]]:
+        """Any number of images."""
+        return _AXES
 
     def evaluate(self, job: Job[ImageWorkload], call: Call, workspace: Workspace, *, apart: bool = False) -> Quality:
         """Top-1 and top-5 accuracy on the test split."""

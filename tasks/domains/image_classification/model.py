@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
-from importlib import import_module, invalidate_caches
-from pathlib import Path
-
 import torchvision
 from torch import Tensor, nn
 from torchvision.models import WeightsEnum, get_weight, quantization
 
 from storage.errors import ConfigurationError, InputError
-from tasks.domains.image_classification.sections import ClassifierSpec, FactorySpec
+from tasks.domains.image_classification.sections import ClassifierSpec
 from tasks.refs import DatasetRef
+from tasks.user_code import call_factory
+from tasks.workload.base import FactorySpec
 
 _REGISTERED = "quantized_"
 # GoogLeNet's and Inception v3's auxiliary heads matter only in training and are left out, and their published weights
@@ -94,68 +90,3 @@ def load_weights(weights: WeightsEnum) -> dict[str, Tensor]:
             'fetch it yourself and use checkpoint.kind = "uri".',
         ) from error
     return {key: tensor for key, tensor in state.items() if not key.startswith(_AUXILIARY)}
-
-
-def call_factory(spec: FactorySpec) -> nn.Module:
-    """Import the user's factory, also from the folder the command runs in, and call it with ``model.arguments``.
-
-    Raises
-    ------
-    ConfigurationError
-        The module or the callable does not exist, the call fails, or does not return a ``torch.nn.Module``.
-    """
-    module_name, _, attribute = spec.factory.partition(":")
-
-    def refused(what: str, hint: str, missing: str | Exception = "") -> ConfigurationError:
-        return ConfigurationError(f'model.factory "{spec.factory}"{what}.', hint=_hint(missing, hint))
-
-    with _current_folder_importable():
-        try:
-            factory = getattr(import_module(module_name), attribute, None)
-        except ModuleNotFoundError as error:
-            hint = f"Install it, or run from the folder that holds it (now {Path.cwd()})."
-            raise refused(f': there is no module "{error.name}"', hint, error) from error
-        except Exception as error:
-            why = f"{type(error).__name__}: {error}"
-            raise refused(f": importing {module_name} failed: {why}", "Fix the module.", error) from error
-        if not callable(factory):
-            what = "does not exist" if factory is None else "is not callable"
-            hint = "Name a function or class that returns a torch.nn.Module."
-            raise refused(f": {module_name}.{attribute} {what}", hint, module_name)
-        try:
-            model = factory(**spec.arguments)
-        except Exception as error:
-            why = f"{type(error).__name__}: {error}"
-            raise refused(
-                f" failed when called with {spec.arguments}: {why}", "Check model.arguments.", error
-            ) from error
-    if not isinstance(model, nn.Module):
-        raise refused(f" returned {type(model).__name__}, not a torch.nn.Module", "It must return the float model.")
-    return model
-
-
-def _hint(missing: str | Exception, otherwise: str) -> str:
-    """Say that a module of the user's project is hidden by a package of ours, or `otherwise`."""
-    module = missing if isinstance(missing, str) else isinstance(missing, ImportError) and missing.name
-    package = (module or "").partition(".")[0]
-    if package not in ("flows", "tasks", "storage"):
-        return otherwise
-    return (
-        f'nightquant has a package "{package}" itself, which hides the one of that name in your project: rename yours, '
-        "or install it under another name."
-    )
-
-
-@contextmanager
-def _current_folder_importable() -> Iterator[None]:
-    """Put the current folder first on the path, as ``python -m`` does and an installed console command does not."""
-    folder = str(Path.cwd())
-    if folder in sys.path or "" in sys.path:
-        yield
-        return
-    sys.path.insert(0, folder)
-    invalidate_caches()
-    try:
-        yield
-    finally:
-        sys.path.remove(folder)

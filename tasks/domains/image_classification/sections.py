@@ -4,9 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, JsonValue, PositiveInt
+from pydantic import Field, PositiveInt
 
-from tasks.workload.base import FetchedCheckpoint, Kind, Section, SeededCheckpoint, Sha256, TrainedCheckpoint
+from tasks.workload.base import (
+    FactorySpec,
+    FetchedCheckpoint,
+    Kind,
+    Section,
+    SeededCheckpoint,
+    Sha256,
+    TrainedCheckpoint,
+)
 from tasks.workload.workload import Workload
 
 
@@ -70,14 +78,6 @@ class TorchvisionSpec(Kind):
     kind: Literal["torchvision"]
     name: str = "resnet18"
     num_classes: PositiveInt | None = None
-
-
-class FactorySpec(Kind):
-    """The user's own ``torch.nn.Module``, made by calling ``package.module:callable`` with ``arguments``."""
-
-    kind: Literal["factory"]
-    factory: str = Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")
-    arguments: dict[str, JsonValue] = Field(default_factory=dict)
 
 
 class TorchvisionWeights(Kind):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from tasks.domains.base import Domain, Quality, Trains
 from tasks.domains.language_model.sections import LanguageModelWorkload, TextCorpus, WordLanguageModelSpec
@@ -19,6 +19,11 @@ if TYPE_CHECKING:
     from tasks.refs import DatasetRef
 
 VOCABULARY = "vocabulary.json"
+_AXES: Mapping[str, Mapping[int, str]] = {
+    "tokens": {0: "time", 1: "batch"},
+    "h": {1: "batch"},
+    "c": {1: "batch"},
+}
 
 
 class LanguageModel(Domain[LanguageModelWorkload, WordLanguageModelSpec], Trains[LanguageModelWorkload]):
@@ -26,11 +31,6 @@ class LanguageModel(Domain[LanguageModelWorkload, WordLanguageModelSpec], Trains
 
     workload = LanguageModelWorkload
     outputs = ("logits", "h", "c")
-    axes: ClassVar[Mapping[str, Mapping[int, str]]] = {
-        "tokens": {0: "time", 1: "batch"},
-        "h": {1: "batch"},
-        "c": {1: "batch"},
-    }
 
     def prepare(self, workload: LanguageModelWorkload, workspace: Workspace) -> DatasetRef:
         """Tokenize the corpus."""
@@ -65,6 +65,10 @@ class LanguageModel(Domain[LanguageModelWorkload, WordLanguageModelSpec], Trains
         positions = torch.arange(length * batch_size) % len(ids)
         h, c = zero_state(workload.model, batch_size)
         return {"tokens": ids[positions].long().view(batch_size, length).t().contiguous(), "h": h, "c": c}
+
+    def axes(self, workload: LanguageModelWorkload, examples: Mapping[str, Tensor]) -> Mapping[str, Mapping[int, str]]:
+        """Any number of words and columns."""
+        return _AXES
 
     def evaluate(
         self, job: Job[LanguageModelWorkload], call: Call, workspace: Workspace, *, apart: bool = False

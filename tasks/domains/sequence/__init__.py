@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, PositiveInt
 
@@ -23,6 +23,11 @@ if TYPE_CHECKING:
 
 KIND = "sequence"
 TENSORS_FILE = "sequence.safetensors"
+_AXES: Mapping[str, Mapping[int, str]] = {
+    "inputs": {0: "time", 1: "batch"},
+    "h": {1: "batch"},
+    "c": {1: "batch"},
+}
 
 
 class RandomSequence(Kind):
@@ -56,11 +61,6 @@ class Sequence(Domain[SequenceWorkload, LstmSpec]):
 
     workload = SequenceWorkload
     outputs = ("outputs", "h", "c")
-    axes: ClassVar[Mapping[str, Mapping[int, str]]] = {
-        "inputs": {0: "time", 1: "batch"},
-        "h": {1: "batch"},
-        "c": {1: "batch"},
-    }
 
     def prepare(self, workload: SequenceWorkload, workspace: Workspace) -> DatasetRef:
         """Keep the tensors ``inputs`` [T, B, D], ``h`` and ``c`` [L, B, D], all float32, that ``data.seed`` gives."""
@@ -115,6 +115,10 @@ class Sequence(Domain[SequenceWorkload, LstmSpec]):
         tensors = load_file(store.path(dataset.kind, dataset.digest) / TENSORS_FILE)
         columns = torch.arange(batch_size) % workload.data.batch_size
         return {name: tensors[name][:, columns].contiguous() for name in ("inputs", "h", "c")}
+
+    def axes(self, workload: SequenceWorkload, examples: Mapping[str, Tensor]) -> Mapping[str, Mapping[int, str]]:
+        """Any number of steps and columns."""
+        return _AXES
 
     def evaluate(self, job: Job[SequenceWorkload], call: Call, workspace: Workspace, *, apart: bool = False) -> Quality:
         """Mean absolute output, mean absolute difference from float, and that as a percentage, of the timed call."""

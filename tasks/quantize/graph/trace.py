@@ -38,7 +38,8 @@ def trace(model: nn.Module, example_inputs: Mapping[str, torch.Tensor], leaves: 
     Raises
     ------
     QuantizationError
-        The model cannot be traced, for instance because its control flow depends on values; says where it failed.
+        The model cannot be traced, for instance because its control flow depends on values; says where it failed. Or
+        its graph cannot be run, for instance because a parameter that forward may do without is no None in it.
     """
     try:
         graph = _Tracer(leaves).trace(model)
@@ -52,7 +53,13 @@ def trace(model: nn.Module, example_inputs: Mapping[str, torch.Tensor], leaves: 
         ) from error
     recorder = _Recorder(fx.GraphModule(model, graph))
     with torch.no_grad():
-        recorder.run(*example_inputs.values())
+        try:
+            recorder.run(*example_inputs.values())
+        except (RuntimeError, TypeError, ValueError, AttributeError) as error:
+            raise QuantizationError(
+                f"The traced graph of {type(model).__name__} cannot be run on its own: {first_line(error)}.",
+                hint="Let the factory wrap it in a module whose forward takes the data's inputs and no others.",
+            ) from error
     calls = Counter(str(node.target) for node in graph.nodes if node.op == "call_module")
     return Traced(graph, dict(model.named_modules()), recorder.ranks, calls)
 

@@ -5,8 +5,8 @@ import pytest
 from torch import nn
 
 from storage.errors import ConfigurationError
-from tasks.domains.image_classification.model import call_factory
-from tasks.domains.image_classification.sections import FactorySpec
+from tasks.user_code import call_factory
+from tasks.workload.base import FactorySpec
 
 
 def spec(factory: str, **arguments) -> FactorySpec:
@@ -93,3 +93,44 @@ def test_wrong_arguments_are_refused_with_the_callables_own_words():
 def test_a_result_that_is_no_module_is_refused():
     with pytest.raises(ConfigurationError, match=r"returned list, not a torch\.nn\.Module"):
         call_factory(spec("builtins:list"))
+
+
+def read_from(folder, factory="own_network:network"):
+    """A section as it is read from a workload file in that folder."""
+    document = {"kind": "factory", "factory": factory}
+    return FactorySpec.model_validate(document, context={"folder": str(folder)})
+
+
+def test_the_workload_files_folder_comes_before_the_current_one(tmp_path, own_module):
+    name = own_module("import torch\ndef network(): return torch.nn.Identity()")
+    beside = tmp_path / "beside"
+    beside.mkdir()
+    (beside / f"{name}.py").write_text("import torch\ndef network(): return torch.nn.ReLU()")
+
+    assert type(call_factory(read_from(beside, f"{name}:network"))) is nn.ReLU
+
+
+def test_modules_of_one_name_in_two_workloads_folders_are_told_apart(tmp_path):
+    found = []
+    for part in ("ReLU", "Tanh", "ReLU"):
+        folder = tmp_path / part
+        folder.mkdir(exist_ok=True)
+        (folder / "own_network.py").write_text("from own_parts import part\ndef network(): return part()")
+        (folder / "own_parts.py").write_text(f"from torch.nn import {part} as part")
+        found.append(type(call_factory(read_from(folder))).__name__)
+
+    assert found == ["ReLU", "Tanh", "ReLU"]
+
+
+def test_an_error_shows_the_users_lines_and_none_of_ours(tmp_path):
+    code = "import torch\ndef network():\n    return make()\ndef make():\n    return torch.zeros(2) @ torch.zeros(3)\n"
+    (tmp_path / "own_failing.py").write_text(code)
+
+    with pytest.raises(ConfigurationError) as caught:
+        call_factory(read_from(tmp_path, "own_failing:network"))
+
+    shown = str(caught.value)
+    assert "RuntimeError: " in shown
+    assert [f"line {line}, in {name}" in shown for line, name in ((3, "network"), (5, "make"))] == [True, True]
+    assert "user_code" not in shown
+    assert "site-packages" not in shown

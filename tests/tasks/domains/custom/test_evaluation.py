@@ -1,0 +1,202 @@
+"""Quality of the user's models against the same in plain torch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import Tensor
+from torch.nn import functional
+
+from storage.artifacts import ArtifactStore
+from storage.errors import ConfigurationError, MeasurementError, NightquantError, QuantizationError
+from tasks.checkpoint import load_state
+from tasks.compare import compare
+from tasks.domains.custom.evaluation import RESAMPLES
+from tasks.domains.custom.samples import load_samples
+from tests.tasks.domains.custom.own import CODE, own, write
+from tests.tasks.domains.custom.test_factory_data import SEQUENCES, TWO_INPUTS
+from tests.tasks.pipeline import build, build_model, converted, evaluate, job_of
+
+REGRESSION = """
+def numbers(rows=40):
+    generator = torch.Generator().manual_seed(0)
+    items = [(torch.randn(3, generator=generator), torch.randn(2, generator=generator)) for _ in range(rows)]
+    return {"calibration": items[:10], "test": items[10:]}
+
+def largest(outputs, target):
+    return (outputs - target).abs().amax(1)
+
+def spread(outputs, target):
+    return float((outputs - target).std())
+
+def wrong(outputs, target):
+    return "good"
+
+def failing(outputs, target):
+    raise ValueError("no such thing")
+"""
+INT8 = [
+    {"name": "float", "method": "none"},
+    {"name": "int8", "method": "static", "calibration_batches": 1, "calibration_batch_size": 10},
+]
+
+
+def f1(outputs: Tensor, target: Tensor) -> Tensor:
+    guess, found = outputs.argmax(1), []
+    for label in (0, 1):
+        hits = ((guess == label) & (target == label)).sum()
+        found.append(2 * hits / ((guess == label).sum() + (target == label).sum()))
+    return torch.stack(found).mean()
+
+
+def roc(outputs: Tensor, target: Tensor) -> Tensor:
+    score = outputs.double().diff(dim=1)[:, 0]
+    differences = score[target == 1][:, None] - score[target == 0]
+    return ((differences > 0).double() + (differences == 0) / 2).mean()
+
+
+EXPECTED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "accuracy": lambda outputs, target: (outputs.argmax(1) == target).double().mean() * 100,
+    "loss": functional.cross_entropy,
+    "f1-macro": f1,
+    "auroc": roc,
+    "mse": functional.mse_loss,
+    "mae": functional.l1_loss,
+    "own_code:largest": lambda outputs, target: (outputs - target).abs().amax(1).mean(),
+    "own_code:spread": lambda outputs, target: (outputs - target).std(),
+}
+REGRESSIONS = {"mse", "mae", "own_code:largest", "own_code:spread"}
+
+
+def sections(metric: str, **changes: Any) -> dict[str, Any]:
+    settings: dict[str, Any] = {"metric": metric, "batch_size": 7}
+    if ":" in metric:
+        settings |= {"higher_is_better": False, "unit": "V"}
+    data = {"kind": "factory", "factory": f"own_code:{'numbers' if metric in REGRESSIONS else 'splits'}"}
+    return {"evaluate": settings, "data": data, "recipe": INT8} | changes
+
+
+@pytest.mark.parametrize("recipe", ["float", "int8"])
+@pytest.mark.parametrize("metric", EXPECTED)
+def test_the_quality_is_that_of_plain_torch(tmp_path: Path, metric: str, recipe: str) -> None:
+    write(tmp_path, CODE + REGRESSION)
+    store = ArtifactStore(tmp_path)
+    job = job_of(own(tmp_path, **sections(metric)), store)
+    found = evaluate(job, build(job, recipe, "eager", store), store)
+    (batch,) = load_samples(job.dataset, "test", store).batches
+    if recipe == "float":
+        model = build_model(job.workload, job.dataset)
+        model.load_state_dict(load_state(job.checkpoint, store))
+    else:
+        model = converted(job, recipe, store)
+    with torch.inference_mode():
+        outputs = model(*batch.inputs.values())
+    assert found.quality == pytest.approx(float(EXPECTED[metric](outputs, batch.target)), abs=1e-6)
+    assert found.samples == len(batch)
+    assert found.quality_metric == (f"{metric.partition(':')[2]} (V)" if ":" in metric else metric)
+
+
+@pytest.mark.parametrize(("metric", "contributions"), [("mse", "independent"), ("accuracy", "right-or-wrong")])
+def test_the_mean_of_the_rows_is_the_quality(tmp_path: Path, metric: str, contributions: str) -> None:
+    write(tmp_path, CODE + REGRESSION)
+    store = ArtifactStore(tmp_path)
+    job = job_of(own(tmp_path, **sections(metric)), store)
+    found = evaluate(job, build(job, "float", "eager", store), store)
+    samples = load_file(store.path(found.outputs.kind, found.outputs.digest) / "samples.safetensors")
+    assert samples["quality"].double().mean().item() == pytest.approx(found.quality, rel=1e-6)
+    assert found.contributions == contributions
+    assert len(samples["prediction" if metric == "accuracy" else "output"]) == found.samples
+
+
+@pytest.mark.parametrize("metric", ["f1-macro", "auroc", "own_code:spread"])
+def test_what_is_no_mean_is_compared_on_the_same_resamples(tmp_path: Path, metric: str) -> None:
+    write(tmp_path, CODE + REGRESSION)
+    store = ArtifactStore(tmp_path)
+    job = job_of(own(tmp_path, **sections(metric)), store)
+    before, after = (evaluate(job, build(job, recipe, "eager", store), store) for recipe in ("float", "int8"))
+    samples = load_file(store.path(before.outputs.kind, before.outputs.digest) / "samples.safetensors")
+    assert samples["quality"].shape == (RESAMPLES,)
+    found = compare(before, after, store)
+    assert before.contributions == "resampled"
+    assert found.quality_difference == after.quality - before.quality
+    assert found.quality_difference_low is not None
+    assert found.quality_difference_high is not None
+    assert found.quality_difference_low <= found.quality_difference <= found.quality_difference_high
+
+
+def test_padded_batches_and_rows_apart_give_a_model_that_heeds_lengths_the_same_quality(tmp_path: Path) -> None:
+    write(tmp_path, CODE + SEQUENCES)
+    store = ArtifactStore(tmp_path)
+    recipes = [{"name": "float", "method": "none"}, {"name": "int8", "method": "dynamic", "modules": ["Linear"]}]
+    job = job_of(
+        own(
+            tmp_path,
+            data={"kind": "factory", "factory": "own_code:sequences", "collate": "own_code:pad", "batch_size": 4},
+            model={"kind": "factory", "factory": "own_code:Mean"},
+            evaluate={"metric": "loss"},
+            recipe=recipes,
+        ),
+        store,
+    )
+    float_, int8 = (evaluate(job, build(job, recipe, "eager", store), store) for recipe in ("float", "int8"))
+    assert int8.mode == "rows apart"
+    assert int8.quality == pytest.approx(float_.quality, abs=0.02)
+    assert float_.metrics["perplexity"] == pytest.approx(torch.tensor(float_.quality).exp().item())
+
+
+FORWARDS = {
+    "return {'logits': self.layer(rows)}": (QuantizationError, "returns a dict"),
+    "return self.layer(rows) * torch.nan": (MeasurementError, "returns NaN or infinities"),
+    "return self.layer(rows).mean()": (MeasurementError, r"shape \[\] for 7 rows"),
+    "return self.layer(rows)[:3]": (MeasurementError, r"shape \[3, 2\] for 7 rows"),
+    "return self.layer(rows)[..., None]": (MeasurementError, r"logits of shape \[7, 2, 1\]"),
+    "return rows @ rows": (ConfigurationError, r"forward failed on rows float32 \[7, 3\]: RuntimeError[^$]*own_code"),
+    "raise ValueError('not today')": (ConfigurationError, r"ValueError: not today[^$]*in forward"),
+}
+
+
+def test_static_quantization_says_what_to_do_about_inputs_that_forward_may_do_without(tmp_path: Path) -> None:
+    write(tmp_path, CODE + TWO_INPUTS)
+    store = ArtifactStore(tmp_path)
+    model = {"kind": "factory", "factory": "own_code:Scaled"}
+    job = job_of(own(tmp_path, **sections("accuracy", model=model)), store)
+    with pytest.raises(QuantizationError, match=r"traced graph of Scaled cannot be run.*factory wrap it"):
+        build(job, "int8", "eager", store)
+
+
+@pytest.mark.parametrize("body", FORWARDS)
+def test_a_model_that_does_not_fit_its_data_is_one_clear_message(tmp_path: Path, body: str) -> None:
+    error, message = FORWARDS[body]
+    write(tmp_path, CODE.replace("return self.layer(rows)", body))
+    with pytest.raises(error, match=message) as caught:
+        job_of(own(tmp_path, **sections("accuracy")), ArtifactStore(tmp_path))
+    assert "tasks/" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("metric", "message"),
+    [
+        ("own_code:wrong", "returned a str for 30 rows"),
+        ("own_code:failing", r"ValueError: no such thing[^$]*in failing"),
+        ("own_code:missing", "own_code.missing does not exist"),
+    ],
+)
+def test_a_metric_that_fails_is_one_clear_message(tmp_path: Path, metric: str, message: str) -> None:
+    write(tmp_path, CODE + REGRESSION)
+    store = ArtifactStore(tmp_path)
+    changes = sections(metric, data={"kind": "factory", "factory": "own_code:numbers"})
+    job = job_of(own(tmp_path, **changes), store)
+    with pytest.raises(NightquantError, match=message):
+        evaluate(job, build(job, "float", "eager", store), store)
+
+
+def test_targets_that_the_metric_cannot_take_are_named(tmp_path: Path) -> None:
+    write(tmp_path, CODE + REGRESSION)
+    changes = sections("accuracy", data={"kind": "factory", "factory": "own_code:numbers"})
+    with pytest.raises(MeasurementError, match=r"needs a class a row.*shape \[7, 2\], float32"):
+        job_of(own(tmp_path, **changes), ArtifactStore(tmp_path))

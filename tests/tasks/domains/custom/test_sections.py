@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from tasks.workload import read_workload
+from tests.tasks.domains.custom.own import own, write
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"evaluate": {"metric": "acuracy"}}, "expected module:callable or one of accuracy"),
+        ({"evaluate": {"metric": "own_code:score"}}, "needs higher_is_better"),
+        ({"evaluate": {"metric": "mse", "higher_is_better": True}}, "mse has its own"),
+        ({"data": {"kind": "csv", "uri": "t.csv", "features": [], "target": "y"}}, "features"),
+        (
+            {"recipe": [{"name": "float", "method": "none"}, {"name": "q", "method": "qat"}]},
+            "does not fine-tune models",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_as_a_file(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        own(tmp_path, **changes)
+
+
+def test_sections_know_the_folder_of_their_file_and_keep_it_out_of_their_content(tmp_path: Path) -> None:
+    examples = Path(__file__).parents[4] / "docs" / "examples"
+    (tmp_path / "power.toml").write_text((examples / "power.toml").read_text(encoding="utf-8"), encoding="utf-8")
+    workload = read_workload(tmp_path / "power.toml")
+    assert {workload.model.folder, workload.checkpoint.folder} == {str(tmp_path.resolve())}
+    assert str(tmp_path) not in workload.model.model_dump_json()
+
+
+def test_the_trainings_code_decides_the_checkpoint(tmp_path: Path) -> None:
+    checkpoint = {"kind": "train", "train": "own_code:train"}
+    write(tmp_path)
+    before = own(tmp_path, checkpoint=checkpoint).checkpoint.model_dump()
+    assert own(tmp_path, checkpoint=checkpoint).checkpoint.model_dump() == before
+    write(tmp_path, "def train(model, splits, seed, epochs): return {}")
+    assert own(tmp_path, checkpoint=checkpoint).checkpoint.model_dump() != before
