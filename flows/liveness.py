@@ -6,10 +6,10 @@ import datetime as dt
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, get_args
 
-from flows.overview import Overview, has_results, rows_of
+from flows.overview import Overview, has_results
 from flows.text import age, moment
 from storage.results import RunStatus
-from storage.results.query import open_catalog
+from storage.results.query import open_catalog, rows_of
 from storage.root import StoreRoot
 
 if TYPE_CHECKING:
