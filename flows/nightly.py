@@ -27,6 +27,7 @@ from storage.errors import NightRunningError, StoreError
 from storage.holder import Holder, hold
 from storage.results.catalog import refresh
 from storage.results.regressions import NightComparison, Regression, compare_night
+from storage.root import set_cache_folder
 from tasks.bundle.manifest import Provenance
 from tasks.gate import GateDecision, judge
 from tasks.results import WorkloadResult
@@ -60,6 +61,8 @@ def nightly_quantization(
     invocation = current_invocation()
     asked = request.model_dump(include={"store", "profile"}, exclude_none=True)
     settings = invocation.settings.model_copy(update=asked)
+    # The lock of an object store lies there.
+    set_cache_folder(settings.cache)
     night = Night.begin(request, settings, str(this_flow_run.id or ""), this_flow_run.run_count)
     try:
         with hold(night.store, Holder(night.info.run_id, night.flow_run_id)) as held:
