@@ -21,6 +21,7 @@ from storage.errors import MeasurementError, UnavailableError
 from tasks.benchmark.messages import INCUMBENT_SUFFIX
 from tasks.benchmark.stage import BenchmarkCandidate
 from tasks.job import Job
+from tasks.quantize.methods import METHODS
 from tasks.refs import CandidateRef, DatasetRef
 from tasks.results import (
     BenchmarkResult,
@@ -155,7 +156,7 @@ def study_layers(result: WorkloadResult, store: str) -> tuple[WorkloadResult, li
     futures = {
         recipe.name: steps.study.submit(result.job, recipe, store)
         for recipe in result.workload.recipe
-        if recipe.quantized_engine is not None and recipe.name in good
+        if METHODS[recipe.method].quantizes and recipe.name in good
     }
     found: list[LayerSensitivity] = []
     remarks = []

@@ -58,15 +58,12 @@ def sensitivity(job: Job[Workload], recipe: Recipe, workspace: Workspace) -> tup
     Raises
     ------
     ConfigurationError
-        The recipe has no quantized layers in torch.
+        The recipe does not quantize.
     QuantizationError
         The recipe cannot be carried out.
     """
-    if recipe.quantized_engine is None:
-        raise ConfigurationError(
-            f'Recipe "{recipe.name}" does not quantize with torch\'s kernels, whose layers are compared to float ones.',
-            hint="Name one that does with --recipe.",
-        )
+    if not METHODS[recipe.method].quantizes:
+        raise ConfigurationError(f'Recipe "{recipe.name}" does not quantize.', hint="Name one that does with --recipe.")
     source = ModelSource(job, workspace)
     folder = find_or_convert(source, recipe)
     with METHODS[recipe.method].running(recipe):

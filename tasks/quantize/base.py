@@ -42,6 +42,7 @@ class Method(ABC, Generic[R]):
     """One way to quantize a torch module."""
 
     recipe: ClassVar[type[Recipe]]  # what its recipes are validated with
+    quantizes: ClassVar[bool] = True  # whether there are layers to compare with float ones
     exports: ClassVar[bool] = False  # whether torch.export takes the converted module
     needs: ClassVar[tuple[Need, ...]] = ()  # what a domain must be able to do, besides giving a float model
 

@@ -29,6 +29,7 @@ class Cast(PlainMethod[CastRecipe]):
     """Casts every parameter; what comes in and goes out stays float32."""
 
     recipe = CastRecipe
+    quantizes = False
 
     def convert(self, model: nn.Module, recipe: CastRecipe, source: ModelSource) -> Converted:
         """Cast the model.

@@ -30,6 +30,7 @@ class Float(PlainMethod[FloatRecipe]):
     """Leaves every module float."""
 
     recipe = FloatRecipe
+    quantizes = False
 
     def convert(self, model: nn.Module, recipe: FloatRecipe, source: ModelSource) -> Converted:
         """Bring the model into the recipe's memory format."""

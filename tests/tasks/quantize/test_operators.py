@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from storage.artifacts import ArtifactStore
-from storage.errors import QuantizationError
+from storage.errors import QuantizationError, UnavailableError
 from tasks.job import Workspace
 from tasks.quantize.operators import find_or_compile, is_loaded, load_libraries, namespace, operators
 
@@ -53,7 +53,7 @@ def test_an_instruction_set_that_is_none_is_refused(operators_loaded: Path, monk
 def test_without_a_compiler_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
-    with pytest.raises(QuantizationError, match=r"no C\+\+ compiler.*apt install g\+\+"):
+    with pytest.raises(UnavailableError, match=r"no C\+\+ compiler.*apt install g\+\+"):
         find_or_compile(Workspace(ArtifactStore(tmp_path / "store")))
 
 
