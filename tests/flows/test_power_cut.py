@@ -1,10 +1,17 @@
 """What becomes of the nights after one during which everything was killed at once, on a real server with a worker."""
 
+import contextlib
 import json
+import os
+import shutil
+import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
+from pathlib import Path
 
+import psutil
 import pytest
 
 from storage.check import check
@@ -19,11 +26,45 @@ PREFECT = (sys.executable, "-m", "prefect")
 QUICK = 'request={"workloads": ["lstm-demo"], "profile": "quick"}'
 
 
-class Site:
-    """A server, a pool, a worker and their store."""
+class Database:
+    """A PostgreSQL of one's own, for Prefect's server."""
 
-    def __init__(self, folder):
-        self.folder = folder
+    def __init__(self, folder, programs):
+        # PostgreSQL refuses root, and its user must get to its folder.
+        self._user = {"user": "postgres", "group": "postgres", "extra_groups": []} if os.getuid() == 0 else {}
+        self._folder = Path(tempfile.mkdtemp(prefix="postgresql-", dir=folder))
+        if self._user:
+            shutil.chown(self._folder, "postgres", "postgres")
+        self._programs, self._port = programs, free_port()
+        self._run("initdb", "--auth=trust", "--username=prefect", "--no-sync", f"--pgdata={self._folder}/data")
+        self.start()
+        self._run("createdb", "--host=127.0.0.1", f"--port={self._port}", "--username=prefect", "prefect")
+        self.url = f"postgresql+asyncpg://prefect@127.0.0.1:{self._port}/prefect"
+
+    def start(self):
+        options = f"-c listen_addresses=127.0.0.1 -c unix_socket_directories={self._folder} -p {self._port}"
+        log = f"--log={self._folder}/log"
+        self._run("pg_ctl", "start", "--wait", f"--pgdata={self._folder}/data", log, f"--options={options}")
+
+    def kill(self):
+        """SIGKILL to every process, as a power cut would."""
+        with contextlib.suppress(FileNotFoundError, psutil.NoSuchProcess):
+            server = psutil.Process(int((self._folder / "data" / "postmaster.pid").read_text().splitlines()[0]))
+            all_of_them = [server, *server.children(recursive=True)]
+            for process in all_of_them:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    process.kill()
+            psutil.wait_procs(all_of_them)
+
+    def _run(self, program, *arguments):
+        subprocess.run([self._programs / program, *arguments], cwd="/", check=True, **self._user)
+
+
+class Site:
+    """A server, a pool, a worker and their store; SQLite, or a database of its own."""
+
+    def __init__(self, folder, database=None):
+        self.folder, self.database = folder, database
         self.store = folder / "store"
         port = free_port()
         self.api = f"http://127.0.0.1:{port}/api"
@@ -35,6 +76,8 @@ class Site:
             "NIGHTQUANT_STORE": str(self.store),
             "DO_NOT_TRACK": "1",
         }
+        if database is not None:
+            self.variables["PREFECT_SERVER_DATABASE_CONNECTION_URL"] = database.url
         self.running = []
 
     def command(self, *arguments, program=PREFECT, log=None):
@@ -55,6 +98,8 @@ class Site:
         self.running.append(self.command(*worker, log=self.folder / "worker.log"))
 
     def cut_power(self):
+        if self.database is not None:
+            self.database.kill()
         for command in self.running:
             command.kill()
         assert [left for command in self.running for left in command.wait_until_gone()] == []
@@ -82,9 +127,20 @@ class Site:
         return found
 
 
-@pytest.fixture
-def site(tmp_path):
-    return Site(tmp_path)
+@pytest.fixture(params=["SQLite", "PostgreSQL"])
+def site(request, tmp_path):
+    if request.param == "SQLite":
+        yield Site(tmp_path)
+        return
+    programs = next(iter(sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)), None)
+    if programs is None:
+        pytest.skip("PostgreSQL is not installed")
+    # Not below tmp_path, which nobody else may enter.
+    with tempfile.TemporaryDirectory(prefix="nightquant-", ignore_cleanup_errors=True) as folder:
+        Path(folder).chmod(0o755)
+        database = Database(folder, programs)
+        yield Site(tmp_path, database)
+        database.kill()
 
 
 def test_the_night_after_a_power_cut_runs_and_the_dead_one_is_crashed(site):
@@ -108,6 +164,8 @@ def test_the_night_after_a_power_cut_runs_and_the_dead_one_is_crashed(site):
     assert "Traceback" not in output
 
     site.cut_power()
+    if site.database is not None:
+        site.database.start()
     site.start()
     assert site.states()[0][0] == "RUNNING"
     site.done(*begin)
