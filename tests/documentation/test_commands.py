@@ -85,13 +85,13 @@ def test_every_module_and_target_on_a_page_exists() -> None:
 
 def test_the_sections_that_your_model_shows_are_those_of_its_examples() -> None:
     page = (ROOT / "docs" / "your-model.md").read_text(encoding="utf-8")
-    shown = [tomllib.loads(text) for text in re.findall(r"```toml\n(.*?)```", page, re.S)]
-    first, second = (
-        tomllib.loads((ROOT / "docs" / "examples" / name).read_text(encoding="utf-8"))
-        for name in ("classifier.toml", "photos.toml")
-    )
-    assert [list(part) for part in shown] == [["model"], ["checkpoint"], ["data"]]
-    assert shown[0]["model"] == first["model"]
-    assert shown[1]["checkpoint"] == second["checkpoint"]
-    assert shown[2]["data"].items() >= second["data"].items()
-    Workload.model_validate(second | shown[2])
+    seen = set()
+    for name, text in re.findall(r"```toml\n# ([\w-]+\.toml)\n(.*?)```", page, re.S):
+        example = tomllib.loads((ROOT / "docs" / "examples" / name).read_text(encoding="utf-8"))
+        shown = tomllib.loads(text)
+        for section, keys in shown.items():
+            assert keys.items() >= example[section].items(), (name, section)
+        Workload.model_validate(example | shown)
+        seen.add(name)
+    assert page.count("```toml\n") == 5
+    assert seen == {"gestures.toml", "power.toml", "classifier.toml", "photos.toml"}

@@ -1,0 +1,47 @@
+"""docs/your-model.md in a fresh folder: each example from its TOML file to a bundle that verifies itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.documentation.pages import ROOT, Document
+
+pytestmark = [pytest.mark.slow, pytest.mark.server]
+
+BLOCKS = [block.text for block in Document.read(ROOT / "docs" / "your-model.md").shell]
+
+
+def commands(name: str) -> list[list[str]]:
+    """The page's commands that are about an example, in order."""
+    (block,) = [text for text in BLOCKS if f"--workload {name}.toml --profile" in text]
+    return [shlex.split(line) for line in block.splitlines()]
+
+
+@pytest.mark.parametrize("name", ["gestures", "power", "classifier"])
+def test_an_example_runs_as_the_page_says_to_a_verified_bundle(tmp_path: Path, name: str) -> None:
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("PREFECT_", "NIGHTQUANT_"))}
+    environment |= {"PREFECT_HOME": str(tmp_path / "prefect"), "PYTHONPATH": str(ROOT), "DO_NOT_TRACK": "1"}
+    (tmp_path / "docs").symlink_to(ROOT / "docs")
+    programs = {"nightquant": [sys.executable, "-P", "-m", "flows"], "python": [sys.executable], "cp": ["cp"]}
+    for program, *words in commands(name):
+        done = subprocess.run(
+            [*programs[program], *words], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+    (pointer,) = tmp_path.glob(f"*/handoff/{name}/current.json")
+    bundle = pointer.parent / json.loads(pointer.read_text(encoding="utf-8"))["version"]
+    manifest = json.loads((bundle / "manifest.json").read_text(encoding="utf-8"))
+    assert re.fullmatch(r"(static|dynamic)-int8", manifest["recipe"]["name"])
+    assert str(tmp_path) not in json.dumps(manifest["workload"]["model"])
+    verified = subprocess.run(
+        [sys.executable, "-I", str(bundle / "verify.py")], capture_output=True, text=True, check=False
+    )
+    assert verified.returncode == 0, verified.stdout
