@@ -127,7 +127,7 @@ def _target(column: pa.ChunkedArray[pa.Scalar[pa.DataType]], name: str) -> tuple
         return torch.from_numpy(_numbers(column, name).astype(np.float32)), ()
     if pa.types.is_integer(column.type):
         return torch.from_numpy(np.asarray(column.cast(pa.int64()).to_numpy()).copy()), ()
-    labels = [str(value) for value in column.to_numpy(zero_copy_only=False)]
+    labels = [str(value) for value in column.cast(pa.string()).to_pylist()]
     classes = tuple(sorted(set(labels)))
     numbers = {label: number for number, label in enumerate(classes)}
     return torch.tensor([numbers[label] for label in labels]), classes
