@@ -106,8 +106,14 @@ def modules_with_products(path: Path) -> frozenset[str]:
 def _quantize_dynamically(source: Path, target: Path, recipe: DynamicRecipe, excluded: frozenset[str]) -> None:
     """Weights to int8, activations as they come: DynamicQuantizeLSTM and MatMulInteger; embeddings to 8 bits."""
     operators = [operator for kind in recipe.modules for operator in DYNAMIC_OPERATORS.get(kind, ())]
+    proto = onnx.load(source)
+    # The tool transposes a Gemm's weight where it is, and then meets the shape that the export noted of it.
+    weights = {tensor.name for tensor in proto.graph.initializer}
+    shapes = [info for info in proto.graph.value_info if info.name not in weights]
+    del proto.graph.value_info[:]
+    proto.graph.value_info.extend(shapes)
     quantize_dynamic(
-        source,
+        proto,
         target,
         op_types_to_quantize=operators + (["Gather"] if recipe.embedding_bits else []),
         per_channel=recipe.per_channel,

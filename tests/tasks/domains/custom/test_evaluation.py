@@ -160,6 +160,18 @@ FORWARDS = {
 }
 
 
+@pytest.mark.parametrize("runtime", ["torchscript", "onnxruntime"])
+def test_dynamic_int8_takes_a_layer_of_any_shape(tmp_path: Path, runtime: str) -> None:
+    if runtime == "onnxruntime":
+        pytest.importorskip("onnxruntime")
+    write(tmp_path)
+    store = ArtifactStore(tmp_path)
+    int8 = {"name": "int8", "method": "dynamic", "modules": ["Linear"], "runtimes": [runtime]}
+    job = job_of(own(tmp_path, **sections("loss", recipe=[INT8[0], int8])), store)
+    expected = evaluate(job, build(job, "float", "eager", store), store).quality
+    assert evaluate(job, build(job, "int8", runtime, store), store).quality == pytest.approx(expected, abs=0.02)
+
+
 def test_static_quantization_says_what_to_do_about_inputs_that_forward_may_do_without(tmp_path: Path) -> None:
     write(tmp_path, CODE + TWO_INPUTS)
     store = ArtifactStore(tmp_path)
