@@ -135,7 +135,7 @@ def _load(key: str, reference: str, folder: str) -> Callable[..., object]:
 def _forget_others(folder: Path) -> None:
     """Drop modules of another workload's folder: what lies on no path now was put on it by `importable`."""
     names = {path.stem for path in folder.iterdir() if path.suffix == ".py" or path.is_dir()} if folder.is_dir() else ()
-    for name in names:
+    for name in set(names) - set(_OURS):  # ours are imported from where they are, whatever lies there
         file = getattr(sys.modules.get(name), "__file__", None)
         if file is None:
             continue

@@ -72,6 +72,7 @@ def test_host_and_processor_of_a_run_are_those_of_the_host_that_benchmarked(begi
     elsewhere = seen.model_copy(update={"host": "far", "machine": seen.machine.model_copy(update={"cpu": "Z80"})})
     benchmark = BenchmarkResult(
         workload="lstm-demo", baseline="float/eager", profile="quick", verdict="valid", aa_ratio=1, aa_low=1, aa_high=1,
+    cold_aa_ratio=1, cold_aa_low=1, cold_aa_high=1,
         fingerprint="f" * 64, timings=(), evidence_before=elsewhere.model_dump_json(), evidence_after="", wall_s=1,
         timed_s=1,
     )  # fmt: skip

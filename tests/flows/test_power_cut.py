@@ -174,7 +174,9 @@ def test_the_night_after_a_power_cut_runs_and_the_dead_one_is_crashed(site):
     state, message = site.states()[0]
     assert (state, holder["run_id"] in message) == ("CRASHED", True)
     assert json.loads((site.store / ".locks" / "night.json").read_text()) == []
-    assert run_query(site.store, "SELECT status FROM runs").to_pylist() == [{"status": "completed"}]
+    # The database dies a moment before the night does, which may just have time to record that it failed.
+    runs = run_query(site.store, "SELECT status FROM runs ORDER BY finished_at").to_pylist()
+    assert runs in ([{"status": "completed"}], [{"status": "failed"}, {"status": "completed"}])
     assert check(site.store).problems == ()
 
 
