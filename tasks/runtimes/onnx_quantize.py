@@ -37,8 +37,13 @@ _INT8 = frozenset({onnx.TensorProto.INT8, onnx.TensorProto.UINT8})
 _PERCENTILE = 99.999
 
 
-def quantize(exported: Path, target: Path, recipe: Recipe, excluded: frozenset[str], source: ModelSource) -> None:
-    """Carry a recipe out on an exported file; `excluded` are the modules that stay float.
+def quantize(
+    exported: Path, target: Path, recipe: Recipe, excluded: frozenset[str], source: ModelSource
+) -> Callable[[ModuleCoverage], str]:
+    """Carry a recipe out on an exported file; returns why a module stayed float, "" where it did not.
+
+    A module without a product of its own in the exported file was folded into another one: a batch norm into its
+    convolution.
 
     Raises
     ------
@@ -51,27 +56,15 @@ def quantize(exported: Path, target: Path, recipe: Recipe, excluded: frozenset[s
         _quantize_statically(exported, target, recipe, excluded, source)
     else:
         shutil.copyfile(exported, target)
-        return
-    if not int8_modules(target):
+        return lambda _: "a float recipe"
+    with_products, int8 = modules_with_products(exported), int8_modules(target)
+    if not int8:
         raise QuantizationError(
             f'The recipe "{recipe.name}" quantizes nothing of the model.',
             hint="ONNX Runtime has no int8 kernels for what it names: take the runtime out of the recipe.",
         )
 
-
-def reasons(
-    exported: Path, quantized: Path, recipe: Recipe, excluded: frozenset[str]
-) -> Callable[[ModuleCoverage], str]:
-    """Why each module stayed float, "" where it did not.
-
-    A module without a product of its own in the exported file was folded into another one: a batch norm into its
-    convolution.
-    """
-    with_products, int8 = modules_with_products(exported), int8_modules(quantized)
-
     def why_float(leaf: ModuleCoverage) -> str:
-        if recipe.method == "none":
-            return "a float recipe"
         if leaf.module in excluded:
             return "excluded by the recipe"
         if leaf.module in int8 or leaf.module not in with_products:

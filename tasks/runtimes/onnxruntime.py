@@ -83,9 +83,8 @@ outputs = session.run(None, {entry.name: array for entry, array in zip(session.g
         exported, target, model = onnx_model.find_or_export(source) / MODEL, folder / MODEL, source.float_model()
         excluded = excluded_modules(model, recipe.exclude)
         with quiet():
-            onnx_quantize.quantize(exported, target, recipe, excluded, source)
+            why_float = onnx_quantize.quantize(exported, target, recipe, excluded, source)
         finite_outputs(self.open(CandidateFiles(folder, {}), 1), source.example_inputs, recipe.name)
-        why_float = onnx_quantize.reasons(exported, target, recipe, excluded)
         return Made(size_bytes=target.stat().st_size, coverage=cover(leaves_of(model), why_float))
 
     def open(self, files: CandidateFiles, threads: int) -> Opened:
