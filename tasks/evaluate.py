@@ -12,8 +12,9 @@ from storage.errors import MeasurementError
 from tasks.build import open_candidate
 from tasks.domains import DOMAINS
 from tasks.domains.base import Quality
+from tasks.golden import golden_cases
 from tasks.job import Job, Workspace
-from tasks.outputs import Call, tensors_of
+from tasks.outputs import Call
 from tasks.refs import ArtifactRef, CandidateRef
 from tasks.results import Evaluation
 from tasks.runtimes import RUNTIMES
@@ -32,11 +33,10 @@ def evaluate(job: Job[Workload], candidate: CandidateRef, workspace: Workspace) 
     MeasurementError
         The model computes NaN or infinities, or its outputs do not fit the data.
     """
-    workload, domain = job.workload, DOMAINS[job.workload.domain]
+    workload = job.workload
     recipe = CandidateFiles.find(candidate, workspace.store).recipe()
     apart = RUNTIMES[candidate.runtime].couples_rows(recipe)
     model = open_candidate(candidate, workspace, torch.get_num_threads())
-    inputs = domain.example_inputs(workload, job.dataset, workspace.store, workload.benchmark.batch_size)
     with model.scope(), torch.inference_mode():
         try:
             quality, batched = quality_of(job, model.call, workspace, apart=apart)
@@ -45,7 +45,7 @@ def evaluate(job: Job[Workload], candidate: CandidateRef, workspace: Workspace) 
                 f'Recipe "{candidate.recipe}" ({candidate.runtime}) of workload "{workload.name}": {error.message}',
                 hint=error.hint,
             ) from error
-        golden = Golden(inputs, tensors_of(model.call(*inputs.values())))
+        golden, batching = golden_cases(job, model.call, workspace)
     return Evaluation(
         recipe=candidate.recipe,
         runtime=candidate.runtime,
@@ -57,6 +57,8 @@ def evaluate(job: Job[Workload], candidate: CandidateRef, workspace: Workspace) 
         quality_batched=batched.value,
         contributions=quality.contributions,
         samples=quality.count,
+        batch_difference=batching.difference if batching else None,
+        batch_changed=batching.changed if batching else None,
         outputs=_keep(candidate, golden, quality, workspace),
     )
 

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from storage.results import Setting
 from tasks.job import Job
+from tasks.proof.messages import Proof
 from tasks.refs import ArtifactRef, CandidateRef, DatasetRef, Frozen
 from tasks.workload.workload import Workload
 
@@ -25,7 +26,7 @@ class Evaluation(Frozen):
     model gave for them) and ``samples.safetensors`` (per-sample results for paired comparisons). ``metrics`` holds
     every number that was computed, ``quality`` the one that the gate looks at: as a deployed model is called.
     ``quality_batched`` is the same with an evaluation's rows together in a call; it differs only where rows share the
-    ranges of their activations.
+    ranges of their activations. ``batch_difference`` and ``batch_changed`` are those of `tasks.golden.Batching`.
     """
 
     recipe: str
@@ -38,6 +39,8 @@ class Evaluation(Frozen):
     quality_batched: float
     samples: int
     contributions: Contributions = "independent"
+    batch_difference: float | None = None
+    batch_changed: float | None = None
     outputs: ArtifactRef
 
 
@@ -126,7 +129,8 @@ class Timing(Frozen):
 class BenchmarkResult(Frozen):
     """All timings of one workload, with the A/A check and the machine's state.
 
-    ``refused`` maps ``recipe/runtime`` to the reason why it was not timed (its output was wrong, it did not load).
+    ``refused`` maps ``recipe/runtime`` to the reason why it was not timed (its output was wrong, it did not load);
+    ``proofs`` maps the subjects' names to what they executed.
     """
 
     workload: str
@@ -142,6 +146,7 @@ class BenchmarkResult(Frozen):
     fingerprint: str
     timings: tuple[Timing, ...]
     refused: dict[str, str] = Field(default_factory=dict)
+    proofs: dict[str, Proof] = Field(default_factory=dict)
     evidence_before: str
     evidence_after: str
     wall_s: float

@@ -5,7 +5,9 @@ from __future__ import annotations
 import math
 from datetime import datetime
 
+from storage.digest import canonical_json
 from storage.results import Cell, Row
+from tasks.benchmark.messages import INCUMBENT_SUFFIX
 from tasks.machine import Evidence
 from tasks.results import BenchmarkResult, CandidateResult, RunInfo, Timing, WorkloadResult
 from tasks.runtimes import RUNTIMES
@@ -29,7 +31,11 @@ def measurement_rows(run: RunInfo, result: WorkloadResult, measured_at: datetime
         if deployed and result.incumbent:
             common["artifact_digest"] = result.incumbent.made_as
         timed = [
-            common | shown | timing.model_dump(exclude={"recipe", "runtime"}) | _verdict_of_its_own(timing)
+            common
+            | shown
+            | timing.model_dump(exclude={"recipe", "runtime"})
+            | _verdict_of_its_own(timing)
+            | _proof_columns(benchmark, timing)
             for timing in (benchmark.timings if benchmark and candidate.failure is None else ())
             if (timing.recipe, timing.runtime) == (candidate.recipe, candidate.runtime)
             and (timing.setting == "incumbent") == deployed
@@ -55,6 +61,20 @@ def _incumbents(result: WorkloadResult) -> list[CandidateResult]:
 def _verdict_of_its_own(timing: Timing) -> dict[str, Cell]:
     # The A/A check was made in the primary setting; it says nothing of another batch size or number of threads.
     return dict.fromkeys(("verdict", *_AA)) if timing.setting == "throughput" else {}
+
+
+def _proof_columns(benchmark: BenchmarkResult | None, timing: Timing) -> dict[str, Cell]:
+    # It was looked at in the primary setting.
+    suffix = INCUMBENT_SUFFIX if timing.setting == "incumbent" else ""
+    proof = benchmark.proofs.get(f"{timing.recipe}/{timing.runtime}{suffix}") if benchmark else None
+    if proof is None or timing.setting == "throughput":
+        return {}
+    return {
+        "int8_time_share": proof.int8_time_share,
+        "float_operators": canonical_json([each.model_dump(mode="json") for each in proof.float_operators]),
+        "instructions": sorted(proof.instructions.items()) if proof.instructions is not None else None,
+        "saturation": proof.saturation,
+    }
 
 
 def _host_columns(benchmark: BenchmarkResult) -> dict[str, Cell]:
@@ -129,6 +149,8 @@ def candidate_columns(result: WorkloadResult, candidate: CandidateResult) -> dic
             "quality_metric": evaluation.quality_metric,
             "quality": evaluation.quality,
             "quality_batched": evaluation.quality_batched,
+            "batch_difference": evaluation.batch_difference,
+            "batch_changed": evaluation.batch_changed,
             "higher_is_better": evaluation.higher_is_better,
             "evaluation_mode": evaluation.mode or None,
             "evaluation_samples": evaluation.samples,

@@ -6,18 +6,23 @@ does not, and held in between. Undecided is never a reason to reject.
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Literal
 
 from storage.results import Row, caches_of, deciding, number
+from tasks.proof.operators import FloatOperator
 from tasks.refs import Frozen
 from tasks.runtimes import RUNTIMES
 from tasks.workload.workload import Gate, Workload
 
 Outcome = Literal["passed", "held", "failed"]
 # Known only once the candidate has been timed.
-_TIMED = {"min_speedup", "max_peak_rss_bytes"}
+_TIMED = {"min_speedup", "max_peak_rss_bytes", "min_int8_time_share", "max_saturation"}
+# As a share of the output's range. Rows that share a range differ by 3e-3 and more, those that do not by float's
+# rounding, 2e-7 (python -m benchmarks.proof).
+BATCH_TOLERANCE = 1e-3
 
 
 class RuleOutcome(Frozen):
@@ -94,6 +99,28 @@ def _rules(gate: Gate, row: Row) -> Iterator[RuleOutcome]:
     if gate.min_coverage is not None:
         coverage = finite(row, "coverage")
         yield _within("min_coverage", gate.min_coverage, coverage, coverage)
+    if gate.min_int8_time_share is not None:
+        share = finite(row, "int8_time_share")
+        yield _within("min_int8_time_share", gate.min_int8_time_share, share, share, _float_operators(row))
+    if gate.max_saturation is not None:
+        saturation = _negated(finite(row, "saturation"))
+        note = f"it computes by {_instructions(row)}"
+        yield _within("max_saturation", gate.max_saturation, saturation, saturation, note)
+    if gate.require_batch_invariance:
+        apart = _negated(finite(row, "batch_difference"))
+        note = "how far rows together are from rows alone, as a share of the output's range"
+        yield _within("max_batch_difference", BATCH_TOLERANCE, apart, apart, note)
+
+
+def _float_operators(row: Row) -> str:
+    """What takes its time in float, in words."""
+    found = [FloatOperator.model_validate(each) for each in json.loads(text(row, "float_operators") or "[]")]
+    return "; ".join(map(str, found[:3])) or "its runtime has no profiler"
+
+
+def _instructions(row: Row) -> str:
+    shares: object = row.get("instructions")  # a map column, also as pairs
+    return ", ".join(dict(shares)) if isinstance(shares, Mapping | list) and shares else "unknown instructions"
 
 
 def _within(name: str, bound: float, low: float | None, high: float | None, note: str = "") -> RuleOutcome:

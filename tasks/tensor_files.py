@@ -1,8 +1,8 @@
 """safetensors files: writing them, and the golden ones. What needs torch imports it late.
 
 ``golden.safetensors`` holds a model's inputs, and the outputs that it returned for them when it was evaluated, as
-``input.<name>`` and ``output.<index>``. safetensors sorts names, so the order in which a model takes its inputs is in
-the file's metadata.
+``input.<name>`` and ``output.<index>``; further cases have their number, from 1, and a dot before these names.
+safetensors sorts names, so the order in which a model takes its inputs is in the file's metadata.
 """
 
 from __future__ import annotations
@@ -49,22 +49,29 @@ def save_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[st
 
 @dataclass(frozen=True)
 class Golden:
-    """Inputs by name in calling order, and outputs (none where there is nothing to agree with)."""
+    """Inputs by name in calling order, and outputs (none where there is nothing to agree with).
+
+    ``further`` are other cases of the same model: their shapes may differ, but not their names.
+    """
 
     inputs: dict[str, Tensor]
     outputs: tuple[Tensor, ...] = ()
+    further: tuple[Golden, ...] = ()
 
     def to_bytes(self) -> bytes:
         """The file's content."""
         from safetensors.torch import save
 
-        tensors = {f"{INPUT}{name}": tensor.contiguous() for name, tensor in self.inputs.items()}
-        tensors |= {f"{OUTPUT}{index}": tensor.contiguous() for index, tensor in enumerate(self.outputs)}
+        tensors: dict[str, Tensor] = {}
+        for number, case in enumerate((self, *self.further)):
+            prefix = case_prefix(number)
+            tensors |= {f"{prefix}{INPUT}{name}": tensor.contiguous() for name, tensor in case.inputs.items()}
+            tensors |= {f"{prefix}{OUTPUT}{index}": tensor.contiguous() for index, tensor in enumerate(case.outputs)}
         return save(tensors, {_ORDER: json.dumps(list(self.inputs))})
 
     @classmethod
     def read(cls, path: Path) -> Golden:
-        """Read a golden file.
+        """Read a golden file's first case.
 
         Raises
         ------
@@ -83,6 +90,11 @@ class Golden:
             raise MeasurementError(
                 f"{path}: the golden inputs cannot be read: {error}", hint="Run the night again."
             ) from error
+
+
+def case_prefix(number: int) -> str:
+    """What the names of a case's tensors begin with; nothing for the first."""
+    return f"{number}." if number else ""
 
 
 def input_names(metadata: Mapping[str, str]) -> Sequence[str]:

@@ -211,6 +211,14 @@ MEASUREMENTS = Table(
         Column("cold_launch", pa.list_(pa.int32()), "launch of each call with cold caches", "launches"),
         Column("cold_s", pa.list_(REAL), "seconds of each call with cold caches", "seconds"),
         Column("threads_used", REAL, "threads kept busy by its calls, the most in any launch", "busy threads"),
+        Column("int8_time_share", REAL, "share of its operators' time in those that compute in int8", "share"),
+        Column("float_operators", TEXT, "the most expensive operators in float, with shares and reasons, as JSON"),
+        Column("instructions", pa.map_(TEXT, REAL), "shares of its time in loops of each kind of arithmetic"),
+        Column(
+            "saturation", REAL, "distance from the same arithmetic without saturation / the output's range", "share"
+        ),
+        Column("batch_difference", REAL, "a batch's distance from its rows one by one / the output's range", "share"),
+        Column("batch_changed", REAL, "share of a batch's rows that choose another class than one by one", "share"),
     ),
 )
 

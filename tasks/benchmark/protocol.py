@@ -23,6 +23,7 @@ from tasks.benchmark.messages import (
     SubjectReport,
 )
 from tasks.benchmark.statistics import LOOKS, Array, Noise, Ratio, Sample
+from tasks.proof.messages import ProofReport
 
 LOCK = "benchmark"  # of the host: one benchmark at a time
 _SEED = 29592
@@ -211,6 +212,17 @@ class Session:
         """
         spec = ChildSpec(subjects=tuple(subjects), loader=self.loader, threads=self.threads, modules=modules)
         return run_child("tasks.benchmark.memory", spec, MemoryReport, self.limit)
+
+    def prove(self, subjects: Sequence[Subject], modules: tuple[str, ...]) -> ProofReport:
+        """What every subject executes, all in one process.
+
+        Raises
+        ------
+        MeasurementError
+            The process died or went beyond the limit.
+        """
+        spec = ChildSpec(subjects=tuple(subjects), loader=self.loader, threads=self.threads, modules=modules)
+        return run_child("tasks.proof.child", spec, ProofReport, self.limit)
 
     def _launch(self, subjects: Sequence[Subject], earlier: Sequence[LaunchReport]) -> LaunchReport:
         # Frozen by the first launch: every block of a subject then holds the same number of calls.

@@ -107,6 +107,7 @@ def benchmark(
         timed = [subject for subject in subjects if subject.name in measured.names()]
         tonight = [subject for subject in timed if not subject.name.endswith(INCUMBENT_SUFFIX)]
         memory = session.measure_memory(timed, measured.launches[0].modules)
+        proof = session.prove(timed, measured.launches[0].modules)
         further, refused = _measure_further(session, tonight, job, workspace.store)
         after = observe("after", settings.threads, engines)
         wall_s = time.perf_counter() - began
@@ -127,7 +128,11 @@ def benchmark(
         cold_aa_high=cold_aa.high,
         fingerprint=fingerprint(),
         timings=tuple(timings),
-        refused=measured.refused | _labelled("memory", memory.refused) | refused,
+        refused=measured.refused
+        | _labelled("memory", memory.refused)
+        | _labelled("proof", proof.refused | ({"sampling": proof.unsampled} if proof.unsampled else {}))
+        | refused,
+        proofs=proof.proofs,
         evidence_before=before.model_dump_json(),
         evidence_after=_with_launches(after, measured.launches).model_dump_json(),
         wall_s=wall_s,

@@ -76,23 +76,49 @@ def largest_difference(dtype: str, left: bytes, right: bytes) -> float:
     return float("nan") if any(value != value for value in differences) else max(differences)
 
 
-def compare(files: dict[str, bytes], load_model: Loader) -> dict[str, float]:
-    """Run the model on the golden inputs; give each output's largest difference from the golden one."""
+def first_choices(shape: list[int], dtype: str, values: bytes) -> list[int]:
+    """Index of the highest value along the last axis, row by row."""
+    code = next(code for name, code in KINDS.values() if name == dtype)
+    numbers = struct.unpack(f"<{len(values) // struct.calcsize(code)}{code}", values)
+    rows = [numbers[start : start + shape[-1]] for start in range(0, len(numbers), shape[-1])]
+    return [row.index(max(row)) for row in rows]
+
+
+def run_cases(files: dict[str, bytes], load_model: Loader) -> tuple[dict[str, float], list[bool]]:
+    """Run the model on every golden case.
+
+    Gives each output's largest difference from the golden one, and for each row whether its first choice is the golden
+    one; no rows where the model ranks nothing.
+    """
     manifest, golden = json.loads(files["manifest.json"]), read_tensors(files["golden.safetensors"])
-    call = load_model(files, manifest)
-    outputs = call([golden[entry["golden"]] for entry in manifest["model"]["inputs"]])
-    expected = manifest["model"]["outputs"]
-    if len(outputs) != len(expected):
-        raise Refused(f"the model gives {len(outputs)} outputs, not {len(expected)}")
-    found = {}
-    for (dtype, shape, values), entry in zip(outputs, expected, strict=True):
-        name, right = entry["name"], golden[entry["golden"]]
-        if (dtype, list(shape)) != right[:2]:
-            raise Refused(f"output {name} is {dtype} {tuple(shape)}")
-        found[name] = largest_difference(dtype, values, right[2])
-        if not found[name] <= entry["tolerance"]:
-            raise Refused(f"output {name} differs by {found[name]:.6g}; allowed are {entry['tolerance']:.6g}")
-    return found
+    call, expected = load_model(files, manifest), manifest["model"]["outputs"]
+    worst, same = {entry["name"]: 0.0 for entry in expected}, []
+    for number in range(manifest["golden"].get("cases", 1)):
+        prefix = f"{number}." if number else ""
+        outputs = call([golden[prefix + entry["golden"]] for entry in manifest["model"]["inputs"]])
+        if len(outputs) != len(expected):
+            raise Refused(f"the model gives {len(outputs)} outputs, not {len(expected)}")
+        for index, ((dtype, shape, values), entry) in enumerate(zip(outputs, expected, strict=True)):
+            name, right = entry["name"], golden[prefix + entry["golden"]]
+            if (dtype, list(shape)) != right[:2]:
+                raise Refused(f"output {name} is {dtype} {tuple(shape)}")
+            difference = largest_difference(dtype, values, right[2])
+            if not difference <= worst[name] and worst[name] == worst[name]:  # NaN comes through, and stays
+                worst[name] = difference
+            if index == 0 and manifest["golden"].get("chooses"):
+                pairs = (first_choices(list(shape), dtype, each) for each in (values, right[2]))
+                same += [ours == golden_choice for ours, golden_choice in zip(*pairs, strict=True)]
+    return worst, same
+
+
+def judge(files: dict[str, bytes], differences: dict[str, float], same: list[bool]) -> str:
+    """Why the model's answers are not the golden ones; "" where they are."""
+    for entry in json.loads(files["manifest.json"])["model"]["outputs"]:
+        if not differences[entry["name"]] <= entry["tolerance"]:
+            found = f"{differences[entry['name']]:.6g}; allowed are {entry['tolerance']:.6g}"
+            return f"output {entry['name']} differs by {found}"
+    changed = same.count(False)
+    return f"the first choice is another one in {changed} of {len(same)} golden rows" if changed else ""
 
 
 def main(given: list[str], load_model: Loader) -> int:
@@ -100,9 +126,13 @@ def main(given: list[str], load_model: Loader) -> int:
     here = str(Path(sys.argv[0]).resolve().parent)
     folder = Path(next((word for word in given if word[:7] not in ("--json", "--sums=")), here))
     expected = next((word[7:] for word in given if word.startswith("--sums=")), "")  # what a signature was made of
-    report: dict[str, Any] = {"ok": False, "problem": "", "differences": {}}
+    report: dict[str, Any] = {"ok": False, "problem": "", "differences": {}, "changed": None}
     try:
-        report.update(differences=compare(read_whole(folder, expected), load_model), ok=True)
+        files = read_whole(folder, expected)
+        differences, same = run_cases(files, load_model)
+        problem = judge(files, differences, same)
+        changed = same.count(False) / len(same) if same else None
+        report.update(differences=differences, changed=changed, problem=problem, ok=not problem)
     except (Refused, OSError, ValueError, KeyError, TypeError, RuntimeError, ImportError, struct.error) as error:
         report["problem"] = str(error) if isinstance(error, Refused) else f"{type(error).__name__}: {error}"
     found = ", ".join(f"{name} differs by at most {value:.3g}" for name, value in report["differences"].items())

@@ -16,6 +16,7 @@ from safetensors import safe_open
 from storage.errors import BundleError
 from storage.messages import shown
 from storage.results import Row
+from tasks.bundle.promise import Seen, is_bound, tolerances
 from tasks.domains import DOMAINS
 from tasks.gate import GateDecision
 from tasks.job import Job
@@ -24,7 +25,7 @@ from tasks.quantize.methods import METHODS
 from tasks.refs import CandidateRef
 from tasks.results import Evaluation
 from tasks.runtimes import RUNTIMES
-from tasks.tensor_files import GOLDEN, INPUT, OUTPUT, input_names
+from tasks.tensor_files import GOLDEN, INPUT, OUTPUT, case_prefix, input_names
 from tasks.workload.workload import Workload
 
 _RAW = ("block_launch", "block_round", "block_s", "cold_launch", "cold_s")
@@ -47,19 +48,37 @@ class Provenance:
 
 @dataclass(frozen=True)
 class GoldenDescription:
-    """The golden tensors as the manifest describes them, in calling order; ``share`` is the tolerance's."""
+    """The golden tensors as the manifest describes them, in calling order, and the number of cases.
+
+    ``limits`` are the largest differences of the outputs that the method allows, by name: the ``share`` of each one's
+    range.
+    """
 
     inputs: list[Json]
     outputs: list[Json]
+    limits: dict[str, float]
     share: float
+    cases: int
 
 
 def manifest_of(
-    made: Provenance, version: str, files: Sequence[str], golden: GoldenDescription, resources: Mapping[str, str]
+    made: Provenance,
+    version: str,
+    files: Sequence[str],
+    golden: GoldenDescription,
+    resources: Mapping[str, str],
+    seen: Sequence[Seen] = (),
+    why_unseen: str = "",
 ) -> Json:
-    """The manifest as a JSON document; `files` are the runtime's own, the main one first."""
+    """The manifest as a JSON document.
+
+    `files` are the runtime's own, the main one first; `seen` is how the bundle's answers came out on lesser
+    processors, from which the tolerances follow, and `why_unseen` why none could be tried.
+    """
     workload, runtime = made.job.workload, RUNTIMES[made.candidate.runtime]
     recipe = workload.recipe_named(made.candidate.recipe)
+    required = runtime.required_instructions(recipe)
+    allowances = tolerances(seen, golden.limits, golden.share, bound=is_bound(required)).values()
     return {
         "format": 1,
         "workload": _described(workload),
@@ -70,7 +89,7 @@ def manifest_of(
         "engine": runtime.engine(recipe),
         "required_isa": {
             "architecture": platform.machine(),
-            "instructions": runtime.required_instructions(recipe),
+            "instructions": required,
             "packaged_on": this_machine().cpu,
         },
         "sources": {
@@ -86,9 +105,16 @@ def manifest_of(
             "runtime": made.candidate.runtime,
             "parameters": made.job.checkpoint.parameters,
             "inputs": golden.inputs,
-            "outputs": golden.outputs,
+            "outputs": [each | {"tolerance": most} for each, most in zip(golden.outputs, allowances, strict=True)],
         },
-        "golden": {"file": GOLDEN, "tolerance_share": golden.share},
+        "golden": {
+            "file": GOLDEN,
+            "tolerance_share": golden.share,
+            "cases": golden.cases,
+            "chooses": DOMAINS[workload.domain].chooses(workload),
+            "seen_on": [each.model_dump(mode="json") for each in seen],
+            "why_unseen": why_unseen,
+        },
         "resources": dict(resources),
         "measured_runtime": made.candidate.runtime,
         "measurements": list(_measurements(made)),
@@ -113,7 +139,9 @@ def describe_golden(path: Path, made: Provenance) -> GoldenDescription:
         tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - it is no dict
         names = input_names(file.metadata() or {})
     count = sum(key.startswith(OUTPUT) for key in tensors)
-    wanted = [f"{INPUT}{name}" for name in names] + [f"{OUTPUT}{index}" for index in range(count)]
+    one = [*(f"{INPUT}{name}" for name in names), *(f"{OUTPUT}{index}" for index in range(count))]
+    cases = 1 + max((int(key.partition(".")[0]) for key in tensors if key[:1].isdigit()), default=0)
+    wanted = [case_prefix(number) + key for number in range(cases) for key in one]
     if sorted(wanted) != sorted(tensors) or not names or not count:
         raise BundleError(f"{path}: expected the tensors {sorted(wanted)}, found {sorted(tensors)}.")
     for key, tensor in tensors.items():
@@ -126,15 +154,16 @@ def describe_golden(path: Path, made: Provenance) -> GoldenDescription:
         for name in names
     ]
     share = METHODS[recipe.method].tolerance_share(recipe)
-    outputs = []
+    outputs, limits = [], {}
     for index in range(count):
         key = f"{OUTPUT}{index}"
         name = domain.outputs[index] if index < len(domain.outputs) else f"output-{index}"
-        low, high = float(tensors[key].min()), float(tensors[key].max())
+        all_cases = [tensors[case_prefix(number) + key] for number in range(cases)]
+        low, high = float(min(each.min() for each in all_cases)), float(max(each.max() for each in all_cases))
         # A constant output has no range; then its size, or 1, is the measure.
-        tolerance = share * (high - low or abs(high) or 1.0)
-        outputs.append(_described_tensor(name, key, tensors[key]) | {"tolerance": tolerance})
-    return GoldenDescription(inputs, outputs, share)
+        limits[name] = share * (high - low or abs(high) or 1.0)
+        outputs.append(_described_tensor(name, key, tensors[key]))
+    return GoldenDescription(inputs, outputs, limits, share, cases)
 
 
 def _described_tensor(name: str, key: str, tensor: NDArray[np.generic]) -> Json:

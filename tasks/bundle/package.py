@@ -15,6 +15,7 @@ from storage.digest import digest_of
 from storage.errors import BundleError
 from storage.seal import MANIFEST, check_manifest, sign, signing_key, write_sums
 from tasks.bundle.manifest import Provenance, describe_golden, manifest_of
+from tasks.bundle.promise import try_processors
 from tasks.bundle.verify import checker_source, verify
 from tasks.domains import DOMAINS
 from tasks.job import Workspace
@@ -109,11 +110,15 @@ def _fill(folder: Path, version: str, made: Provenance, workspace: Workspace, ke
     store.copy(made.evaluation.outputs.kind, made.evaluation.outputs.digest, folder, only=GOLDEN)
     (folder / VERIFY).write_text(checker_source(runtime), encoding="utf-8")
     resources = DOMAINS[made.job.workload.domain].write_resources(made.job, store, folder)
-    manifest = manifest_of(made, version, files, describe_golden(folder / GOLDEN, made), resources)
-    check_manifest(manifest)
+    golden = describe_golden(folder / GOLDEN, made)
+    recipe = made.job.workload.recipe_named(made.candidate.recipe)
+    _write_manifest(folder, manifest_of(made, version, files, golden, resources))
+    write_sums(folder)
+    required = RUNTIMES[runtime].required_instructions(recipe)
+    seen, why_unseen = try_processors(folder, runtime, required, golden.limits, workspace)
+    manifest = manifest_of(made, version, files, golden, resources, seen, why_unseen)
     signer = signing_key(key)
-    text = json.dumps(manifest, indent=1, sort_keys=True, allow_nan=False)
-    (folder / MANIFEST).write_text(text + "\n", encoding="ascii")
+    _write_manifest(folder, manifest)
     (folder / CARD).write_text(_model_card(manifest, RUNTIMES[runtime], signed=signer is not None), encoding="utf-8")
     write_sums(folder)
     if signer is not None:
@@ -124,6 +129,12 @@ def _fill(folder: Path, version: str, made: Provenance, workspace: Workspace, ke
             f"{made.job.workload.name} {made.candidate.name} is not handed over: {report.problem}",
             hint="The runtime's files do not compute what was evaluated; the candidate needs a look.",
         )
+
+
+def _write_manifest(folder: Path, manifest: Mapping[str, object]) -> None:
+    check_manifest(manifest)
+    text = json.dumps(manifest, indent=1, sort_keys=True, allow_nan=False)
+    (folder / MANIFEST).write_text(text + "\n", encoding="ascii")
 
 
 def _model_card(manifest: Mapping[str, object], runtime: Runtime, *, signed: bool) -> str:

@@ -13,6 +13,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -33,7 +34,8 @@ class VerificationReport:
     """What a verification found.
 
     ``stage`` is the last one reached: files, signature, manifest or model. ``problem`` is "" where all is good;
-    ``differences`` gives each output's largest absolute difference from the golden one.
+    ``differences`` gives each output's largest absolute difference from the golden one, ``changed`` the share of golden
+    rows whose first choice is another one (None where the model ranks nothing).
     """
 
     path: Path
@@ -44,11 +46,21 @@ class VerificationReport:
     workload: str = ""
     version: str = ""
     differences: dict[str, float] = field(default_factory=dict)
+    changed: float | None = None
 
     @property
     def ok(self) -> bool:
         """Whether the bundle may be used."""
         return not self.problem
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What a bundle's model computed for its golden inputs; ``problem`` is "" where that is as published."""
+
+    differences: dict[str, float]
+    changed: float | None
+    problem: str
 
 
 def verify(path: Path, public_key: Path | None = None, *, timeout_s: float = 600.0) -> VerificationReport:
@@ -76,7 +88,9 @@ def verify(path: Path, public_key: Path | None = None, *, timeout_s: float = 600
         report = replace(report, signature=_signature(path, public_key, sha256sums), stage="manifest")
         manifest = read_manifest(path, sha256sums)
         report = replace(report, workload=manifest["workload"]["name"], version=manifest["version"], stage="model")
-        return replace(report, differences=_run(path, timeout_s, sha256sums, manifest["model"]["runtime"]))
+        answers = run_checker(path, sha256sums, manifest["model"]["runtime"], timeout_s=timeout_s)
+        problem = answers.problem and f"{path}: {answers.problem}."
+        return replace(report, differences=answers.differences, changed=answers.changed, problem=problem)
     except BundleError as error:
         return replace(report, problem=str(error))
 
@@ -117,24 +131,30 @@ def _signature(path: Path, public_key: Path | None, sha256sums: str) -> Literal[
     return "valid"
 
 
-def _run(path: Path, timeout_s: float, sha256sums: str, runtime: str) -> dict[str, float]:
-    """Load and run the model in a clean process; give each output's difference."""
+def run_checker(
+    path: Path, sha256sums: str, runtime: str, *, timeout_s: float = 600.0, variables: Mapping[str, str] | None = None
+) -> Answers:
+    """Run a bundle's model on its golden inputs in a clean process, with some environment `variables`.
+
+    Raises
+    ------
+    BundleError
+        The process died or took too long.
+    """
     # The bundle's own verify.py is never run: this is the copy that came with nightquant.
     command = [sys.executable, "-I", "-W", "ignore", "-c", checker_source(runtime), str(path.absolute()), "--json"]
     command.append(f"--sums={sha256sums}")  # the folder may be another one by now
-    environment = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
+    environment = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ} | dict(variables or {})
     try:
         done = subprocess.run(command, env=environment, capture_output=True, timeout=timeout_s, check=False)
     except subprocess.TimeoutExpired as error:
         raise BundleError(f"{path}: the model did not finish within {timeout_s:g} s.") from error
-    differences: dict[str, float]
     try:
         report = json.loads(done.stdout.decode().splitlines()[-1])
-        good, problem, differences = report["ok"], report["problem"], report["differences"]
+        answers = Answers(report["differences"], report["changed"], report["problem"])
+        good = bool(report["ok"])
     except (ValueError, IndexError, KeyError, TypeError) as error:
         tail = done.stderr.decode(errors="replace").strip()[-500:]
         death = f"{path}: the process that loaded the model died with code {done.returncode}. {tail}".strip()
         raise BundleError(death) from error
-    if done.returncode or not good:
-        raise BundleError(f"{path}: {problem}.")
-    return differences
+    return answers if good and not done.returncode else replace(answers, problem=answers.problem or "it is not good")

@@ -91,6 +91,10 @@ class Domain(ABC, Generic[W, M]):
         """Axes of the inputs whose lengths differ from call to call, by the inputs' names, named by length."""
         return {}
 
+    def chooses(self, workload: W) -> bool:
+        """Whether the first output ranks classes along its last axis, of which the highest is the answer."""
+        return self.outputs[:1] == ("logits",)
+
     def check(self, job: Job[W], workspace: Workspace) -> None:
         """Refuse a float model that does not fit its data before anything is made of it; ours are tested to fit."""
 

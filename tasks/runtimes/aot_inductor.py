@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -26,8 +28,9 @@ from tasks.runtimes.aot_compile import (
 from tasks.runtimes.base import CandidateFiles, Checker, Made, Opened, RawCall, RawTensor, Runtime
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
+    from tasks.proof.operators import Operator
     from tasks.quantize.source import ModelSource
     from tasks.workload.recipe import Recipe
 
@@ -173,6 +176,12 @@ with torch.inference_mode():
             torch.set_num_threads(threads)
         load_libraries(files.folder)
         return Opened(open_package(files.folder / MODEL))
+
+    def profile(self, files: CandidateFiles, inputs: Sequence[Tensor], threads: int, calls: int) -> list[Operator]:
+        """By torch's profiler and oneDNN's: a package's own loops are what neither names."""
+        from tasks.runtimes.torch_profile import profile_torch
+
+        return profile_torch(partial(self.open(files, threads).call, *inputs), calls)
 
     def _model(self, source: ModelSource, recipe: Recipe, folder: Path) -> tuple[nn.Module, int, Made]:
         """What is compiled, how many of its products must then be int8, and what became of its modules.

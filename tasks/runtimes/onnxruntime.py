@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,10 +15,13 @@ from tasks.runtimes.base import CandidateFiles, Checker, Made, Opened, RawCall, 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from tasks.proof.operators import Arithmetic, Operator
     from tasks.quantize.source import ModelSource
     from tasks.workload.recipe import Recipe
 
 MODEL = onnx_model.MODEL
+_PROVIDERS = ["CPUExecutionProvider"]
+_KERNEL = "_kernel_time"  # what the names of a profile's events end with, of those that are an operator's own work
 
 
 def load_onnx(files: dict[str, bytes], manifest: dict[str, Any]) -> RawCall:
@@ -91,18 +97,73 @@ outputs = session.run(None, {entry.name: array for entry, array in zip(session.g
         """Start a session of that many threads, which do not spin between calls."""
         import onnxruntime
 
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-        # Threads that spin after a call take processor time from whatever is timed next.
-        options.add_session_config_entry("session.force_spinning_stop", "1")
-        options.log_severity_level = 3  # errors
-        session = onnxruntime.InferenceSession(str(files.folder / MODEL), options, providers=["CPUExecutionProvider"])
-        names = [entry.name for entry in session.get_inputs()]
+        session = onnxruntime.InferenceSession(str(files.folder / MODEL), _options(threads), providers=_PROVIDERS)
+        return Opened(_call(session))
 
-        def call(*inputs: Tensor) -> tuple[Tensor, ...]:
-            import torch
+    def profile(self, files: CandidateFiles, inputs: Sequence[Tensor], threads: int, calls: int) -> list[Operator]:
+        """By ONNX Runtime's profile, which has the kernels' types and those of their inputs."""
+        import onnxruntime
 
-            arrays = [tensor.numpy() for tensor in inputs]
-            return tuple(map(torch.from_numpy, session.run(None, dict(zip(names, arrays, strict=True)))))
+        from tasks.proof.operators import typical
 
-        return Opened(call)
+        options = _options(threads)
+        options.enable_profiling = True
+        with tempfile.TemporaryDirectory() as folder:
+            options.profile_file_prefix = f"{folder}/profile"
+            session = onnxruntime.InferenceSession(str(files.folder / MODEL), options, providers=_PROVIDERS)
+            call = _call(session)
+            for _ in range(calls):
+                call(*inputs)
+            events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
+        return typical(_operator(event) for event in events if event.get("name", "").endswith(_KERNEL))
+
+    def reference(self, files: CandidateFiles, threads: int) -> Opened | None:
+        """Unoptimized, a quantized graph is float operators between QuantizeLinear and DequantizeLinear.
+
+        Dynamic quantization has no such form; its weights leave a bit free where products would saturate.
+        """
+        import onnxruntime
+
+        if files.recipe().method == "dynamic":
+            return None
+        options = _options(threads)
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        session = onnxruntime.InferenceSession(str(files.folder / MODEL), options, providers=_PROVIDERS)
+        return Opened(_call(session))
+
+
+# ONNX Runtime's objects have no types: Any.
+def _options(threads: int) -> Any:
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
+    # Threads that spin after a call take processor time from whatever is timed next.
+    options.add_session_config_entry("session.force_spinning_stop", "1")
+    options.log_severity_level = 3  # errors
+    return options
+
+
+def _call(session: Any) -> Callable[..., tuple[Tensor, ...]]:
+    names = [entry.name for entry in session.get_inputs()]
+
+    def call(*inputs: Tensor) -> tuple[Tensor, ...]:
+        import torch
+
+        arrays = [tensor.numpy() for tensor in inputs]
+        return tuple(map(torch.from_numpy, session.run(None, dict(zip(names, arrays, strict=True)))))
+
+    return call
+
+
+def _operator(event: dict[str, Any]) -> Operator:
+    from tasks.proof.operators import Operator
+
+    kind, inputs = event["args"]["op_name"], event["args"].get("input_type_shape", [])
+    if kind in ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"):
+        arithmetic: Arithmetic = "convert"
+    else:
+        dtypes = {dtype for each in inputs for dtype in each}
+        arithmetic = "int8" if dtypes & {"int8", "uint8"} else "float"
+    name = event["name"].removesuffix(_KERNEL)
+    return Operator(name=name, type=kind, arithmetic=arithmetic, seconds=event["dur"] / 1e6)

@@ -5,7 +5,7 @@ Precision is always stated: left alone, OpenVINO computes in bfloat16 where the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from tasks.runtimes.base import CandidateFiles, Checker, Made, Opened, RawCall, 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from tasks.proof.operators import Arithmetic, Operator
     from tasks.quantize.source import ModelSource
     from tasks.workload.recipe import Recipe
 
@@ -120,26 +121,39 @@ outputs = compiled([{{ m.model.inputs | map(attribute="name") | join(", ") }}]) 
         """Compile, when a shape first comes, for that many threads, one stream, and the recipe's precision."""
         return Opened(_open(files.folder / MODEL, threads))
 
+    def profile(self, files: CandidateFiles, inputs: Sequence[Tensor], threads: int, calls: int) -> list[Operator]:
+        """By OpenVINO's performance counts: kernels' names say what they compute in (``brgconv_avx512_amx_I8``)."""
+        from tasks.proof.operators import Operator, typical
+
+        shapes = [tuple(each.shape) for each in inputs]
+        request, _ = _compile(files.folder / MODEL, threads, shapes, profiled=True)
+        operators = []
+        for _ in range(calls):
+            request.infer([each.numpy() for each in inputs])
+            operators += [
+                Operator(
+                    name=node.node_name,
+                    type=f"{node.node_type} ({node.exec_type})",
+                    arithmetic=_arithmetic(node.node_type, node.exec_type),
+                    seconds=node.real_time.total_seconds(),
+                )
+                for node in request.profiling_info
+            ]
+        return typical(operators)
+
+
+def _arithmetic(kind: str, kernel: str) -> Arithmetic:
+    if kind in ("Reorder", "Convert", "FakeQuantize"):
+        return "convert"
+    return "int8" if kernel.lower().endswith(("_i8", "_u8")) else "float"
+
 
 def _open(path: Path, threads: int) -> Callable[..., tuple[Tensor, ...]]:
     """Compile for each shape of the inputs that comes: kernels for lengths that are known are faster by a fifth."""
-    import openvino
 
-    core = openvino.Core()
-    settings = {
-        "INFERENCE_NUM_THREADS": threads,
-        "NUM_STREAMS": 1,
-        "ENABLE_CPU_PINNING": False,  # the process is pinned already
-    }
-
-    # OpenVINO's objects have no types: Any.
     @lru_cache(maxsize=_SHAPES)
     def compiled_for(*shapes: tuple[int, ...]) -> tuple[Any, range]:
-        model = core.read_model(path)
-        model.reshape({entry: list(shape) for entry, shape in zip(model.inputs, shapes, strict=True)})
-        precision = model.get_rt_info(PRECISION).astype(str)
-        compiled = core.compile_model(model, "CPU", settings | {"INFERENCE_PRECISION_HINT": precision})
-        return compiled.create_infer_request(), range(len(compiled.outputs))
+        return _compile(path, threads, shapes)
 
     def call(*inputs: Tensor) -> tuple[Tensor, ...]:
         import torch
@@ -149,3 +163,24 @@ def _open(path: Path, threads: int) -> Callable[..., tuple[Tensor, ...]]:
         return tuple(torch.from_numpy(result[index]) for index in outputs)
 
     return call
+
+
+# OpenVINO's objects have no types: Any.
+def _compile(
+    path: Path, threads: int, shapes: Sequence[tuple[int, ...]], *, profiled: bool = False
+) -> tuple[Any, range]:
+    """A request for inputs of these shapes, and the numbers of its outputs."""
+    import openvino
+
+    core = openvino.Core()
+    model = core.read_model(path)
+    model.reshape({entry: list(shape) for entry, shape in zip(model.inputs, shapes, strict=True)})
+    settings = {
+        "INFERENCE_NUM_THREADS": threads,
+        "NUM_STREAMS": 1,
+        "ENABLE_CPU_PINNING": False,  # the process is pinned already
+        "INFERENCE_PRECISION_HINT": model.get_rt_info(PRECISION).astype(str),
+        "PERF_COUNT": profiled,
+    }
+    compiled = core.compile_model(model, "CPU", settings)
+    return compiled.create_infer_request(), range(len(compiled.outputs))

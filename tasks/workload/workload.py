@@ -47,7 +47,8 @@ class Gate(Section):
     ``max_quality_drop`` is in the metric's own unit (``quality_drop = "absolute"``) or a share of the baseline's
     quality (``"relative"``); a drop is a change for the worse in the metric's stated direction. It and ``min_speedup``
     are held against the worse end of an interval. ``margin`` is how many times as fast (or as small, by the objective)
-    as the current bundle a candidate must be to replace it.
+    as the current bundle a candidate must be to replace it. ``min_int8_time_share``, ``max_saturation`` (a share of the
+    output's range) and ``require_batch_invariance`` are about what a candidate executes: see docs/proof.md.
     """
 
     objective: Literal["fastest", "smallest"] = "fastest"
@@ -57,6 +58,9 @@ class Gate(Section):
     min_speedup: PositiveFloat | None = None
     max_peak_rss_bytes: PositiveInt | None = None
     min_coverage: float | None = Field(default=None, ge=0, le=1)
+    min_int8_time_share: float | None = Field(default=None, ge=0, le=1)
+    max_saturation: float | None = Field(default=None, ge=0, le=1)
+    require_batch_invariance: bool = False
     margin: float = Field(default=1.0, ge=1)
 
 

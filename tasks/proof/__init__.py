@@ -1,0 +1,1 @@
+"""What a candidate executes, and what it computes on other processors."""

@@ -1,0 +1,120 @@
+"""What every candidate of a workload executes, found in a process of its own; `tasks.benchmark.child` runs it.
+
+Each candidate runs twice for a moment: under its runtime's own profiler, which has names, and sampled, which has
+instructions.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from storage.errors import UnavailableError
+from tasks.benchmark.messages import ChildSpec, Subject
+from tasks.benchmark.processors import choose_processors
+from tasks.machine import affinity
+from tasks.outputs import tensors_of
+from tasks.proof.instructions import INT8, SATURATING, Disassembler
+from tasks.proof.messages import Proof, ProofReport
+from tasks.proof.operators import int8_share, most_expensive_floats
+from tasks.proof.sampler import Sampler
+from tasks.runtimes import RUNTIMES
+from tasks.runtimes.base import CandidateFiles, Opened
+from tasks.tensor_files import Golden
+
+_PROFILED_S, _SAMPLED_S = 0.1, 0.2
+_MOST_CALLS = 200
+# Arithmetic below this share of the samples is an edge of the kernels, not what they are made of.
+_NOTICED = 0.02
+
+
+def run(spec_json: str) -> ProofReport:
+    """Look at each subject of a `ChildSpec`; why one was not looked at is in the report."""
+    spec = ChildSpec.model_validate_json(spec_json)
+    if allowed := affinity():
+        with suppress(OSError):  # some sandboxes forbid it
+            os.sched_setaffinity(0, choose_processors(spec.threads, allowed))
+    torch.set_num_threads(spec.threads)
+    # Before any runtime starts threads: only those that are started afterwards inherit it.
+    try:
+        sampler, why_not = Sampler(), ""
+    except UnavailableError as error:
+        sampler, why_not = None, error.message
+    proofs: dict[str, Proof] = {}
+    refused: dict[str, str] = {}
+    for subject in spec.subjects:
+        try:
+            proofs[subject.name] = _look(subject, spec.threads, sampler)
+        except Exception as error:  # noqa: BLE001 - whatever one candidate raises is its result, and the others go on
+            refused[subject.name] = f"{type(error).__name__}: {error}"
+    return ProofReport(proofs=proofs, refused=refused, unsampled=why_not)
+
+
+def _look(subject: Subject, threads: int, sampler: Sampler | None) -> Proof:
+    files = CandidateFiles(Path(subject.folder), {kind: Path(folder) for kind, folder in subject.shared.items()})
+    runtime, inputs = RUNTIMES[subject.runtime], list(Golden.read(Path(subject.golden)).inputs.values())
+    with torch.inference_mode():
+        opened = runtime.open(files, threads)
+        with opened.scope():
+            call = partial(opened.call, *inputs)
+            calls = min(_MOST_CALLS, max(1, int(_PROFILED_S / _seconds(call))))
+            families = _sample(sampler, call) if sampler else None
+        operators = runtime.profile(files, inputs, threads, calls)
+        saturation = _saturation(opened, runtime.reference, files, threads, inputs, families)
+    return Proof(
+        int8_time_share=int8_share(operators) if operators else None,
+        float_operators=most_expensive_floats(operators, files.made().coverage),
+        instructions=families,
+        saturation=saturation,
+    )
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    """Of the second call: the first one may compile."""
+    call()
+    began = time.perf_counter()
+    call()
+    return time.perf_counter() - began
+
+
+def _sample(sampler: Sampler, call: Callable[[], object]) -> dict[str, float]:
+    """Shares of the time in each family of instructions, those that are noticed."""
+    sampler.start()
+    until = time.perf_counter() + _SAMPLED_S
+    while time.perf_counter() < until:
+        call()
+    counted = Disassembler().families(sampler.stop())
+    total = counted.total()
+    return {family: times / total for family, times in counted.most_common() if times >= _NOTICED * total}
+
+
+def _saturation(
+    opened: Opened,
+    reference: Callable[[CandidateFiles, int], Opened | None],
+    files: CandidateFiles,
+    threads: int,
+    inputs: Sequence[Tensor],
+    families: dict[str, float] | None,
+) -> float | None:
+    """How far the outputs are from the reference's, as a share of their range; 0 where no product can saturate."""
+    if families is None:
+        return None
+    if not SATURATING & families.keys():
+        return 0.0 if INT8 & families.keys() else None
+    exact = reference(files, threads)
+    if exact is None:
+        return None
+    pairs = zip(tensors_of(opened(*inputs)), tensors_of(exact(*inputs)), strict=True)
+    return max(_distance(output, right) for output, right in pairs)
+
+
+def _distance(output: Tensor, right: Tensor) -> float:
+    spread = float(right.double().max() - right.double().min()) or 1.0
+    return float((output.double() - right.double()).abs().max()) / spread

@@ -1,0 +1,106 @@
+"""torch's own profiler, with oneDNN's beside it: what a compiled package calls of oneDNN, torch does not see."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from tasks.proof.operators import Arithmetic, Operator, typical
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_INT8 = re.compile(r"quantized::|aten::quantized_|onednn::q|nightquant_\w+::")
+_CONVERT = re.compile(r"aten::(?:quantize_per|dequantize|_choose_qparams|choose_qparams)|quantized_decomposed::")
+# They look, allocate or give views; what is left computes on floats.
+_OTHER = re.compile(
+    r"forward$|aten::(?:_?empty|view|select|narrow|as_strided|slice|unbind|reshape|_reshape|to$|item|_local_scalar|"
+    r"detach|transpose|t$|expand|permute|squeeze|unsqueeze|chunk|split|q_|qscheme|alias|result_type|resolve)"
+)
+_PARTS = 5
+_PACKAGE = "AOTIModelContainerRunner"  # a compiled package's call as a whole
+
+
+def profile_torch(call: Callable[[], object], calls: int) -> list[Operator]:
+    """Profile `calls` calls: the operators that torch dispatches and, of a compiled package, oneDNN's and the rest."""
+    parts = min(_PARTS, calls)
+    return typical(operator for _ in range(parts) for operator in _profile_part(call, calls // parts))
+
+
+def _profile_part(call: Callable[[], object], calls: int) -> list[Operator]:
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU]) as found:
+        for _ in range(calls):
+            call()
+    seconds = {event.key: event.self_cpu_time_total / 1e6 for event in found.key_averages()}
+    package_s = sum(spent for name, spent in seconds.items() if name.startswith(_PACKAGE))
+    operators = [
+        Operator(type=name, arithmetic=_arithmetic(name), seconds=spent)
+        for name, spent in seconds.items()
+        if not name.startswith(_PACKAGE)
+    ]
+    if package_s:
+        primitives = _profile_onednn(call, calls)
+        rest_s = max(0.0, package_s - sum(each.seconds for each in primitives))
+        operators += [*primitives, Operator(type="compiled loops", arithmetic="float", seconds=rest_s)]
+    return operators
+
+
+def _arithmetic(name: str) -> Arithmetic:
+    if _CONVERT.match(name):
+        return "convert"
+    return "int8" if _INT8.match(name) else "other" if _OTHER.match(name) else "float"
+
+
+def _profile_onednn(call: Callable[[], object], calls: int) -> list[Operator]:
+    """What oneDNN writes of its primitives to standard output: type, implementation, numbers and milliseconds."""
+    import torch
+
+    with tempfile.TemporaryFile() as file:
+        onednn = torch.backends.mkldnn
+        with _standard_output_to(file.fileno()), onednn.verbose(onednn.VERBOSE_ON):  # type: ignore[no-untyped-call]
+            for _ in range(calls):
+                call()
+        file.seek(0)
+        lines = file.read().decode("utf-8", "replace").splitlines()
+    seconds: dict[tuple[str, Arithmetic], float] = {}
+    for line in lines:
+        if (found := _primitive(line)) is not None:
+            seconds[found.type, found.arithmetic] = seconds.get((found.type, found.arithmetic), 0.0) + found.seconds
+    return [Operator(type=kind, arithmetic=of, seconds=spent) for (kind, of), spent in seconds.items()]
+
+
+def _primitive(line: str) -> Operator | None:
+    # onednn_verbose,v1,primitive,exec,cpu,convolution,brgconv:avx512_core_amx,forward,src:u8::... wei:s8::...,...,0.03
+    fields = line.split(",")
+    if len(fields) < 10 or fields[0] != "onednn_verbose" or fields[3] != "exec":
+        return None
+    kind, implementation, tensors = fields[5], fields[6], fields[8]
+    if kind == "reorder":
+        arithmetic: Arithmetic = "convert"
+    else:
+        arithmetic = "int8" if re.search(r"\bwei(?:_layer)?:[su]8", tensors) else "float"
+    return Operator(type=f"oneDNN {kind} ({implementation})", arithmetic=arithmetic, seconds=float(fields[-1]) / 1e3)
+
+
+@contextmanager
+def _standard_output_to(descriptor: int) -> Iterator[None]:
+    """Send what C code prints elsewhere; this process is a measurement's own."""
+    library = ctypes.CDLL(None)
+    sys.stdout.flush()
+    library.fflush(None)
+    kept = os.dup(1)
+    try:
+        os.dup2(descriptor, 1)
+        yield
+    finally:
+        library.fflush(None)
+        os.dup2(kept, 1)
+        os.close(kept)
