@@ -9,6 +9,7 @@ from storage.digest import canonical_json
 from storage.results import Cell, Row
 from tasks.benchmark.messages import INCUMBENT_SUFFIX
 from tasks.machine import Evidence
+from tasks.proof.doubts import doubt_about_batches
 from tasks.results import BenchmarkResult, CandidateResult, RunInfo, Timing, WorkloadResult
 from tasks.runtimes import RUNTIMES
 
@@ -35,7 +36,7 @@ def measurement_rows(run: RunInfo, result: WorkloadResult, measured_at: datetime
             | shown
             | timing.model_dump(exclude={"recipe", "runtime"})
             | _verdict_of_its_own(timing)
-            | _proof_columns(benchmark, timing)
+            | _proof_columns(benchmark, timing, candidate.evaluation.batch_difference if candidate.evaluation else None)
             for timing in (benchmark.timings if benchmark and candidate.failure is None else ())
             if (timing.recipe, timing.runtime) == (candidate.recipe, candidate.runtime)
             and (timing.setting == "incumbent") == deployed
@@ -63,7 +64,9 @@ def _verdict_of_its_own(timing: Timing) -> dict[str, Cell]:
     return dict.fromkeys(("verdict", *_AA)) if timing.setting == "throughput" else {}
 
 
-def _proof_columns(benchmark: BenchmarkResult | None, timing: Timing) -> dict[str, Cell]:
+def _proof_columns(
+    benchmark: BenchmarkResult | None, timing: Timing, batch_difference: float | None
+) -> dict[str, Cell]:
     # It was looked at in the primary setting.
     suffix = INCUMBENT_SUFFIX if timing.setting == "incumbent" else ""
     proof = benchmark.proofs.get(f"{timing.recipe}/{timing.runtime}{suffix}") if benchmark else None
@@ -74,6 +77,7 @@ def _proof_columns(benchmark: BenchmarkResult | None, timing: Timing) -> dict[st
         "float_operators": canonical_json([each.model_dump(mode="json") for each in proof.float_operators]),
         "instructions": sorted(proof.instructions.items()) if proof.instructions is not None else None,
         "saturation": proof.saturation,
+        "doubts": canonical_json([*proof.doubts, *filter(None, [doubt_about_batches(batch_difference)])]),
     }
 
 

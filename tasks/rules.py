@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Literal
 
 from storage.results import Row, caches_of, deciding, number
+from tasks.proof.doubts import BATCH_TOLERANCE
 from tasks.proof.operators import FloatOperator
 from tasks.refs import Frozen
 from tasks.runtimes import RUNTIMES
@@ -20,9 +21,6 @@ from tasks.workload.workload import Gate, Workload
 Outcome = Literal["passed", "held", "failed"]
 # Known only once the candidate has been timed.
 _TIMED = {"min_speedup", "max_peak_rss_bytes", "min_int8_time_share", "max_saturation"}
-# As a share of the output's range. Rows that share a range differ by 3e-3 and more, those that do not by float's
-# rounding, 2e-7 (python -m benchmarks.proof).
-BATCH_TOLERANCE = 1e-3
 
 
 class RuleOutcome(Frozen):

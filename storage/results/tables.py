@@ -217,6 +217,7 @@ MEASUREMENTS = Table(
         Column(
             "saturation", REAL, "distance from the same arithmetic without saturation / the output's range", "share"
         ),
+        Column("doubts", TEXT, "what speaks against int8 having run as promised, a sentence each, as a JSON list"),
         Column("batch_difference", REAL, "a batch's distance from its rows one by one / the output's range", "share"),
         Column("batch_changed", REAL, "share of a batch's rows that choose another class than one by one", "share"),
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from pydantic import Field
@@ -54,20 +55,22 @@ def try_processors(
     seen, why_not
         What came out, best processor first; and why none could be tried here, "" where that could be.
     """
-    found: list[Seen] = []
-    for processor in lesser_processors(required):
+    processors = lesser_processors(required)
+    try:
+        variables = {processor: environment_of(processor, workspace) for processor in processors}
+    except UnavailableError as error:
+        return [], error.message
+    sums = file_digest(folder / SUMS)
+
+    def run(processor: str) -> Seen:
         try:
-            variables = environment_of(processor, workspace)
-        except UnavailableError as error:
-            return [], error.message
-        try:
-            answers = run_checker(folder, file_digest(folder / SUMS), runtime, variables=variables)
+            answers = run_checker(folder, sums, runtime, variables=variables[processor])
         except BundleError as error:
-            problem = error.message.replace(f"{folder}: ", "")
-            found.append(Seen(processor=processor, promised=False, problem=problem))
-        else:
-            found.append(_seen(processor, answers, limits))
-    return found, ""
+            return Seen(processor=processor, promised=False, problem=error.message.replace(f"{folder}: ", ""))
+        return _seen(processor, answers, limits)
+
+    with ThreadPoolExecutor() as pool:  # each waits for a process of its own
+        return list(pool.map(run, processors)), ""
 
 
 def is_bound(required: Sequence[str]) -> bool:

@@ -21,6 +21,7 @@ from tasks.benchmark.messages import ChildSpec, Subject
 from tasks.benchmark.processors import choose_processors
 from tasks.machine import affinity
 from tasks.outputs import tensors_of
+from tasks.proof.doubts import doubts_about
 from tasks.proof.instructions import INT8, SATURATING, Disassembler
 from tasks.proof.messages import Proof, ProofReport
 from tasks.proof.operators import int8_share, most_expensive_floats
@@ -68,11 +69,13 @@ def _look(subject: Subject, threads: int, sampler: Sampler | None) -> Proof:
             families = _sample(sampler, call) if sampler else None
         operators = runtime.profile(files, inputs, threads, calls)
         saturation = _saturation(opened, runtime.reference, files, threads, inputs, families)
+    coverage = files.made().coverage
     return Proof(
         int8_time_share=int8_share(operators) if operators else None,
-        float_operators=most_expensive_floats(operators, files.made().coverage),
+        float_operators=most_expensive_floats(operators, coverage),
         instructions=families,
         saturation=saturation,
+        doubts=tuple(dict.fromkeys(doubts_about(operators, coverage, families, saturation))),
     )
 
 

@@ -38,8 +38,9 @@ _MNEMONICS: tuple[tuple[str, Family], ...] = (
     ("vmulp", "float"),
     ("mulp", "float"),
 )
-# AMX by its encoding, VEX.128.0F38.W0 with one of these opcodes: the disassembler does not know it.
+# What the disassembler does not know, by encoding: AMX is VEX.128.0F38.W0, VDPBF16PS is EVEX.F3.0F38.W0.
 _AMX = {0x49: "tile", 0x4B: "tile", 0x5C: "tdpbf16", 0x5E: "tdpbusd"}
+_LONGEST_INSTRUCTION = 15
 
 
 class Disassembler:
@@ -82,23 +83,31 @@ class Disassembler:
             for address, size, name, operands in self._engine.disasm_lite(code, start):
                 start = address + size
                 yield address, name, int(operands, 16) if name[0] == "j" and operands.startswith("0x") else None
-            tile = _amx(ctypes.string_at(start, min(10, max(0, end - start))))
-            if tile is None:
+            unknown = _unknown(ctypes.string_at(start, min(_LONGEST_INSTRUCTION, max(0, end - start))))
+            if unknown is None:
                 return
-            yield start, tile[0], None
-            start += tile[1]
+            yield start, unknown[0], None
+            start += unknown[1]
 
 
-def _amx(code: bytes) -> tuple[str, int] | None:
-    """Name and length of an AMX instruction; None where the code does not begin with one."""
-    if len(code) < 6 or code[0] != 0xC4 or code[1] & 0x1F != 2 or code[2] & 0x84 or code[3] not in _AMX:
-        return None
-    mode, register = code[4] >> 6, code[4] & 7
+def _unknown(code: bytes) -> tuple[str, int] | None:
+    """Name and length of an instruction that the disassembler does not know; None where it is another one."""
+    code = code.ljust(_LONGEST_INSTRUCTION, b"\0")
+    if code[0] == 0xC4 and code[1] & 0x1F == 2 and not code[2] & 0x84 and code[3] in _AMX:
+        return _AMX[code[3]], 4 + _operand_bytes(code[4:])
+    if code[0] == 0x62 and code[1] & 7 == 2 and code[2] & 0x83 == 2 and code[4] == 0x52:
+        return "vdpbf16ps", 5 + _operand_bytes(code[5:])
+    return None
+
+
+def _operand_bytes(code: bytes) -> int:
+    """Length of ModRM, SIB and displacement, which is of one byte or of four."""
+    mode, register = code[0] >> 6, code[0] & 7
     if mode == 3:
-        return _AMX[code[3]], 5
+        return 1
     scaled = register == 4
-    displacement = {0: 4 if register == 5 or (scaled and code[5] & 7 == 5) else 0, 1: 1, 2: 4}[mode]
-    return _AMX[code[3]], 5 + scaled + displacement
+    without_base = mode == 0 and (register == 5 or (scaled and code[1] & 7 == 5))
+    return 1 + scaled + {0: 4 if without_base else 0, 1: 1, 2: 4}[mode]
 
 
 def _executable_ranges() -> Iterator[tuple[int, int]]:

@@ -15,13 +15,14 @@ class Proof(Frozen):
     expensive of the others, both by its runtime's profiler (None and () where it has none). ``instructions`` are the
     shares of its time in each family of instructions, where the system lets programs be sampled. ``saturation`` is how
     far its outputs are from the same arithmetic without saturation, as a share of their range: 0 where its products
-    cannot saturate, None where that is not known.
+    cannot saturate, None where that is not known. ``doubts`` say what speaks against int8 having run as promised.
     """
 
     int8_time_share: float | None = None
     float_operators: tuple[FloatOperator, ...] = ()
     instructions: dict[str, float] | None = None
     saturation: float | None = None
+    doubts: tuple[str, ...] = ()
 
 
 class ProofReport(Frozen):

@@ -73,7 +73,12 @@ def most_expensive_floats(
     )
 
 
-def _reason(name: str, coverage: Sequence[ModuleCoverage]) -> str:
-    """Why the module that a node is named after stayed float."""
+def owner(name: str, coverage: Sequence[ModuleCoverage]) -> ModuleCoverage | None:
+    """The module that a node is named after; None where its name says nothing of one."""
     of = [each for each in coverage if each.module and f"{name}/".startswith((f"{each.module}/", f"{each.module}."))]
-    return max(of, key=lambda each: len(each.module)).reason if of else ""
+    return max(of, key=lambda each: len(each.module), default=None)
+
+
+def _reason(name: str, coverage: Sequence[ModuleCoverage]) -> str:
+    module = owner(name, coverage)
+    return module.reason if module else ""

@@ -70,7 +70,7 @@ def test_the_bundles_own_script_runs_where_there_is_torch_alone(
 def test_the_script_in_the_bundle_is_short_and_is_the_one_that_nightquant_runs(published: Path):
     script = (published / "verify.py").read_text(encoding="utf-8")
     assert script == checker_source("torchscript")
-    assert len(script.splitlines()) < 150
+    assert len(script.splitlines()) < 200
     assert "nightquant" not in script
 
 

@@ -1,0 +1,85 @@
+"""What the runtimes' own candidates are found to execute, in this process instead of a child."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx
+import pytest
+
+from storage.artifacts import ArtifactStore
+from tasks.benchmark.messages import ChildSpec
+from tasks.benchmark.stage import BenchmarkCandidate
+from tasks.compute import intra_op_threads
+from tasks.job import Job, Workspace
+from tasks.proof.child import run
+from tasks.proof.messages import Proof
+from tasks.refs import CandidateRef
+from tasks.runtimes.base import CandidateFiles
+from tasks.workload import Workload
+from tests.tasks import pipeline
+from tests.tasks.runtimes.conftest import MakeJob, images, store, words  # noqa: F401 - fixtures
+
+pytestmark = pytest.mark.slow
+
+STATIC = {"name": "int8", "method": "static", "calibration_batches": 1, "calibration_batch_size": 8}
+DYNAMIC = {"name": "int8", "method": "dynamic", "modules": ["LSTM", "Linear"]}
+
+
+def prove(job: Job[Workload], kept: ArtifactStore, *candidates: CandidateRef) -> dict[str, Proof]:
+    workspace = Workspace(kept)
+    subjects = [
+        BenchmarkCandidate(candidate=each, outputs=pipeline.evaluate(job, each, kept).outputs).subject(workspace)
+        for each in candidates
+    ]
+    with intra_op_threads(1):
+        report = run(ChildSpec(subjects=tuple(subjects), loader="", threads=1).model_dump_json())
+    assert report.refused == {}
+    return report.proofs
+
+
+@pytest.mark.parametrize("runtime", ["eager", "torchscript", "onnxruntime", "openvino"])
+def test_a_static_candidate_runs_in_int8_and_a_float_one_does_not(
+    images: MakeJob,
+    store: ArtifactStore,
+    runtime: str,  # noqa: F811
+) -> None:
+    job = images(STATIC | {"runtimes": [runtime]}, {"name": "plain", "method": "none", "runtimes": [runtime]})
+    made = [pipeline.build(job, recipe, runtime, store) for recipe in ("int8", "plain")]
+    int8, plain = prove(job, store, *made).values()
+    assert plain.int8_time_share == 0
+    assert plain.float_operators
+    assert int8.int8_time_share is not None
+    assert int8.int8_time_share > 0.3
+    assert int8.doubts == plain.doubts == ()
+
+
+def test_what_stays_float_is_named_with_its_reason(words: MakeJob, store: ArtifactStore) -> None:  # noqa: F811
+    job = words(DYNAMIC | {"runtimes": ["onnxruntime"], "exclude": ["decoder"]})
+    [found] = prove(job, store, pipeline.build(job, "int8", "onnxruntime", store)).values()
+    reasons = {each.name.partition("/")[0]: each.reason for each in found.float_operators}
+    assert "exclu" in reasons["decoder"]
+
+
+def test_a_layer_that_fell_back_to_float_is_found(images: MakeJob, store: ArtifactStore) -> None:  # noqa: F811
+    job = images(STATIC | {"runtimes": ["onnxruntime"]})
+    candidate = pipeline.build(job, "int8", "onnxruntime", store)
+    path = CandidateFiles.find(candidate, store).folder / "model.onnx"
+    kept = path.read_bytes()
+    try:
+        model = onnx.load(path)
+        fall_back(model.graph)
+        onnx.save(model, path)
+        [found] = prove(job, store, candidate).values()
+    finally:
+        path.write_bytes(kept)
+    assert [doubt for doubt in found.doubts if "which counts as quantized, runs in float" in doubt]
+
+
+# A graph is protocol buffers without types: Any.
+def fall_back(graph: Any) -> None:
+    """Let the first convolution take its input as it was before it was quantized, and its weight in float."""
+    made_by = {output: node for node in graph.node for output in node.output}
+    product = next(node for node in graph.node if node.op_type == "Conv")
+    before = made_by[made_by[product.input[0]].input[0]]
+    product.input[0] = before.input[0]

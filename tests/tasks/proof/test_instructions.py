@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import ctypes
+import mmap
+import platform
+from collections.abc import Iterator
+
+import pytest
+
+from tasks.proof.instructions import Disassembler, Family
+
+pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="this is about instructions of x86-64")
+
+# Assembled by hand from Intel's manual, volume 2.
+ARITHMETIC: dict[str, tuple[Family, str]] = {
+    "tdpbusd tmm0, tmm1, tmm2": ("amx-int8", "c4e2695ec1"),
+    "tdpbf16ps tmm0, tmm1, tmm2": ("amx-bfloat16", "c4e26a5cc1"),
+    "vpdpbusd zmm0, zmm1, zmm2": ("vnni", "62f2754850c2"),
+    "vpmaddubsw ymm0, ymm1, ymm2": ("avx2-int8", "c4e27504c2"),
+    "vpmaddwd ymm0, ymm1, ymm2": ("avx2-int16", "c5f5f5c2"),
+    "vdpbf16ps zmm0, zmm1, zmm2": ("avx512-bfloat16", "62f2764852c2"),
+    "vfmadd231ps ymm0, ymm1, ymm2": ("float", "c4e275b8c2"),
+    "add eax, 1": ("other", "83c001"),
+}
+TILE_LOAD = "c4e27b4b0418"  # tileloadd tmm0, [rax + rbx]
+DECREMENT, RETURN = "ffc9", "c3"
+
+
+@pytest.fixture
+def code() -> Iterator[mmap.mmap]:
+    memory = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
+    yield memory
+    memory.close()
+
+
+def put(memory: mmap.mmap, *instructions: str) -> list[int]:
+    """Write instructions; their addresses."""
+    start, offset, found = ctypes.addressof(ctypes.c_char.from_buffer(memory)), 0, []
+    for text in instructions:
+        machine_code = bytes.fromhex(text)
+        memory[offset : offset + len(machine_code)] = machine_code
+        found.append(start + offset)
+        offset += len(machine_code)
+    return found
+
+
+def jump_back(*over: str) -> str:
+    """A conditional jump to before these instructions."""
+    return "75" + (256 - 2 - sum(len(text) // 2 for text in over)).to_bytes(1, "little").hex()
+
+
+@pytest.mark.parametrize("name", ARITHMETIC)
+def test_a_counter_anywhere_in_a_loop_belongs_to_the_loops_arithmetic(code: mmap.mmap, name: str) -> None:
+    family, product = ARITHMETIC[name]
+    body = (TILE_LOAD, product, DECREMENT)
+    addresses = put(code, *body, jump_back(*body), RETURN)
+    assert Disassembler().families(addresses[:4]) == {family: 4}
+
+
+def test_what_is_behind_the_loop_does_not_count(code: mmap.mmap) -> None:
+    product = ARITHMETIC["vpdpbusd zmm0, zmm1, zmm2"][1]
+    first, *_ = put(code, DECREMENT, jump_back(DECREMENT), product, RETURN)
+    assert Disassembler().families([first]) == {"other": 1}
+
+
+def test_products_decide_over_what_finishes_them(code: mmap.mmap) -> None:
+    body = (ARITHMETIC["vpdpbusd zmm0, zmm1, zmm2"][1], ARITHMETIC["vfmadd231ps ymm0, ymm1, ymm2"][1])
+    first, *_ = put(code, *body, jump_back(*body))
+    assert Disassembler().families([first, first]) == {"vnni": 2}
+
+
+def test_an_address_without_code_is_other() -> None:
+    assert Disassembler().families([0]) == {"other": 1}

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+
+from storage.artifacts import ArtifactStore
+from tasks.golden import SINGLES, TOGETHER, batching, golden_cases
+from tasks.job import Job, Workspace
+from tasks.tensor_files import Golden
+from tasks.workload import Workload
+from tests.tasks import pipeline
+from tests.tasks.runtimes.conftest import MakeJob, store, words  # noqa: F401 - fixtures
+
+
+@pytest.fixture
+def job(words: MakeJob) -> Job[Workload]:  # noqa: F811
+    return words({"name": "int8", "method": "dynamic", "modules": ["LSTM", "Linear"]}, benchmark={"sequence_length": 5})
+
+
+def cases(job: Job[Workload], recipe: str, kept: ArtifactStore):
+    model = pipeline.opened(pipeline.build(job, recipe, "eager", kept), kept)
+    with model.scope(), torch.inference_mode():
+        return golden_cases(job, model.call, Workspace(kept))
+
+
+def test_there_are_single_samples_with_a_state_and_a_batch_of_some(job: Job[Workload], store: ArtifactStore) -> None:  # noqa: F811
+    golden, _ = cases(job, "float", store)
+    *singles, few = golden.further
+    assert len(singles) == SINGLES
+    assert {tuple(single.inputs["tokens"].shape) for single in singles} == {(3, 1)}
+    assert all(single.inputs["h"].abs().sum() > 0 for single in singles)
+    assert len({single.inputs["tokens"].sum().item() for single in singles}) > 1
+    assert few.inputs["tokens"].shape == (3, TOGETHER)
+    assert golden.inputs["tokens"].shape == (5, 1)
+
+
+def test_a_shared_range_shows_and_rounding_does_not(job: Job[Workload], store: ArtifactStore) -> None:  # noqa: F811
+    _, float_rows = cases(job, "float", store)
+    _, int8_rows = cases(job, "int8", store)
+    assert float_rows is not None
+    assert int8_rows is not None
+    assert float_rows.difference < 1e-5 < int8_rows.difference
+
+
+def test_a_file_of_cases_is_read_by_its_first(job: Job[Workload], store: ArtifactStore, tmp_path) -> None:  # noqa: F811
+    golden, _ = cases(job, "float", store)
+    (tmp_path / "golden.safetensors").write_bytes(golden.to_bytes())
+    first = Golden.read(tmp_path / "golden.safetensors")
+    assert list(first.inputs) == ["tokens", "h", "c"]
+    assert torch.equal(first.outputs[0], golden.outputs[0])
+
+
+def rows(*values: list[float]) -> list[Golden]:
+    return [Golden({}, (torch.tensor([each]),)) for each in values]
+
+
+def whole(*values: list[float]) -> tuple[Tensor, ...]:
+    return (torch.tensor(values),)
+
+
+def test_differences_are_shares_of_the_range_and_choices_are_counted() -> None:
+    found = batching(rows([0.0, 1.0], [4.0, 2.0]), whole([0.0, 1.0], [1.0, 2.0]), chooses=True)
+    assert (found.difference, found.changed) == (1.5, 0.5)
+    assert batching(rows([0.0, 1.0]), whole([0.0, 1.0]), chooses=False).changed is None
+
+
+def test_an_output_about_the_whole_batch_says_nothing_of_rows() -> None:
+    assert batching(rows([1.0], [2.0]), (torch.tensor([[3.0]]),), chooses=False).difference == 0.0
