@@ -12,9 +12,9 @@ from storage.errors import MeasurementError
 from tasks.build import open_candidate
 from tasks.domains import DOMAINS
 from tasks.domains.base import Quality
-from tasks.golden import golden_cases
 from tasks.job import Job, Workspace
 from tasks.outputs import Call
+from tasks.proof.golden import golden_cases
 from tasks.refs import ArtifactRef, CandidateRef
 from tasks.results import Evaluation
 from tasks.runtimes import RUNTIMES

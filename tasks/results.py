@@ -26,7 +26,7 @@ class Evaluation(Frozen):
     model gave for them) and ``samples.safetensors`` (per-sample results for paired comparisons). ``metrics`` holds
     every number that was computed, ``quality`` the one that the gate looks at: as a deployed model is called.
     ``quality_batched`` is the same with an evaluation's rows together in a call; it differs only where rows share the
-    ranges of their activations. ``batch_difference`` and ``batch_changed`` are those of `tasks.golden.Batching`.
+    ranges of their activations. ``batch_difference`` and ``batch_changed`` are those of `tasks.proof.golden.Batching`.
     """
 
     recipe: str

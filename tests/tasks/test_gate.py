@@ -143,6 +143,38 @@ def test_a_rule_without_a_number_holds(rule: str, column: str, missing: float | 
     assert rule in decision.reason
 
 
+EXECUTED = {
+    "int8_time_share": 0.8,
+    "float_operators": '[{"name": "fc/node", "type": "Gemm", "share": 0.2, "reason": "it is excluded"}]',
+    "instructions": [("avx2-int8", 0.7)],
+    "saturation": 0.01,
+    "batch_difference": 2e-7,
+}
+PROVEN = {"min_int8_time_share": 0.5, "max_saturation": 0.05, "require_batch_invariance": True}
+
+
+def test_what_a_candidate_executes_can_be_asked_for():
+    assert only(judge(workload(**PROVEN), [row(**EXECUTED)])).decision == "promote"
+    assert only(judge(workload(**PROVEN), [row()])).decision == "hold"
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (
+            {"int8_time_share": 0.4},
+            "min_int8_time_share asks for 0.5, saw 0.4 (Gemm of fc/node, 20% of the time: ",
+        ),
+        ({"saturation": 0.2}, "max_saturation asks for 0.05, saw 0.2 (it computes by avx2-int8)"),
+        ({"batch_difference": 0.01}, "max_batch_difference asks for 0.001, saw 0.01"),
+    ],
+)
+def test_what_it_executes_rejects_with_what_it_is(change: dict[str, float], reason: str):
+    decision = only(judge(workload(**PROVEN), [row(**EXECUTED | change)]))
+    assert decision.decision == "reject"
+    assert decision.reason.startswith(reason)
+
+
 def test_speed_is_decided_by_its_bounds_and_held_where_they_hold_the_rules_own():
     for bounds, decision in (((1.5, 9.0), "promote"), ((0.1, 1.4), "reject"), ((1.4, 1.6), "hold")):
         low, high = bounds

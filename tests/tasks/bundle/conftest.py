@@ -21,6 +21,7 @@ from tasks.refs import CandidateRef
 from tasks.results import Evaluation
 from tasks.workload.workload import Workload
 from tests.tasks.pipeline import build, evaluate, job_of
+from tests.tasks.runtimes.conftest import images, store  # noqa: F401 - fixtures
 
 NIGHT = date(2026, 11, 21)
 
@@ -107,10 +108,10 @@ def make(folder: Path, *, seed: int = 29592) -> Made:
             ],
         }
     )
-    store = ArtifactStore(folder)
-    job = job_of(workload, store)
-    candidate = build(job, "int8", "torchscript", store)
-    return Made(job, candidate, evaluate(job, candidate, store), store)
+    kept = ArtifactStore(folder)
+    job = job_of(workload, kept)
+    candidate = build(job, "int8", "torchscript", kept)
+    return Made(job, candidate, evaluate(job, candidate, kept), kept)
 
 
 @pytest.fixture(scope="session")
@@ -143,3 +144,10 @@ def copy(published: Path, tmp_path: Path) -> Callable[[], Path]:
         return target
 
     return make_copy
+
+
+@pytest.fixture(autouse=True)
+def on_one_processor(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only what is about other processors tries them: each is a process that loads the model."""
+    if request.module.__name__ != "tests.tasks.bundle.test_promise":
+        monkeypatch.setattr("tasks.bundle.promise.lesser_processors", lambda required=(): [])

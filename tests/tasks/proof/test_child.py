@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import shutil
+from pathlib import Path
 from typing import Any
 
 import onnx
 import pytest
 
 from storage.artifacts import ArtifactStore
-from tasks.benchmark.messages import ChildSpec
+from tasks.benchmark.messages import ChildSpec, Subject
 from tasks.benchmark.stage import BenchmarkCandidate
 from tasks.compute import intra_op_threads
 from tasks.job import Job, Workspace
 from tasks.proof.child import run
 from tasks.proof.messages import Proof
 from tasks.refs import CandidateRef
-from tasks.runtimes.base import CandidateFiles
 from tasks.workload import Workload
 from tests.tasks import pipeline
-from tests.tasks.runtimes.conftest import MakeJob, images, store, words  # noqa: F401 - fixtures
+from tests.tasks.runtimes.conftest import MakeJob
 
 pytestmark = pytest.mark.slow
 
@@ -26,27 +27,28 @@ STATIC = {"name": "int8", "method": "static", "calibration_batches": 1, "calibra
 DYNAMIC = {"name": "int8", "method": "dynamic", "modules": ["LSTM", "Linear"]}
 
 
-def prove(job: Job[Workload], kept: ArtifactStore, *candidates: CandidateRef) -> dict[str, Proof]:
-    workspace = Workspace(kept)
-    subjects = [
-        BenchmarkCandidate(candidate=each, outputs=pipeline.evaluate(job, each, kept).outputs).subject(workspace)
-        for each in candidates
-    ]
+def subject(job: Job[Workload], kept: ArtifactStore, candidate: CandidateRef) -> Subject:
+    outputs = pipeline.evaluate(job, candidate, kept).outputs
+    return BenchmarkCandidate(candidate=candidate, outputs=outputs).subject(Workspace(kept))
+
+
+def prove(*subjects: Subject) -> list[Proof]:
     with intra_op_threads(1):
-        report = run(ChildSpec(subjects=tuple(subjects), loader="", threads=1).model_dump_json())
+        report = run(ChildSpec(subjects=subjects, loader="", threads=1).model_dump_json())
     assert report.refused == {}
-    return report.proofs
+    return list(report.proofs.values())
 
 
 @pytest.mark.parametrize("runtime", ["eager", "torchscript", "onnxruntime", "openvino"])
 def test_a_static_candidate_runs_in_int8_and_a_float_one_does_not(
     images: MakeJob,
     store: ArtifactStore,
-    runtime: str,  # noqa: F811
+    runtime: str,
 ) -> None:
     job = images(STATIC | {"runtimes": [runtime]}, {"name": "plain", "method": "none", "runtimes": [runtime]})
-    made = [pipeline.build(job, recipe, runtime, store) for recipe in ("int8", "plain")]
-    int8, plain = prove(job, store, *made).values()
+    int8, plain = prove(
+        *(subject(job, store, pipeline.build(job, recipe, runtime, store)) for recipe in ("int8", "plain"))
+    )
     assert plain.int8_time_share == 0
     assert plain.float_operators
     assert int8.int8_time_share is not None
@@ -54,25 +56,25 @@ def test_a_static_candidate_runs_in_int8_and_a_float_one_does_not(
     assert int8.doubts == plain.doubts == ()
 
 
-def test_what_stays_float_is_named_with_its_reason(words: MakeJob, store: ArtifactStore) -> None:  # noqa: F811
+def test_what_stays_float_is_named_with_its_reason(words: MakeJob, store: ArtifactStore) -> None:
     job = words(DYNAMIC | {"runtimes": ["onnxruntime"], "exclude": ["decoder"]})
-    [found] = prove(job, store, pipeline.build(job, "int8", "onnxruntime", store)).values()
+    [found] = prove(subject(job, store, pipeline.build(job, "int8", "onnxruntime", store)))
     reasons = {each.name.partition("/")[0]: each.reason for each in found.float_operators}
     assert "exclu" in reasons["decoder"]
 
 
-def test_a_layer_that_fell_back_to_float_is_found(images: MakeJob, store: ArtifactStore) -> None:  # noqa: F811
+def test_a_layer_that_fell_back_to_float_is_found(
+    images: MakeJob,
+    store: ArtifactStore,
+    tmp_path: Path,
+) -> None:
     job = images(STATIC | {"runtimes": ["onnxruntime"]})
-    candidate = pipeline.build(job, "int8", "onnxruntime", store)
-    path = CandidateFiles.find(candidate, store).folder / "model.onnx"
-    kept = path.read_bytes()
-    try:
-        model = onnx.load(path)
-        fall_back(model.graph)
-        onnx.save(model, path)
-        [found] = prove(job, store, candidate).values()
-    finally:
-        path.write_bytes(kept)
+    whole = subject(job, store, pipeline.build(job, "int8", "onnxruntime", store))
+    shutil.copytree(whole.folder, tmp_path / "copy")
+    model = onnx.load(tmp_path / "copy" / "model.onnx")
+    fall_back(model.graph)
+    onnx.save(model, tmp_path / "copy" / "model.onnx")
+    [found] = prove(whole.model_copy(update={"folder": str(tmp_path / "copy")}))
     assert [doubt for doubt in found.doubts if "which counts as quantized, runs in float" in doubt]
 
 

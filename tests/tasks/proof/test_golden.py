@@ -5,16 +5,16 @@ import torch
 from torch import Tensor
 
 from storage.artifacts import ArtifactStore
-from tasks.golden import SINGLES, TOGETHER, batching, golden_cases
 from tasks.job import Job, Workspace
+from tasks.proof.golden import SINGLES, TOGETHER, batching, golden_cases
 from tasks.tensor_files import Golden
 from tasks.workload import Workload
 from tests.tasks import pipeline
-from tests.tasks.runtimes.conftest import MakeJob, store, words  # noqa: F401 - fixtures
+from tests.tasks.runtimes.conftest import MakeJob
 
 
 @pytest.fixture
-def job(words: MakeJob) -> Job[Workload]:  # noqa: F811
+def job(words: MakeJob) -> Job[Workload]:
     return words({"name": "int8", "method": "dynamic", "modules": ["LSTM", "Linear"]}, benchmark={"sequence_length": 5})
 
 
@@ -24,7 +24,7 @@ def cases(job: Job[Workload], recipe: str, kept: ArtifactStore):
         return golden_cases(job, model.call, Workspace(kept))
 
 
-def test_there_are_single_samples_with_a_state_and_a_batch_of_some(job: Job[Workload], store: ArtifactStore) -> None:  # noqa: F811
+def test_there_are_single_samples_with_a_state_and_a_batch_of_some(job: Job[Workload], store: ArtifactStore) -> None:
     golden, _ = cases(job, "float", store)
     *singles, few = golden.further
     assert len(singles) == SINGLES
@@ -35,7 +35,7 @@ def test_there_are_single_samples_with_a_state_and_a_batch_of_some(job: Job[Work
     assert golden.inputs["tokens"].shape == (5, 1)
 
 
-def test_a_shared_range_shows_and_rounding_does_not(job: Job[Workload], store: ArtifactStore) -> None:  # noqa: F811
+def test_a_shared_range_shows_and_rounding_does_not(job: Job[Workload], store: ArtifactStore) -> None:
     _, float_rows = cases(job, "float", store)
     _, int8_rows = cases(job, "int8", store)
     assert float_rows is not None
@@ -43,7 +43,7 @@ def test_a_shared_range_shows_and_rounding_does_not(job: Job[Workload], store: A
     assert float_rows.difference < 1e-5 < int8_rows.difference
 
 
-def test_a_file_of_cases_is_read_by_its_first(job: Job[Workload], store: ArtifactStore, tmp_path) -> None:  # noqa: F811
+def test_a_file_of_cases_is_read_by_its_first(job: Job[Workload], store: ArtifactStore, tmp_path) -> None:
     golden, _ = cases(job, "float", store)
     (tmp_path / "golden.safetensors").write_bytes(golden.to_bytes())
     first = Golden.read(tmp_path / "golden.safetensors")
