@@ -175,21 +175,21 @@ def timed(call: Callable[[], object]) -> float:
 
 
 def print_accuracy(store: ArtifactStore) -> None:
-    """Top-1 of every recipe of the example workload against its float model on the same images."""
+    """Top-1 of every candidate of the example workload against its float model on the same images."""
     workload, workspace = read_workload(EXAMPLE), Workspace(store)
     job = obtain(workspace, workload, prepare(workspace, workload))
-    print("| recipe | graph | top-1 % | against float (95%) | agreement | size MB | seconds to make |")
+    print("| candidate | graph | top-1 % | against float (95%) | agreement | size MB | seconds to make |")
     print("|---|---|---|---|---|---|---|")
     baseline = None
-    for recipe in workload.recipe:
+    for recipe, runtime in ((each, runtime) for each in workload.recipe for runtime in each.runtimes):
         began = time.perf_counter()
-        candidate = build(workspace, job, recipe, "eager")
+        candidate = build(workspace, job, recipe, runtime)
         taken = time.perf_counter() - began
         evaluation = evaluate(workspace, job, candidate)
         baseline = baseline or evaluation
         against = compare(baseline, evaluation, store)
         low, high = against.quality_difference_low or 0.0, against.quality_difference_high or 0.0
-        print(f"| {recipe.name} | {candidate.graph or '-'} | {evaluation.quality:.2f} "
+        print(f"| {recipe.name}/{runtime} | {candidate.graph or '-'} | {evaluation.quality:.2f} "
               f"| {against.quality_difference:+.2f} ({low:+.2f} to {high:+.2f}) "
               f"| {against.agreement if against.agreement is not None else 1:.4f} "
               f"| {candidate.size_bytes / 1e6:.1f} | {taken:.0f} |", flush=True)  # fmt: skip

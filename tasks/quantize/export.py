@@ -32,12 +32,7 @@ def export(model: nn.Module, examples: Mapping[str, Tensor], axes: Mapping[str, 
         The model's control flow depends on values, or on the length of an open axis.
     """
     replace_lstms(model)
-    lengths = {axis: Dim(axis, min=1) for named in axes.values() for axis in named.values()}
-    shapes: tuple[object, ...] = tuple(
-        {axis: lengths[length] for axis, length in axes.get(name, {}).items()} for name in examples
-    )
-    if any(part.kind is Parameter.VAR_POSITIONAL for part in signature(model.forward).parameters.values()):
-        shapes = (shapes,)
+    shapes = open_shapes(model, examples, axes)
     try:
         # Not strict, the quantizer takes a residual network's additions for partitions with several outputs.
         with torch.no_grad():
@@ -61,6 +56,18 @@ def opened(examples: Mapping[str, Tensor], axes: Mapping[str, Mapping[int, str]]
             if found[name].shape[axis] == 1:
                 found[name] = found[name].repeat_interleave(2, axis)
     return found
+
+
+def open_shapes(
+    model: nn.Module, examples: Mapping[str, Tensor], axes: Mapping[str, Mapping[int, str]]
+) -> tuple[object, ...]:
+    """torch.export's ``dynamic_shapes`` for a model that is called with the examples."""
+    lengths = {axis: Dim(axis, min=1) for named in axes.values() for axis in named.values()}
+    shapes: tuple[object, ...] = tuple(
+        {axis: lengths[length] for axis, length in axes.get(name, {}).items()} for name in examples
+    )
+    takes_any = any(part.kind is Parameter.VAR_POSITIONAL for part in signature(model.forward).parameters.values())
+    return (shapes,) if takes_any else shapes
 
 
 class OneDnnLstm(nn.Module):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import torch
@@ -31,7 +32,8 @@ with quiet():  # torchao warns of itself where it is imported
     )
 
 if TYPE_CHECKING:
-    from tasks.quantize.methods.static import StaticRecipe
+    from tasks.quantize.methods.qat import QatRecipe
+    from tasks.quantize.methods.static import GraphRecipe, StaticRecipe
     from tasks.quantize.source import ModelSource
 
 _aten, _decomposed = torch.ops.aten, torch.ops.quantized_decomposed
@@ -49,6 +51,7 @@ class Quantized:
     """A quantized graph that eager torch can run, and how many of its ``products`` are to run in int8."""
 
     model: nn.Module
+    graph: str
     products: int
     coverage: tuple[ModuleCoverage, ...]
 
@@ -72,7 +75,34 @@ def quantize_exported(model: nn.Module, recipe: StaticRecipe, source: ModelSourc
         name, progress = source.job.workload.name, source.workspace.progress
         calibrate(prepared, batches, recipe.calibration_batches, name, progress)
         converted = convert_pt2e(prepared)
-    products = [(_path(node), _is_int8(node)) for node in converted.graph.nodes if node.target in _PRODUCTS]
+    return _covered(converted, "pt2e", recipe, leaves, excluded, folded)
+
+
+def export_fine_tuned(recipe: QatRecipe, source: ModelSource) -> Quantized:
+    """Fine-tune, for all runtimes at once, and give the result the same form; raises what `reference_of` does."""
+    from tasks.quantize.reference import reference_of
+
+    reference, model = reference_of(recipe, source), source.float_model()
+    leaves, excluded = leaves_of(model), excluded_modules(model, recipe.exclude)
+    graph = export(reference.model, source.example_inputs, source.axes).module()
+    assert isinstance(graph, fx.GraphModule)
+    folded = dict(_batch_norms(graph)) | dict(reference.folded)
+    return _covered(graph, reference.graph, recipe, leaves, excluded, folded, reference.paths)
+
+
+def _covered(
+    graph: fx.GraphModule,
+    mode: str,
+    recipe: GraphRecipe,
+    leaves: tuple[ModuleCoverage, ...],
+    excluded: frozenset[str],
+    folded: Mapping[str, str],
+    paths: Mapping[str, str] = MappingProxyType({}),
+) -> Quantized:
+    """Count a quantized graph's products; `paths` says what a module of it was called in the float model."""
+    products = [
+        (paths.get(path := _path(node), path), _is_int8(node)) for node in graph.graph.nodes if node.target in _PRODUCTS
+    ]
     quantized = {path for path, _ in products} - {path for path, is_int8 in products if not is_int8}
 
     def why_float(leaf: ModuleCoverage) -> str:
@@ -81,14 +111,14 @@ def quantize_exported(model: nn.Module, recipe: StaticRecipe, source: ModelSourc
             return ""
         if not excluded.isdisjoint((leaf.module, head)):
             return "excluded by the recipe"
-        return f"torchao's quantizer for Inductor leaves this {leaf.type} float"
+        return f"no int8 kernel of Inductor's was found for this {leaf.type}"
 
     if not quantized:
         raise QuantizationError(
             f'The recipe "{recipe.name}" quantizes nothing of the model.',
             hint="Inductor has int8 kernels for Conv1d, Conv2d and Linear.",
         )
-    return Quantized(converted, sum(is_int8 for _, is_int8 in products), cover(leaves, why_float))
+    return Quantized(graph, mode, sum(is_int8 for _, is_int8 in products), cover(leaves, why_float))
 
 
 def _quantizer(recipe: StaticRecipe) -> X86InductorQuantizer:

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from storage.errors import QuantizationError
 from tasks.quantize.methods import METHODS
-from tasks.quantize.methods.static import StaticRecipe
+from tasks.quantize.methods.qat import QatRecipe
+from tasks.quantize.methods.static import GraphRecipe, StaticRecipe
 from tasks.runtimes.aot_compile import (
     TEMPORARY,
     compile_package,
@@ -105,15 +106,15 @@ with torch.inference_mode():
         return load_aot_inductor
 
     def obstacle(self, recipe: Recipe) -> str:
-        """It takes what torch.export takes, and quantizes statically itself."""
+        """It takes what torch.export takes, quantizes statically itself, and goes on from what training gave."""
         if METHODS[recipe.method].exports:
             switched = getattr(recipe, "onednn", True) is False
             return "a compiled package cannot switch oneDNN off" if switched else ""
-        if not isinstance(recipe, StaticRecipe):
+        if not isinstance(recipe, GraphRecipe):
             return f'it does not carry out method "{recipe.method}"; use torchscript or onnxruntime for it'
         if recipe.weights != "per-channel":
             return 'its int8 kernels take weights per channel only: use weights = "per-channel"'
-        if recipe.graph != "auto":
+        if recipe.graph != "auto" and isinstance(recipe, StaticRecipe):
             return f'it quantizes the graph of torch.export, and knows no graph = "{recipe.graph}"'
         if recipe.engine not in ("x86", "onednn"):
             return f'its int8 kernels are those of oneDNN, not of the engine "{recipe.engine}"'
@@ -126,7 +127,7 @@ with torch.inference_mode():
         """
         words = processor()
         counted_on = [name for name in ("avx512_vnni", "avx_vnni") if name in words][:1]
-        return list(dict.fromkeys([*target()[0], *(counted_on if isinstance(recipe, StaticRecipe) else [])]))
+        return list(dict.fromkeys([*target()[0], *(counted_on if isinstance(recipe, GraphRecipe) else [])]))
 
     def environment(self) -> dict[str, object]:
         """The versions, the compiler, and the processor that it compiles for."""
@@ -188,11 +189,19 @@ with torch.inference_mode():
 
         The library of a method's own operators is put beside the package.
         """
-        if isinstance(recipe, StaticRecipe):
-            from tasks.quantize.pt2e import quantize_exported
+        if isinstance(recipe, GraphRecipe):
+            from tasks.quantize.pt2e import export_fine_tuned, quantize_exported
 
-            quantized = quantize_exported(source.float_model(), recipe, source)
-            return quantized.model, quantized.products, Made(size_bytes=0, coverage=quantized.coverage, graph="pt2e")
+            if isinstance(recipe, QatRecipe):
+                quantized = export_fine_tuned(recipe, source)
+            else:
+                assert isinstance(recipe, StaticRecipe)
+                quantized = quantize_exported(source.float_model(), recipe, source)
+            return (
+                quantized.model,
+                quantized.products,
+                Made(size_bytes=0, coverage=quantized.coverage, graph=quantized.graph),
+            )
         from tasks.quantize.converted import Structure, find_or_convert, open_converted
         from tasks.quantize.operators import SUFFIX
 

@@ -7,13 +7,16 @@ coverage can speak of modules.
 from __future__ import annotations
 
 import ast
+import json
 from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from storage.artifacts import artifact_digest
 from storage.errors import QuantizationError, first_line
 from tasks.machine import installed_version
+from tasks.quantize.methods.qat import QatRecipe
 from tasks.sources import code_digest
 
 if TYPE_CHECKING:
@@ -24,16 +27,17 @@ if TYPE_CHECKING:
     from tasks.workload.recipe import Recipe
 
 KIND = "onnx"
-MODEL = "model.onnx"
+MODEL, FOLDED = "model.onnx", "folded.json"
 DISTRIBUTIONS = ("onnx", "onnxscript", "onnx-ir")
 # What a protocol buffer can hold.
 LARGEST_BYTES = 2**31 - 1
 
 
-def find_or_export(source: ModelSource, *, largest_bytes: int = LARGEST_BYTES) -> Path:
+def find_or_export(source: ModelSource, recipe: Recipe | None = None, *, largest_bytes: int = LARGEST_BYTES) -> Path:
     """Export the float model, or find what was exported before; the artifact's folder, named by its digest.
 
-    The axes that the domain declares keep their freedom; all others have the lengths of the example inputs.
+    Of a recipe that trains it is the fine-tuned model, with int8 weights, QuantizeLinear and DequantizeLinear. The axes
+    that the domain declares keep their freedom; all others have the lengths of the example inputs.
 
     Raises
     ------
@@ -46,6 +50,8 @@ def find_or_export(source: ModelSource, *, largest_bytes: int = LARGEST_BYTES) -
         "versions": {name: installed_version(name) for name in DISTRIBUTIONS},
         "export": code_digest(__name__),
     }
+    if isinstance(recipe, QatRecipe):
+        made_from["recipe"] = recipe.content()
     digest = artifact_digest(KIND, made_from)
     store = source.workspace.store
     with source.workspace.alone(digest):
@@ -58,13 +64,29 @@ def find_or_export(source: ModelSource, *, largest_bytes: int = LARGEST_BYTES) -
                     hint="Take the ONNX-based runtimes out of this workload's recipes.",
                 )
             with store.create(KIND, digest, made_from) as folder:
-                exported = export(model, source.example_inputs, source.axes)
+                paths: Mapping[str, str] = {}
+                folded: Mapping[str, str] = {}
+                if isinstance(recipe, QatRecipe):
+                    from tasks.quantize.reference import reference_of
+
+                    reference = reference_of(recipe, source)
+                    model, paths, folded = reference.model, reference.paths, reference.folded
+                exported, norms = export(model, source.example_inputs, source.axes, paths)
                 (folder / MODEL).write_bytes(exported.SerializeToString())
+                (folder / FOLDED).write_text(json.dumps({**norms, **folded}), encoding="utf-8")
     return store.path(KIND, digest)
 
 
-def export(model: nn.Module, examples: Mapping[str, Tensor], axes: Mapping[str, Mapping[int, str]]) -> ModelProto:
+def export(
+    model: nn.Module,
+    examples: Mapping[str, Tensor],
+    axes: Mapping[str, Mapping[int, str]],
+    paths: Mapping[str, str] = MappingProxyType({}),
+) -> tuple[ModelProto, dict[str, str]]:
     """Export a model in evaluation mode, without paths of this machine and with nodes named after their modules.
+
+    Of a model that has others around its modules, `paths` says what these are to be called. The second result says of
+    batch norms that are no operators of their own which module they were folded into.
 
     Raises
     ------
@@ -73,14 +95,13 @@ def export(model: nn.Module, examples: Mapping[str, Tensor], axes: Mapping[str, 
     """
     import torch
     from onnxscript.optimizer import optimize_ir
+    from torch.nn.modules.batchnorm import _BatchNorm
 
     from tasks.quantize.engine import quiet
-    from tasks.quantize.export import opened
+    from tasks.quantize.export import open_shapes, opened
     from tasks.runtimes.onnx_lstm import lstm
 
-    dimensions = {name: torch.export.Dim(name, min=1) for each in axes.values() for name in each.values()}
     inputs = opened(examples, axes)
-    shapes = tuple({axis: dimensions[label] for axis, label in axes.get(name, {}).items()} for name in inputs)
     try:
         with quiet(), torch.no_grad():
             given, names = tuple(inputs.values()), list(inputs)
@@ -88,7 +109,7 @@ def export(model: nn.Module, examples: Mapping[str, Tensor], axes: Mapping[str, 
                 model,
                 given,
                 dynamo=True,
-                dynamic_shapes=shapes,
+                dynamic_shapes=open_shapes(model, inputs, axes),
                 input_names=names,
                 custom_translation_table={torch.ops.aten.lstm.input: lstm},
                 verbose=False,
@@ -102,16 +123,23 @@ def export(model: nn.Module, examples: Mapping[str, Tensor], axes: Mapping[str, 
             hint="Take the ONNX-based runtimes out of its recipes, or rewrite what the message is about.",
         ) from error
     exported = program.model_proto
-    modules = {name for name, _ in model.named_modules()}
+    modules = dict(model.named_modules())
+    folded: dict[str, str] = {}
     for node in exported.graph.node:
         scopes = {entry.key: entry.value for entry in node.metadata_props}.get("pkg.torch.onnx.name_scopes", "[]")
         path = next((scope for scope in reversed(ast.literal_eval(scopes)) if scope in modules), "")
-        node.name = f"{path}/{node.name}"
+        if isinstance(modules.get(path), _BatchNorm) and node.op_type != "BatchNormalization":
+            # It was folded into an operator whose weights have kept their name.
+            owner = next((name.rpartition(".")[0] for name in node.input if name.endswith(".weight")), "")
+            if owner in modules:
+                folded[paths.get(path, path)] = paths.get(owner, owner)
+                path = owner
+        node.name = f"{paths.get(path, path)}/{node.name}"
         del node.metadata_props[:]  # they hold source code and paths of this machine
     graph = exported.graph
     for described in (exported, graph, *graph.value_info, *graph.input, *graph.output, *graph.initializer):
         del described.metadata_props[:]
-    return exported
+    return exported, folded
 
 
 def obstacle(recipe: Recipe) -> str:
@@ -120,9 +148,16 @@ def obstacle(recipe: Recipe) -> str:
     return "memory formats and oneDNN are torch's own" if switched else ""
 
 
+def folded_into(exported: Path) -> dict[str, str]:
+    """Modules that are computed within others in an exported file, with the paths of these."""
+    found: dict[str, str] = json.loads(exported.with_name(FOLDED).read_text(encoding="utf-8"))
+    return found
+
+
 def module_of(node: str) -> str:
-    """Path of the module that a node of that name comes from."""
-    return node.rpartition("/")[0]
+    """Path of the module that a node of that name comes from, also where a runtime has put more behind the name."""
+    path, slash, _ = node.partition("/")
+    return path if slash else ""
 
 
 def first_cause(error: BaseException) -> str:

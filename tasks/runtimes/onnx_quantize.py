@@ -20,8 +20,9 @@ from onnxruntime.quantization.registry import QDQRegistry
 from storage.errors import QuantizationError
 from tasks.machine import this_machine
 from tasks.quantize.methods.dynamic import DynamicRecipe, named_types
+from tasks.quantize.methods.qat import QatRecipe
 from tasks.quantize.methods.static import StaticRecipe
-from tasks.runtimes.onnx_model import module_of
+from tasks.runtimes.onnx_model import folded_into, module_of
 from tasks.workload.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -56,8 +57,9 @@ def quantize(
         _quantize_statically(exported, target, recipe, excluded, source)
     else:
         shutil.copyfile(exported, target)
-        return lambda _: "a float recipe"
-    with_products, int8 = modules_with_products(exported), int8_modules(target)
+        if not isinstance(recipe, QatRecipe):
+            return lambda _: "a float recipe"
+    with_products, int8, folded = modules_with_products(exported), int8_modules(target), folded_into(exported)
     if not int8:
         raise QuantizationError(
             f'The recipe "{recipe.name}" quantizes nothing of the model.',
@@ -65,9 +67,12 @@ def quantize(
         )
 
     def why_float(leaf: ModuleCoverage) -> str:
-        if leaf.module in excluded:
+        head = folded.get(leaf.module, leaf.module)
+        if head in int8:
+            return ""
+        if not excluded.isdisjoint((leaf.module, head)):
             return "excluded by the recipe"
-        if leaf.module in int8 or leaf.module not in with_products:
+        if head not in with_products:
             return ""
         if isinstance(recipe, DynamicRecipe) and leaf.type not in named_types(recipe):
             return f"the recipe does not name the type {leaf.type}"

@@ -65,7 +65,7 @@ outputs = session.run(None, {entry.name: array for entry, array in zip(session.g
 
     def obstacle(self, recipe: Recipe) -> str:
         """What its quantizer, or its kernels for processors, cannot do."""
-        if recipe.method not in ("none", "dynamic", "static"):
+        if recipe.method not in ("none", "dynamic", "static", "qat"):
             return f'it cannot carry out method "{recipe.method}"'
         if getattr(recipe, "dtype", "qint8") != "qint8" or getattr(recipe, "embedding_bits", None) == 4:
             return "its kernels know neither float16 nor 4-bit embeddings"
@@ -76,8 +76,8 @@ outputs = session.run(None, {entry.name: array for entry, array in zip(session.g
         return {**super().environment(), "vnni": this_machine().has_vnni}
 
     def shared(self, source: ModelSource, recipe: Recipe) -> dict[str, str]:
-        """The exported float model."""
-        return {onnx_model.KIND: onnx_model.find_or_export(source).name}
+        """The exported float or fine-tuned model."""
+        return {onnx_model.KIND: onnx_model.find_or_export(source, recipe).name}
 
     def make(self, source: ModelSource, recipe: Recipe, folder: Path) -> Made:
         """Quantize the exported model; the size is the file's."""
@@ -86,7 +86,11 @@ outputs = session.run(None, {entry.name: array for entry, array in zip(session.g
         from tasks.quantize.engine import quiet
         from tasks.runtimes import onnx_quantize
 
-        exported, target, model = onnx_model.find_or_export(source) / MODEL, folder / MODEL, source.float_model()
+        exported, target, model = (
+            onnx_model.find_or_export(source, recipe) / MODEL,
+            folder / MODEL,
+            source.float_model(),
+        )
         excluded = excluded_modules(model, recipe.exclude)
         with quiet():
             why_float = onnx_quantize.quantize(exported, target, recipe, excluded, source)

@@ -80,7 +80,7 @@ outputs = compiled([{{ m.model.inputs | map(attribute="name") | join(", ") }}]) 
 
     def obstacle(self, recipe: Recipe) -> str:
         """What NNCF cannot do for this runtime."""
-        if recipe.method not in ("none", "dynamic", "static", "cast"):
+        if recipe.method not in ("none", "dynamic", "static", "qat", "cast"):
             return f'it cannot carry out method "{recipe.method}"'
         if recipe.method == "dynamic" and (
             getattr(recipe, "dtype", "qint8") != "qint8" or getattr(recipe, "embedding_bits", None) == 4
@@ -97,8 +97,8 @@ outputs = compiled([{{ m.model.inputs | map(attribute="name") | join(", ") }}]) 
         return {**super().environment(), "bfloat16": computes_bfloat16()}
 
     def shared(self, source: ModelSource, recipe: Recipe) -> dict[str, str]:
-        """The exported float model."""
-        return {onnx_model.KIND: onnx_model.find_or_export(source).name}
+        """The exported float or fine-tuned model."""
+        return {onnx_model.KIND: onnx_model.find_or_export(source, recipe).name}
 
     def make(self, source: ModelSource, recipe: Recipe, folder: Path) -> Made:
         """Read the exported model, quantize it and write the IR; the size is that of both files."""
@@ -111,7 +111,7 @@ outputs = compiled([{{ m.model.inputs | map(attribute="name") | join(", ") }}]) 
         excluded = excluded_modules(model, recipe.exclude)
         with quiet():
             why_float = openvino_quantize.quantize(
-                onnx_model.find_or_export(source) / onnx_model.MODEL, folder / MODEL, recipe, excluded, source
+                onnx_model.find_or_export(source, recipe) / onnx_model.MODEL, folder / MODEL, recipe, excluded, source
             )
         size = sum((folder / name).stat().st_size for name in (MODEL, WEIGHTS))
         finite_outputs(_open(folder / MODEL, 1), source.example_inputs, recipe.name)

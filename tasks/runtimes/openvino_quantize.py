@@ -15,8 +15,8 @@ import openvino
 from storage.errors import QuantizationError
 from tasks.quantize.methods.cast import CastRecipe, computes_bfloat16, require_bfloat16
 from tasks.quantize.methods.dynamic import DynamicRecipe, named_types
-from tasks.quantize.methods.static import StaticRecipe
-from tasks.runtimes.onnx_model import module_of
+from tasks.quantize.methods.static import GraphRecipe, StaticRecipe
+from tasks.runtimes.onnx_model import folded_into, module_of
 from tasks.runtimes.openvino import PRECISION
 from tasks.workload.recipe import Recipe
 
@@ -85,19 +85,22 @@ def quantize(
     is_float = recipe.method == "none" or not computes_bfloat16()
     model.set_rt_info("f32" if is_float else "bf16", PRECISION)
     openvino.save_model(model, target, compress_to_fp16=False)
-    int8 = int8_modules(target)
-    if isinstance(recipe, DynamicRecipe | StaticRecipe) and not int8:
+    int8, folded = int8_modules(target), folded_into(exported)
+    if isinstance(recipe, DynamicRecipe | GraphRecipe) and not int8:
         raise QuantizationError(
             f'The recipe "{recipe.name}" quantizes nothing of the model.',
             hint="NNCF has no int8 form for what it names: take the runtime out of the recipe.",
         )
 
     def why_float(leaf: ModuleCoverage) -> str:
-        if not isinstance(recipe, DynamicRecipe | StaticRecipe):
+        if not isinstance(recipe, DynamicRecipe | GraphRecipe):
             return "a float recipe" if recipe.method == "none" else "a cast is no quantization"
-        if leaf.module in excluded:
+        head = folded.get(leaf.module, leaf.module)
+        if head in int8:
+            return ""
+        if not excluded.isdisjoint((leaf.module, head)):
             return "excluded by the recipe"
-        if leaf.module in int8 or leaf.module not in products:
+        if head not in products:
             return ""
         unnamed = named is not None and leaf.type not in named
         return f"the recipe does not name the type {leaf.type}" if unnamed else f"NNCF left this {leaf.type} float"

@@ -86,6 +86,21 @@ def test_every_layer_is_int8_in_the_graph_and_in_the_machine_code(candidate: Can
     assert not candidate.shared
 
 
+@pytest.mark.parametrize("network", ["with_dropout", "Residual"])
+def test_a_trained_recipe_is_int8_and_computes_what_torchs_own_candidate_does(
+    images: MakeJob, store: ArtifactStore, network: str
+) -> None:
+    job = images(recipe("qat", epochs=1, batch_size=16) | {"runtimes": ["eager", RUNTIME]}, network=network)
+    candidate = pipeline.build(job, "tried", RUNTIME, store)
+    assert all(module.quantized for module in candidate.coverage)
+    layers = [module for module in candidate.coverage if module.type in ("Conv2d", "Linear")]
+    assert int8_products(CandidateFiles.find(candidate, store).folder / "model.pt2") == len(layers)
+    example = pipeline.source_of(job.workload, store).example_inputs.values()
+    (found,) = outputs(job, "tried", RUNTIME, store, *example)
+    (expected,) = outputs(job, "tried", "eager", store, *example)
+    assert (found - expected).abs().max() <= 0.02 * (expected.max() - expected.min())
+
+
 def test_int8_is_near_float_and_not_float_for_any_number_of_images(
     static: Job[Workload], candidate: CandidateRef, store: ArtifactStore
 ) -> None:
@@ -167,7 +182,7 @@ def test_a_converted_module_that_can_be_exported_is_compiled(images: MakeJob, st
     [
         ({"method": "none", "onednn": False}, "cannot switch oneDNN off"),
         ({"method": "dynamic"}, 'does not carry out method "dynamic"'),
-        ({"method": "qat"}, 'does not carry out method "qat"'),
+        ({"method": "qat", "weights": "per-tensor"}, "per channel only"),
         ({"method": "static", "weights": "per-tensor"}, "per channel only"),
         ({"method": "static", "graph": "fx"}, 'no graph = "fx"'),
         ({"method": "static", "engine": "qnnpack"}, 'not of the engine "qnnpack"'),

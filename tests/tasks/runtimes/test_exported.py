@@ -5,10 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 import venv
+from collections import Counter
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnx
+import onnxruntime
+import openvino
 import pytest
 import torch
 
@@ -18,7 +23,8 @@ from storage.errors import QuantizationError
 from tasks.machine import this_machine
 from tasks.quantize.methods.cast import INSTRUCTIONS
 from tasks.refs import CandidateRef
-from tasks.runtimes import RUNTIMES
+from tasks.runtimes import RUNTIMES, onnx_quantize, openvino_quantize
+from tasks.runtimes.base import CandidateFiles
 from tasks.workload import Workload
 from tests.tasks import pipeline
 from tests.tasks.bundle.conftest import Made
@@ -32,6 +38,13 @@ needs_bfloat16 = pytest.mark.skipif(
 
 def recipe(runtime: str, method: str, **keys: Any) -> dict[str, Any]:
     return {"name": "tried", "method": method, "runtimes": [runtime], **keys}
+
+
+def int8_modules_of(candidate: CandidateRef, store: ArtifactStore, runtime: str) -> frozenset[str]:
+    folder = CandidateFiles.find(candidate, store).folder
+    if runtime == "openvino":
+        return openvino_quantize.int8_modules(folder / "model.xml")
+    return onnx_quantize.int8_modules(folder / "model.onnx")
 
 
 def left_float(candidate: CandidateRef) -> dict[str, str]:
@@ -109,6 +122,8 @@ def test_a_static_recipe_quantizes_every_layer_and_stays_close(
     job = images(recipe(runtime, "static", **keys))
     candidate = pipeline.build(job, "tried", runtime, store)
     assert not left_float(candidate)
+    with_weights = {module.module for module in candidate.coverage if module.type in ("Conv2d", "Linear")}
+    assert int8_modules_of(candidate, store, runtime) == with_weights
     inputs = pipeline.source_of(job.workload, store).example_inputs.values()
     reference = pipeline.opened(pipeline.build(job, "float", "eager", store), store)
     with torch.inference_mode():
@@ -124,12 +139,50 @@ def test_an_excluded_convolution_stays_float_and_an_unknown_name_is_refused(
     names = [name for name, _ in pipeline.build_model(images().workload, images().dataset).named_children()]
     first = names[0]
     job = images(recipe(runtime, "static", exclude=[first]))
-    reasons = left_float(pipeline.build(job, "tried", runtime, store))
-    assert reasons
+    candidate = pipeline.build(job, "tried", runtime, store)
+    reasons = left_float(candidate)
+    assert first in reasons
     assert set(reasons.values()) == {"excluded by the recipe"}
+    assert first not in int8_modules_of(candidate, store, runtime)
     unknown = images(recipe(runtime, "static", exclude=["nose"]))
     with pytest.raises(QuantizationError, match=r"exclude names modules .*: nose"):
         pipeline.build(unknown, "tried", runtime, store)
+
+
+@pytest.mark.parametrize("runtime", EXPORTED)
+@pytest.mark.parametrize("network", ["plain", "with_dropout", "OwnStubs", "Residual"])
+def test_a_trained_recipe_computes_what_torchs_own_candidate_does(
+    images: MakeJob, store: ArtifactStore, runtime: str, network: str
+) -> None:
+    trained = recipe(runtime, "qat", epochs=1, batch_size=16) | {"runtimes": ["eager", runtime]}
+    job = images(trained, network=network)
+    torchs, candidate = (pipeline.build(job, "tried", name, store) for name in ("eager", runtime))
+    assert set(left_float(candidate)) == set(left_float(torchs))
+    inputs = pipeline.source_of(job.workload, store).example_inputs.values()
+    with torch.inference_mode():
+        (found,), expected = pipeline.opened(candidate, store)(*inputs), pipeline.opened(torchs, store)(*inputs)  # type: ignore[misc]
+    assert isinstance(expected, torch.Tensor)
+    assert (found - expected).abs().max() <= 0.02 * (expected.max() - expected.min())
+
+
+def test_a_trained_model_runs_in_int8_kernels(images: MakeJob, store: ArtifactStore, tmp_path: Path) -> None:
+    job = images(recipe("onnxruntime", "qat", epochs=1, batch_size=16) | {"runtimes": EXPORTED})
+    folders = {name: CandidateFiles.find(pipeline.build(job, "tried", name, store), store).folder for name in EXPORTED}
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath, options.log_severity_level = str(tmp_path / "optimized.onnx"), 3
+    onnxruntime.InferenceSession(folders["onnxruntime"] / "model.onnx", options, providers=["CPUExecutionProvider"])
+    operators = Counter(node.op_type for node in onnx.load(tmp_path / "optimized.onnx").graph.node)
+    assert (operators["QLinearConv"], operators["QGemm"], operators["Conv"], operators["Gemm"]) == (3, 2, 0, 0)
+
+    core = openvino.Core()
+    model = core.read_model(folders["openvino"] / "model.xml")
+    model.reshape([1, 3, 16, 16])
+    request = core.compile_model(model, "CPU", {"PERF_COUNT": True}).create_infer_request()
+    request.infer([np.zeros((1, 3, 16, 16), np.float32)])
+    kinds = ("Convolution", "FullyConnected")
+    kernels = [each.exec_type for each in request.profiling_info if each.node_type.startswith(kinds)]
+    assert len(kernels) == 5
+    assert all(kernel.lower().endswith("i8") for kernel in kernels)
 
 
 @pytest.mark.parametrize("runtime", EXPORTED)
@@ -145,13 +198,12 @@ def test_a_model_that_cannot_be_exported_is_one_message(images: MakeJob, store: 
     ("runtime", "keys", "reason"),
     [
         ("onnxruntime", {"method": "cast"}, 'cannot carry out method "cast"'),
-        ("onnxruntime", {"method": "qat"}, 'cannot carry out method "qat"'),
         ("onnxruntime", {"method": "dynamic", "dtype": "float16", "modules": ["Linear"]}, "float16"),
         ("onnxruntime", {"method": "dynamic", "embedding_bits": 4}, "4-bit"),
         ("onnxruntime", {"method": "none", "memory_format": "channels-last"}, "memory formats"),
         ("openvino", {"method": "none", "onednn": False}, "oneDNN"),
         ("openvino", {"method": "dynamic", "embedding_bits": 4}, "int8 only"),
-        ("openvino", {"method": "qat"}, 'cannot carry out method "qat"'),
+        ("openvino", {"method": "dynamic-per-row"}, 'cannot carry out method "dynamic-per-row"'),
     ],
 )
 def test_what_a_runtime_cannot_do_is_refused_with_the_file(
@@ -177,11 +229,11 @@ def test_bfloat16_is_openvinos_own_precision_on_the_float_file(images: MakeJob, 
 
 
 @pytest.mark.parametrize("runtime", EXPORTED)
-@pytest.mark.parametrize("method", ["dynamic", "none"])
+@pytest.mark.parametrize("method", ["dynamic", "none", "qat"])
 def test_a_bundle_holds_the_runtimes_files_and_verifies_without_torch(
-    words: MakeJob, store: ArtifactStore, tmp_path: Path, runtime: str, method: str
+    words: MakeJob, images: MakeJob, store: ArtifactStore, tmp_path: Path, runtime: str, method: str
 ) -> None:
-    job = words(recipe(runtime, method))
+    job = images(recipe(runtime, "qat", epochs=1, batch_size=16)) if method == "qat" else words(recipe(runtime, method))
     candidate = pipeline.build(job, "tried", runtime, store)
     made = Made(job, candidate, pipeline.evaluate(job, candidate, store), store)
     bundle = tmp_path / made.package(BundleStore(tmp_path)).location

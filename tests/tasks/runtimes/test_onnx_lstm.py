@@ -41,7 +41,7 @@ def test_an_lstm_computes_the_same_at_any_length(keys: dict[str, object]) -> Non
         model = Recurrent(**keys).eval()
         rows = model.rnn.num_layers * (2 if model.rnn.bidirectional else 1)
         examples = {"inputs": torch.randn(1, 1, 6), "h": torch.randn(rows, 1, 64), "c": torch.randn(rows, 1, 64)}
-        exported = onnx_model.export(model, examples, AXES if "batch_first" not in keys else {"inputs": {1: "time"}})
+        exported = onnx_model.export(model, examples, AXES if "batch_first" not in keys else {"inputs": {1: "time"}})[0]
         session = InferenceSession(exported.SerializeToString(), providers=["CPUExecutionProvider"])
         batch = 1 if "batch_first" in keys else 3
         shape = (1, 7, 6) if "batch_first" in keys else (7, batch, 6)
@@ -56,7 +56,7 @@ def test_an_lstm_computes_the_same_at_any_length(keys: dict[str, object]) -> Non
 def test_weights_of_any_size_are_quantized_and_little_else_is_left(tmp_path: Path) -> None:
     model = Recurrent(num_layers=2).eval()
     examples = {"inputs": torch.randn(1, 1, 6), "h": torch.randn(2, 1, 64), "c": torch.randn(2, 1, 64)}
-    (tmp_path / "float.onnx").write_bytes(onnx_model.export(model, examples, AXES).SerializeToString())
+    (tmp_path / "float.onnx").write_bytes(onnx_model.export(model, examples, AXES)[0].SerializeToString())
     quantize_dynamic(tmp_path / "float.onnx", tmp_path / "int8.onnx", weight_type=QuantType.QInt8)
     operators = [node.op_type for node in onnx.load(tmp_path / "int8.onnx").graph.node]
     assert operators.count("DynamicQuantizeLSTM") == 2
