@@ -51,15 +51,18 @@ def quantize(
     QuantizationError
         There is nothing to quantize or to calibrate with, or the tools refuse the model.
     """
+    proto = onnx.load(exported)
+    with_products = {module_of(node.name) for node in proto.graph.node if node.op_type in _WEIGHTS}
+    left_out = [node.name for node in proto.graph.node if module_of(node.name) in excluded]
     if isinstance(recipe, DynamicRecipe):
-        _quantize_dynamically(exported, target, recipe, excluded)
+        _quantize_dynamically(proto, target, recipe, left_out)
     elif isinstance(recipe, StaticRecipe):
-        _quantize_statically(exported, target, recipe, excluded, source)
+        _quantize_statically(exported, proto, target, recipe, left_out, source)
     else:
         shutil.copyfile(exported, target)
         if not isinstance(recipe, QatRecipe):
             return lambda _: "a float recipe"
-    with_products, int8, folded = modules_with_products(exported), int8_modules(target), folded_into(exported)
+    int8, folded = int8_modules(target), folded_into(exported)
     if not int8:
         raise QuantizationError(
             f'The recipe "{recipe.name}" quantizes nothing of the model.',
@@ -96,15 +99,9 @@ def int8_modules(path: Path) -> frozenset[str]:
     return frozenset(quantized - floats)
 
 
-def modules_with_products(path: Path) -> frozenset[str]:
-    """Paths of the modules that have a product with weights, or a table, in an exported file."""
-    return frozenset(module_of(node.name) for node in onnx.load(path).graph.node if node.op_type in _WEIGHTS)
-
-
-def _quantize_dynamically(source: Path, target: Path, recipe: DynamicRecipe, excluded: frozenset[str]) -> None:
+def _quantize_dynamically(proto: onnx.ModelProto, target: Path, recipe: DynamicRecipe, left_out: list[str]) -> None:
     """Weights to int8, activations as they come: DynamicQuantizeLSTM and MatMulInteger; embeddings to 8 bits."""
     operators = [operator for kind in recipe.modules for operator in DYNAMIC_OPERATORS.get(kind, ())]
-    proto = onnx.load(source)
     # The tool transposes a Gemm's weight where it is, and then meets the shape that the export noted of it.
     weights = {tensor.name for tensor in proto.graph.initializer}
     shapes = [info for info in proto.graph.value_info if info.name not in weights]
@@ -117,13 +114,13 @@ def _quantize_dynamically(source: Path, target: Path, recipe: DynamicRecipe, exc
         per_channel=recipe.per_channel,
         reduce_range=_needs_headroom(),
         weight_type=QuantType.QInt8,
-        nodes_to_exclude=_nodes_in(source, excluded),
+        nodes_to_exclude=left_out,
         extra_options={"MatMulConstBOnly": True},
     )
 
 
 def _quantize_statically(
-    source: Path, target: Path, recipe: StaticRecipe, excluded: frozenset[str], model: ModelSource
+    exported: Path, proto: onnx.ModelProto, target: Path, recipe: StaticRecipe, left_out: list[str], source: ModelSource
 ) -> None:
     """Weights and activations to int8 as QuantizeLinear and DequantizeLinear around float operators (QDQ).
 
@@ -135,22 +132,22 @@ def _quantize_statically(
     QuantizationError
         There are no calibration samples.
     """
-    proto = onnx.shape_inference.infer_shapes(onnx.load(source))
+    proto = onnx.shape_inference.infer_shapes(proto)
     operators = [operator for operator in QDQRegistry if operator != "Gather"]
     method, options = _CALIBRATION[recipe.activation_observer]
     augmented = target.with_suffix(".augmented")
     calibrator = create_calibrator(
-        source, operators, augmented_model_path=augmented, calibrate_method=method, extra_options=options
+        exported, operators, augmented_model_path=augmented, calibrate_method=method, extra_options=options
     )
-    names, number = list(model.example_inputs), 0
-    batches = islice(model.calibration(recipe.calibration_batch_size), recipe.calibration_batches)
+    names, number = list(source.example_inputs), 0
+    batches = islice(source.calibration(recipe.calibration_batch_size), recipe.calibration_batches)
     for number, inputs in enumerate(batches, start=1):
         arrays = {name: tensor.numpy() for name, tensor in zip(names, inputs, strict=True)}
         calibrator.collect_data(_OneBatch(arrays))
-        model.workspace.progress(number, recipe.calibration_batches, "calibration batches")
+        source.workspace.progress(number, recipe.calibration_batches, "calibration batches")
     if not number:
         raise QuantizationError(
-            f'The data set of workload "{model.job.workload.name}" has no calibration samples.',
+            f'The data set of workload "{source.job.workload.name}" has no calibration samples.',
             hint="Set data.calibration above 0, or use a data set with more training samples.",
         )
     ranges = calibrator.compute_data()
@@ -164,7 +161,7 @@ def _quantize_statically(
         activation_qType=QuantType.QUInt8,
         tensors_range=ranges,
         nodes_to_quantize=[],
-        nodes_to_exclude=_nodes_in(source, excluded),
+        nodes_to_exclude=left_out,
         op_types_to_quantize=operators,
         extra_options={},
     )
@@ -192,7 +189,3 @@ _CALIBRATION: dict[str, tuple[CalibrationMethod, dict[str, object]]] = {
 def _needs_headroom() -> bool:
     """Without VNNI, sums of products of 8-bit numbers saturate in 16 bits unless one bit is kept free."""
     return not this_machine().has_vnni
-
-
-def _nodes_in(path: Path, modules: frozenset[str]) -> list[str]:
-    return [node.name for node in onnx.load(path).graph.node if module_of(node.name) in modules]
