@@ -92,7 +92,9 @@ def int8_modules(path: Path) -> frozenset[str]:
     quantized: set[str] = set()
     floats: set[str] = set()
     for node in graph.node:
-        if node.op_type in _INT8_OPERATORS:
+        if node.op_type == "Transpose" and node.input[0] in int8:  # a Linear's weights, where it has several rows
+            int8.update(node.output)
+        elif node.op_type in _INT8_OPERATORS:
             quantized.add(module_of(node.name))
         elif (index := _WEIGHTS.get(node.op_type)) is not None:
             (quantized if node.input[index] in int8 else floats).add(module_of(node.name))

@@ -53,6 +53,17 @@ class Residual(nn.Module):
         return self.fc(functional.dropout(second.mean((2, 3)), 0.5, self.training))
 
 
+class EveryRow(nn.Module):
+    """Linear layers on several rows of each sample."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.relu, self.last = nn.Linear(16, 8), nn.ReLU(), nn.Linear(8, 4)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.last(self.relu(self.first(images.flatten(1, 2)))).mean(1)
+
+
 class Concatenating(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -86,7 +86,7 @@ def test_every_layer_is_int8_in_the_graph_and_in_the_machine_code(candidate: Can
     assert not candidate.shared
 
 
-@pytest.mark.parametrize("network", ["with_dropout", "Residual"])
+@pytest.mark.parametrize("network", ["with_dropout", "Residual", "EveryRow"])
 def test_a_trained_recipe_is_int8_and_computes_what_torchs_own_candidate_does(
     images: MakeJob, store: ArtifactStore, network: str
 ) -> None:

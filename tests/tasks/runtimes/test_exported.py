@@ -150,13 +150,20 @@ def test_an_excluded_convolution_stays_float_and_an_unknown_name_is_refused(
 
 
 @pytest.mark.parametrize("runtime", EXPORTED)
-@pytest.mark.parametrize("network", ["plain", "with_dropout", "OwnStubs", "Residual"])
+@pytest.mark.parametrize("network", ["plain", "with_dropout", "OwnStubs", "Residual", "EveryRow"])
 def test_a_trained_recipe_computes_what_torchs_own_candidate_does(
     images: MakeJob, store: ArtifactStore, runtime: str, network: str
 ) -> None:
     trained = recipe(runtime, "qat", epochs=1, batch_size=16) | {"runtimes": ["eager", runtime]}
     job = images(trained, network=network)
-    torchs, candidate = (pipeline.build(job, "tried", name, store) for name in ("eager", runtime))
+    torchs = pipeline.build(job, "tried", "eager", store)
+    if (network, runtime) == ("EveryRow", "openvino"):  # which gets it wrong on some processors
+        try:
+            candidate = pipeline.build(job, "tried", runtime, store)
+        except QuantizationError as error:
+            assert "computes something else once OpenVINO runs it" in str(error)  # noqa: PT017
+            return
+    candidate = pipeline.build(job, "tried", runtime, store)
     assert set(left_float(candidate)) == set(left_float(torchs))
     inputs = pipeline.source_of(job.workload, store).example_inputs.values()
     with torch.inference_mode():
