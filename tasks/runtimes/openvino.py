@@ -173,6 +173,7 @@ def _refuse_garbage(outputs: Sequence[Tensor], recipe: QatRecipe, source: ModelS
 
 def _open(path: Path, threads: int) -> Callable[..., tuple[Tensor, ...]]:
     """Compile for each shape of the inputs that comes: kernels for lengths that are known are faster by a fifth."""
+    import openvino
 
     @lru_cache(maxsize=_SHAPES)
     def compiled_for(*shapes: tuple[int, ...]) -> tuple[Any, range]:
