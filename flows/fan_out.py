@@ -73,6 +73,8 @@ def later(future: PrefectFuture[R]) -> R:
 def gather(submitted: Submitted) -> WorkloadResult:
     """Wait for a workload's stages and compare its candidates."""
     dataset, job = settle(submitted.dataset, "prepare"), settle(submitted.job, "checkpoint")
+    if not isinstance(job, Failure) and job.checkpoint.notes:
+        _note(f"{submitted.workload.name}: the checkpoint's file: {'; '.join(job.checkpoint.notes)}")
     failure = next((outcome for outcome in (dataset, job) if isinstance(outcome, Failure)), None)
     result = WorkloadResult(
         workload=submitted.workload,
@@ -229,13 +231,18 @@ def _with_benchmark(result: WorkloadResult, future: PrefectFuture[BenchmarkResul
     names = {f"{each.recipe}/{each.runtime}" for each in result.candidates}
     for key in sorted(refused.keys() - names):
         remark = f"{result.workload.name} · {key}: not timed: {refused[key].error}"
-        get_run_logger().warning("%s", remark)
-        current_execution().reporter.noted(remark)
+        _note(remark)
     held = result.incumbent
     if held is not None and held.candidate is not None and (why := refused.get(held.candidate.name + INCUMBENT_SUFFIX)):
         held = held.model_copy(update={"failure": why})
     timed = result.model_copy(update={"benchmark": benchmark, "incumbent": held})
     return _update(timed, lambda each: {"failure": each.failure or refused.get(f"{each.recipe}/{each.runtime}")})
+
+
+def _note(remark: str) -> None:
+    """Tell a person, and the run's log."""
+    get_run_logger().warning("%s", remark)
+    current_execution().reporter.noted(remark)
 
 
 def settle(future: PrefectFuture[R], stage: str) -> R | Failure:

@@ -35,9 +35,13 @@ class DatasetRef(ArtifactRef):
 
 
 class CheckpointRef(ArtifactRef):
-    """Float weights: ``weights.safetensors`` in the artifact; ``parameters`` is the number of scalars."""
+    """Float weights: ``weights.safetensors`` in the artifact; ``parameters`` is the number of scalars.
+
+    ``notes`` say what was forgiven when they were read from somebody else's file; empty where they were found.
+    """
 
     parameters: int
+    notes: tuple[str, ...] = ()
 
 
 class ModuleCoverage(Frozen):

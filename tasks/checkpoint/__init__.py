@@ -8,12 +8,13 @@ from typing import cast
 
 import torch
 from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from storage.artifacts import ArtifactStore, artifact_digest
 from storage.errors import ConfigurationError, InputError
 from storage.messages import shown
 from storage.transfer import fetch
+from tasks.checkpoint.fit import build_blank, fit, shortened
 from tasks.checkpoint.state_file import read_state
 from tasks.compute import training_device
 from tasks.domains import DOMAINS
@@ -25,9 +26,10 @@ from tasks.tensor_files import save_tensors
 from tasks.workload import Workload
 from tasks.workload.base import FetchedCheckpoint, SeededCheckpoint
 
+__all__ = ["build_blank", "find_or_make", "load_state", "obtain"]
+
 KIND = "checkpoint"
 WEIGHTS_FILE = "weights.safetensors"
-_MOST_SHOWN, _LONGEST_KEY = 20, 200
 
 
 def obtain(workload: Workload, dataset: DatasetRef, workspace: Workspace) -> CheckpointRef:
@@ -129,18 +131,20 @@ def find_or_make(
     given = make() if found is None else _shapes(found / WEIGHTS_FILE)
     # A found one too: the code that builds the model may have changed, and need not be in the digest. One that does
     # not fit is not copied: it may claim any size.
-    _check_fit(given, workload, dataset)
+    fitted, notes = fit(given, workload, dataset)
     if found is None:
-        state = _as_float(given)
+        state = _as_float(fitted)
         broken = [key for key, tensor in state.items() if tensor.is_floating_point() and not tensor.isfinite().all()]
         if broken:
             raise InputError(
-                f'The weights of workload "{workload.name}" hold NaN or infinite values: {", ".join(broken)}.',
+                f'The weights of workload "{workload.name}" hold NaN or infinite values: '
+                f"{', '.join(shortened(broken))}.",
                 hint="Train them again with a lower learning rate, or fetch another checkpoint.",
             )
         with store.create(KIND, digest, made_from) as folder:
             save_tensors(state, folder / WEIGHTS_FILE)
-    return CheckpointRef(kind=KIND, digest=digest, parameters=sum(tensor.numel() for tensor in given.values()))
+    count = sum(tensor.numel() for tensor in fitted.values())
+    return CheckpointRef(kind=KIND, digest=digest, parameters=count, notes=notes)
 
 
 def load_state(checkpoint: CheckpointRef, store: ArtifactStore) -> dict[str, Tensor]:
@@ -153,20 +157,6 @@ def load_state(checkpoint: CheckpointRef, store: ArtifactStore) -> dict[str, Ten
     """
     state: dict[str, Tensor] = load_file(store.path(checkpoint.kind, checkpoint.digest) / WEIGHTS_FILE)
     return state
-
-
-def build_blank(make: Callable[[], nn.Module]) -> nn.Module:
-    """Build a model of which only names, shapes and classes matter: without memory for its weights where possible.
-
-    `make` builds it on torch's default device. The global generator is left as it was.
-    """
-    try:
-        with torch.device("meta"):
-            return make()
-    except Exception:  # noqa: BLE001 - whatever it is, a build on the CPU meets it again unless meta was the reason
-        # A constructor may ask for a tensor's values: rates of stochastic depth by torch.linspace(…).tolist().
-        with torch.random.fork_rng(devices=[]):
-            return make()
 
 
 def _shapes(path: Path) -> dict[str, Tensor]:
@@ -182,28 +172,3 @@ def _as_float(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
         .contiguous()
         for name, tensor in state.items()
     }
-
-
-def _check_fit(state: Mapping[str, Tensor], workload: Workload, dataset: DatasetRef) -> None:
-    """Name, in one message, keys that are missing, not expected, or of another shape or type than the model's."""
-    domain = DOMAINS[workload.domain]
-    model = build_blank(lambda: domain.build(workload.model, dataset)).state_dict()
-    problems = [
-        f"{key[:_LONGEST_KEY]}: the checkpoint has {_form(state.get(key))}, the workload {_form(model.get(key))}"
-        for key in sorted(model.keys() | state.keys())
-        if _form(state.get(key)) != _form(model.get(key))
-    ]
-    if problems:
-        shown = problems[:_MOST_SHOWN] + [f"and {len(problems) - _MOST_SHOWN} more"] * (len(problems) > _MOST_SHOWN)
-        given = {key: tuple(tensor.shape) for key, tensor in state.items()}
-        raise InputError(
-            f'The checkpoint does not fit workload "{workload.name}":\n  ' + "\n  ".join(shown) + "\n",
-            hint=domain.fit_hint(given, workload, dataset),
-        )
-
-
-def _form(tensor: Tensor | None) -> str:
-    """A tensor's shape, and its type unless that is floating-point: any such weights are read as float32."""
-    if tensor is None:
-        return "no such key"
-    return f"{list(tensor.shape)}{'' if tensor.is_floating_point() else f' of {tensor.dtype}'}"

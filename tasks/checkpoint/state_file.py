@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
@@ -14,13 +14,40 @@ from torch import Tensor
 
 from storage.errors import InputError, first_line
 
-# Keys under which training scripts put the state dict beside optimizer state, epoch and so on.
-_WRAPPERS = ("state_dict", "model_state_dict", "model", "module")
-# Prefixes that DataParallel and torch.compile put before every key.
+# Keys under which training scripts put the state dict beside optimizer state, epoch and so on; the first one is taken.
+_WRAPPERS = (
+    "state_dict",
+    "model_state_dict",
+    "model",
+    "module",
+    "ema",
+    "model_ema",
+    "ema_state_dict",
+    "state_dict_ema",
+)
+# Prefixes that DataParallel (and weight averaging) and torch.compile put before every key.
 _PREFIXES = ("module.", "_orig_mod.")
+_AVERAGED = "n_averaged"  # torch.optim.swa_utils.AveragedModel counts beside its ``module.``
 
 
-def read_state(path: Path, shown: str = "") -> dict[str, Tensor]:
+class StateDict(dict[str, Tensor]):
+    """A state dict as a file held it.
+
+    Attributes
+    ----------
+    versions
+        By a module's name the version in which it was saved, as PyTorch notes it in ``_metadata``; a file of another
+        format or of before 0.4.1 says none.
+    notes
+        What was done to the file's content to get it, for the user.
+    """
+
+    def __init__(self, tensors: Mapping[str, Tensor], versions: Mapping[str, int], notes: Sequence[str]) -> None:
+        super().__init__(tensors)
+        self.versions, self.notes = versions, tuple(notes)
+
+
+def read_state(path: Path, shown: str = "") -> StateDict:
     """Read a state dict from a safetensors or a ``torch.save`` file, by content and not by name.
 
     A pickle is opened with PyTorch's restricted unpickler, which makes tensors and plain containers and calls nothing
@@ -90,18 +117,44 @@ def _bytes_of(tensor: Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-def _unwrap(loaded: object, shown: str) -> dict[str, Tensor]:
+def _unwrap(loaded: object, shown: str) -> StateDict:
+    notes: list[str] = []
     for _ in range(8):  # a dict can hold itself
         if not isinstance(loaded, Mapping):
             break
         if loaded and all(isinstance(key, str) and isinstance(item, Tensor) for key, item in loaded.items()):
-            state = dict(loaded)
-            for prefix in _PREFIXES:
-                if all(key.startswith(prefix) for key in state):
-                    state = {key.removeprefix(prefix): tensor for key, tensor in state.items()}
-            return state
-        loaded = next((loaded[key] for key in _WRAPPERS if isinstance(loaded.get(key), Mapping)), loaded)
+            return _without_prefixes(loaded, notes)
+        levels = [key for key in _WRAPPERS if isinstance(loaded.get(key), Mapping)]
+        if levels:
+            others = f' and not "{levels[1]}", which is there too' if len(levels) > 1 else ""
+            notes.append(f'took the weights under "{levels[0]}"{others}')
+            loaded = loaded[levels[0]]
     found = f"keys {list(loaded)[:5]}" if isinstance(loaded, Mapping) else type(loaded).__name__
     raise InputError(
         f"{shown}: holds no state dict (found {found}).", hint="Expected names of parameters with their tensors."
     )
+
+
+def _without_prefixes(state: Mapping[str, Tensor], notes: list[str]) -> StateDict:
+    versions = _versions(state)
+    tensors = dict(state)
+    while prefix := next((each for each in _PREFIXES if _all_below(each, tensors)), ""):
+        if tensors.pop(_AVERAGED, None) is not None:
+            notes.append(f'left out "{_AVERAGED}"')
+        notes.append(f'took the prefix "{prefix}" off every key')
+        tensors = {key.removeprefix(prefix): tensor for key, tensor in tensors.items()}
+        versions = {name.removeprefix(prefix): version for name, version in versions.items()}
+    return StateDict(tensors, versions, notes)
+
+
+def _all_below(prefix: str, tensors: Mapping[str, Tensor]) -> bool:
+    keys = tensors.keys() - {_AVERAGED}
+    return bool(keys) and all(key.startswith(prefix) for key in keys)
+
+
+def _versions(state: Mapping[str, Tensor]) -> dict[str, int]:
+    """What ``torch.save`` keeps beside the keys of an ordered dict; a file may claim anything there."""
+    metadata = getattr(state, "_metadata", None)
+    entries = metadata.items() if isinstance(metadata, Mapping) else ()
+    found = {name: entry.get("version") for name, entry in entries if isinstance(entry, Mapping)}
+    return {name: version for name, version in found.items() if isinstance(name, str) and isinstance(version, int)}

@@ -1,7 +1,11 @@
--- Every candidate that failed, newest first, with the stage and the reason.
+-- Every candidate that failed, newest first, with the stage and the reason: once whole where several candidates share it,
+-- then its first line.
 -- example: select night, workload, recipe, stage, error from failures limit 20
 create view failures as
-select night, run_id, workload, recipe, runtime, setting, attempt, stage, error, profile, fingerprint, measured_at
+select night, run_id, workload, recipe, runtime, setting, attempt, stage,
+    if(row_number() over (partition by run_id, workload, stage, error order by recipe, runtime, setting, attempt) = 1,
+        error, split_part(error, chr(10), 1)) as error,
+    profile, fingerprint, measured_at
 from measurements
 where status = 'failed'
 order by night desc, workload, recipe, runtime;

@@ -168,6 +168,17 @@ def test_failures_are_newest_first_with_stage_and_reason(tmp_path: Path) -> None
     assert found == [{"stage": "quantize", "error": "reason 1"}, {"stage": "quantize", "error": "reason 0"}]
 
 
+def test_a_failure_that_several_candidates_share_is_there_whole_once(tmp_path: Path) -> None:
+    error = "it does not fit\n  twenty lines"
+    rows = [
+        measurement("a", FIRST, recipe=recipe, status="failed", stage="checkpoint", error=error, speedup=None)
+        for recipe in ("int8", "float")
+    ]
+    write_night(tmp_path, FIRST, rows, "a")
+    found = ask(tmp_path, "select recipe, error from failures")
+    assert found == [{"recipe": "float", "error": error}, {"recipe": "int8", "error": "it does not fit"}]
+
+
 def test_samples_are_the_blocks_one_row_each(tmp_path: Path) -> None:
     write_night(
         tmp_path, FIRST, [measurement("a", FIRST), measurement("a", FIRST, recipe="none-taken", block_s=None)], "a"

@@ -84,7 +84,8 @@ def test_a_mismatch_names_each_key_with_both_shapes_and_what_to_set(store: Artif
         "encoder.weight: the checkpoint has [7, 4], the workload [5, 4]",
         "decoder.weight: the checkpoint has [7, 6], the workload [5, 3]",
         "rnn.weight_ih_l0: the checkpoint has [24, 4], the workload [12, 4]",
-        "rnn.bias_hh_l1: the checkpoint has no such key, the workload [12]",
+        "4 missing:\n    rnn.bias_hh_l1 [12]\n",
+        "7 of another shape or type:\n",
         "set model.hidden_size = 6 (it is 3)",
         "set model.layers = 1 (it is 2)",
         "7 words; this one has 5",
@@ -94,7 +95,7 @@ def test_a_mismatch_names_each_key_with_both_shapes_and_what_to_set(store: Artif
 
 
 def test_keys_of_another_model_are_named(store: ArtifactStore, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"fc\.weight: the checkpoint has \[2, 2\], the workload no such key"):
+    with pytest.raises(InputError, match=r"1 unexpected:\n    fc\.weight \[2, 2\]\n"):
         obtain(fetched(tmp_path / "w.pth", {**weights(), "fc.weight": torch.zeros(2, 2)}), DATASET, store)
 
 

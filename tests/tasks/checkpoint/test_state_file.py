@@ -47,13 +47,44 @@ def assert_is_state(found: dict[str, Tensor]) -> None:
         {"model_state_dict": {f"module.{key}": tensor for key, tensor in STATE.items()}},
         {f"module._orig_mod.{key}": tensor for key, tensor in STATE.items()},
         {f"_orig_mod.{key}": nn.Parameter(tensor) for key, tensor in STATE.items()},
+        {f"_orig_mod.module.{key}": tensor for key, tensor in STATE.items()},
         {"state_dict": {"model": STATE}, "best": 1.0},
+        {"ema": {f"module.{key}": tensor for key, tensor in STATE.items()}, "updates": 7},
+        {"n_averaged": torch.tensor(3), **{f"module.{key}": tensor for key, tensor in STATE.items()}},
     ],
-    ids=["plain", "ordered", "state_dict", "model", "data-parallel", "both-prefixes", "compiled", "nested"],
+    ids=[
+        "plain",
+        "ordered",
+        "state_dict",
+        "model",
+        "data-parallel",
+        "both-prefixes",
+        "compiled",
+        "prefixes-turned",
+        "nested",
+        "ema",
+        "averaged",
+    ],
 )
 def test_state_dicts_are_found_in_what_training_scripts_put_around_them(wrapped: object, tmp_path: Path) -> None:
     torch.save(wrapped, tmp_path / "weights.pth")
     assert_is_state(read_state(tmp_path / "weights.pth"))
+
+
+def test_what_was_taken_off_is_told_and_which_of_two_levels_was_taken(tmp_path: Path) -> None:
+    wrapped = {f"module.{key}": tensor for key, tensor in STATE.items()}
+    torch.save({"ema": STATE, "model": wrapped}, tmp_path / "w.pth")
+    assert read_state(tmp_path / "w.pth").notes == (
+        'took the weights under "model" and not "ema", which is there too',
+        'took the prefix "module." off every key',
+    )
+    torch.save(STATE, tmp_path / "plain.pth")
+    assert read_state(tmp_path / "plain.pth").notes == ()
+
+
+def test_the_versions_that_a_file_notes_follow_its_keys(tmp_path: Path) -> None:
+    torch.save(nn.DataParallel(nn.Sequential(nn.BatchNorm1d(2))).state_dict(), tmp_path / "w.pth")
+    assert read_state(tmp_path / "w.pth").versions["0"] == 2
 
 
 def test_the_content_decides_the_format_and_not_the_name(tmp_path: Path) -> None:
