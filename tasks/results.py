@@ -10,7 +10,7 @@ from pydantic import Field
 from storage.results import Setting
 from tasks.job import Job
 from tasks.proof.messages import Proof
-from tasks.refs import ArtifactRef, CandidateRef, DatasetRef, Frozen
+from tasks.refs import ArtifactRef, CandidateRef, DatasetRef, Frozen, ModuleCoverage
 from tasks.workload.workload import Workload
 
 # What per-sample contributions to a quality are: independent numbers, 100 (right) or 0 (wrong), consecutive places of
@@ -212,6 +212,39 @@ class WorkloadResult(Frozen):
         """The baseline's own result, where the recipe is in the run."""
         recipe, runtime = self.workload.baseline()
         return next((each for each in self.candidates if (each.recipe, each.runtime) == (recipe, runtime)), None)
+
+
+class CandidatePreview(Frozen):
+    """What trying a candidate out showed: ``obstacle`` says why it cannot be had, ``coverage`` what would stay float.
+
+    ``exported_only``: it was not made, which takes minutes, but the float model can be exported for it.
+    """
+
+    candidate: str
+    obstacle: str = ""
+    exported_only: bool = False
+    coverage: tuple[ModuleCoverage, ...] = ()
+
+
+class Preview(Frozen):
+    """What trying a workload out showed; what could not be found out because of its ``problems`` is empty.
+
+    ``inputs`` and ``outputs`` are those of one call; ``methods`` and ``runtimes`` say why one does not fit or is not
+    there, "" where it does or is.
+    """
+
+    workload: str
+    problems: tuple[str, ...] = ()
+    splits: dict[str, int] = Field(default_factory=dict)
+    checkpoint: str = ""
+    notes: tuple[str, ...] = ()
+    methods: dict[str, str] = Field(default_factory=dict)
+    runtimes: dict[str, str] = Field(default_factory=dict)
+    model: str = ""
+    parameters: int = 0
+    inputs: str = ""
+    outputs: str = ""
+    candidates: tuple[CandidatePreview, ...] = ()
 
 
 class RunInfo(Frozen):

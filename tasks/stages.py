@@ -8,12 +8,19 @@ from typing import TYPE_CHECKING
 from tasks.domains import DOMAINS
 from tasks.job import Job, Workspace
 from tasks.refs import CandidateRef, DatasetRef
-from tasks.results import BenchmarkResult, Comparison, Evaluation, Incumbent, LayerSensitivity
+from tasks.results import BenchmarkResult, Comparison, Evaluation, Incumbent, LayerSensitivity, Preview
 from tasks.workload.recipe import Recipe
 from tasks.workload.workload import Workload
 
 if TYPE_CHECKING:
     from tasks.benchmark.stage import BenchmarkCandidate
+
+
+def preview(workspace: Workspace, workload: Workload) -> Preview:
+    """Try a workload out without training; see `tasks.preview`."""
+    from tasks.preview import preview as try_out
+
+    return try_out(workload, workspace)
 
 
 def prepare(workspace: Workspace, workload: Workload) -> DatasetRef:

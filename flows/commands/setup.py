@@ -3,44 +3,96 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from itertools import chain
 
 import click
 from rich.console import Console
 from rich.text import Text
 
-from flows.commands import format_option, new_table, print_json, store_option, workload_option
+from flows.commands import format_option, new_table, print_json, progress_of, store_option, workload_option
+from flows.preview import preview_lines
 from flows.request import NightlyRequest
 from flows.settings import Settings, load_settings, source_of
+from storage.errors import MeasurementError
+from tasks.job import Progress
+from tasks.results import Preview
 from tasks.runtimes import RUNTIMES
+from tasks.stages import preview
+from tasks.workload import Workload
 
+WRONG = 2
+_CHECK_LIMIT_S = 900.0
 _COLOURS = {"ok": "green", "note": "yellow", "problem": "bold red"}
 
 
 @click.command()
 @workload_option
+@click.option("--check", is_flag=True, help="Try each one out: data, model, weights, every candidate; train nothing.")
+@store_option
 @format_option("table", "json")
-def workloads(workload: tuple[str, ...], format: str) -> None:
+def workloads(workload: tuple[str, ...], check: bool, store: str, format: str) -> int:
     """List the workloads with their recipes, or check your own workload files.
+
+    --check goes through a night but for training, calibration and timing, and keeps what it prepares for the night. It
+    says which methods and runtimes fit and which modules would stay float; exit code 2 where something is wrong.
 
     \b
     Example:
       nightquant workloads
       nightquant workloads --workload my-model.toml
+      nightquant workloads --workload my-model.toml --check
     """
     found = NightlyRequest(workloads=workload).load_workloads()
+    if check:
+        return _check(found, store, as_json=format == "json")
     if workload:
         # Only here: a night measures what it can, and has a row for what it cannot.
         for runtime in dict.fromkeys(name for each in found for recipe in each.recipe for name in recipe.runtimes):
             RUNTIMES[runtime].require_installed(runtime)
     if format == "json":
         print_json([each.model_dump(mode="json") for each in found])
-        return
+        return 0
     table = new_table("Workloads", "workload", "description", "data", "model", "candidates", "baseline")
     for each in found:
         candidates = "\n".join(each.candidates())
         cells = (each.name, each.description, each.data.kind, each.model.kind, candidates, each.benchmark.baseline)
         table.add_row(*map(Text, cells))
     Console().print(table)
+    return 0
+
+
+def _check(found: list[Workload], store: str, *, as_json: bool) -> int:
+    """Try the workloads out in a worker process, which has a time limit, and print what was found."""
+    previews = []
+    for workload in found:
+        with progress_of(f"{workload.name}: check") as progress:
+            previews.append(_previewed(workload, store, progress))
+    if as_json:
+        print_json([each.model_dump(mode="json") for each in previews])
+    else:
+        for line in chain.from_iterable(map(preview_lines, previews)):
+            Console().print(line, highlight=False, soft_wrap=True)
+    return WRONG if any(each.problems for each in previews) else 0
+
+
+def _previewed(workload: Workload, store: str, progress: Progress) -> Preview:
+    from flows.execution.workers import STARTED, Workers
+    from tasks.machine import available_cores
+
+    def heard(label: str, done: float, total: float, unit: str) -> None:
+        if unit != STARTED:
+            progress(done, total, unit)
+
+    settings = load_settings()
+    limit_s = _CHECK_LIMIT_S if source_of("stage_timeout_s") == "default" else settings.stage_timeout_s
+    workers = Workers(1, available_cores(), settings.cache, listener=heard)
+    try:
+        return workers.run(preview, f"{workload.name}: check", limit_s, store, workload).value
+    except MeasurementError as error:
+        # It hangs, or its process died: the other workloads are checked all the same.
+        return Preview(workload=workload.name, problems=(str(error),))
+    finally:
+        workers.stop()
 
 
 @click.command()

@@ -82,6 +82,7 @@ class AotInductor(Runtime):
 
     extra = "inductor"
     main_file = MODEL
+    compiles = True
     distributions = ("torch", "torchao")
     caution = "A compiled package is a program, for one version of torch and one kind of processor."
     usage = """\

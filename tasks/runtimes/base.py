@@ -111,6 +111,7 @@ class Runtime(ABC):
     extra: ClassVar[str] = ""  # of this project, which installs what the runtime needs; "" where it is always there
     distributions: ClassVar[tuple[str, ...]] = ()  # what must be installed, and whose versions decide what is made
     hands_over: ClassVar[bool] = True
+    compiles: ClassVar[bool] = False  # whether making a candidate takes minutes
     main_file: ClassVar[str] = ""  # of several files, the one that a program opens
     usage: ClassVar[str] = ""
     caution: ClassVar[str] = ""  # what to know before the files are opened

@@ -59,6 +59,10 @@ class Recipe(Section):
         """Whether the result calls operators that are no part of torch, from a library beside it."""
         return False
 
+    def sketch(self) -> Recipe:
+        """A recipe that leaves the same modules float with next to no calibration and without training."""
+        return self
+
     def content(self) -> dict[str, object]:
         """What decides the result: a recipe's name and runtimes only say how it is used."""
         return self.model_dump(mode="json", exclude={"name", "runtimes"})

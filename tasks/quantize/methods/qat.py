@@ -8,7 +8,7 @@ from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from tasks.domains.base import FineTunes, GivesCalibration
 from tasks.quantize.base import Converted
-from tasks.quantize.methods.static import GraphMethod, GraphRecipe
+from tasks.quantize.methods.static import GraphMethod, GraphRecipe, StaticRecipe
 
 if TYPE_CHECKING:
     from torch import nn
@@ -28,6 +28,11 @@ class QatRecipe(GraphRecipe):
     freeze_observers_after: NonNegativeInt = 1
     freeze_batch_norm_after: NonNegativeInt = 1
     seed: int = 0
+
+    def sketch(self) -> StaticRecipe:
+        """Static quantization of the same modules."""
+        common = self.model_dump(include=set(GraphRecipe.model_fields) - {"method"})
+        return StaticRecipe(method="static", **common).sketch()
 
 
 class Qat(GraphMethod[QatRecipe]):

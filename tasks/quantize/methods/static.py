@@ -40,6 +40,10 @@ class StaticRecipe(GraphRecipe):
     calibration_batches: PositiveInt = 8
     calibration_batch_size: PositiveInt = 32
 
+    def sketch(self) -> StaticRecipe:
+        """Calibrate on one sample."""
+        return self.model_copy(update={"calibration_batches": 1, "calibration_batch_size": 1})
+
 
 class GraphMethod(Method[G]):
     """A method that quantizes a model's whole graph; it needs calibration inputs for the first ranges at least."""

@@ -12,6 +12,7 @@ from flows.commands.setup import doctor, workloads
 from flows.request import BUILT_IN
 from storage.errors import ConfigurationError
 from tasks.runtimes.torchscript import TorchScript
+from tests.documentation.pages import ROOT
 
 
 @pytest.mark.slow
@@ -46,3 +47,40 @@ def test_a_description_that_looks_like_markup_is_shown_as_it_is(tmp_path: Path) 
     done = CliRunner().invoke(workloads, ["--workload", str(tmp_path / "demo.toml")])
     assert done.exit_code == 0
     assert "[/foo]" in done.output
+
+
+HANGING = """
+import threading
+
+def build(**arguments):
+    threading.Event().wait()
+"""
+
+
+@pytest.mark.slow
+def test_checking_workloads_tells_every_problem_and_ends_what_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "hanging_code.py").write_text(HANGING, encoding="utf-8")
+    text = (ROOT / "docs" / "examples" / "classifier.toml").read_text(encoding="utf-8")
+    (tmp_path / "hanging.toml").write_text(text.replace("classifier:build", "hanging_code:build"), encoding="utf-8")
+    monkeypatch.setenv("NIGHTQUANT_STAGE_TIMEOUT_S", "20")
+    options = ["--check", "--store", str(tmp_path / "store"), "-w", str(tmp_path / "hanging.toml"), "-w", "lstm-demo"]
+    done = CliRunner().invoke(workloads, [*options, "--format", "json"], standalone_mode=False)
+    hung, good = json.loads(done.stdout)
+    assert done.return_value == 2
+    assert hung["problems"] == [
+        "classifier: check: ended after 20 s. If it needs longer, raise NIGHTQUANT_STAGE_TIMEOUT_S."
+    ]
+    assert good["problems"] == []
+    assert "NIGHTQUANT_STAGE_TIMEOUT_S" in CliRunner().invoke(workloads, options[:-2], standalone_mode=False).stdout
+
+
+@pytest.mark.slow
+def test_checking_a_good_workload_says_what_stays_float(tmp_path: Path) -> None:
+    options = ["--check", "--store", str(tmp_path), "-w", "lstm-demo"]
+    done = CliRunner().invoke(workloads, options, standalone_mode=False)
+    assert done.return_value == 0, done.output
+    assert "lstm-demo: fits" in done.stdout
+    assert "✓ dynamic-int8/torchscript: 1 of 1 module quantized" in done.stdout
+    assert 'not static: domain "sequence" gives no calibration inputs' in done.stdout

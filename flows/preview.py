@@ -1,0 +1,65 @@
+"""What ``nightquant workloads --check`` and ``init`` say about a workload, in lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+
+from rich.text import Text
+
+from flows.text import plural
+from tasks.refs import ModuleCoverage
+from tasks.results import CandidatePreview, Preview
+
+
+def preview_lines(found: Preview) -> Iterator[Text]:
+    """Describe a preview: what there is, what fits, each candidate, and each problem."""
+    yield Text(f"{found.workload}: {_verdict(found)}", style="bold red" if found.problems else "bold green")
+    if found.splits:
+        yield _line("data", ", ".join(f"{count:,} {split}" for split, count in found.splits.items()))
+    if found.model:
+        yield _line("model", f"{found.model}, {found.parameters:,} parameters")
+        yield _line("inputs", found.inputs)
+        yield _line("outputs", found.outputs)
+    if found.checkpoint:
+        yield _line("weights", "; ".join([found.checkpoint, *found.notes]))
+        yield _line("methods", _fitting(found.methods))
+        yield _line("runtimes", _fitting(found.runtimes))
+    for each in found.candidates:
+        yield Text(f"  {'✗' if each.obstacle else '✓'} {each.candidate}: {_candidate(each)}")
+        yield from map(Text, _float_modules(each.coverage))
+    for problem in found.problems:
+        yield Text(f"  ✗ {problem}", style="red")
+
+
+def _verdict(found: Preview) -> str:
+    return plural(len(found.problems), "problem") if found.problems else "fits"
+
+
+def _line(name: str, text: str) -> Text:
+    return Text(f"  {name:9} {text}")
+
+
+def _fitting(reasons: Mapping[str, str]) -> str:
+    fit = ", ".join(name for name, reason in reasons.items() if not reason)
+    return "; ".join([fit, *(f"not {name}: {reason.rstrip('.')}" for name, reason in reasons.items() if reason)])
+
+
+def _candidate(found: CandidatePreview) -> str:
+    if found.obstacle:
+        return found.obstacle.partition("\n")[0]
+    if found.exported_only:
+        return "can be exported; compiling it takes minutes and was not tried"
+    done = sum(module.quantized for module in found.coverage)
+    return f"{done} of {plural(len(found.coverage), 'module')} quantized" if done else "fits"
+
+
+def _float_modules(coverage: Sequence[ModuleCoverage]) -> Iterator[str]:
+    """A line for each reason for which modules of a quantized model stay float; none of a float model's."""
+    if not any(module.quantized for module in coverage):
+        return
+    left = sorted((module for module in coverage if not module.quantized), key=lambda module: module.reason)
+    for reason, alike in groupby(left, key=lambda module: module.reason):
+        names = [f"{module.module or 'the model'} ({module.type})" for module in alike]
+        shown = names[:5] + [f"{len(names) - 5} more"] * (len(names) > 5)
+        yield f"      stays float: {', '.join(shown)}: {reason}"

@@ -1,0 +1,195 @@
+"""A workload tried out before its first night: all but training, and quantization with next to no calibration."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass, field
+from typing import cast
+
+from torch import Tensor
+
+from storage.errors import NightquantError, UnavailableError
+from storage.messages import shown
+from storage.transfer import fetch
+from tasks.build import build_candidate
+from tasks.checkpoint import build_blank, obtain
+from tasks.checkpoint.state_file import read_state
+from tasks.domains import DOMAINS
+from tasks.domains.base import Trains
+from tasks.job import Job, Workspace
+from tasks.outputs import finite_outputs, outputs_of
+from tasks.quantize.coverage import excluded_modules
+from tasks.quantize.export import export
+from tasks.quantize.methods import METHODS
+from tasks.quantize.source import ModelSource
+from tasks.refs import DatasetRef
+from tasks.results import CandidatePreview, Preview
+from tasks.runtimes import RUNTIMES
+from tasks.user_code import call_factory, in_its_own_words, opened
+from tasks.workload.base import FactorySpec, FetchedCheckpoint, FromFile, SeededCheckpoint
+from tasks.workload.recipe import Recipe
+from tasks.workload.workload import Workload
+
+# Keys whose value may be ``module:callable``.
+_CALLABLES = ("factory", "collate", "train", "metric")
+TRAINS = "trains on first use"
+
+
+@dataclass
+class _Problems:
+    """What was found to be wrong, each problem once."""
+
+    messages: list[str] = field(default_factory=list)
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        """Note an error that the user can do something about, and go on behind the block."""
+        try:
+            yield
+        except NightquantError as error:
+            self.note(error)
+
+    def note(self, error: NightquantError) -> None:
+        """Note an error."""
+        if str(error) not in self.messages:
+            self.messages.append(str(error))
+
+
+def preview(workload: Workload, workspace: Workspace) -> Preview:
+    """Prepare the data, build and call the model, read its weights, and try every candidate.
+
+    Weights that would be trained are drawn instead. Static recipes calibrate on one sample, and what a runtime takes
+    long to compile is only exported. What is wrong does not end it: whatever can be tried besides is.
+    """
+    problems = _Problems()
+    with redirect_stdout(sys.stderr):  # the user's code may print, and standard output is the command's own
+        for runtime in dict.fromkeys(name for recipe in workload.recipe for name in recipe.runtimes):
+            with problems.noted():
+                RUNTIMES[runtime].require_installed(runtime)
+        _import_callables(workload, problems)
+        dataset, job = _prepared(workload, workspace, problems)
+        found = Preview(
+            workload=workload.name,
+            splits={} if dataset is None else dataset.splits,
+            checkpoint=TRAINS if workload.checkpoint.kind == "train" else workload.checkpoint.kind,
+            notes=() if job is None else job.checkpoint.notes,
+            methods={name: _lack(name, workload) for name in METHODS},
+            runtimes={name: _missing(name) for name in RUNTIMES},
+        )
+        if job is None:
+            _try_parts(workload, dataset, workspace, problems)
+        else:
+            with problems.noted():
+                found = found.model_copy(update=_called(job, workspace))
+                found = found.model_copy(update={"candidates": _candidates(job, workspace, problems)})
+    return found.model_copy(update={"problems": tuple(problems.messages)})
+
+
+def _import_callables(workload: Workload, problems: _Problems) -> None:
+    for name in ("data", "model", "checkpoint", "evaluate"):
+        section = getattr(workload, name)
+        for key in _CALLABLES:
+            reference = getattr(section, key, None)
+            if isinstance(section, FromFile) and isinstance(reference, str) and ":" in reference:
+                with problems.noted(), opened(f"{name}.{key}", reference, section.folder):
+                    pass
+
+
+def _prepared(
+    workload: Workload, workspace: Workspace, problems: _Problems
+) -> tuple[DatasetRef | None, Job[Workload] | None]:
+    """Data set and job, as far as they can be had; weights that would be trained are drawn from a seed."""
+    domain = DOMAINS[workload.domain]
+    drawn = workload
+    if workload.checkpoint.kind == "train" and isinstance(domain, Trains):
+        drawn = workload.model_copy(update={"checkpoint": SeededCheckpoint(kind="seeded")})
+    dataset = None
+    try:
+        dataset = domain.prepare(workload, workspace)
+        return dataset, Job(workload, dataset, obtain(drawn, dataset, workspace))
+    except NightquantError as error:
+        problems.note(error)
+        return dataset, None
+
+
+def _try_parts(workload: Workload, dataset: DatasetRef | None, workspace: Workspace, problems: _Problems) -> None:
+    """Where there are no data, the user's model can be made and weights can be read all the same."""
+    if isinstance(workload.model, FactorySpec):
+        with problems.noted():
+            build_blank(lambda: call_factory(cast(FactorySpec, workload.model)))
+    if dataset is None and isinstance(workload.checkpoint, FetchedCheckpoint):
+        settings, folder = workload.checkpoint, workspace.store.root / "downloads"
+        with (
+            problems.noted(),
+            fetch(settings.uri, folder, sha256=settings.sha256, max_bytes=settings.max_bytes) as source,
+        ):
+            read_state(source.path(), shown(settings.uri))
+
+
+def _called(job: Job[Workload], workspace: Workspace) -> dict[str, object]:
+    """What one call of the float model takes and gives."""
+    domain, source = DOMAINS[job.workload.domain], ModelSource(job, workspace)
+    domain.check(job, workspace)
+    model = source.float_model()
+    inputs = source.example_inputs
+    with in_its_own_words(f"The model's forward failed on {_described(inputs)}", "Fix forward, or what it is given."):
+        outputs_of(model, inputs)
+    outputs = finite_outputs(model, inputs, "float")
+    names = [*domain.outputs, *map(str, range(len(domain.outputs), len(outputs)))]
+    return {
+        "model": type(model).__name__,
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+        "inputs": _described(inputs),
+        "outputs": _described(dict(zip(names, outputs, strict=False))),
+    }
+
+
+def _candidates(job: Job[Workload], workspace: Workspace, problems: _Problems) -> tuple[CandidatePreview, ...]:
+    source, found = ModelSource(job, workspace), []
+    pairs = [(recipe, runtime) for recipe in job.workload.recipe for runtime in recipe.runtimes]
+    failed: dict[str, list[str]] = {}
+    for done, (recipe, runtime) in enumerate(pairs):
+        workspace.progress(done, len(pairs), "candidates")
+        name = f"{recipe.name}/{runtime}"
+        try:
+            found.append(_tried(source, recipe, runtime))
+        except NightquantError as error:
+            found.append(CandidatePreview(candidate=name, obstacle=str(error)))
+            # A night skips what this machine cannot have; what is not installed was noted before.
+            if not isinstance(error, UnavailableError):
+                failed.setdefault(str(error), []).append(name)
+    problems.messages += [f"{', '.join(names)}: {message}" for message, names in failed.items()]
+    return tuple(found)
+
+
+def _tried(source: ModelSource, recipe: Recipe, runtime: str) -> CandidatePreview:
+    implementation, name = RUNTIMES[runtime], f"{recipe.name}/{runtime}"
+    excluded_modules(source.float_model(), recipe.exclude)
+    implementation.require_installed(runtime)
+    if implementation.compiles:
+        export(source.float_model(), source.example_inputs, source.axes)
+        return CandidatePreview(candidate=name, exported_only=True)
+    made = build_candidate(source.job, recipe.sketch(), runtime, source.workspace)
+    return CandidatePreview(candidate=name, coverage=made.coverage)
+
+
+def _lack(method: str, workload: Workload) -> str:
+    """Why a method does not fit a workload's domain, "" where it does."""
+    domain = DOMAINS[workload.domain]
+    lacks = [need.lack for need in METHODS[method].needs if not isinstance(domain, need)]
+    return f'domain "{workload.domain}" {lacks[0]}' if lacks else ""
+
+
+def _missing(runtime: str) -> str:
+    problems = _Problems()
+    with problems.noted():
+        RUNTIMES[runtime].require_installed(runtime)
+    return "".join(problems.messages)
+
+
+def _described(tensors: Mapping[str, Tensor]) -> str:
+    return ", ".join(
+        f"{name} {str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}" for name, tensor in tensors.items()
+    )

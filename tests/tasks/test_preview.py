@@ -1,0 +1,153 @@
+"""Trying workloads out: what is wrong is found before a night, each problem once, and nothing is trained."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage.artifacts import ArtifactStore
+from tasks.job import Workspace
+from tasks.results import Preview
+from tasks.stages import preview
+from tasks.workload import Workload
+from tests.tasks.vision_workloads import image_workload
+
+CODE = """
+    import torch
+    from torch import nn
+
+    class Net(nn.Module):
+        def __init__(self, gives="logits"):
+            super().__init__()
+            if gives == "error":
+                raise KeyError("no such width")
+            self.first, self.last, self.gives = nn.Linear(4, 8), nn.Linear(8, 3), gives
+
+        def forward(self, values):
+            print("a line of the user's")
+            found = self.last(torch.relu(self.first(values)))
+            if self.gives == "forward":
+                raise ValueError("not today")
+            if self.gives == "dict":
+                return {"logits": found}
+            if self.gives == "nan":
+                return found * float("nan")
+            return found if self.gives == "logits" else found.T[:2]
+
+    def read():
+        rows = [(torch.randn(4), index % 3) for index in range(12)]
+        return {"calibration": rows, "test": rows, "train": rows}
+
+    def train(model, splits, seed, epochs):
+        raise AssertionError("a preview trained")
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "preview_net.py").write_text(textwrap.dedent(CODE))
+    return tmp_path
+
+
+def previewed(folder: Path, **changed: Any) -> Preview:
+    document: dict[str, Any] = {
+        "schema_version": 1,
+        "name": "net",
+        "description": "",
+        "domain": "custom",
+        "data": {"kind": "factory", "factory": "preview_net:read"},
+        "model": {"kind": "factory", "factory": "preview_net:Net"},
+        "checkpoint": {"kind": "train", "train": "preview_net:train"},
+        "evaluate": {"metric": "accuracy"},
+        "recipe": [
+            {"name": "float", "method": "none"},
+            {"name": "static-int8", "method": "static", "exclude": ["last"], "runtimes": ["eager", "torchscript"]},
+        ],
+    }
+    workload = Workload.model_validate(document | changed, context={"folder": str(folder)})
+    return preview(Workspace(ArtifactStore(folder / "store")), workload)
+
+
+def test_what_a_call_takes_and_gives_what_fits_and_what_stays_float_is_said(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = previewed(folder)
+    assert not found.problems
+    assert (found.model, found.parameters, found.checkpoint) == ("Net", 67, "trains on first use")
+    assert (found.inputs, found.outputs) == ("values float32 [1, 4]", "0 float32 [1, 3]")
+    assert found.splits == {"calibration": 12, "test": 12}
+    assert found.methods["static"] == ""
+    assert "does not fine-tune" in found.methods["qat"]
+    last = {each.candidate: each for each in found.candidates}["static-int8/torchscript"].coverage
+    assert {(leaf.module, leaf.quantized, leaf.reason) for leaf in last} == {
+        ("first", True, ""),
+        ("last", False, "excluded by the recipe"),
+    }
+    # Standard output is for the command's own words.
+    assert "a line of the user's" not in capsys.readouterr().out
+
+
+def test_a_layer_that_is_not_there_is_told_once_for_the_candidates_of_its_recipe(folder: Path) -> None:
+    recipes = [
+        {"name": "float", "method": "none"},
+        {"name": "int8", "method": "dynamic", "exclude": ["lost"], "runtimes": ["eager", "torchscript"]},
+    ]
+    found = previewed(folder, recipe=recipes)
+    (problem,) = found.problems
+    assert problem.startswith("int8/eager, int8/torchscript: exclude names modules that Net does not have: lost.")
+    assert "Close to them: last" in problem
+
+
+@pytest.mark.parametrize(
+    ("gives", "said"),
+    [
+        ("error", "KeyError: 'no such width'.\n  File \""),
+        ("forward", "ValueError: not today"),
+        ("dict", "returns a dict"),
+        ("nan", "NaN or infinities"),
+        ("shape", "returns a tensor of shape [2"),
+    ],
+)
+def test_a_module_that_does_not_work_is_one_message(gives: str, said: str, folder: Path) -> None:
+    model = {"kind": "factory", "factory": "preview_net:Net", "arguments": {"gives": gives}}
+    (problem,) = previewed(folder, model=model).problems
+    assert said in problem
+
+
+def test_every_part_that_is_missing_is_told_in_one_go(folder: Path) -> None:
+    found = previewed(
+        folder,
+        data={"kind": "csv", "uri": str(folder / "lost.csv"), "features": ["a"], "target": "b"},
+        checkpoint={"kind": "uri", "uri": str(folder / "lost.pth")},
+        evaluate={"metric": "preview_net:lost", "higher_is_better": True},
+    )
+    assert ["lost.csv" in found.problems[1], "lost.pth" in found.problems[2]] == [True, True], found.problems
+    assert found.problems[0].startswith('evaluate.metric "preview_net:lost": preview_net.lost does not exist.')
+    assert len(found.problems) == 3
+
+
+def test_a_missing_module_and_a_missing_folder_of_pictures_are_told(tmp_path: Path) -> None:
+    workload = image_workload(
+        data={"kind": "image-folder", "uri": str(tmp_path / "photos")},
+        model={"kind": "factory", "factory": "lost_module:build"},
+    )
+    problems = preview(Workspace(ArtifactStore(tmp_path / "store")), workload).problems
+    assert [("lost_module" in each, "photos" in each) for each in problems] == [(True, False), (False, True)]
+
+
+def test_quantization_aware_training_is_previewed_without_training(tmp_path: Path) -> None:
+    recipes = [
+        {"name": "float", "method": "none"},
+        {"name": "qat-int8", "method": "qat", "epochs": 1000, "exclude": ["fc"]},
+    ]
+    workload = image_workload(
+        model={"kind": "torchvision", "name": "resnet18"}, checkpoint={"kind": "train"}, recipe=recipes
+    )
+    found = preview(Workspace(ArtifactStore(tmp_path)), workload)
+    assert found.problems == ()
+    coverage = {leaf.module: leaf.quantized for leaf in found.candidates[1].coverage}
+    assert coverage["conv1"]
+    assert not coverage["fc"]
