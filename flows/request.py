@@ -8,6 +8,7 @@ from pathlib import Path
 from pydantic import Field
 
 from storage.errors import ConfigurationError
+from storage.messages import did_you_mean
 from storage.results import Profile
 from tasks.refs import Frozen
 from tasks.workload import Workload, find_workloads
@@ -45,7 +46,8 @@ class NightlyRequest(Frozen):
         for name in self.recipes:
             if name not in known:
                 raise ConfigurationError(
-                    f'Unknown recipe "{name}".', hint=f"These workloads have: {', '.join(sorted(known))}."
+                    f'Unknown recipe "{name}"{did_you_mean(name, known)}.',
+                    hint=f"These workloads have: {', '.join(sorted(known))}.",
                 )
         narrowed = []
         for workload in workloads:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from difflib import get_close_matches
 
 _LONGEST_LINE, _LONGEST = 2000, 20_000
 _SCHEME = r"(?P<scheme>\b[A-Za-z][A-Za-z0-9+.-]*://)"
@@ -25,6 +27,12 @@ def printable(text: str) -> str:
     )
     lines = [_cut(line, _LONGEST_LINE) for line in escaped.split("\n")]
     return _cut("\n".join(lines), _LONGEST)
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """A proposal to follow a message about a name that there is not; "" where no known one is like it."""
+    near = get_close_matches(name, dict.fromkeys(known), 1)
+    return f' (did you mean "{near[0]}"?)' if near else ""
 
 
 def _cut(text: str, longest: int) -> str:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pkgutil import resolve_name
 from typing import Generic, TypeVar, cast
+
+from storage.messages import did_you_mean
 
 T = TypeVar("T")
 
@@ -33,8 +34,7 @@ class Registry(Generic[T]):
             There is none; the message lists the names there are.
         """
         if name not in self.entries:
-            near = get_close_matches(name, self.entries, 1)
-            meant = f' (did you mean "{near[0]}"?)' if near else ""
+            meant = did_you_mean(name, self.entries)
             raise ValueError(f'there is no {self.kind} "{name}"{meant}: expected one of {", ".join(self.entries)}')
         return cast(T, resolve_name(self.entries[name])())
 

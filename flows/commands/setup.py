@@ -19,6 +19,7 @@ from tasks.results import Preview
 from tasks.runtimes import RUNTIMES
 from tasks.stages import preview
 from tasks.workload import Workload
+from tasks.workload.schema import workload_schema
 
 WRONG = 2
 _CHECK_LIMIT_S = 900.0
@@ -27,10 +28,11 @@ _COLOURS = {"ok": "green", "note": "yellow", "problem": "bold red"}
 
 @click.command()
 @workload_option
+@click.option("--schema", is_flag=True, help="Print the JSON Schema of workload files, for editors.")
 @click.option("--check", is_flag=True, help="Try each one out: data, model, weights, every candidate; train nothing.")
 @store_option
 @format_option("table", "json")
-def workloads(workload: tuple[str, ...], check: bool, store: str, format: str) -> int:
+def workloads(workload: tuple[str, ...], schema: bool, check: bool, store: str, format: str) -> int:
     """List the workloads with their recipes, or check your own workload files.
 
     --check goes through a night but for training, calibration and timing, and keeps what it prepares for the night. It
@@ -41,7 +43,11 @@ def workloads(workload: tuple[str, ...], check: bool, store: str, format: str) -
       nightquant workloads
       nightquant workloads --workload my-model.toml
       nightquant workloads --workload my-model.toml --check
+      nightquant workloads --schema > workload.schema.json
     """
+    if schema:
+        print_json(workload_schema())
+        return 0
     found = NightlyRequest(workloads=workload).load_workloads()
     if check:
         return _check(found, store, as_json=format == "json")

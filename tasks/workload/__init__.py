@@ -10,6 +10,8 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from storage.errors import ConfigurationError
+from storage.messages import did_you_mean
+from tasks.workload.explain import explain
 from tasks.workload.workload import Workload
 
 __all__ = ["Workload", "find_workloads", "read_workload"]
@@ -45,7 +47,7 @@ def read_workload(path: Path) -> Workload:
     try:
         return Workload.model_validate(document, context={"folder": str(folder)})
     except ValidationError as error:
-        raise ConfigurationError(_explain(path, error)) from error
+        raise ConfigurationError(explain(path, document, error)) from error
 
 
 def find_workloads(names: Iterable[str], built_in: Path) -> list[Workload]:
@@ -62,7 +64,8 @@ def find_workloads(names: Iterable[str], built_in: Path) -> list[Workload]:
         path = Path(name) if name.endswith(".toml") else known.get(name)
         if path is None:
             raise ConfigurationError(
-                f'Unknown workload "{name}".', hint=f"Expected a TOML file or one of: {', '.join(known)}."
+                f'Unknown workload "{name}"{did_you_mean(name, known)}.',
+                hint=f"Expected a TOML file or one of: {', '.join(known)}.",
             )
         workloads.append(read_workload(path))
     for name, count in Counter(workload.name for workload in workloads).items():
@@ -77,13 +80,3 @@ def _integers(value: object) -> Iterator[int]:
     elif isinstance(value, dict | list):
         for item in value.values() if isinstance(value, dict) else value:
             yield from _integers(item)
-
-
-def _explain(path: Path, error: ValidationError) -> str:
-    lines = [f"{path}: not a valid workload:"]
-    for problem in error.errors(include_url=False):
-        key = ".".join(map(str, problem["loc"])) or "the file as a whole"
-        given = problem.get("input")
-        shown = f" (got {given!r})" if isinstance(given, str | int | float | bool) else ""
-        lines.append(f"  {key}: {problem['msg']}{shown}")
-    return "\n".join(lines)

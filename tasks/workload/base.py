@@ -21,7 +21,8 @@ Slug = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9.-]{0,62}$")]
 _MOST_TEXT = 10_000
 Sha256 = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")]
 # A callable of the user's own: package.module:callable.
-Reference = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
+REFERENCE = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
+Reference = Annotated[str, StringConstraints(pattern=REFERENCE)]
 
 
 def _check_text(text: str) -> str:
@@ -35,9 +36,9 @@ PlainText = Annotated[str, StringConstraints(max_length=_MOST_TEXT), AfterValida
 
 
 class Section(BaseModel):
-    """A frozen part of a workload file; unknown keys are refused."""
+    """A frozen part of a workload file; unknown keys are refused, and what a key means stands below it."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
 class FromFile(Section):
@@ -70,9 +71,13 @@ class TrainedCheckpoint(Kind):
 
     kind: Literal["train"]
     seed: int = 0
+    """Decides the initial weights and the order of the samples."""
     epochs: PositiveInt = 1
+    """Passes over the train split."""
     batch_size: PositiveInt = 32
+    """Samples in one step."""
     learning_rate: PositiveFloat = 1e-3
+    """Of the optimizer, at its peak."""
 
 
 class FetchedCheckpoint(Kind):
@@ -80,9 +85,13 @@ class FetchedCheckpoint(Kind):
 
     kind: Literal["uri"]
     uri: str
+    """Where the file is; a relative path starts at the workload file."""
     sha256: Sha256 | None = None
+    """What the file must be, as 64 hexadecimal digits."""
     max_bytes: PositiveInt = 16 * 1024**3
+    """A larger file is refused."""
     retries: NonNegativeInt = 4
+    """How often a broken download is resumed."""
 
 
 class SeededCheckpoint(Kind):
@@ -90,6 +99,7 @@ class SeededCheckpoint(Kind):
 
     kind: Literal["seeded"]
     seed: int = 29592
+    """Decides the weights."""
 
 
 class FactorySpec(Kind):
@@ -97,4 +107,6 @@ class FactorySpec(Kind):
 
     kind: Literal["factory"]
     factory: Reference
+    """`module:callable`, looked for beside the workload file first."""
     arguments: dict[str, JsonValue] = Field(default_factory=dict)
+    """What it is called with, by name."""

@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, ModelWrapValidatorHandler, field_validator, model_validator
+from pydantic import Field, ModelWrapValidatorHandler, WithJsonSchema, field_validator, model_validator
 
 from tasks.quantize.methods import METHODS
 from tasks.runtimes import RUNTIMES
 from tasks.workload.base import Section, Slug
 
+RuntimeName = Annotated[str, WithJsonSchema({"type": "string", "enum": list(RUNTIMES)})]
 Engine = Literal["x86", "fbgemm", "onednn", "qnnpack"]
 
 
 class Recipe(Section):
     """What recipes of every method have in common; each method adds its own keys.
 
-    Validating a mapping gives the class of the method that it names. ``engine`` is torch's quantized engine, which
-    float recipes have no use for; ``exclude`` names modules that stay float, with everything in them.
+    Validating a mapping gives the class of the method that it names.
     """
 
     name: Slug
+    """What tables and reports call it; once in a file."""
     method: str
-    runtimes: tuple[str, ...] = Field(default=(RUNTIMES.default,), min_length=1)
+    """How to quantize; its own keys are listed with it."""
+    runtimes: tuple[RuntimeName, ...] = Field(default=(RUNTIMES.default,), min_length=1)
+    """Who executes the result; each makes a candidate."""
     engine: Engine = "x86"
+    """torch's quantized engine; float recipes and other runtimes have no use for it."""
     exclude: tuple[str, ...] = ()
+    """Modules that stay float, with everything in them, by their path in the model."""
 
     @model_validator(mode="wrap")
     @classmethod

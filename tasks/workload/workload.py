@@ -24,65 +24,91 @@ from tasks.workload.recipe import Recipe
 
 
 class Benchmark(Section):
-    """``[benchmark]``: what is timed. ``baseline`` names a candidate as ``recipe/runtime``.
+    """``[benchmark]``: what is timed.
 
-    Calls with warm and with cold caches are timed always; ``caches`` says by which ones the gate decides: ``warm`` for
-    a model that is called in a loop, ``cold`` for one that is called now and then, between other work.
+    Calls with warm and with cold caches are timed always.
     """
 
     baseline: str = Field(
         default=f"float/{RUNTIMES.default}", pattern=r"^[a-z0-9][a-z0-9.-]{0,62}/[a-z0-9][a-z0-9.-]{0,62}$"
     )
+    """The candidate that all others are compared with, as `recipe/runtime`."""
     threads: PositiveInt = 1
+    """Threads that a call may use."""
     batch_size: PositiveInt = 1
+    """Rows in the timed call."""
     sequence_length: PositiveInt = 25
+    """Steps in the timed call, of models that have them."""
     batch_sizes: tuple[PositiveInt, ...] = ()
+    """Further numbers of rows that are timed; they decide nothing."""
     thread_counts: tuple[PositiveInt, ...] = ()
+    """Further numbers of threads that are timed; they decide nothing."""
     caches: Caches = "warm"
+    """By which calls the gate decides: `warm` for a model that is called in a loop, `cold` for one that is called now
+    and then, between other work.
+    """
 
 
 class Gate(Section):
     """``[gate]``: the rules that a candidate must pass to be promoted; one that is left out does not apply.
 
-    ``max_quality_drop`` is in the metric's own unit (``quality_drop = "absolute"``) or a share of the baseline's
-    quality (``"relative"``); a drop is a change for the worse in the metric's stated direction. It and ``min_speedup``
-    are held against the worse end of an interval. ``margin`` is how many times as fast (or as small, by the objective)
-    as the current bundle a candidate must be to replace it. ``min_int8_time_share``, ``max_saturation`` (a share of the
-    output's range) and ``require_batch_invariance`` are about what a candidate executes: see docs/proof.md.
+    A bound on quality or speed is held against the worse end of the interval.
     """
 
     objective: Literal["fastest", "smallest"] = "fastest"
+    """Which of those that pass is promoted."""
     quality_drop: Literal["absolute", "relative"] = "absolute"
+    """Whether `max_quality_drop` is in the metric's own unit or a share of the baseline's quality."""
     max_quality_drop: float | None = Field(default=None, ge=0)
+    """How much worse than the baseline's the quality may be, in the metric's stated direction."""
     min_size_ratio: PositiveFloat | None = None
+    """How many times smaller than the baseline it must be."""
     min_speedup: PositiveFloat | None = None
+    """How many times as fast as the baseline it must be."""
     max_peak_rss_bytes: PositiveInt | None = None
+    """How much memory its process may take at most."""
     min_coverage: float | None = Field(default=None, ge=0, le=1)
+    """Share of the parameters that must lie in quantized modules."""
     min_int8_time_share: float | None = Field(default=None, ge=0, le=1)
+    """Share of its operators' time that must be spent in int8, by its runtime's own profiler."""
     max_saturation: float | None = Field(default=None, ge=0, le=1)
+    """How far saturating products may move an output, as a share of its range."""
     require_batch_invariance: bool = False
+    """Whether rows must be answered alike one by one and together."""
     margin: float = Field(default=1.0, ge=1)
+    """How many times as fast (or as small, by the objective) as the current bundle it must be to replace it."""
 
 
 class Workload(Section):
     """A model, its checkpoint, data set, metric, benchmark settings, recipes and gate.
 
-    Validating a mapping gives the class of the domain that it names, whose sections have types of their own. ``name``
-    is unique in a night; ``schema_version`` is the version of this file format.
+    Validating a mapping gives the class of the domain that it names, whose sections have types of their own.
     """
 
     schema_version: Literal[1]
+    """Version of this file format."""
     name: Slug
+    """Unique in a night."""
     description: PlainText
+    """What it is, for people."""
     domain: str = Field(validation_alias=AliasChoices("domain", "purpose"))
+    """The kind of work; it decides which sections there are."""
     licence: PlainText = ""
+    """Who may use model and data, for the model card."""
     data: SerializeAsAny[Kind]
+    """What the model is calibrated and evaluated on."""
     model: SerializeAsAny[Kind]
+    """The float model."""
     checkpoint: SerializeAsAny[Kind]
+    """The float model's weights."""
     recipe: tuple[SerializeAsAny[Recipe], ...] = Field(min_length=1)
+    """How to quantize, and for which runtimes."""
     evaluate: SerializeAsAny[Section] = Section()
+    """How quality is measured."""
     benchmark: Benchmark = Benchmark()
+    """What is timed."""
     gate: Gate = Gate()
+    """What may be promoted."""
 
     @model_validator(mode="wrap")
     @classmethod

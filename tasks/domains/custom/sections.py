@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, JsonValue, PositiveInt, computed_field, model_validator
+from pydantic import Field, JsonValue, PositiveInt, WithJsonSchema, computed_field, model_validator
 
+from storage.messages import did_you_mean
 from tasks.domains.custom.names import DIRECTIONS
 from tasks.workload.base import (
+    REFERENCE,
     FactorySpec,
     FetchedCheckpoint,
     FromFile,
@@ -18,44 +20,56 @@ from tasks.workload.base import (
 )
 from tasks.workload.workload import Workload
 
+_METRIC: dict[str, JsonValue] = {"anyOf": [{"enum": list(DIRECTIONS)}, {"type": "string", "pattern": REFERENCE}]}
+
 
 class FactoryData(Kind):
     """Splits that a callable gives: a mapping from ``calibration`` and ``test`` to map-style data sets.
 
-    A data set's items are (inputs, target). ``collate`` makes a batch of a list of ``batch_size`` items; without it
-    items of equal shapes are stacked. ``files`` are what the callable reads beside its code: when they change, the data
-    are prepared anew. ``axes`` names each input's axes, "" for those of one length; without it axis 0 is ``batch``.
+    A data set's items are (inputs, target).
     """
 
     kind: Literal["factory"]
     factory: Reference
+    """`module:callable` that returns the splits."""
     arguments: dict[str, JsonValue] = Field(default_factory=dict)
+    """What it is called with, by name."""
     collate: Reference | None = None
+    """`module:callable` that makes a batch of a list of items; without it items of equal shapes are stacked."""
     batch_size: PositiveInt = 32
+    """Items that `collate` gets at a time."""
     files: tuple[str, ...] = ()
+    """Files beside the workload file that the callable reads: when they change, the data are prepared anew."""
     axes: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    """Names of each input's axes, "" for those of one length; without it axis 0 is `batch`."""
 
 
 class TableData(Kind):
-    """Columns of one Parquet or CSV file: ``features`` become float32 [F], ``target`` a class or a number.
-
-    ``split`` names the column that says train, valid, calibration or test; without it shares are drawn by ``seed``.
-    Where no row is for calibration, ``calibration`` rows of the train split are. Features are standardized by the
-    train split's mean and standard deviation, or left as they are.
-    """
+    """Columns of one Parquet or CSV file."""
 
     kind: Literal["parquet", "csv"]
     uri: str
+    """Where the file is; a relative path starts at the workload file."""
     sha256: Sha256 | None = None
+    """What the file must be."""
     max_bytes: PositiveInt = 4 * 1024**3
+    """A larger file is refused."""
     features: tuple[str, ...] = Field(min_length=1)
+    """Columns that become the input, float32 [N, F]."""
     target: str
+    """Column that is predicted: a number, or a class where it is whole, text or a truth value."""
     split: str | None = None
+    """Column that says `train`, `valid`, `calibration` or `test`; without it shares are drawn."""
     test_share: float = Field(default=0.2, gt=0, lt=1)
+    """Share of the rows for the test split."""
     valid_share: float = Field(default=0.0, ge=0, lt=1)
+    """Share of the rows for the valid split."""
     calibration: PositiveInt = 256
+    """Rows of the train split to calibrate with, where no row is for that."""
     seed: int = 0
+    """Decides which rows are drawn."""
     standardize: bool = True
+    """Whether features are standardized by the train split's mean and standard deviation."""
 
 
 class TrainedByCode(Kind):
@@ -63,9 +77,13 @@ class TrainedByCode(Kind):
 
     kind: Literal["train"]
     train: Reference
+    """`module:callable` that trains."""
     arguments: dict[str, JsonValue] = Field(default_factory=dict)
+    """What it is given besides, by name."""
     seed: int = 0
+    """torch's seed, and the callable's."""
     epochs: PositiveInt = 1
+    """What the callable is told."""
 
     @computed_field  # type: ignore[prop-decorator]
     @property
@@ -77,12 +95,16 @@ class TrainedByCode(Kind):
 
 
 class Evaluate(FromFile):
-    """``[evaluate]``: the metric, by name or as a callable whose direction is said, and how many rows run together."""
+    """``[evaluate]``: the metric."""
 
-    metric: str = Field(pattern=r"^[A-Za-z_][\w.-]*(:[A-Za-z_]\w*)?$")
+    metric: Annotated[str, WithJsonSchema(_METRIC)] = Field(pattern=r"^[A-Za-z_][\w.-]*(:[A-Za-z_]\w*)?$")
+    """Its name, or `module:callable`."""
     higher_is_better: bool | None = None
+    """The direction of a metric of your own."""
     unit: str = ""
+    """The unit of a metric of your own."""
     batch_size: PositiveInt = 32
+    """Rows that run together."""
 
     @model_validator(mode="after")
     def _direction_is_known(self) -> Self:
@@ -90,7 +112,9 @@ class Evaluate(FromFile):
             if self.higher_is_better is None:
                 raise ValueError("a metric of your own needs higher_is_better = true or false")
         elif self.metric not in DIRECTIONS:
-            raise ValueError(f"there is no such metric: expected module:callable or one of {', '.join(DIRECTIONS)}")
+            meant = did_you_mean(self.metric, DIRECTIONS)
+            expected = ", ".join(DIRECTIONS)
+            raise ValueError(f"there is no such metric{meant}: expected module:callable or one of {expected}")
         elif self.higher_is_better is not None or self.unit:
             raise ValueError(f"higher_is_better and unit are for a metric of your own; {self.metric} has its own")
         return self

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torchvision
 from torch import Tensor, nn
-from torchvision.models import WeightsEnum, get_weight, quantization
+from torchvision.models import WeightsEnum, get_weight
 
 from storage.errors import ConfigurationError, InputError
 from tasks.domains.image_classification.sections import ClassifierSpec
@@ -20,25 +20,16 @@ _SPECIAL = {"googlenet": _WITH_HEADS, "inception_v3": _WITH_HEADS}
 _AUXILIARY = ("aux1.", "aux2.", "AuxLogits.")
 
 
-def model_names() -> list[str]:
-    """Names of torchvision's quantizable models, as this installation has them."""
-    return [name.removeprefix(_REGISTERED) for name in torchvision.models.list_models(module=quantization)]
-
-
 def build_vision(spec: ClassifierSpec, dataset: DatasetRef) -> nn.Module:
     """Build the float model in evaluation mode with random weights.
 
     Raises
     ------
     ConfigurationError
-        torchvision has no quantizable model of that name, or it has fewer outputs than the data set has classes.
+        It has fewer outputs than the data set has classes.
     """
     if isinstance(spec, FactorySpec):
         return call_factory(spec).eval()
-    if spec.name not in model_names():
-        raise ConfigurationError(
-            f'torchvision has no quantizable model "{spec.name}".', hint=f"Expected one of: {', '.join(model_names())}."
-        )
     classes = spec.num_classes or dataset.classes
     if classes < dataset.classes:
         raise ConfigurationError(

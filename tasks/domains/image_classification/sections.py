@@ -17,15 +17,36 @@ from tasks.workload.base import (
 )
 from tasks.workload.workload import Workload
 
+# As torchvision.models.quantization has them.
+TorchvisionModel = Literal[
+    "googlenet",
+    "inception_v3",
+    "mobilenet_v2",
+    "mobilenet_v3_large",
+    "resnet18",
+    "resnet50",
+    "resnext101_32x8d",
+    "resnext101_64x4d",
+    "shufflenet_v2_x0_5",
+    "shufflenet_v2_x1_0",
+    "shufflenet_v2_x1_5",
+    "shufflenet_v2_x2_0",
+]
+
 
 class Transforms(Section):
-    """How images become tensors; ``preset = "weights"`` takes the transforms of the checkpoint's own weights."""
+    """How images become tensors."""
 
     preset: Literal["none", "weights"] = "none"
+    """`weights` takes the transforms of the checkpoint's own weights."""
     resize: PositiveInt | None = None
+    """Length of the shorter side."""
     crop: PositiveInt | None = None
+    """Side of the square that is cut from the middle."""
     mean: tuple[float, ...] = (0.485, 0.456, 0.406)
+    """Subtracted from each channel."""
     std: tuple[float, ...] = (0.229, 0.224, 0.225)
+    """Each channel is divided by it."""
 
 
 class RenderedCharacters(Kind):
@@ -33,22 +54,34 @@ class RenderedCharacters(Kind):
 
     kind: Literal["rendered-characters"]
     characters: str = Field(default="ABDEFHKMRSTX", min_length=2)
+    """The classes."""
     image_size: PositiveInt = 32
+    """Side in pixels."""
     train: PositiveInt = 4096
+    """Images to train on."""
     calibration: PositiveInt = 256
+    """Images to calibrate with."""
     valid: PositiveInt = 512
+    """Images to choose an epoch by."""
     test: PositiveInt = 1024
+    """Images to evaluate on."""
     seed: int = 0
+    """Decides the images."""
 
 
 class Pictures(Kind):
     """Pictures that exist already, brought to one size and shared out among the splits."""
 
     image_size: PositiveInt = 224
+    """Side in pixels."""
     transforms: Transforms = Transforms()
+    """How images become tensors."""
     calibration: PositiveInt = 256
+    """Images of the training part to calibrate with."""
     valid_share: float = Field(default=0.1, gt=0, lt=1)
+    """Share of the training part to choose an epoch by."""
     seed: int = 0
+    """Decides how images are shared out."""
 
 
 class ImageFolder(Pictures):
@@ -56,10 +89,15 @@ class ImageFolder(Pictures):
 
     kind: Literal["image-folder"]
     uri: str
+    """Where it is; a relative path starts at the workload file."""
     sha256: Sha256 | None = None
+    """What an archive must be."""
     test_share: float = Field(default=0.2, gt=0, lt=1)
+    """Share of the images for the test split, where there is no `test/`."""
     max_corrupt_share: float = Field(default=0.01, ge=0, le=1)
+    """Share of unreadable images that are left out."""
     max_bytes: PositiveInt = 64 * 1024**3
+    """A larger archive is refused."""
 
 
 class TorchvisionDataset(Pictures):
@@ -67,17 +105,23 @@ class TorchvisionDataset(Pictures):
 
     kind: Literal["torchvision"]
     name: str
+    """Its class."""
     root: str
+    """Where its files are."""
     download: bool = False
+    """Whether they may be downloaded."""
     max_test: PositiveInt | None = None
+    """At most so many test images."""
 
 
 class TorchvisionSpec(Kind):
     """One of ``torchvision.models.quantization`` by name."""
 
     kind: Literal["torchvision"]
-    name: str = "resnet18"
+    name: TorchvisionModel = "resnet18"
+    """Its name."""
     num_classes: PositiveInt | None = None
+    """Number of outputs; without it the data's."""
 
 
 class TorchvisionWeights(Kind):
@@ -85,12 +129,14 @@ class TorchvisionWeights(Kind):
 
     kind: Literal["torchvision-weights"]
     weights: str
+    """The enum's name."""
 
 
 class Evaluate(Section):
-    """``[evaluate]``: how many images are in memory at a time."""
+    """``[evaluate]``: how top-1 and top-5 accuracy are measured."""
 
     batch_size: PositiveInt = 32
+    """Images in memory at a time."""
 
 
 ClassifierSpec = TorchvisionSpec | FactorySpec

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import inspect
 from collections.abc import Iterator, Sequence
-from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -18,6 +17,7 @@ from torchvision.datasets import VisionDataset
 
 from storage.digest import file_digest
 from storage.errors import ConfigurationError, InputError
+from storage.messages import did_you_mean
 from tasks.domains.image_classification.images import Split
 from tasks.domains.image_classification.pictures import Part, Quotas, prepare_pictures, training_quotas
 from tasks.domains.image_classification.sections import ImageWorkload, TorchvisionDataset
@@ -69,10 +69,8 @@ def _open(data: TorchvisionDataset) -> tuple[VisionDataset, VisionDataset | None
     """The training part and the held-out part (None where the class has none)."""
     kind = getattr(torchvision.datasets, data.name, None)
     if not (inspect.isclass(kind) and issubclass(kind, VisionDataset)):
-        close = get_close_matches(data.name, torchvision.datasets.__all__, n=5, cutoff=0.4)
-        raise ConfigurationError(
-            f'torchvision has no data set "{data.name}".', hint=f"Did you mean {', '.join(close)}?" if close else ""
-        )
+        meant = did_you_mean(data.name, torchvision.datasets.__all__)
+        raise ConfigurationError(f'torchvision has no data set "{data.name}"{meant}.')
     parameters = inspect.signature(kind).parameters
     if data.download and "download" not in parameters:
         raise ConfigurationError(

@@ -16,18 +16,19 @@ class PydocTopics(Kind):
 
     kind: Literal["pydoc-topics"]
     seed: int = 0
+    """Decides which topics are for which split."""
 
 
 class TextCorpus(Kind):
-    """Text in WikiText's layout: ``train/valid/test.txt`` or ``wiki.{train,valid,test}.tokens``.
-
-    ``uri`` is a directory or a .zip/.tar.gz archive, a local path or a URL.
-    """
+    """Text in WikiText's layout: ``train/valid/test.txt`` or ``wiki.{train,valid,test}.tokens``."""
 
     kind: Literal["text"]
     uri: str
+    """A directory or a .zip/.tar.gz archive, a local path or a URL."""
     sha256: Sha256 | None = None
+    """What an archive must be."""
     max_bytes: PositiveInt = 4 * 1024**3
+    """A larger archive is refused."""
 
 
 class WordLanguageModelSpec(Kind):
@@ -35,25 +36,35 @@ class WordLanguageModelSpec(Kind):
 
     kind: Literal["word-lm"]
     embedding_size: PositiveInt = 512
+    """Values for each word."""
     hidden_size: PositiveInt = 256
+    """Width of the LSTM."""
     layers: PositiveInt = 5
+    """Of the LSTM."""
     dropout: float = Field(default=0.5, ge=0, lt=1)
+    """In training."""
 
 
 class TrainedCheckpoint(base.TrainedCheckpoint):
-    """Weights trained here by truncated backpropagation through chunks of ``sequence_length`` words."""
+    """Weights trained here by truncated backpropagation through chunks of words."""
 
     sequence_length: PositiveInt = 25
+    """Words in a chunk."""
     gradient_clip: PositiveFloat | None = None
+    """Largest norm of the gradient."""
 
 
 class Evaluate(Section):
-    """``[evaluate]``: the loss word by word in sequence (``exact``), or in parallel segments with a warm-up."""
+    """``[evaluate]``: the loss on the test split."""
 
     mode: Literal["segments", "exact"] = "segments"
+    """Word by word in sequence (`exact`), or in parallel segments with a warm-up."""
     segments: PositiveInt = 16
+    """How many run in parallel."""
     warm_up: PositiveInt = 32
+    """Words before each segment that do not count."""
     sequence_length: PositiveInt = 25
+    """Words in a call."""
 
 
 class LanguageModelWorkload(Workload):

@@ -35,8 +35,11 @@ class RandomSequence(Kind):
 
     kind: Literal["random-sequence"]
     seed: int = 29592
+    """Decides the numbers."""
     length: PositiveInt = 20
+    """Steps."""
     batch_size: PositiveInt = 1
+    """Sequences."""
 
 
 class LstmSpec(Kind):
@@ -44,7 +47,9 @@ class LstmSpec(Kind):
 
     kind: Literal["lstm"]
     dimension: PositiveInt = 8
+    """Input and hidden size."""
     layers: PositiveInt = 1
+    """Of the LSTM."""
 
 
 class SequenceWorkload(Workload):

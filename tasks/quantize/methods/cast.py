@@ -22,7 +22,9 @@ class CastRecipe(PlainRecipe):
 
     method: Literal["cast"]
     dtype: Literal["bfloat16"] = "bfloat16"
+    """Of weights and arithmetic."""
     memory_format: Literal["contiguous", "channels-last"] = "contiguous"
+    """Of images and convolutions."""
 
 
 class Cast(PlainMethod[CastRecipe]):

@@ -20,9 +20,13 @@ class DynamicRecipe(Recipe):
 
     method: Literal["dynamic"]
     modules: tuple[Literal["LSTM", "GRU", "Linear"], ...] = ("LSTM", "Linear")
+    """Types of modules to quantize."""
     dtype: Literal["qint8", "float16"] = "qint8"
+    """int8 weights and activations, or float16 weights."""
     per_channel: bool = False
+    """Whether each output channel of a weight has a scale of its own."""
     embedding_bits: Literal[4, 8] | None = None
+    """Bits of embeddings; without it they stay float."""
 
 
 def named_types(recipe: DynamicRecipe) -> frozenset[str]:

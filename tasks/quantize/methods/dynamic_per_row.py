@@ -25,7 +25,9 @@ class DynamicPerRowRecipe(PlainRecipe):
 
     method: Literal["dynamic-per-row"]
     modules: tuple[Literal["LSTM", "Linear"], ...] = ("LSTM", "Linear")
+    """Types of modules to quantize."""
     embedding_bits: Literal[8] | None = None
+    """Bits of embeddings; without it they stay float."""
 
     @property
     def needs_library(self) -> bool:

@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 
 class FloatRecipe(PlainRecipe):
-    """The model as it is; the candidates that a speed-up must beat.
-
-    ``onednn = false`` runs it without oneDNN's kernels, which for a recurrent layer's single steps are slower than
-    torch's own. It is a switch of the calling process, which no file carries.
-    """
+    """The model as it is; the candidates that a speed-up must beat."""
 
     method: Literal["none"]
     memory_format: Literal["contiguous", "channels-last"] = "contiguous"
+    """Of images and convolutions."""
     onednn: bool = True
+    """Without oneDNN's kernels (`false`) a recurrent layer's single steps are faster; a switch of the calling process,
+    which no file carries.
+    """
 
 
 class Float(PlainMethod[FloatRecipe]):

@@ -22,12 +22,18 @@ class QatRecipe(GraphRecipe):
 
     method: Literal["qat"]
     epochs: PositiveInt = 2
+    """Passes over the train split."""
     # Batch normalization cannot train on a single image.
     batch_size: int = Field(default=32, ge=2)
+    """Samples in one step."""
     learning_rate: PositiveFloat = 1e-4
+    """Of the optimizer."""
     freeze_observers_after: NonNegativeInt = 1
+    """Epochs after which ranges stay."""
     freeze_batch_norm_after: NonNegativeInt = 1
+    """Epochs after which batch normalization's statistics stay."""
     seed: int = 0
+    """Decides the order of the samples."""
 
     def sketch(self) -> StaticRecipe:
         """Static quantization of the same modules."""

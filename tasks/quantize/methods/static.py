@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 class GraphRecipe(Recipe):
-    """What recipes that quantize a model's whole graph have in common.
-
-    ``graph`` is how torch does it: in eager mode where that can express the model and FX graph mode elsewhere
-    (``auto``), or in the named one.
-    """
+    """What recipes that quantize a model's whole graph have in common."""
 
     graph: Literal["auto", "eager", "fx"] = Field(default="auto", validation_alias=AliasChoices("graph", "flow"))
+    """How torch does it: in eager mode where that can express the model and FX graph mode elsewhere (`auto`), or in the
+    named one.
+    """
     weights: Literal["per-channel", "per-tensor"] = "per-channel"
+    """Whether each output channel has a scale of its own."""
 
 
 G = TypeVar("G", bound=GraphRecipe)
@@ -37,8 +37,11 @@ class StaticRecipe(GraphRecipe):
 
     method: Literal["static"]
     activation_observer: Literal["min-max", "moving-average", "histogram"] = "histogram"
+    """How a range is made of what is seen."""
     calibration_batches: PositiveInt = 8
+    """Batches that are shown."""
     calibration_batch_size: PositiveInt = 32
+    """Samples in a batch."""
 
     def sketch(self) -> StaticRecipe:
         """Calibrate on one sample."""

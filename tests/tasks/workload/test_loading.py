@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from flows.request import BUILT_IN
 from storage.errors import ConfigurationError
 from tasks.workload import find_workloads, read_workload
+from tests.documentation.pages import ROOT
 
 GOOD = """
 schema_version = 1
@@ -191,3 +192,48 @@ def test_a_description_that_a_terminal_would_obey_is_refused(key: str, tmp_path:
 def test_a_description_may_hold_what_rich_takes_for_markup(tmp_path: Path) -> None:
     text = GOOD.replace("a tiny language model", "see [/foo] and [bold]")
     assert read_workload(_write(tmp_path, text)).description == "see [/foo] and [bold]"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        (
+            'uri = "corpus"',
+            'urii = "corpus"',
+            """(got 'corpus') (did you mean "uri"?)""",
+        ),
+        (
+            'kind = "word-lm"',
+            'kind = "word-lm"\nlayer = 2',
+            'permitted (got 2) (did you mean "layers"?)',
+        ),
+        ("[model]", "[modle]\n[model]", '(did you mean "model"?)'),
+        ('method = "dynamic"', 'method = "dynamic"\nper_chanel = true', '(did you mean "per_channel"?)'),
+        ('method = "dynamic"', "per_chanel = true", "recipe.1.method: Field required"),
+        ('kind = "text"', 'kind = "txt"', '(did you mean "text"?)'),
+        ('method = "dynamic"', 'method = "dynamics"', '(did you mean "dynamic"?)'),
+        ('"torchscript"', '"torchscrip"', '(did you mean "torchscript"?)'),
+        ('method = "dynamic"', 'method = "dynamic"\nmodules = ["LTSM"]', '(did you mean "LSTM"?)'),
+    ],
+)
+def test_a_key_or_a_word_that_is_nearly_right_gets_a_proposal(tmp_path, old, new, said):
+    assert said in _refused(tmp_path, old, new)
+
+
+def test_names_of_models_metrics_and_nested_keys_get_proposals(tmp_path):
+    examples = ROOT / "docs" / "examples"
+    text = (examples / "classifier.toml").read_text(encoding="utf-8").partition("arguments")[0]
+    text = text.replace('kind = "factory"', 'kind = "torchvision"').replace("factory = ", "name = ")
+    with pytest.raises(ConfigurationError, match=r"model\.torchvision\.name: .*'resnet18'.*did you mean \"resnet"):
+        read_workload(_write(tmp_path, text.replace("classifier:build", "resnet999")))
+    text = (examples / "photos.toml").read_text(encoding="utf-8") + "[data.transforms]\nmeann = [0.5]\n"
+    with pytest.raises(ConfigurationError, match=r'data\.image-folder\.transforms\.meann: .*did you mean "mean"'):
+        read_workload(_write(tmp_path, text))
+    text = (examples / "power.toml").read_text(encoding="utf-8")
+    with pytest.raises(ConfigurationError, match=r'no such metric \(did you mean "mse"\?\)'):
+        read_workload(_write(tmp_path, text.replace('metric = "mse"', 'metric = "msee"')))
+
+
+def test_a_workload_that_is_nearly_one_of_ours_gets_a_proposal():
+    with pytest.raises(ConfigurationError, match=r'Unknown workload "wordlm" \(did you mean "word-lm"\?\)\.'):
+        find_workloads(["wordlm"], BUILT_IN)

@@ -75,7 +75,11 @@ def test_what_is_not_there_is_not_downloaded_without_being_asked_for(tmp_path):
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("FashionMINST", "Did you mean FashionMNIST"), ("os", "no data set"), ("VOCDetection", "cannot be read|no split")],
+    [
+        ("FashionMINST", 'did you mean "FashionMNIST"'),
+        ("os", "no data set"),
+        ("VOCDetection", "cannot be read|no split"),
+    ],
 )
 def test_a_wrong_name_is_refused(tmp_path, name, message):
     with pytest.raises((ConfigurationError, InputError), match=message):
