@@ -18,6 +18,7 @@ COMMANDS = {
     "nightly": ("nightly:nightly", "Quantize, evaluate, benchmark and hand over: one night."),
     "serve": ("nightly:serve", "Serve the nightly deployment from this one process."),
     "workloads": ("setup:workloads", "List the workloads and their recipes, or check workload files."),
+    "init": ("init:command", "Write a workload file for a model of your own."),
     "show": ("story:command", "Tell a workload's story: bundle, history, layers, recipe."),
     "compare": ("compare:command", "Compare two runs, candidate by candidate."),
     "query": ("query:query", "Ask the results in SQL."),

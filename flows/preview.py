@@ -1,15 +1,49 @@
-"""What ``nightquant workloads --check`` and ``init`` say about a workload, in lines."""
+"""Trying a workload out for ``nightquant workloads --check`` and ``init``, and what they say of it, in lines."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
+from typing import TypeVar
 
 from rich.text import Text
 
+from flows.settings import load_settings, source_of
 from flows.text import plural
+from tasks.job import Progress, Workspace
 from tasks.refs import ModuleCoverage
 from tasks.results import CandidatePreview, Preview
+from tasks.workload import Workload
+
+R = TypeVar("R")
+_LIMIT_S = 900.0
+
+
+def in_worker(stage: Callable[[Workspace, Workload], R], workload: Workload, store: str, progress: Progress) -> R:
+    """Run a stage that calls the user's code in a process of its own, which has a time limit.
+
+    Raises
+    ------
+    MeasurementError
+        It took too long, or its process died.
+    """
+    from flows.execution.workers import STARTED, Workers
+    from tasks.machine import available_cores
+
+    def heard(label: str, done: float, total: float, unit: str) -> None:
+        if unit != STARTED:
+            progress(done, total, unit)
+
+    settings = load_settings()
+    limit_s = _LIMIT_S if source_of("stage_timeout_s") == "default" else settings.stage_timeout_s
+    workers = Workers(1, available_cores(), settings.cache, listener=heard)
+    try:
+        value = workers.run(stage, f"{workload.name}: check", limit_s, store, workload).value
+    except BaseException:
+        workers.stop()
+        raise
+    workers.close()
+    return value
 
 
 def preview_lines(found: Preview) -> Iterator[Text]:

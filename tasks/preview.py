@@ -11,11 +11,8 @@ from typing import cast
 from torch import Tensor
 
 from storage.errors import NightquantError, UnavailableError
-from storage.messages import shown
-from storage.transfer import fetch
 from tasks.build import build_candidate
-from tasks.checkpoint import build_blank, obtain
-from tasks.checkpoint.state_file import read_state
+from tasks.checkpoint import build_blank, obtain, read_fetched
 from tasks.domains import DOMAINS
 from tasks.domains.base import Trains
 from tasks.job import Job, Workspace
@@ -120,12 +117,8 @@ def _try_parts(workload: Workload, dataset: DatasetRef | None, workspace: Worksp
         with problems.noted():
             build_blank(lambda: call_factory(cast(FactorySpec, workload.model)))
     if dataset is None and isinstance(workload.checkpoint, FetchedCheckpoint):
-        settings, folder = workload.checkpoint, workspace.store.root / "downloads"
-        with (
-            problems.noted(),
-            fetch(settings.uri, folder, sha256=settings.sha256, max_bytes=settings.max_bytes) as source,
-        ):
-            read_state(source.path(), shown(settings.uri))
+        with problems.noted():
+            read_fetched(workload.checkpoint, workspace)
 
 
 def _called(job: Job[Workload], workspace: Workspace) -> dict[str, object]:

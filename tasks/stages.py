@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tasks.domains import DOMAINS
@@ -21,6 +21,11 @@ def preview(workspace: Workspace, workload: Workload) -> Preview:
     from tasks.preview import preview as try_out
 
     return try_out(workload, workspace)
+
+
+def propose(workspace: Workspace, workload: Workload) -> Mapping[str, Mapping[str, object]]:
+    """Keys that data and weights decide; see `tasks.domains.base.Domain.propose`."""
+    return DOMAINS[workload.domain].propose(workload, workspace)
 
 
 def prepare(workspace: Workspace, workload: Workload) -> DatasetRef:

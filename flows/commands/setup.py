@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.text import Text
 
 from flows.commands import format_option, new_table, print_json, progress_of, store_option, workload_option
-from flows.preview import preview_lines
+from flows.preview import in_worker, preview_lines
 from flows.request import NightlyRequest
 from flows.settings import Settings, load_settings, source_of
 from storage.errors import MeasurementError
@@ -22,7 +22,6 @@ from tasks.workload import Workload
 from tasks.workload.schema import workload_schema
 
 WRONG = 2
-_CHECK_LIMIT_S = 900.0
 _COLOURS = {"ok": "green", "note": "yellow", "problem": "bold red"}
 
 
@@ -82,23 +81,11 @@ def _check(found: list[Workload], store: str, *, as_json: bool) -> int:
 
 
 def _previewed(workload: Workload, store: str, progress: Progress) -> Preview:
-    from flows.execution.workers import STARTED, Workers
-    from tasks.machine import available_cores
-
-    def heard(label: str, done: float, total: float, unit: str) -> None:
-        if unit != STARTED:
-            progress(done, total, unit)
-
-    settings = load_settings()
-    limit_s = _CHECK_LIMIT_S if source_of("stage_timeout_s") == "default" else settings.stage_timeout_s
-    workers = Workers(1, available_cores(), settings.cache, listener=heard)
     try:
-        return workers.run(preview, f"{workload.name}: check", limit_s, store, workload).value
+        return in_worker(preview, workload, store, progress)
     except MeasurementError as error:
         # It hangs, or its process died: the other workloads are checked all the same.
         return Preview(workload=workload.name, problems=(str(error),))
-    finally:
-        workers.stop()
 
 
 @click.command()

@@ -15,7 +15,7 @@ from storage.errors import ConfigurationError, InputError
 from storage.messages import shown
 from storage.transfer import fetch
 from tasks.checkpoint.fit import build_blank, fit, shortened
-from tasks.checkpoint.state_file import read_state
+from tasks.checkpoint.state_file import StateDict, read_state
 from tasks.compute import training_device
 from tasks.domains import DOMAINS
 from tasks.domains.base import Trains
@@ -26,7 +26,7 @@ from tasks.tensor_files import save_tensors
 from tasks.workload import Workload
 from tasks.workload.base import FetchedCheckpoint, SeededCheckpoint
 
-__all__ = ["build_blank", "find_or_make", "load_state", "obtain"]
+__all__ = ["build_blank", "find_or_make", "load_state", "obtain", "read_fetched"]
 
 KIND = "checkpoint"
 WEIGHTS_FILE = "weights.safetensors"
@@ -85,6 +85,19 @@ def _fetched(workload: Workload, dataset: DatasetRef, workspace: Workspace) -> C
         return find_or_make(
             workload, dataset, workspace, made_from, lambda: read_state(source.path(), shown(settings.uri))
         )
+
+
+def read_fetched(settings: FetchedCheckpoint, workspace: Workspace) -> StateDict:
+    """Read the file that ``checkpoint.uri`` names, whatever model it is for.
+
+    Raises
+    ------
+    InputError
+        It cannot be had, or holds no state dict.
+    """
+    folder = workspace.store.root / "downloads"
+    with fetch(settings.uri, folder, sha256=settings.sha256, max_bytes=settings.max_bytes) as source:
+        return read_state(source.path(), shown(settings.uri))
 
 
 def _seeded(workload: Workload, dataset: DatasetRef, workspace: Workspace) -> CheckpointRef:

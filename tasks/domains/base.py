@@ -125,6 +125,10 @@ class Domain(ABC, Generic[W, M]):
         """Smallest and largest allowed value of the inputs that index something, by name."""
         return {}
 
+    def propose(self, workload: W, workspace: Workspace) -> Mapping[str, Mapping[str, object]]:
+        """Keys, by section, that data and weights decide: what ``nightquant init`` writes where nobody said them."""
+        return {}
+
     def write_resources(self, job: Job[W], store: ArtifactStore, folder: Path) -> dict[str, str]:
         """Write what turns raw data into inputs and outputs into words into a bundle; file names by what they are."""
         return {}

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from copy import deepcopy
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -14,7 +16,7 @@ from storage.messages import did_you_mean
 from tasks.workload.explain import explain
 from tasks.workload.workload import Workload
 
-__all__ = ["Workload", "find_workloads", "read_workload"]
+__all__ = ["Workload", "find_workloads", "read_workload", "validated"]
 
 
 def read_workload(path: Path) -> Workload:
@@ -39,7 +41,18 @@ def read_workload(path: Path) -> Workload:
         raise ConfigurationError(f"{path}: not valid TOML: {error}.") from error
     if too_large:
         raise ConfigurationError(f"{path}: not valid TOML: an integer has more than 64 bits.")
-    folder = path.resolve().parent
+    return validated(path, document)
+
+
+def validated(path: Path, document: Mapping[str, Any]) -> Workload:
+    """Validate what stands, or will stand, in a workload file; it is left as it is.
+
+    Raises
+    ------
+    ConfigurationError
+        A key, type, recipe or reference is wrong.
+    """
+    document, folder = deepcopy(dict(document)), path.resolve().parent
     for section, key in (("data", "uri"), ("data", "root"), ("checkpoint", "uri")):
         table = document.get(section)
         if isinstance(table, dict) and isinstance(table.get(key), str) and "://" not in table[key]:

@@ -22,7 +22,7 @@ BLOCKS = [block.text for block in Document.read(ROOT / "docs" / "your-model.md")
 def commands(name: str) -> list[list[str]]:
     """The page's commands that are about an example, in order."""
     (block,) = [text for text in BLOCKS if f"--workload {name}.toml --profile" in text]
-    return [shlex.split(line) for line in block.splitlines()]
+    return [shlex.split(line) for line in block.replace("\\\n", " ").splitlines()]
 
 
 @pytest.mark.parametrize("name", ["gestures", "power", "classifier"])

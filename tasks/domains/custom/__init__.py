@@ -92,6 +92,14 @@ class Custom(Domain[CustomWorkload, FactorySpec], GivesCalibration[CustomWorkloa
 
         return train_by_code(workload, dataset, workspace)
 
+    def propose(self, workload: CustomWorkload, workspace: Workspace) -> Mapping[str, Mapping[str, object]]:
+        """A metric for such targets, and the axes whose lengths differ from batch to batch."""
+        from tasks.domains.custom.proposal import axes_of, metric_for
+
+        dataset = self.prepare(workload, workspace)
+        axes = axes_of(dataset, workspace.store)
+        return {"evaluate": {"metric": metric_for(dataset, workspace.store)}, "data": {"axes": axes} if axes else {}}
+
     def write_resources(self, job: Job[CustomWorkload], store: ArtifactStore, folder: Path) -> dict[str, str]:
         """``preprocessing.json`` of a table: its features, what standardizes them, and the classes."""
         from tasks.domains.custom.samples import read_description

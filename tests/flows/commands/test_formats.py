@@ -41,7 +41,7 @@ CALLS: dict[str, tuple[list[str], int]] = {
     "store gc": (["--dry-run"], 0),
 }
 # Those that compute for longer, or need a store of their own: their own modules hold them to the same.
-ELSEWHERE = {"nightly", "acknowledge", "doctor", "generate", "sensitivity"}
+ELSEWHERE = {"nightly", "acknowledge", "doctor", "generate", "init", "sensitivity"}
 _WITHOUT_STORE = {"workloads", "config", "handoff verify"}
 
 

@@ -1,0 +1,132 @@
+"""``nightquant init``: a workload file for a model, written by running it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import click
+from pydantic import JsonValue
+from rich.console import Console
+
+from flows.commands import format_option, print_json, progress_of, store_flag, store_option
+from flows.draft import Asked, Document, render, sections, whole, without_obstacles
+from flows.preview import in_worker, preview_lines
+from storage.errors import ConfigurationError
+from tasks.stages import preview, propose
+from tasks.workload import validated
+from tasks.workload.base import REFERENCE
+
+
+def _arguments(context: click.Context, parameter: click.Parameter, value: tuple[str, ...]) -> dict[str, JsonValue]:
+    found: dict[str, JsonValue] = {}
+    for each in value:
+        name, equals, text = each.partition("=")
+        if not equals:
+            raise click.BadParameter(f"{each!r} is not NAME=VALUE")
+        try:
+            found[name] = json.loads(text)
+        except ValueError:
+            found[name] = text
+    return found
+
+
+def _reference(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    if value and not re.match(REFERENCE, value):
+        raise click.BadParameter(f"{value!r} is not module:callable")
+    return value
+
+
+@click.command()
+@click.option("--model", required=True, metavar="MODULE:CALLABLE|NAME", help="Your module, or a model of torchvision.")
+@click.option(
+    "--argument", "arguments", multiple=True, metavar="NAME=VALUE", callback=_arguments,
+    help="What the callable is given, as JSON or text; repeatable.",
+)  # fmt: skip
+@click.option(
+    "--data", required=True, metavar="MODULE:CALLABLE|FILE|FOLDER", shell_complete=click.File().shell_complete,
+    help="Your callable that gives the splits, a .csv or .parquet file, or pictures in a folder a class.",
+)  # fmt: skip
+@click.option("--target", default="", metavar="COLUMN", help="The column of a table that is predicted.")
+@click.option("--collate", default="", metavar="MODULE:CALLABLE", callback=_reference, help="Makes batches of items.")
+@click.option("--train", default="", metavar="MODULE:CALLABLE", callback=_reference, help="Trains the model.")
+@click.option(
+    "--train-argument", "train_arguments", multiple=True, metavar="NAME=VALUE", callback=_arguments,
+    help="What it is given besides; repeatable.",
+)  # fmt: skip
+@click.option(
+    "--checkpoint", default="", metavar="FILE|URL", shell_complete=click.File().shell_complete, help="Your weights."
+)
+@click.option(
+    "--metric", default="", metavar="NAME|MODULE:CALLABLE", help="What is measured (default: by the targets)."
+)
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="The file (default: by the model's name)."
+)
+@format_option("text", "json")
+@store_option
+def command(
+    model: str,
+    arguments: dict[str, JsonValue],
+    data: str,
+    target: str,
+    collate: str,
+    train: str,
+    train_arguments: dict[str, JsonValue],
+    checkpoint: str,
+    metric: str,
+    output: Path | None,
+    format: str,
+    store: str,
+) -> int:
+    """Write a commented workload file for a model, after running it on its data.
+
+    Modules are looked for in the file's folder, then here. Recipes and runtimes that the model cannot take are left
+    out, and the file says why. Nothing is trained, and no file is overwritten. Exit code 2 where model, data or weights
+    do not work: then nothing is written.
+
+    \b
+    Example:
+      nightquant init --model gestures:Gestures --data gestures:read --collate gestures:pad --train gestures:train
+      nightquant init --model power:build --argument features=4 --data power.csv --target power --train power:train
+      nightquant init --model resnet18 --checkpoint weights.pth --data photos
+    """
+    name = re.sub(r"[^a-z0-9.-]+", "-", model.partition(":")[0].rpartition(".")[2].lower()).strip("-.") or "model"
+    path = output or Path(f"{name}.toml")
+    if path.exists():
+        raise ConfigurationError(f"{path} is there already; init overwrites nothing.", hint="Name another: -o FILE.")
+    folder = path.resolve().parent
+    if not folder.is_dir():
+        raise ConfigurationError(f"{path} cannot be written: {folder} is no folder.", hint="Make it first.")
+    asked = Asked(model, data, folder, arguments, collate, target, checkpoint, train, train_arguments, metric)
+    document = whole(re.sub(r"[^a-z0-9.-]+", "-", path.stem.lower()), sections(asked))
+    with progress_of(f"{path}: running the model") as progress:
+        proposed = in_worker(propose, validated(path, document), store, progress)
+        document = _merged(document, proposed, keep_metric=bool(metric))
+        found = in_worker(preview, validated(path, document), store, progress)
+    if not found.model:
+        for problem in found.problems:
+            click.echo(f"nightquant: {problem}", err=True)
+        return 2
+    document = without_obstacles(document, found)
+    with path.open("x", encoding="utf-8") as stream:
+        stream.write(render(document, validated(path, document), found))
+    if format == "json":
+        print_json({"file": path, **found.model_dump(mode="json")})
+        return 0
+    for line in preview_lines(found.model_copy(update={"problems": ()})):
+        Console().print(line, highlight=False, soft_wrap=True)
+    click.echo(f"Written to {path}. Next:")
+    click.echo(f"  nightquant nightly --workload {path} --profile quick{store_flag(store)}")
+    return 0
+
+
+def _merged(document: Document, proposed: Mapping[str, Mapping[str, object]], *, keep_metric: bool) -> Document:
+    """The document with what data and weights decide, but for a metric that the user chose."""
+    changed = {
+        name: {**document[name], **{key: value for key, value in keys.items() if not (key == "metric" and keep_metric)}}
+        for name, keys in proposed.items()
+    }
+    return document | changed

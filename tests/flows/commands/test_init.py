@@ -1,0 +1,174 @@
+"""``nightquant init``: files for models of all kinds that read, check and run; nothing is overwritten."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner, Result
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+from torchvision.models import resnet18
+
+from flows.commands.init import command
+from flows.commands.setup import workloads
+from flows.draft import toml
+from storage.errors import ConfigurationError
+from tasks.workload import read_workload
+from tests.documentation.pages import ROOT
+
+MODULE = """
+import torch
+from torch import nn
+
+class Tagger(nn.Module):
+    def __init__(self, words=50):
+        super().__init__()
+        self.embedding, self.lstm = nn.Embedding(words, 8), nn.LSTM(8, 16, batch_first=True)
+        self.tags = nn.Linear(16, 4)
+
+    def forward(self, words, mask):
+        return self.tags(self.lstm(self.embedding(words))[0] * mask.unsqueeze(2)).transpose(1, 2)
+
+def read():
+    generator = torch.Generator().manual_seed(0)
+    rows = []
+    for length in range(3, 43):
+        words = torch.randint(50, (length,), generator=generator)
+        rows.append((words, words % 4))
+    return {"calibration": rows, "test": rows}
+
+def pad(items):
+    words = nn.utils.rnn.pad_sequence([words for words, _ in items], batch_first=True)
+    tags = nn.utils.rnn.pad_sequence([tags for _, tags in items], batch_first=True, padding_value=-100)
+    return {"words": words, "mask": (tags != -100).float()}, tags
+
+def broken():
+    raise RuntimeError("no weights today")
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tagging_model.py").write_text(MODULE, encoding="utf-8")
+    return tmp_path
+
+
+def init(*options: str) -> Result:
+    return CliRunner().invoke(command, [*options, "--store", "store"], standalone_mode=False)
+
+
+def written(result: Result, path: Path) -> Mapping[str, object]:
+    assert result.return_value == 0, (result.output, result.exception)
+    checked = CliRunner().invoke(workloads, ["--check", "-w", str(path), "--store", "store"], standalone_mode=False)
+    assert checked.return_value == 0, checked.output
+    return tomllib.loads(path.read_text(encoding="utf-8"))
+
+
+@pytest.mark.slow
+def test_a_module_gets_its_axes_its_metric_and_the_recipes_that_it_takes(folder: Path) -> None:
+    done = init("--model", "tagging_model:Tagger", "--data", "tagging_model:read", "--collate", "tagging_model:pad")
+    document = written(done, folder / "tagging-model.toml")
+    assert document["data"] == {
+        "kind": "factory",
+        "factory": "tagging_model:read",
+        "collate": "tagging_model:pad",
+        "axes": {"words": ["batch", "length"], "mask": ["batch", "length"]},
+    }
+    assert document["evaluate"] == {"metric": "loss"}
+    assert document["checkpoint"] == {"kind": "seeded"}
+    text = (folder / "tagging-model.toml").read_text(encoding="utf-8")
+    assert re.search(r"# 2,\d{3} parameters\. One call takes words int64 \[1, 3\], mask float32 \[1, 3\]", text)
+    assert "# threads = 1" in text
+    recipes = {recipe.name: recipe.runtimes for recipe in read_workload(folder / "tagging-model.toml").recipe}
+    assert "torchscript" in recipes["dynamic-int8"]
+    again = init("--model", "tagging_model:Tagger", "--data", "tagging_model:read")
+    assert "tagging-model.toml is there already; init overwrites nothing" in str(again.exception)
+    assert (folder / "tagging-model.toml").read_text(encoding="utf-8") == text
+
+
+@pytest.mark.slow
+def test_a_table_gets_its_columns(folder: Path) -> None:
+    (folder / "table.csv").write_text("width,name,height,weight\n" + "1,a,2,3.5\n2,b,4,7.5\n3,c,5,8.5\n" * 20)
+    options = ("--argument", "in_features=2", "--argument", "out_features=1", "-o", "weights.toml")
+    document = written(
+        init("--model", "torch.nn:Linear", *options, "--data", "table.csv", "--target", "weight"), Path("weights.toml")
+    )
+    assert document["data"] == {
+        "kind": "csv",
+        "uri": "table.csv",
+        "features": ["width", "height"],
+        "target": "weight",
+    }
+    assert document["evaluate"] == {"metric": "mse"}
+    refused = init("--model", "torch.nn:Linear", "--data", "table.csv", "--target", "wieght")
+    assert 'table.csv has no column "wieght" (did you mean "weight"?).' in str(refused.exception)
+
+
+@pytest.mark.slow
+def test_an_old_checkpoint_of_torchvisions_gets_as_many_outputs_as_it_has(folder: Path) -> None:
+    for name in ("cats", "dogs"):
+        (folder / "photos" / name).mkdir(parents=True)
+        for index in range(20):
+            colour = (10 * index, 100 if name == "cats" else 200, 50)
+            Image.new("RGB", (40, 40), colour).save(folder / "photos" / name / f"{index}.png")
+    state = {
+        key: tensor.half() if tensor.is_floating_point() else tensor
+        for key, tensor in resnet18(num_classes=3).state_dict().items()
+        if not key.endswith("num_batches_tracked")
+    }
+    torch.save({"state_dict": state}, folder / "old.pth")
+    done = init("--model", "resnet18", "--checkpoint", "old.pth", "--data", "photos", "--format", "json")
+    document = written(done, folder / "resnet18.toml")
+    assert document["model"] == {"kind": "torchvision", "name": "resnet18", "num_classes": 3}
+    assert document["checkpoint"] == {"kind": "uri", "uri": "old.pth"}
+    assert document["data"] == {"kind": "image-folder", "uri": "photos", "calibration": 10}
+    assert json.loads(done.stdout)["notes"] == [
+        'took the weights under "state_dict"',
+        "set 20 x num_batches_tracked, which files from before PyTorch 0.4.1 lack, to 0",
+        "converted float16 values to float32",
+    ]
+    refused = init("--model", "resnet81", "--checkpoint", "old.pth", "--data", "photos")
+    assert 'is no model that init knows (did you mean "resnet18"?)' in str(refused.exception)
+
+
+@pytest.mark.slow
+def test_where_the_model_does_not_work_nothing_is_written(folder: Path) -> None:
+    done = init("--model", "tagging_model:broken", "--data", "tagging_model:read")
+    assert "RuntimeError: no weights today" in str(done.exception or done.output)
+    assert done.return_value != 0
+    assert not list(folder.glob("*.toml"))
+
+
+def test_data_that_init_does_not_know_are_refused_with_what_it_knows(folder: Path) -> None:
+    done = init("--model", "tagging_model:Tagger", "--data", "nothing.txt")
+    assert isinstance(done.exception, ConfigurationError)
+    assert "module:callable, a .csv or .parquet file, or a folder of pictures" in str(done.exception)
+
+
+@pytest.mark.slow
+def test_the_examples_of_the_documentation_get_the_sections_that_they_have(folder: Path) -> None:
+    shutil.copy(ROOT / "docs" / "examples" / "power.py", folder)
+    (folder / "power.csv").write_text("wind,age,power\n" + "3.5,1,0.1\n9.5,2,0.8\n6.25,9,0.4\n" * 20)
+    options = ("--argument", "features=2", "--train", "power:train", "--data", "power.csv", "--target", "power")
+    document = written(init("--model", "power:build", *options), folder / "power.toml")
+    assert document["checkpoint"] == {"kind": "train", "train": "power:train"}
+    assert document["model"] == {"kind": "factory", "factory": "power:build", "arguments": {"features": 2}}
+
+
+@given(
+    st.recursive(
+        st.text() | st.integers(-(2**63), 2**63 - 1) | st.booleans() | st.floats(allow_nan=False, allow_infinity=False),
+        lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+        max_leaves=12,
+    )
+)
+def test_values_are_written_as_toml_reads_them(value: object) -> None:
+    assert tomllib.loads(f"value = {toml(value)}")["value"] == value
