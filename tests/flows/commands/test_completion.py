@@ -33,6 +33,8 @@ def completed(line: str, folder: Path) -> list[str]:
         ("nightquant sensitivity --workload resnet18 --recipe st", ["static-int8"]),
         ("nightquant sensitivity --workload no-such --recipe st", []),
         ("nightquant query --format j", ["json"]),
+        ("nightquant ini", ["init"]),
+        ("nightquant workloads --s", ["--schema", "--store"]),
     ],
 )
 def test_commands_options_and_names_are_completed(line: str, expected: list[str], tmp_path: Path) -> None:
