@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from difflib import get_close_matches
 
 from torch import nn
 
 from storage.errors import QuantizationError
+from storage.messages import did_you_mean
 from tasks.refs import ModuleCoverage
 
 
@@ -57,15 +57,15 @@ def excluded_modules(model: nn.Module, exclude: Collection[str]) -> frozenset[st
     Raises
     ------
     QuantizationError
-        The model has no module of such a name; lists them all, and names that are close.
+        The model has no module of such a name; proposes those that are close, and lists them all.
     """
     paths = [path for path, _ in model.named_modules() if path]
     unknown = [name for name in exclude if name not in paths]
     if unknown:
-        near = {close for name in unknown for close in get_close_matches(name, paths)}
+        named = ", ".join(f"{name}{did_you_mean(name, paths)}" for name in unknown)
         raise QuantizationError(
-            f"exclude names modules that {type(model).__name__} does not have: {', '.join(unknown)}.",
-            hint=f"Close to them: {', '.join(sorted(near))}." if near else f"It has: {', '.join(sorted(paths)[:40])}.",
+            f"exclude names modules that {type(model).__name__} does not have: {named}.",
+            hint=f"It has: {', '.join(sorted(paths)[:40])}.",
         )
     return frozenset(path for path in paths if is_within(path, exclude))
 
