@@ -28,7 +28,7 @@ from tasks.workload.recipe import Recipe
 
 # Tables of a TOML file by their names: Any.
 Document = dict[str, Any]
-_TABLES = (".csv", ".parquet")
+_TABLES = (".csv", ".jsonl", ".parquet")
 _SECTIONS = ("data", "model", "checkpoint", "evaluate")
 _RUNTIMES = ("torchscript", "onnxruntime", "openvino")
 _RECIPES: tuple[Document, ...] = (
@@ -108,7 +108,7 @@ def _module(asked: Asked) -> Document:
     else:
         raise ConfigurationError(
             f'--data "{asked.data}" is no data that init knows.',
-            hint="Expected module:callable, a .csv or .parquet file, or a folder of pictures with a folder a class.",
+            hint="Expected module:callable, a .csv, .jsonl or .parquet file, or pictures in a folder a class.",
         )
     return {
         "domain": "custom",
@@ -130,10 +130,17 @@ def _columns(path: Path) -> dict[str, bool]:
     """Columns of a table, and whether they hold numbers."""
     import pyarrow as pa
     import pyarrow.csv
+    import pyarrow.json
     import pyarrow.parquet as pq
 
     try:
-        schema = pq.read_schema(path) if path.suffix == ".parquet" else pyarrow.csv.open_csv(path).schema
+        match path.suffix:
+            case ".parquet":
+                schema = pq.read_schema(path)
+            case ".csv":
+                schema = pyarrow.csv.open_csv(path).schema
+            case _:
+                schema = pyarrow.json.open_json(path).schema
     except (pa.ArrowException, OSError) as error:
         raise ConfigurationError(f"{path}: cannot be read as a table: {first_line(error)}.") from error
     numbers = pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_boolean

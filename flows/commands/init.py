@@ -47,7 +47,7 @@ def _reference(context: click.Context, parameter: click.Parameter, value: str) -
 )  # fmt: skip
 @click.option(
     "--data", required=True, metavar="MODULE:CALLABLE|FILE|FOLDER", shell_complete=click.File().shell_complete,
-    help="Your callable that gives the splits, a .csv or .parquet file, or pictures in a folder a class.",
+    help="Your callable that gives the splits, a .csv, .jsonl or .parquet file, or pictures in a folder a class.",
 )  # fmt: skip
 @click.option("--target", default="", metavar="COLUMN", help="The column of a table that is predicted.")
 @click.option("--collate", default="", metavar="MODULE:CALLABLE", callback=_reference, help="Makes batches of items.")

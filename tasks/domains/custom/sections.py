@@ -45,9 +45,9 @@ class FactoryData(Kind):
 
 
 class TableData(Kind):
-    """Columns of one Parquet or CSV file."""
+    """Columns of one Parquet, CSV or JSON lines file."""
 
-    kind: Literal["parquet", "csv"]
+    kind: Literal["parquet", "csv", "jsonl"]
     uri: str
     """Where the file is; a relative path starts at the workload file."""
     sha256: Sha256 | None = None

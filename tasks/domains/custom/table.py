@@ -1,8 +1,8 @@
-"""Tables: columns of a Parquet or CSV file as features and a target, cut into splits."""
+"""Tables: columns of a Parquet, CSV or JSON lines file as features and a target, cut into splits."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.csv
+import pyarrow.json
 import pyarrow.parquet as pq
 import torch
 from torch import Tensor, nn
@@ -28,6 +29,13 @@ if TYPE_CHECKING:
 SPLITS = ("train", "valid", "calibration", "test")
 # Where the file is and how much of it may be read decides nothing.
 _NOT_CONTENT = {"uri", "sha256", "max_bytes"}
+
+
+_READERS: Mapping[str, Callable[[Path], pa.Table]] = {
+    "parquet": pq.read_table,
+    "csv": pyarrow.csv.read_csv,
+    "jsonl": pyarrow.json.read_json,
+}
 
 
 def prepare_table(workload: CustomWorkload, data: TableData, model: nn.Module, workspace: Workspace) -> DatasetRef:
@@ -62,7 +70,7 @@ def prepare_table(workload: CustomWorkload, data: TableData, model: nn.Module, w
 def _read(path: Path, data: TableData) -> pa.Table:
     wanted = [*data.features, data.target, *([data.split] if data.split else [])]
     try:
-        table = pq.read_table(path) if data.kind == "parquet" else pyarrow.csv.read_csv(path)
+        table = _READERS[data.kind](path)
     except (pa.ArrowException, OSError) as error:
         raise InputError(f"{path}: not a {data.kind} file: {first_line(error)}.") from error
     if lacking := [name for name in wanted if name not in table.column_names]:

@@ -151,16 +151,23 @@ def test_where_the_model_does_not_work_nothing_is_written(folder: Path) -> None:
 def test_data_that_init_does_not_know_are_refused_with_what_it_knows(folder: Path) -> None:
     done = init("--model", "tagging_model:Tagger", "--data", "nothing.txt")
     assert isinstance(done.exception, ConfigurationError)
-    assert "module:callable, a .csv or .parquet file, or a folder of pictures" in str(done.exception)
+    assert "module:callable, a .csv, .jsonl or .parquet file, or pictures" in str(done.exception)
 
 
 @pytest.mark.slow
 def test_the_examples_of_the_documentation_get_the_sections_that_they_have(folder: Path) -> None:
     shutil.copy(ROOT / "docs" / "examples" / "power.py", folder)
-    (folder / "power.csv").write_text("wind,age,power\n" + "3.5,1,0.1\n9.5,2,0.8\n6.25,9,0.4\n" * 20)
-    options = ("--argument", "features=2", "--train", "power:train", "--data", "power.csv", "--target", "power")
+    rows = [{"wind": wind, "age": age, "power": power} for wind, age, power in ((3.5, 1, 0.1), (9.5, 2, 0.8)) * 30]
+    (folder / "power.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    options = ("--argument", "features=2", "--train", "power:train", "--data", "power.jsonl", "--target", "power")
     document = written(init("--model", "power:build", *options), folder / "power.toml")
     assert document["checkpoint"] == {"kind": "train", "train": "power:train"}
+    assert document["data"] == {
+        "kind": "jsonl",
+        "uri": "power.jsonl",
+        "features": ["wind", "age"],
+        "target": "power",
+    }
     assert document["model"] == {"kind": "factory", "factory": "power:build", "arguments": {"features": 2}}
 
 

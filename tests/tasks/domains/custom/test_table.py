@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +30,19 @@ def prepared(folder: Path, columns: dict[str, list[Any]] = COLUMNS, **keys: Any)
     write(folder)
     kind = keys.setdefault("kind", "parquet")
     table, path = pa.table(columns), folder / f"table.{kind}"
-    pq.write_table(table, path) if kind == "parquet" else pyarrow.csv.write_csv(table, path)
+    match kind:
+        case "parquet":
+            pq.write_table(table, path)
+        case "csv":
+            pyarrow.csv.write_csv(table, path)
+        case "jsonl":
+            path.write_text("\n".join(json.dumps(row) for row in table.to_pylist()), encoding="utf-8")
     data = {"uri": str(path), "features": ["a", "b"], "target": "kind", **keys}
     store = ArtifactStore(folder)
     return prepare(own(folder, data=data, model={"kind": "factory", "factory": "own_code:Linear"}), store), store
 
 
-@pytest.mark.parametrize("kind", ["parquet", "csv"])
+@pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl"])
 def test_features_are_standardized_by_the_train_split(tmp_path: Path, kind: str) -> None:
     dataset, store = prepared(tmp_path, kind=kind, split="part")
     assert dataset.splits == {"train": 60, "valid": 10, "calibration": 10, "test": 20}
