@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
-from pydantic import BaseModel, JsonValue
-from pydantic_core import PydanticUndefined
+from pydantic import JsonValue
 
 from storage.errors import ConfigurationError, first_line
 from storage.messages import did_you_mean
@@ -20,16 +17,15 @@ from tasks.domains import DOMAINS
 from tasks.domains.image_classification.sections import TorchvisionModel
 from tasks.machine import installed_version
 from tasks.quantize.methods import METHODS
-from tasks.results import CandidatePreview, Preview
+from tasks.results import Preview
 from tasks.runtimes import RUNTIMES
-from tasks.workload import Workload
 from tasks.workload.base import REFERENCE
 from tasks.workload.recipe import Recipe
 
 # Tables of a TOML file by their names: Any.
 Document = dict[str, Any]
 _TABLES = (".csv", ".jsonl", ".parquet")
-_SECTIONS = ("data", "model", "checkpoint", "evaluate")
+SECTIONS = ("data", "model", "checkpoint", "evaluate")
 _RUNTIMES = ("torchscript", "onnxruntime", "openvino")
 _RECIPES: tuple[Document, ...] = (
     {"name": "float", "method": "none"},
@@ -52,6 +48,7 @@ class Asked:
     train: str = ""
     train_arguments: dict[str, JsonValue] = field(default_factory=dict)
     metric: str = ""
+    lower_is_better: bool = False
 
     def path(self, given: str) -> str:
         """A path as the workload file names it; an address as it is."""
@@ -110,12 +107,13 @@ def _module(asked: Asked) -> Document:
             f'--data "{asked.data}" is no data that init knows.',
             hint="Expected module:callable, a .csv, .jsonl or .parquet file, or pictures in a folder a class.",
         )
+    own = {"higher_is_better": not asked.lower_is_better} if ":" in asked.metric else {}
     return {
         "domain": "custom",
         "data": data,
         "model": {"kind": "factory", "factory": asked.model, "arguments": asked.arguments},
         "checkpoint": _weights(asked) or {"kind": "seeded"},
-        "evaluate": {"metric": asked.metric or "loss"} | ({"higher_is_better": True} if ":" in asked.metric else {}),
+        "evaluate": {"metric": asked.metric or "loss", **own},
     }
 
 
@@ -195,74 +193,6 @@ def without_obstacles(document: Document, found: Preview) -> Document:
             "No runtime executes the float model:\n" + "\n".join(f"  {problem}" for problem in found.problems)
         )
     return document | {"recipe": kept, "benchmark": {"baseline": f"float/{kept[0]['runtimes'][0]}"}}
-
-
-def render(document: Document, workload: Workload, found: Preview) -> str:
-    """The file's text: every key with its meaning, those that were not set as comments with their defaults."""
-    lines = [
-        "# Written by `nightquant init`. To try it out after a change: nightquant workloads --workload FILE --check",
-        "# A line `# key = value` shows a default. docs/workload-file.md has every key.",
-        *(f"{key} = {toml(document[key])}" for key in ("schema_version", "name", "description", "domain")),
-    ]
-    for name in _SECTIONS:
-        lines += _section(name, getattr(workload, name), document[name])
-        if name == "model":
-            lines += [
-                f"# {found.parameters:,} parameters. One call takes {found.inputs}",
-                f"# and gives {found.outputs}.",
-            ]
-    for keys, recipe in zip(document["recipe"], workload.recipe, strict=True):
-        tried = [each for each in found.candidates if each.candidate.partition("/")[0] == recipe.name]
-        lines += _section("recipe", recipe, keys, repeated=True)
-        lines += [f"# {line}" for each in tried for line in _remarks(each)]
-    lines += _section("benchmark", workload.benchmark, document["benchmark"])
-    lines += _section("gate", workload.gate, document["gate"])
-    return "\n".join(lines) + "\n"
-
-
-def _section(name: str, section: BaseModel, given: Mapping[str, object], *, repeated: bool = False) -> Iterator[str]:
-    yield ""
-    yield f"[[{name}]]" if repeated else f"[{name}]"
-    fields = type(section).model_fields
-    for key in sorted(fields, key=lambda each: each not in given):
-        if key in ("kind", "method", "name") and key in given:
-            yield f"{key} = {toml(given[key])}"
-            continue
-        if fields[key].description:
-            yield from textwrap.wrap(str(fields[key].description), 100, initial_indent="# ", subsequent_indent="# ")
-        if key in given:
-            yield f"{key} = {toml(given[key])}"
-        else:
-            default = fields[key].get_default(call_default_factory=True)
-            is_value = default is not None and not isinstance(default, BaseModel) and default is not PydanticUndefined
-            yield f"# {key} = {toml(default) if is_value else '…'}"
-
-
-def _remarks(tried: CandidatePreview) -> Iterator[str]:
-    if tried.obstacle:
-        yield f"Left out, {tried.candidate}: {tried.obstacle.partition(chr(10))[0]}"
-    left = [f"{module.module or 'the model'} ({module.type})" for module in tried.coverage if not module.quantized]
-    if left and len(left) < len(tried.coverage):
-        yield f"With {tried.candidate.partition('/')[2]} stays float: {', '.join(left[:5])}{', …' if left[5:] else ''}"
-
-
-def toml(value: object) -> str:
-    """A value as TOML: JSON but for tables, which stand in one line."""
-    if isinstance(value, dict):
-        pairs = ", ".join(f"{_key(str(key))} = {toml(item)}" for key, item in value.items())
-        return f"{{ {pairs} }}" if pairs else "{}"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(toml, value))}]"
-    return _text(value)
-
-
-def _text(value: object) -> str:
-    # Of control characters, JSON leaves this one as it is.
-    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
-
-
-def _key(name: str) -> str:
-    return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _text(name)
 
 
 def _runtimes(recipe: Recipe) -> list[str]:

@@ -12,7 +12,8 @@ from pydantic import JsonValue
 from rich.console import Console
 
 from flows.commands import format_option, print_json, progress_of, store_flag, store_option
-from flows.draft import Asked, Document, render, sections, whole, without_obstacles
+from flows.draft import Asked, Document, sections, whole, without_obstacles
+from flows.draft_text import render
 from flows.preview import in_worker, preview_lines
 from storage.errors import ConfigurationError
 from tasks.stages import preview, propose
@@ -62,6 +63,7 @@ def _reference(context: click.Context, parameter: click.Parameter, value: str) -
 @click.option(
     "--metric", default="", metavar="NAME|MODULE:CALLABLE", help="What is measured (default: by the targets)."
 )
+@click.option("--lower-is-better", is_flag=True, help="Of a metric of your own (default: higher is).")
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="The file (default: by the model's name)."
 )
@@ -77,6 +79,7 @@ def command(
     train_arguments: dict[str, JsonValue],
     checkpoint: str,
     metric: str,
+    lower_is_better: bool,
     output: Path | None,
     format: str,
     store: str,
@@ -100,7 +103,9 @@ def command(
     folder = path.resolve().parent
     if not folder.is_dir():
         raise ConfigurationError(f"{path} cannot be written: {folder} is no folder.", hint="Make it first.")
-    asked = Asked(model, data, folder, arguments, collate, target, checkpoint, train, train_arguments, metric)
+    asked = Asked(
+        model, data, folder, arguments, collate, target, checkpoint, train, train_arguments, metric, lower_is_better
+    )
     document = whole(re.sub(r"[^a-z0-9.-]+", "-", path.stem.lower()), sections(asked))
     with progress_of(f"{path}: running the model") as progress:
         proposed = in_worker(propose, validated(path, document), store, progress)

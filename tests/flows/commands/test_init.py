@@ -19,7 +19,7 @@ from torchvision.models import resnet18
 
 from flows.commands.init import command
 from flows.commands.setup import workloads
-from flows.draft import toml
+from flows.draft_text import toml
 from storage.errors import ConfigurationError
 from tasks.workload import read_workload
 from tests.documentation.pages import ROOT
@@ -109,6 +109,13 @@ def test_a_table_gets_its_columns(folder: Path) -> None:
         "target": "weight",
     }
     assert document["evaluate"] == {"metric": "mse"}
+    (folder / "own_metric.py").write_text("def worst(outputs, targets):\n    return (outputs[:, 0] - targets).abs()\n")
+    own = ("--metric", "own_metric:worst", "--lower-is-better", "-o", "own.toml")
+    document = written(
+        init("--model", "torch.nn:Linear", *options[:4], *own, "--data", "table.csv", "--target", "weight"),
+        Path("own.toml"),
+    )
+    assert document["evaluate"] == {"metric": "own_metric:worst", "higher_is_better": False}
     refused = init("--model", "torch.nn:Linear", "--data", "table.csv", "--target", "wieght")
     assert 'table.csv has no column "wieght" (did you mean "weight"?).' in str(refused.exception)
 
