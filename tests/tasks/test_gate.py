@@ -166,7 +166,7 @@ def test_what_a_candidate_executes_can_be_asked_for():
             "min_int8_time_share asks for 0.5, saw 0.4 (Gemm of fc/node, 20% of the time: ",
         ),
         ({"saturation": 0.2}, "max_saturation asks for 0.05, saw 0.2 (it computes by avx2-int8)"),
-        ({"batch_difference": 0.01}, "max_batch_difference asks for 0.001, saw 0.01"),
+        ({"batch_difference": 0.01}, "max_batch_difference asks for 0.0001, saw 0.01"),
     ],
 )
 def test_what_it_executes_rejects_with_what_it_is(change: dict[str, float], reason: str):
