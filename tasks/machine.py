@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import time
+from collections.abc import Iterable
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Literal
 import psutil
 
 from storage.digest import canonical_json, digest_of
+from storage.errors import UnavailableError
 from tasks.refs import Frozen
 
 # What decides which numbers a model computes, and how fast.
@@ -177,6 +179,16 @@ def installed_version(distribution: str) -> str | None:
         return version(distribution)
     except PackageNotFoundError:
         return None
+
+
+def require_installed(what: str, distributions: Iterable[str], extra: str) -> None:
+    """Refuse what needs distributions that are not installed: the `UnavailableError` says what installs them."""
+    missing = [distribution for distribution in distributions if installed_version(distribution) is None]
+    if missing:
+        raise UnavailableError(
+            f"{what} needs {' and '.join(missing)}, which is not installed.",
+            hint=f"Install it: pip install 'nightquant[{extra}]'.",
+        )
 
 
 def _pressure(resource: str) -> Pressure | None:

@@ -37,10 +37,14 @@ def prepare(workspace: Workspace, workload: Workload) -> DatasetRef:
         The data is missing, broken or refused.
     ConfigurationError
         The ``[data]`` section asks for something that cannot be.
+    UnavailableError
+        The domain's libraries are not installed.
     StoreError
         The store cannot be written.
     """
-    return DOMAINS[workload.domain].prepare(workload, workspace)
+    domain = DOMAINS[workload.domain]
+    domain.require_installed(workload.domain)
+    return domain.prepare(workload, workspace)
 
 
 def obtain(workspace: Workspace, workload: Workload, dataset: DatasetRef) -> Job[Workload]:

@@ -14,6 +14,7 @@ from flows.preview import in_worker, preview_lines
 from flows.request import NightlyRequest
 from flows.settings import Settings, load_settings, source_of
 from storage.errors import MeasurementError
+from tasks.domains import DOMAINS
 from tasks.job import Progress
 from tasks.results import Preview
 from tasks.runtimes import RUNTIMES
@@ -54,6 +55,8 @@ def workloads(workload: tuple[str, ...], schema: bool, check: bool, store: str, 
         # Only here: a night measures what it can, and has a row for what it cannot.
         for runtime in dict.fromkeys(name for each in found for recipe in each.recipe for name in recipe.runtimes):
             RUNTIMES[runtime].require_installed(runtime)
+        for domain in dict.fromkeys(each.domain for each in found):
+            DOMAINS[domain].require_installed(domain)
     if format == "json":
         print_json([each.model_dump(mode="json") for each in found])
         return 0

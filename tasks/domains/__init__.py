@@ -17,6 +17,7 @@ DOMAINS: Registry[Domain[Workload, Kind]] = Registry(
         "language-model": "tasks.domains.language_model:LanguageModel",
         "sequence": "tasks.domains.sequence:Sequence",
         "image-classification": "tasks.domains.image_classification:ImageClassification",
+        "text-encoder": "tasks.domains.text_encoder:TextEncoder",
         "custom": "tasks.domains.custom:Custom",
     },
 )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from pydantic import TypeAdapter
 
+from tasks.machine import require_installed
 from tasks.workload.base import Kind
 from tasks.workload.workload import Workload
 
@@ -56,6 +57,12 @@ class Domain(ABC, Generic[W, M]):
 
     workload: ClassVar[type[Workload]]  # what its workload files are validated with
     outputs: ClassVar[tuple[str, ...]] = ()  # names of what its models return; further outputs go by their number
+    extra: ClassVar[str] = ""  # of this project, which installs what the domain needs; "" where it is always there
+    distributions: ClassVar[tuple[str, ...]] = ()  # what must be installed besides
+
+    def require_installed(self, name: str) -> None:
+        """Refuse a domain whose libraries are missing: the `UnavailableError` says what installs them."""
+        require_installed(f'The domain "{name}"', self.distributions, self.extra)
 
     @abstractmethod
     def prepare(self, workload: W, workspace: Workspace) -> DatasetRef:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field, JsonValue
 
-from storage.errors import QuantizationError, UnavailableError
-from tasks.machine import installed_version
+from storage.errors import QuantizationError
+from tasks.machine import installed_version, require_installed
 from tasks.refs import CandidateRef, Frozen, ModuleCoverage
 from tasks.workload.recipe import Recipe
 
@@ -145,12 +145,7 @@ class Runtime(ABC):
 
     def require_installed(self, name: str) -> None:
         """Refuse a runtime whose libraries are missing: the `UnavailableError` says what installs them."""
-        missing = [distribution for distribution in self.distributions if installed_version(distribution) is None]
-        if missing:
-            raise UnavailableError(
-                f'The runtime "{name}" needs {" and ".join(missing)}, which is not installed.',
-                hint=f"Install it: pip install 'nightquant[{self.extra or name}]'.",
-            )
+        require_installed(f'The runtime "{name}"', self.distributions, self.extra or name)
 
     def environment(self) -> dict[str, object]:
         """What of this machine and its libraries decides the files: goes into the candidate's digest."""

@@ -112,8 +112,10 @@ def write_script(model: nn.Module, example_inputs: Mapping[str, Tensor], path: P
     from tasks.quantize.engine import without_deprecations
 
     with without_deprecations(), torch.no_grad():
-        # Tracing passes by torch's own checks of shapes; a warning about the user's own code stays.
-        warnings.filterwarnings("ignore", category=TracerWarning, module=r"torch\.")
+        # Tracing passes by checks of shapes in torch and transformers, and reads every property that a module has; a
+        # warning about the user's own code stays.
+        warnings.filterwarnings("ignore", category=TracerWarning, module=r"(torch|transformers)\.")
+        warnings.filterwarnings("ignore", category=FutureWarning, module=r"transformers\.")
         try:
             traced = torch.jit.trace(  # type: ignore[no-untyped-call]
                 model, tuple(example_inputs.values()), check_trace=False

@@ -110,3 +110,25 @@ class FactorySpec(Kind):
     """`module:callable`, looked for beside the workload file first."""
     arguments: dict[str, JsonValue] = Field(default_factory=dict)
     """What it is called with, by name."""
+
+
+class TableFile(Kind):
+    """A table that is cut into splits: a Parquet, CSV or JSON lines file."""
+
+    kind: Literal["parquet", "csv", "jsonl"]
+    uri: str
+    """Where the file is; a relative path starts at the workload file."""
+    sha256: Sha256 | None = None
+    """What the file must be."""
+    max_bytes: PositiveInt = 4 * 1024**3
+    """A larger file is refused."""
+    split: str | None = None
+    """Column that says `train`, `valid`, `calibration` or `test`; without it shares are drawn."""
+    test_share: float = Field(default=0.2, gt=0, lt=1)
+    """Share of the rows for the test split."""
+    valid_share: float = Field(default=0.0, ge=0, lt=1)
+    """Share of the rows for the valid split."""
+    calibration: PositiveInt = 256
+    """Rows of the train split to calibrate with, where no row is for that."""
+    seed: int = 0
+    """Decides which rows are drawn."""

@@ -70,10 +70,10 @@ def test_a_store_that_cannot_be_written_is_refused_before_anything_runs(tmp_path
     assert "Traceback" not in done.stderr
 
 
-def test_workloads_lists_the_three_built_in_ones(capsys):
+def test_workloads_lists_the_built_in_ones(capsys):
     with pytest.raises(SystemExit) as ended:
         main(["workloads", "--format", "json"])
     assert ended.value.code == 0
     shown = capsys.readouterr().out
-    for name in ("word-lm", "lstm-demo", "resnet18"):
+    for name in ("word-lm", "lstm-demo", "resnet18", "python-text"):
         assert name in {workload["name"] for workload in json.loads(shown)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,18 +12,16 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from storage.errors import MeasurementError
+from tasks.domains import metrics
 from tasks.domains.base import Quality
-from tasks.domains.custom import metrics
-from tasks.domains.custom.metrics import METRICS, RowMetric, SetMetric
 from tasks.domains.custom.names import DIRECTIONS
-from tasks.domains.custom.samples import Batch, load_test
+from tasks.domains.custom.samples import load_test
 from tasks.domains.custom.sections import CustomWorkload, Evaluate
+from tasks.domains.metrics import METRICS, RowMetric, SetMetric, checked_outputs, resampled
 from tasks.job import Job, Workspace
-from tasks.outputs import Call, tensors_of
+from tasks.outputs import Call
 from tasks.results import Contributions
 from tasks.user_code import in_its_own_words, opened
-
-RESAMPLES = 1000
 
 
 @dataclass
@@ -52,7 +50,7 @@ def evaluate_custom(job: Job[CustomWorkload], call: Call, workspace: Workspace, 
     found, done = _Found(), 0
     with torch.inference_mode():
         for batch in split.in_batches(1 if apart else settings.batch_size):
-            outputs = checked_outputs(call(*batch.inputs.values()), batch)
+            outputs = checked_outputs(call(*batch.inputs.values()), len(batch))
             _take(found, outputs, batch.target, settings)
             done += len(batch)
             workspace.progress(done, len(split), "samples")
@@ -78,30 +76,6 @@ def evaluate_custom(job: Job[CustomWorkload], call: Call, workspace: Workspace, 
     )
 
 
-def checked_outputs(result: object, batch: Batch) -> Tensor:
-    """The first output, with a row for each of the batch's.
-
-    Raises
-    ------
-    MeasurementError
-        It holds NaN or infinities, or has another number of rows.
-    QuantizationError
-        The model returns no tensors.
-    """
-    outputs = tensors_of(result)[0]
-    if not outputs.dim() or len(outputs) != len(batch):
-        raise MeasurementError(
-            f"the model returns a tensor of shape {list(outputs.shape)} for {len(batch)} rows.",
-            hint="Its first output's first axis is that of the rows.",
-        )
-    if outputs.is_floating_point() and not outputs.isfinite().all():
-        raise MeasurementError(
-            "the model returns NaN or infinities.",
-            hint="Exclude the module that overflows (`exclude`), or look at the checkpoint.",
-        )
-    return outputs
-
-
 def check_model(job: Job[CustomWorkload], model: nn.Module, workspace: Workspace) -> None:
     """Call the float model on its first test rows and compute the metric of them.
 
@@ -122,7 +96,7 @@ def check_model(job: Job[CustomWorkload], model: nn.Module, workspace: Workspace
         with in_its_own_words(f"{what}: forward failed on {shapes}", "Fix forward, or what the data gives it."):
             result = model(*batch.inputs.values())
         try:
-            _take(_Found(), checked_outputs(result, batch), batch.target, settings)
+            _take(_Found(), checked_outputs(result, len(batch)), batch.target, settings)
         except MeasurementError as error:
             raise MeasurementError(f"{what}: {error.message}", hint=error.hint) from error
 
@@ -131,15 +105,6 @@ def metric_name(settings: Evaluate) -> str:
     """The metric's name; a callable's own, with its unit."""
     name = settings.metric.rpartition(":")[2]
     return f"{name} ({settings.unit})" if settings.unit else name
-
-
-def resampled(value: Callable[[NDArray[np.int64]], float], samples: int) -> Tensor:
-    """A metric of `RESAMPLES` resamples of the rows, float64 [R]; every candidate has the same resamples.
-
-    `value` takes the rows drawn, int64 [N].
-    """
-    rng = np.random.default_rng(0)
-    return torch.tensor([value(rng.integers(samples, size=samples)) for _ in range(RESAMPLES)], dtype=torch.float64)
 
 
 def _take(found: _Found, outputs: Tensor, target: Tensor, settings: Evaluate) -> None:

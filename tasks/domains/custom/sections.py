@@ -16,7 +16,7 @@ from tasks.workload.base import (
     Kind,
     Reference,
     SeededCheckpoint,
-    Sha256,
+    TableFile,
 )
 from tasks.workload.workload import Workload
 
@@ -44,30 +44,13 @@ class FactoryData(Kind):
     """Names of each input's axes, "" for those of one length; without it axis 0 is `batch`."""
 
 
-class TableData(Kind):
+class TableData(TableFile):
     """Columns of one Parquet, CSV or JSON lines file."""
 
-    kind: Literal["parquet", "csv", "jsonl"]
-    uri: str
-    """Where the file is; a relative path starts at the workload file."""
-    sha256: Sha256 | None = None
-    """What the file must be."""
-    max_bytes: PositiveInt = 4 * 1024**3
-    """A larger file is refused."""
     features: tuple[str, ...] = Field(min_length=1)
     """Columns that become the input, float32 [N, F]."""
     target: str
     """Column that is predicted: a number, or a class where it is whole, text or a truth value."""
-    split: str | None = None
-    """Column that says `train`, `valid`, `calibration` or `test`; without it shares are drawn."""
-    test_share: float = Field(default=0.2, gt=0, lt=1)
-    """Share of the rows for the test split."""
-    valid_share: float = Field(default=0.0, ge=0, lt=1)
-    """Share of the rows for the valid split."""
-    calibration: PositiveInt = 256
-    """Rows of the train split to calibrate with, where no row is for that."""
-    seed: int = 0
-    """Decides which rows are drawn."""
     standardize: bool = True
     """Whether features are standardized by the train split's mean and standard deviation."""
 

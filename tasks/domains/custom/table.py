@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.csv
-import pyarrow.json
-import pyarrow.parquet as pq
 import torch
 from torch import Tensor, nn
 
@@ -21,21 +17,11 @@ from tasks.domains.custom.factory_data import forward_parameters
 from tasks.domains.custom.samples import Batch, Description
 from tasks.domains.custom.sections import CustomWorkload, TableData
 from tasks.domains.custom.writing import Split, find_or_write
+from tasks.domains.table_file import NOT_CONTENT, read_columns, rows_of_splits
 
 if TYPE_CHECKING:
     from tasks.job import Workspace
     from tasks.refs import DatasetRef
-
-SPLITS = ("train", "valid", "calibration", "test")
-# Where the file is and how much of it may be read decides nothing.
-_NOT_CONTENT = {"uri", "sha256", "max_bytes"}
-
-
-_READERS: Mapping[str, Callable[[Path], pa.Table]] = {
-    "parquet": pq.read_table,
-    "csv": pyarrow.csv.read_csv,
-    "jsonl": pyarrow.json.read_json,
-}
 
 
 def prepare_table(workload: CustomWorkload, data: TableData, model: nn.Module, workspace: Workspace) -> DatasetRef:
@@ -55,45 +41,23 @@ def prepare_table(workload: CustomWorkload, data: TableData, model: nn.Module, w
     place = workspace.store.root / "downloads"
     with fetch(data.uri, place, sha256=data.sha256, max_bytes=data.max_bytes, progress=workspace.progress) as source:
         made_from: dict[str, object] = {
-            "data": data.model_dump(mode="json", exclude=_NOT_CONTENT),
+            "data": data.model_dump(mode="json", exclude=NOT_CONTENT),
             "sha256": source.sha256,
             "input": name,
             "pyarrow": pa.__version__,
         }
 
         def make() -> tuple[Description, Mapping[str, Split]]:
-            return _splits(_read(source.path(), data), data, name)
+            table = read_columns(source.path(), data, [*data.features, data.target])
+            return _splits(table, data, name)
 
         return find_or_write(workspace.store, made_from, make)
-
-
-def _read(path: Path, data: TableData) -> pa.Table:
-    wanted = [*data.features, data.target, *([data.split] if data.split else [])]
-    try:
-        table = _READERS[data.kind](path)
-    except (pa.ArrowException, OSError) as error:
-        raise InputError(f"{path}: not a {data.kind} file: {first_line(error)}.") from error
-    if lacking := [name for name in wanted if name not in table.column_names]:
-        raise InputError(
-            f"{path} has no column {', '.join(lacking)}.", hint=f"Its columns: {', '.join(table.column_names)}."
-        )
-    table = table.select(list(dict.fromkeys(wanted)))
-    if gaps := [name for name in table.column_names if table[name].null_count]:
-        raise InputError(
-            f"{path} has missing values in: {', '.join(gaps)}.", hint="Fill them, or leave out such rows or columns."
-        )
-    return table
 
 
 def _splits(table: pa.Table, data: TableData, name: str) -> tuple[Description, Mapping[str, Split]]:
     columns = [_numbers(table[feature], feature) for feature in data.features]
     target, classes = _target(table[data.target], data.target)
-    rows = _assigned(table, data)
-    if lacking := [split for split in ("train", "calibration", "test") if not len(rows[split])]:
-        counts = {split: len(found) for split, found in rows.items()}
-        raise InputError(
-            f"The table leaves no rows for: {', '.join(lacking)} (found: {counts}).", hint="Provide more rows."
-        )
+    rows = rows_of_splits(table, data)
     features = np.stack(columns, axis=1)
     mean, std = np.zeros(features.shape[1]), np.ones(features.shape[1])
     if data.standardize:
@@ -139,23 +103,3 @@ def _target(column: pa.ChunkedArray[pa.Scalar[pa.DataType]], name: str) -> tuple
     classes = tuple(sorted(set(labels)))
     numbers = {label: number for number, label in enumerate(classes)}
     return torch.tensor([numbers[label] for label in labels]), classes
-
-
-def _assigned(table: pa.Table, data: TableData) -> dict[str, npt.NDArray[np.int64]]:
-    """Row numbers of each split."""
-    if data.split:
-        named = np.array([str(value) for value in table[data.split].to_pylist()])
-        if unknown := sorted(set(named.tolist()) - set(SPLITS)):
-            raise InputError(
-                f'The column "{data.split}" names splits that there are not: {", ".join(unknown[:5])}.',
-                hint=f"Expected {', '.join(SPLITS)}.",
-            )
-        rows = {split: np.flatnonzero(named == split) for split in SPLITS}
-    else:
-        order = np.random.default_rng(data.seed).permutation(table.num_rows)
-        held = [round(share * len(order)) for share in (data.test_share, data.valid_share)]
-        test, valid, train = np.split(order, np.cumsum(held))
-        rows = {"train": train, "valid": valid, "calibration": train[:0], "test": test}
-    if not len(rows["calibration"]):
-        rows["calibration"] = rows["train"][: data.calibration]
-    return rows

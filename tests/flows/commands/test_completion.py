@@ -29,7 +29,7 @@ def completed(line: str, folder: Path) -> list[str]:
         ("nightquant handoff r", ["rollback"]),
         ("nightquant status --fo", ["--format"]),
         ("nightquant show word", ["word-lm"]),
-        ("nightquant nightly --workload ", ["lstm-demo", "resnet18", "word-lm"]),
+        ("nightquant nightly --workload ", ["lstm-demo", "python-text", "resnet18", "word-lm"]),
         ("nightquant sensitivity --workload resnet18 --recipe st", ["static-int8"]),
         ("nightquant sensitivity --workload no-such --recipe st", []),
         ("nightquant query --format j", ["json"]),

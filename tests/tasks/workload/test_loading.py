@@ -138,7 +138,7 @@ def test_a_missing_file_is_refused_by_name(tmp_path):
 
 
 def test_without_names_every_built_in_workload_is_found():
-    assert {one.name for one in find_workloads([], BUILT_IN)} == {"word-lm", "lstm-demo", "resnet18"}
+    assert {one.name for one in find_workloads([], BUILT_IN)} == {"word-lm", "lstm-demo", "resnet18", "python-text"}
 
 
 def test_two_workloads_of_one_name_are_refused(tmp_path):

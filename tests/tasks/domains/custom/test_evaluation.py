@@ -16,8 +16,8 @@ from storage.artifacts import ArtifactStore
 from storage.errors import ConfigurationError, MeasurementError, NightquantError, QuantizationError
 from tasks.checkpoint import load_state
 from tasks.compare import compare
-from tasks.domains.custom.evaluation import RESAMPLES
 from tasks.domains.custom.samples import load_samples
+from tasks.domains.metrics import RESAMPLES
 from tests.tasks.domains.custom.own import CODE, own, write
 from tests.tasks.domains.custom.test_factory_data import SEQUENCES, TWO_INPUTS
 from tests.tasks.pipeline import build, build_model, converted, evaluate, job_of

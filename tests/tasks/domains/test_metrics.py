@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.domains.custom.metrics import area_under_roc, macro_f1
+from tasks.domains.metrics import area_under_roc, macro_f1
 
 PAIRS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 2)), min_size=1, max_size=30).filter(
     lambda rows: any(weight for *_, weight in rows)

@@ -12,8 +12,11 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from storage.errors import MeasurementError
+from tasks.outputs import tensors_of
 from tasks.paired import RIGHT
 from tasks.results import Contributions
+
+RESAMPLES = 1000
 
 Weighted = Callable[[NDArray[np.generic], NDArray[np.generic], NDArray[np.int64]], float]
 
@@ -37,6 +40,39 @@ class SetMetric:
     reduce: Callable[[Tensor], Tensor]
     value: Weighted
     prediction: bool = False
+
+
+def checked_outputs(result: object, rows: int) -> Tensor:
+    """A model's first output for `rows` rows, which are its first axis.
+
+    Raises
+    ------
+    MeasurementError
+        It holds NaN or infinities, or has another number of rows.
+    QuantizationError
+        The model returns no tensors.
+    """
+    outputs = tensors_of(result)[0]
+    if not outputs.dim() or len(outputs) != rows:
+        raise MeasurementError(
+            f"the model returns a tensor of shape {list(outputs.shape)} for {rows} rows.",
+            hint="Its first output's first axis is that of the rows.",
+        )
+    if outputs.is_floating_point() and not outputs.isfinite().all():
+        raise MeasurementError(
+            "the model returns NaN or infinities.",
+            hint="Exclude the module that overflows (`exclude`), or look at the checkpoint.",
+        )
+    return outputs
+
+
+def resampled(value: Callable[[NDArray[np.int64]], float], samples: int) -> Tensor:
+    """A metric of `RESAMPLES` resamples of the rows, float64 [R]; every candidate has the same resamples.
+
+    `value` takes the rows drawn, int64 [N].
+    """
+    rng = np.random.default_rng(0)
+    return torch.tensor([value(rng.integers(samples, size=samples)) for _ in range(RESAMPLES)], dtype=torch.float64)
 
 
 def predicted(outputs: Tensor) -> Tensor:

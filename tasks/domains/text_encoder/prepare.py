@@ -1,0 +1,264 @@
+"""Texts and classes, from a table or from Python's own sources, turned into token ids."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from storage.artifacts import artifact_digest
+from storage.digest import digest_of, file_digest
+from storage.errors import ConfigurationError, InputError, first_line
+from storage.transfer import fetch
+from tasks.checkpoint import build_blank
+from tasks.domains.table_file import NOT_CONTENT, read_columns, rows_of_splits
+from tasks.domains.text_encoder.directory import tokenizer_file
+from tasks.domains.text_encoder.model import DEFAULT_LENGTH, build_encoder, longest_text
+from tasks.domains.text_encoder.python_sources import library_files, sample_sources
+from tasks.domains.text_encoder.sections import (
+    EncoderConfig,
+    EncoderDirectory,
+    EncoderSpec,
+    EncoderWorkload,
+    PythonSources,
+)
+from tasks.domains.text_encoder.texts import DESCRIPTION, KIND, REFERENCE, TOKENIZER, Description, write_split
+from tasks.machine import installed_version
+from tasks.refs import DatasetRef
+from tasks.sources import code_digest
+
+if TYPE_CHECKING:
+    from tasks.job import Workspace
+
+_TRAINED_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
+_NOT_ONE_CLASS = ("regression", "multi_label_classification")
+_UNTOLD = 2  # classes, where a configuration says nothing of them: transformers' own default
+# tokenizers has no types: Any.
+Tokenizer = Any
+
+
+@dataclass(frozen=True)
+class Split:
+    """Texts, and their classes by name or number, or texts that mean the same."""
+
+    texts: list[str]
+    labels: list[str] | list[int] | None = None
+    pairs: list[str] = field(default_factory=list)
+
+
+Splits = Mapping[str, Split]
+
+
+def prepare_texts(workload: EncoderWorkload, workspace: Workspace) -> DatasetRef:
+    """Read and tokenize the texts, or find them in the store.
+
+    Raises
+    ------
+    InputError
+        A file is missing or broken, lacks a column, or has labels that the model does not.
+    ConfigurationError
+        The model has fewer positions than texts are to be cut at.
+    """
+    data, made_from = workload.data, _decisive(workload)
+    if isinstance(data, PythonSources):
+        digests = {name: file_digest(path) for name, path in library_files().items()}
+        made_from |= {"data": data.model_dump(mode="json"), "sources": digest_of({"files": digests})}
+        return _find_or_make(workload, made_from, lambda: _from_sources(data), workspace)
+    downloads = workspace.store.root / "downloads"
+    with fetch(
+        data.uri, downloads, sha256=data.sha256, max_bytes=data.max_bytes, progress=workspace.progress
+    ) as source:
+        made_from |= {"data": data.model_dump(mode="json", exclude=NOT_CONTENT), "sha256": source.sha256}
+        return _find_or_make(workload, made_from, lambda: _from_table(source.path(), workload), workspace)
+
+
+def _from_sources(data: PythonSources) -> Splits:
+    return {
+        split: Split([text for text, _ in rows], [label for _, label in rows])
+        for split, rows in sample_sources(data).items()
+    }
+
+
+def _from_table(path: Path, workload: EncoderWorkload) -> Splits:
+    data = workload.data
+    assert not isinstance(data, PythonSources)
+    wanted = [name for name in (data.text, data.label, data.pair) if name]
+    table = read_columns(path, data, wanted)
+    for name in (data.text, data.pair):
+        if name and not pa.types.is_string(table[name].type) and not pa.types.is_large_string(table[name].type):
+            raise InputError(
+                f'{path}: the column "{name}" is of type {table[name].type}, not text.', hint="Name a column of texts."
+            )
+    rows = rows_of_splits(table, data)
+
+    def column(name: str | None, chosen: Any) -> list[Any] | None:
+        return table[name].take(pa.array(chosen)).to_pylist() if name else None
+
+    return {
+        split: Split(column(data.text, chosen) or [], column(data.label, chosen), column(data.pair, chosen) or [])
+        for split, chosen in rows.items()
+        if len(chosen)
+    }
+
+
+def _decisive(workload: EncoderWorkload) -> dict[str, object]:
+    """What decides the ids and classes beside the data: the tokenizer and the configuration."""
+    spec = workload.model
+    decided: dict[str, object] = {
+        "model": spec.model_dump(mode="json", include={"task", "max_length", "vocabulary", "config"}),
+        "tokenizers": installed_version("tokenizers"),
+        "transformers": installed_version("transformers"),
+        "code": code_digest(__name__),
+    }
+    if isinstance(spec, EncoderDirectory):
+        decided["tokenizer"] = file_digest(tokenizer_file(Path(spec.path)))
+    return decided
+
+
+def _find_or_make(
+    workload: EncoderWorkload, made_from: Mapping[str, object], read: Callable[[], Splits], workspace: Workspace
+) -> DatasetRef:
+    store, digest = workspace.store, artifact_digest(KIND, made_from)
+    if (found := store.find(KIND, digest)) is not None:
+        return DatasetRef.model_validate_json((found / REFERENCE).read_text(encoding="utf-8"))
+    splits = read()
+    labels, numbered = _numbered(workload, splits)
+    tokenizer = _tokenizer(workload, splits)
+    description = Description(
+        labels=labels, max_length=_length(workload, len(labels), tokenizer), padding=_padding(workload, tokenizer)
+    )
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(description.max_length)
+    cut, done, total = 0, 0, sum(len(split.texts) for split in splits.values())
+    with store.create(KIND, digest, made_from) as folder:
+        for name, split in splits.items():
+            columns = {"": split.texts} | ({"pair.": split.pairs} if split.pairs else {})
+            encoded = {prefix: tokenizer.encode_batch(texts) for prefix, texts in columns.items()}
+            cut += sum(bool(text.overflowing) for texts in encoded.values() for text in texts)
+            ids = {prefix: [text.ids for text in texts] for prefix, texts in encoded.items()}
+            write_split(folder / f"{name}.safetensors", ids, numbered[name])
+            done += len(split.texts)
+            workspace.progress(done, total, f"texts, {cut} of them cut at {description.max_length} tokens")
+        dataset = DatasetRef(
+            kind=KIND,
+            digest=digest,
+            splits={name: len(split.texts) for name, split in splits.items()},
+            classes=len(labels),
+            vocabulary=tokenizer.get_vocab_size(),
+            sample_shape=(description.max_length,),
+            calibration_digest=file_digest(folder / "calibration.safetensors"),
+        )
+        documents = {DESCRIPTION: description.model_copy(update={"cut": cut}), REFERENCE: dataset}
+        for name, document in documents.items():
+            (folder / name).write_text(document.model_dump_json(indent=1), encoding="utf-8")
+        tokenizer.save(str(folder / TOKENIZER))
+    return dataset
+
+
+def _numbered(workload: EncoderWorkload, splits: Splits) -> tuple[tuple[str, ...], dict[str, list[int] | None]]:
+    """Class names by number, those of the configuration where it has any, and the classes of each split's texts."""
+    if workload.model.task == "embedding":
+        return (), dict.fromkeys(splits)
+    there = {label for split in splits.values() for label in split.labels or ()}
+    configured = _labels_of(workload.model)
+    labels = configured or tuple(map(str, sorted(there)))
+    if len(labels) < 2 or workload.model.config.get("problem_type") in _NOT_ONE_CLASS:
+        raise ConfigurationError(
+            "Classification needs two classes at least, and one of them for each text.",
+            hint="Regression and several labels a text are not done here.",
+        )
+    numbers = {label: index for index, label in enumerate(labels)}
+
+    def number_of(label: str | int) -> int | None:
+        if configured and isinstance(label, int):
+            return label if 0 <= label < len(labels) else None
+        return numbers.get(str(label))
+
+    if unknown := sorted(str(label) for label in there if number_of(label) is None):
+        raise InputError(
+            f"The data has labels that the model's configuration does not: {', '.join(unknown[:5])}"
+            f"{', …' if len(unknown) > 5 else ''}; it has {', '.join(labels[:10])}.",
+            hint="Name the model's labels in config.json (id2label), or correct the column.",
+        )
+    return labels, {
+        name: [number for label in split.labels or () if (number := number_of(label)) is not None]
+        for name, split in splits.items()
+    }
+
+
+def _labels_of(spec: EncoderSpec) -> tuple[str, ...]:
+    """The configuration's labels by number, () where a new model takes them from the data."""
+    named, count = spec.config.get("id2label"), spec.config.get("num_labels")
+    if isinstance(named, Mapping):
+        return tuple(str(named[key]) for key in sorted(named, key=int))
+    if isinstance(spec, EncoderConfig) and not isinstance(count, int):
+        return ()
+    return tuple(f"LABEL_{index}" for index in range(count if isinstance(count, int) else _UNTOLD))
+
+
+def _tokenizer(workload: EncoderWorkload, splits: Splits) -> Tokenizer:
+    """The directory's, or one trained on the train split."""
+    import tokenizers
+
+    spec = workload.model
+    if isinstance(spec, EncoderConfig):
+        return train_tokenizer(splits["train"].texts, spec.vocabulary)
+    path = tokenizer_file(Path(spec.path))
+    try:
+        found: Tokenizer = tokenizers.Tokenizer.from_file(str(path))
+    except Exception as error:  # its Rust raises bare Exceptions
+        raise InputError(f"{path}: tokenizers cannot read it: {first_line(error)}.") from error
+    size = spec.config.get("vocab_size")
+    if isinstance(size, int) and found.get_vocab_size() > size:
+        raise InputError(
+            f"{path}: has {found.get_vocab_size()} tokens, and config.json {size} (vocab_size).",
+            hint="Take the tokenizer that the model was trained with.",
+        )
+    return found
+
+
+def train_tokenizer(texts: Sequence[str], vocabulary: int) -> Tokenizer:
+    """A WordPiece tokenizer as BERT's, of `vocabulary` pieces at most, that puts [CLS] before a text and [SEP] behind.
+
+    Source: Schuster and Nakajima, "Japanese and Korean voice search", 2012; Devlin et al., "BERT", 2019.
+    """
+    from tokenizers import Tokenizer as New
+    from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+    tokenizer: Tokenizer = New(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=vocabulary, special_tokens=list(_TRAINED_TOKENS), show_progress=False
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    begin, end = ((token, tokenizer.token_to_id(token)) for token in ("[CLS]", "[SEP]"))
+    tokenizer.post_processor = processors.BertProcessing(end, begin)
+    return tokenizer
+
+
+def _padding(workload: EncoderWorkload, tokenizer: Tokenizer) -> int:
+    """The id that the model takes for padding; any will do where it knows none, for the mask hides it."""
+    named = workload.model.config.get("pad_token_id")
+    return named if isinstance(named, int) and named >= 0 else tokenizer.token_to_id(_TRAINED_TOKENS[0]) or 0
+
+
+def _length(workload: EncoderWorkload, classes: int, tokenizer: Tokenizer) -> int:
+    """How many tokens a text may have."""
+    sizes = DatasetRef(kind=KIND, digest="", splits={}, classes=classes, vocabulary=tokenizer.get_vocab_size())
+    positions = longest_text(build_blank(lambda: build_encoder(workload.model, sizes)))
+    length, timed = workload.model.max_length or min(positions, DEFAULT_LENGTH), workload.benchmark.sequence_length
+    if length > positions:
+        raise ConfigurationError(
+            f"model.max_length is {length}, and the model has positions for {positions} tokens.", hint="Lower it."
+        )
+    if timed > length:
+        raise ConfigurationError(
+            f"benchmark.sequence_length is {timed}, and texts are cut at {length} tokens.",
+            hint=f"Set it to {length} or less.",
+        )
+    return length
