@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 import numpy as np
@@ -41,8 +42,8 @@ def evaluate_encoder(job: Job[EncoderWorkload], call: Call, workspace: Workspace
         else:
             quality = _of_vectors(job, call, outputs, texts, workspace, apart=apart)
     cut = read_description(job.dataset, workspace.store).cut
-    quality.metrics.update({"cut_texts": float(cut)} if cut else {})
-    return quality
+    told = {"cut_texts": float(cut)} if cut else {}
+    return replace(quality, mode="rows apart" if apart else "plain", metrics=quality.metrics | told)
 
 
 def outputs_of_texts(

@@ -1,0 +1,176 @@
+"""What a Hugging Face directory may be, and what is refused of one, each with one message."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+from storage.artifacts import ArtifactStore
+from storage.errors import NightquantError
+from tasks.checkpoint import load_state
+from tests.tasks.domains.text_encoder.encoders import encoder, sentences, write_directory, write_table
+from tests.tasks.pipeline import job_of
+
+
+def edit(path: Path, **changes: Any) -> None:
+    document = json.loads(path.read_text(encoding="utf-8")) | changes
+    path.write_text(json.dumps(document), encoding="utf-8")
+
+
+def as_pickle(folder: Path) -> None:
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+
+
+def headless(folder: Path) -> None:
+    state = {key: value for key, value in load_file(folder / "model.safetensors").items() if "classifier" not in key}
+    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def quantized(folder: Path) -> None:
+    state = {key: value.to(torch.int8) for key, value in load_file(folder / "model.safetensors").items()}
+    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def renamed(folder: Path) -> None:
+    state = {key.replace("query", "question"): each for key, each in load_file(folder / "model.safetensors").items()}
+    save_file(state, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
+    "no config.json": (lambda folder: (folder / "config.json").unlink(), "holds no config.json"),
+    "no JSON": (lambda folder: (folder / "config.json").write_text("{"), "cannot be read as JSON"),
+    "pickled weights": (as_pickle, "a pickle .*never loaded"),
+    "no weights": (lambda folder: (folder / "model.safetensors").unlink(), "holds no model.safetensors"),
+    "code": (lambda folder: edit(folder / "config.json", auto_map={"AutoModel": "mine.Model"}), "never run"),
+    "unknown architecture": (lambda folder: edit(folder / "config.json", model_type="novel"), 'architecture "novel"'),
+    "no architecture": (lambda folder: edit(folder / "config.json", model_type=None), "names no architecture"),
+    "no tokenizer": (lambda folder: (folder / "tokenizer.json").unlink(), "holds no tokenizer.json"),
+    "broken tokenizer": (lambda folder: (folder / "tokenizer.json").write_text("{}"), "tokenizers cannot read it"),
+    "foreign tokenizer": (lambda folder: edit(folder / "config.json", vocab_size=9), r"config.json 9 \(vocab_size\)"),
+    "no head": (headless, "head"),
+    "int8": (quantized, "quantized already"),
+    "other names": (renamed, "lack what config.json describes"),
+    "a model that is larger than its weights": (
+        lambda folder: edit(folder / "config.json", vocab_size=2_000_000_000),
+        "describes a model of 32,",
+    ),
+    "cut weights": (
+        lambda folder: (folder / "model.safetensors").write_bytes(
+            (folder / "model.safetensors").read_bytes()[:-100]
+        ),
+        "cannot be read as safetensors",
+    ),
+    "several labels a text": (
+        lambda folder: edit(folder / "config.json", problem_type="multi_label_classification"),
+        "several labels a text are not done here",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_directory_that_cannot_be_used_is_one_clear_message(tmp_path: Path, name: str) -> None:
+    spoil, expected = BROKEN[name]
+    write_table(tmp_path)
+    spoil(write_directory(tmp_path / "encoder"))
+    # What a file says is seen as the workload is read, the rest as it is prepared.
+    with pytest.raises((NightquantError, ValueError), match=expected):
+        job_of(encoder(tmp_path), ArtifactStore(tmp_path))
+
+
+def test_a_directory_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="holds no config.json; model.path must name a directory"):
+        encoder(tmp_path, model={"kind": "directory", "path": "bert-base-uncased"})
+
+
+def test_weights_are_those_of_the_file_whatever_their_precision(tmp_path: Path) -> None:
+    write_table(tmp_path)
+    folder = write_directory(tmp_path / "encoder")
+    halves = {key: value.half() for key, value in load_file(folder / "model.safetensors").items()}
+    save_file(halves, folder / "model.safetensors", metadata={"format": "pt"})
+    edit(folder / "config.json", dtype="float16")
+    store = ArtifactStore(tmp_path)
+    state = load_state(job_of(encoder(tmp_path), store).checkpoint, store)
+    assert {key.removeprefix("model."): value for key, value in state.items()}.keys() == halves.keys()
+    assert all(torch.equal(value, halves[key.removeprefix("model.")].float()) for key, value in state.items())
+
+
+def test_the_same_directory_elsewhere_is_the_same_model(tmp_path: Path) -> None:
+    write_table(tmp_path)
+    write_directory(tmp_path / "encoder")
+    store = ArtifactStore(tmp_path)
+    before = job_of(encoder(tmp_path), store)
+    shutil.move(tmp_path / "encoder", tmp_path / "moved")
+    after = job_of(encoder(tmp_path, model={"kind": "directory", "path": "moved"}), store)
+    assert (after.dataset, after.checkpoint) == (before.dataset, before.checkpoint)
+    assert str(tmp_path) not in after.workload.model.model_dump_json()
+
+
+def test_weights_in_several_files_are_read_by_their_index(tmp_path: Path) -> None:
+    write_table(tmp_path)
+    folder = write_directory(tmp_path / "encoder")
+    store = ArtifactStore(tmp_path)
+    whole = load_state(job_of(encoder(tmp_path), store).checkpoint, store)
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(folder)
+    (folder / "model.safetensors").unlink()
+    model.save_pretrained(folder, max_shard_size="10KB")
+    assert len(list(folder.glob("*.safetensors"))) > 1
+    parts = load_state(job_of(encoder(tmp_path), store).checkpoint, store)
+    assert whole.keys() == parts.keys()
+    assert all(torch.equal(whole[key], parts[key]) for key in whole)
+    edit(folder / "model.safetensors.index.json", weight_map={"x": "../outside.safetensors"})
+    save_file({"x": torch.zeros(1)}, tmp_path / "outside.safetensors")
+    with pytest.raises(NightquantError, match="names files that are not there"):
+        job_of(encoder(tmp_path), store)
+
+
+def test_nothing_is_asked_of_the_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_table(tmp_path)
+    write_directory(tmp_path / "encoder")
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("it went to the network")
+
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    assert job_of(encoder(tmp_path), ArtifactStore(tmp_path)).checkpoint.parameters > 0
+
+
+@pytest.mark.parametrize(("flag", "pooling"), [("mean", "mean"), ("cls", "cls"), ("max", "max")])
+def test_pooling_is_as_sentence_transformers_files_say(tmp_path: Path, flag: str, pooling: str) -> None:
+    folder = write_directory(tmp_path / "encoder", task="embedding")
+    write_table(tmp_path)
+    kinds = [("", "Transformer"), ("1_Pooling", "Pooling"), ("2_Normalize", "Normalize")]
+    modules = [{"path": path, "type": f"sentence_transformers.models.{kind}"} for path, kind in kinds]
+    (folder / "modules.json").write_text(json.dumps(modules), encoding="utf-8")
+    (folder / "1_Pooling").mkdir()
+    names = {"mean": "mean_tokens", "cls": "cls_token", "max": "max_tokens"}
+    settings = {f"pooling_mode_{name}": mode == flag for mode, name in names.items()}
+    (folder / "1_Pooling" / "config.json").write_text(json.dumps(settings), encoding="utf-8")
+    data = {"kind": "parquet", "uri": str(tmp_path / "texts.parquet"), "text": "text"}
+    model = {"kind": "directory", "path": "encoder", "task": "embedding"}
+    workload = encoder(tmp_path, data=data, model=model)
+    assert workload.model.model_dump(include={"pooling", "normalize"}) == {"pooling": pooling, "normalize": True}
+    (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode": "weightedmean"}', encoding="utf-8")
+    with pytest.raises(ValueError, match="pools by weightedmean; only mean, cls and max"):
+        encoder(tmp_path, data=data, model=model)
+
+
+def test_the_directory_of_a_classifier_gives_embeddings_too(tmp_path: Path) -> None:
+    write_directory(tmp_path / "encoder")
+    write_table(tmp_path, text=sentences()[0])
+    data = {"kind": "parquet", "uri": str(tmp_path / "texts.parquet"), "text": "text"}
+    workload = encoder(tmp_path, data=data, model={"kind": "directory", "path": "encoder", "task": "embedding"})
+    store = ArtifactStore(tmp_path)
+    state = load_state(job_of(workload, store).checkpoint, store)
+    there = load_file(tmp_path / "encoder" / "model.safetensors")
+    assert all(torch.equal(value, there[key.replace("model.", "bert.", 1)]) for key, value in state.items())

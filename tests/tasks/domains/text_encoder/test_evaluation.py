@@ -1,0 +1,147 @@
+"""Quality of encoders against the same in plain transformers; int8 is what is deployed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file
+from sklearn.metrics import f1_score
+from torch import Tensor
+from torch.nn.functional import cosine_similarity, normalize
+
+from storage.artifacts import ArtifactStore
+from tasks.build import open_candidate
+from tasks.compare import compare
+from tasks.domains.metrics import RESAMPLES
+from tasks.domains.text_encoder.evaluation import evaluate_encoder, reciprocal_ranks
+from tasks.domains.text_encoder.texts import load_texts
+from tasks.job import Job, Workspace
+from tasks.tensor_files import SAMPLES
+from tasks.workload import Workload
+from tests.tasks.domains.text_encoder.encoders import LABELS, encoder, sentences, write_directory, write_table
+from tests.tasks.pipeline import build, evaluate, job_of
+
+TEXTS, CLASSES = sentences()
+SPLIT = ["train"] * 40 + ["calibration"] * 20 + ["test"] * 60
+
+
+def ready(folder: Path, kind: str = "bert", **changes: object) -> tuple[Job[Workload], ArtifactStore]:
+    write_directory(folder / "encoder", kind)
+    path = write_table(folder, text=TEXTS, label=CLASSES, part=SPLIT)
+    data = {"kind": "parquet", "uri": str(path), "text": "text", "label": "label", "split": "part"}
+    store = ArtifactStore(folder)
+    return job_of(encoder(folder, data=data, **changes), store), store
+
+
+def plain_logits(folder: Path) -> Tensor:
+    """What transformers' own classes say of the test texts, one after another."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder / "encoder")
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(folder / "encoder").eval()
+    with torch.inference_mode():
+        return torch.cat([model(**tokenizer(text, return_tensors="pt")).logits for text in TEXTS[60:]])
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "distilbert", "mpnet"])
+def test_the_quality_is_that_of_plain_transformers(tmp_path: Path, kind: str) -> None:
+    job, store = ready(tmp_path, kind)
+    found = evaluate(job, build(job, "float", "eager", store), store)
+    predicted = plain_logits(tmp_path).argmax(1)
+    truth = torch.tensor([LABELS.index(label) for label in CLASSES[60:]])
+    assert found.quality == pytest.approx(100 * (predicted == truth).double().mean().item(), abs=1e-6)
+    macro = f1_score(truth, predicted, average="macro", labels=sorted({*truth.tolist(), *predicted.tolist()}))
+    assert found.metrics["f1-macro"] == pytest.approx(macro, abs=1e-6)
+
+
+@pytest.mark.parametrize("runtime", ["torchscript", "onnxruntime"])
+def test_what_is_evaluated_in_int8_is_the_deployed_form_text_by_text(tmp_path: Path, runtime: str) -> None:
+    job, store = ready(tmp_path)
+    candidate = build(job, "int8", runtime, store)
+    found = evaluate(job, candidate, store)
+    deployed = open_candidate(candidate, Workspace(store), 1)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "encoder")
+    predicted = []
+    for text in TEXTS[60:]:
+        given = tokenizer(text, return_tensors="pt")
+        outputs = deployed(given["input_ids"], given["attention_mask"])
+        predicted.append((outputs[0] if isinstance(outputs, tuple) else outputs).argmax().item())
+    right = [LABELS[index] == label for index, label in zip(predicted, CLASSES[60:], strict=True)]
+    assert found.mode == "rows apart"
+    assert found.quality == pytest.approx(100 * sum(right) / len(right), abs=1e-6)
+    kept = load_file(store.path(found.outputs.kind, found.outputs.digest) / SAMPLES)
+    assert kept["prediction"].tolist() == predicted
+
+
+def test_quality_does_not_depend_on_how_texts_are_put_together(tmp_path: Path) -> None:
+    job, store = ready(tmp_path)
+    model = open_candidate(build(job, "float", "eager", store), Workspace(store), 1)
+    seen = []
+    for size in (1, 7, 32):
+        changed = job.workload.model_copy(
+            update={"evaluate": job.workload.evaluate.model_copy(update={"batch_size": size})}
+        )
+        seen.append(evaluate_encoder(Job(changed, job.dataset, job.checkpoint), model, Workspace(store)))
+    seen.append(evaluate_encoder(job, model, Workspace(store), apart=True))
+    assert len({quality.value for quality in seen}) == 1
+    assert all(torch.equal(seen[0].samples["prediction"], each.samples["prediction"]) for each in seen)
+
+
+def test_macro_f1_is_compared_on_resamples_and_accuracy_by_its_texts(tmp_path: Path) -> None:
+    job, store = ready(tmp_path, evaluate={"metric": "f1-macro"})
+    before, after = (evaluate(job, build(job, name, "torchscript", store), store) for name in ("float", "int8"))
+    assert before.contributions == "resampled"
+    kept = load_file(store.path(before.outputs.kind, before.outputs.digest) / SAMPLES)
+    assert kept["quality"].shape == (RESAMPLES,)
+    compared = compare(before, after, store)
+    assert compared.quality_difference_low is not None
+    assert compared.quality_difference_high is not None
+    assert compared.quality_difference_low <= compared.quality_difference <= compared.quality_difference_high
+
+
+def test_embeddings_are_compared_with_the_float_models_and_by_the_rank_of_their_pairs(tmp_path: Path) -> None:
+    write_directory(tmp_path / "encoder", task="embedding")
+    # The same words in another order: near, but not equal.
+    pairs = [" ".join(reversed(text.split())) for text in TEXTS]
+    path = write_table(tmp_path, text=TEXTS, other=pairs, part=SPLIT)
+    workload = encoder(
+        tmp_path,
+        data={"kind": "parquet", "uri": str(path), "text": "text", "pair": "other", "split": "part"},
+        model={"kind": "directory", "path": "encoder", "task": "embedding"},
+    )
+    store = ArtifactStore(tmp_path)
+    job = job_of(workload, store)
+    exact, rounded = (evaluate(job, build(job, name, "torchscript", store), store) for name in ("float", "int8"))
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "encoder")
+    model = transformers.AutoModel.from_pretrained(tmp_path / "encoder").eval()
+    with torch.inference_mode():
+        queries, answers = (
+            torch.cat([model(**tokenizer(text, return_tensors="pt")).last_hidden_state.mean(1) for text in texts])
+            for texts in (TEXTS[60:], pairs[60:])
+        )
+    likeness = normalize(queries.double()) @ normalize(answers.double()).T
+    ranks = (likeness > likeness.diagonal().unsqueeze(1) + 1e-6).sum(1) + 1
+    assert exact.quality_metric == "retrieval"
+    assert exact.quality == pytest.approx((1 / ranks.double()).mean().item(), abs=1e-6)
+    assert exact.metrics["cosine"] == pytest.approx(1, abs=1e-6)
+    kept = load_file(store.path(rounded.outputs.kind, rounded.outputs.digest) / SAMPLES)
+    expected = cosine_similarity(kept["output"].double(), queries.double()).mean().item()
+    assert rounded.metrics["cosine"] == pytest.approx(expected, abs=1e-6)
+    assert rounded.metrics["cosine"] < 1
+
+
+def test_a_rank_counts_the_answers_that_are_nearer_than_the_own_one() -> None:
+    queries = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]])
+    answers = torch.tensor([[1.0, 0.1], [0.1, 0.0], [1.0, 1.0]])
+    # The first answer and the second are nearer to the first axis; the second query finds its own last.
+    assert reciprocal_ranks(queries, answers).tolist() == [1 / 2, 1 / 3, 1.0]
+
+
+def test_outputs_come_back_in_the_order_of_the_texts(tmp_path: Path) -> None:
+    from tasks.domains.text_encoder.evaluation import outputs_of_texts
+
+    job, store = ready(tmp_path)
+    texts = load_texts(job.dataset, "test", store)
+    found = outputs_of_texts(lambda ids, mask: mask.sum(1, keepdim=True), texts, 8)
+    assert found[:, 0].tolist() == (texts.starts[1:] - texts.starts[:-1]).tolist()
