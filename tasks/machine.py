@@ -186,7 +186,7 @@ def require_installed(what: str, distributions: Iterable[str], extra: str) -> No
     missing = [distribution for distribution in distributions if installed_version(distribution) is None]
     if missing:
         raise UnavailableError(
-            f"{what} needs {' and '.join(missing)}, which is not installed.",
+            f"{what} needs {' and '.join(missing)}, which {'are' if missing[1:] else 'is'} not installed.",
             hint=f"Install it: pip install 'nightquant[{extra}]'.",
         )
 

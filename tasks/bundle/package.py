@@ -18,11 +18,14 @@ from tasks.bundle.manifest import Provenance, describe_golden, manifest_of
 from tasks.bundle.promise import try_processors
 from tasks.bundle.verify import checker_source, verify
 from tasks.domains import DOMAINS
+from tasks.domains.base import Domain
 from tasks.job import Workspace
 from tasks.refs import Frozen
 from tasks.runtimes import RUNTIMES
 from tasks.runtimes.base import DOCUMENT, Runtime
 from tasks.tensor_files import GOLDEN
+from tasks.workload.base import Kind
+from tasks.workload.workload import Workload
 
 CARD, VERIFY = "MODEL_CARD.md", "verify.py"
 _CARD_TEMPLATE = Path(__file__).with_name("card.md.j2")
@@ -109,7 +112,8 @@ def _fill(folder: Path, version: str, made: Provenance, workspace: Workspace, ke
     files = sorted(names, key=lambda name: (name != RUNTIMES[runtime].main_file, name))
     store.copy(made.evaluation.outputs.kind, made.evaluation.outputs.digest, folder, only=GOLDEN)
     (folder / VERIFY).write_text(checker_source(runtime), encoding="utf-8")
-    resources = DOMAINS[made.job.workload.domain].write_resources(made.job, store, folder)
+    domain = DOMAINS[made.job.workload.domain]
+    resources = domain.write_resources(made.job, store, folder)
     golden = describe_golden(folder / GOLDEN, made)
     recipe = made.job.workload.recipe_named(made.candidate.recipe)
     _write_manifest(folder, manifest_of(made, version, files, golden, resources))
@@ -119,7 +123,8 @@ def _fill(folder: Path, version: str, made: Provenance, workspace: Workspace, ke
     manifest = manifest_of(made, version, files, golden, resources, seen, why_unseen)
     signer = signing_key(key)
     _write_manifest(folder, manifest)
-    (folder / CARD).write_text(_model_card(manifest, RUNTIMES[runtime], signed=signer is not None), encoding="utf-8")
+    card = _model_card(manifest, domain, RUNTIMES[runtime], signed=signer is not None)
+    (folder / CARD).write_text(card, encoding="utf-8")
     write_sums(folder)
     if signer is not None:
         sign(folder, signer)
@@ -137,7 +142,9 @@ def _write_manifest(folder: Path, manifest: Mapping[str, object]) -> None:
     (folder / MANIFEST).write_text(text + "\n", encoding="ascii")
 
 
-def _model_card(manifest: Mapping[str, object], runtime: Runtime, *, signed: bool) -> str:
+def _model_card(
+    manifest: Mapping[str, object], domain: Domain[Workload, Kind], runtime: Runtime, *, signed: bool
+) -> str:
     """The manifest for people; it says nothing that the manifest does not hold."""
     from jinja2 import ChainableUndefined, Environment
 
@@ -147,7 +154,7 @@ def _model_card(manifest: Mapping[str, object], runtime: Runtime, *, signed: boo
     )
     environment.filters["number"] = _number
     template = environment.from_string(_CARD_TEMPLATE.read_text(encoding="utf-8"))
-    usage = environment.from_string(runtime.usage).render(m=manifest)
+    usage = environment.from_string(domain.usage + runtime.usage).render(m=manifest)
     return template.render(m=manifest, runtime=runtime, usage=usage, signed=signed)
 
 

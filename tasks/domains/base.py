@@ -59,6 +59,7 @@ class Domain(ABC, Generic[W, M]):
     outputs: ClassVar[tuple[str, ...]] = ()  # names of what its models return; further outputs go by their number
     extra: ClassVar[str] = ""  # of this project, which installs what the domain needs; "" where it is always there
     distributions: ClassVar[tuple[str, ...]] = ()  # what must be installed besides
+    usage: ClassVar[str] = ""  # how a program makes inputs, by a bundle's files: a Jinja template as `Runtime.usage`
 
     def require_installed(self, name: str) -> None:
         """Refuse a domain whose libraries are missing: the `UnavailableError` says what installs them."""

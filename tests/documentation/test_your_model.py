@@ -25,7 +25,7 @@ def commands(name: str) -> list[list[str]]:
     return [shlex.split(line) for line in block.replace("\\\n", " ").splitlines()]
 
 
-@pytest.mark.parametrize("name", ["gestures", "power", "classifier"])
+@pytest.mark.parametrize("name", ["gestures", "power", "encoder", "classifier"])
 def test_an_example_runs_as_the_page_says_to_a_verified_bundle(tmp_path: Path, name: str) -> None:
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("PREFECT_", "NIGHTQUANT_"))}
     environment |= {"PREFECT_HOME": str(tmp_path / "prefect"), "PYTHONPATH": str(ROOT), "DO_NOT_TRACK": "1"}
@@ -45,3 +45,11 @@ def test_an_example_runs_as_the_page_says_to_a_verified_bundle(tmp_path: Path, n
         [sys.executable, "-I", str(bundle / "verify.py")], capture_output=True, text=True, check=False
     )
     assert verified.returncode == 0, verified.stdout
+    # What the card says is a program that runs beside the files.
+    card = (bundle / "MODEL_CARD.md").read_text(encoding="utf-8")
+    (usage,) = re.findall(r"^```python\n(.*?)^```$", card, re.M | re.S)
+    if (bundle / "tokenizer.json").is_file():
+        program = f"{usage}\nprint(outputs.shape if hasattr(outputs, 'shape') else outputs[0].shape)"
+        done = subprocess.run([sys.executable, "-c", program], cwd=bundle, capture_output=True, text=True, check=False)
+        assert re.fullmatch(r"(torch\.Size\(\[|\()1, 3\]?\)\n", done.stdout), done.stdout + done.stderr
+    assert (bundle / "tokenizer.json").is_file() is (name == "encoder")

@@ -31,6 +31,21 @@ class TextEncoder(
     workload = EncoderWorkload
     extra = "text"
     distributions = ("transformers", "tokenizers")
+    usage = """\
+{% set tensor = "numpy.array" if m.model.runtime in ("onnxruntime", "openvino") else "torch.tensor" %}
+{% set batch, length = m.model.inputs[0].shape %}
+import {{ tensor.partition(".")[0] }}
+from tokenizers import Tokenizer
+
+tokenizer = Tokenizer.from_file("tokenizer.json")  # cuts texts where the model ends, and pads them to the longest
+{% if m.model.runtime == "openvino" %}
+tokenizer.enable_truncation({{ length }})  # as the model is reshaped to below; without, any length
+tokenizer.enable_padding(**tokenizer.padding | {"length": {{ length }}})
+{% endif %}
+rows = tokenizer.encode_batch(["a text"] * {{ batch }})
+input_ids, attention_mask = {{ tensor }}([row.ids for row in rows]), {{ tensor }}([row.attention_mask for row in rows])
+
+"""
 
     def prepare(self, workload: EncoderWorkload, workspace: Workspace) -> DatasetRef:
         """Tokenize the texts."""

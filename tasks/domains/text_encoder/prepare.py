@@ -154,6 +154,9 @@ def _find_or_make(
         documents = {DESCRIPTION: description.model_copy(update={"cut": cut}), REFERENCE: dataset}
         for name, document in documents.items():
             (folder / name).write_text(document.model_dump_json(indent=1), encoding="utf-8")
+        # As a bundle has it: with several texts it pads them as well.
+        padding = description.padding
+        tokenizer.enable_padding(pad_id=padding, pad_token=tokenizer.id_to_token(padding) or _TRAINED_TOKENS[0])
         tokenizer.save(str(folder / TOKENIZER))
     return dataset
 

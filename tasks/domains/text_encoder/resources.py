@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 PREPROCESSING = "preprocessing.json"
 _USE = (
-    "tokenizers.Tokenizer.from_file('tokenizer.json').encode(text).ids, cut at max_length, are a row of input_ids "
-    "(int64), and ones as many as these of attention_mask (int64); shorter rows are filled up with padding, and 0"
+    "tokenizers.Tokenizer.from_file('tokenizer.json').encode_batch(texts) cuts texts at max_length and pads them: ids "
+    "are the rows of input_ids, attention_mask those of attention_mask, both int64"
 )
 
 

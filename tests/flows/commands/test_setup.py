@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from flows.commands.setup import doctor, workloads
 from flows.request import BUILT_IN
 from storage.errors import ConfigurationError
+from tasks.domains.text_encoder import TextEncoder
 from tasks.runtimes.torchscript import TorchScript
 from tasks.workload.schema import workload_schema
 from tests.documentation.pages import ROOT
@@ -39,6 +40,15 @@ def test_a_workload_whose_runtime_is_not_installed_is_refused_with_the_extra(mon
         "Install it: pip install 'nightquant[some-extra]'."
     )
     assert CliRunner().invoke(workloads, []).exit_code == 0
+
+
+def test_a_workload_whose_domain_is_not_installed_is_refused_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TextEncoder, "distributions", ("some-library",))
+    refused = CliRunner().invoke(workloads, ["--workload", "python-text"])
+    assert str(refused.exception) == (
+        'The domain "text-encoder" needs some-library, which is not installed. '
+        "Install it: pip install 'nightquant[text]'."
+    )
 
 
 def test_a_description_that_looks_like_markup_is_shown_as_it_is(tmp_path: Path) -> None:

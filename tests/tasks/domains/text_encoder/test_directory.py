@@ -65,9 +65,7 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
         "describes a model of 32,",
     ),
     "cut weights": (
-        lambda folder: (folder / "model.safetensors").write_bytes(
-            (folder / "model.safetensors").read_bytes()[:-100]
-        ),
+        lambda folder: (folder / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes()[:-100]),
         "cannot be read as safetensors",
     ),
     "several labels a text": (
@@ -88,7 +86,7 @@ def test_a_directory_that_cannot_be_used_is_one_clear_message(tmp_path: Path, na
 
 
 def test_a_directory_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="holds no config.json; model.path must name a directory"):
+    with pytest.raises(ValueError, match=r"holds no config\.json; model\.path must name a directory"):
         encoder(tmp_path, model={"kind": "directory", "path": "bert-base-uncased"})
 
 

@@ -1,0 +1,154 @@
+"""Texts become the ids that the model's own tokenizer gives, and classes the model's own numbers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import transformers
+from tokenizers import Tokenizer
+
+from storage.artifacts import ArtifactStore
+from storage.errors import InputError, NightquantError
+from tasks.domains.text_encoder.texts import TOKENIZER, load_texts, read_description
+from tests.tasks.domains.text_encoder.encoders import (
+    CONFIGS,
+    LABELS,
+    encoder,
+    of_config,
+    sentences,
+    write_directory,
+    write_table,
+)
+from tests.tasks.pipeline import example_inputs, prepare
+
+TEXTS, CLASSES = sentences()
+
+
+def table(path: Path, **keys: Any) -> dict[str, Any]:
+    return {"kind": path.suffix[1:], "uri": str(path), "text": "text", "label": "label"} | keys
+
+
+@pytest.mark.parametrize("kind", ["parquet", "csv"])
+def test_ids_are_those_of_the_directorys_tokenizer(tmp_path: Path, kind: str) -> None:
+    write_directory(tmp_path / "encoder")
+    part = ["train"] * 40 + ["test"] * 80
+    path = write_table(tmp_path, kind, text=TEXTS, label=CLASSES, part=part)
+    store = ArtifactStore(tmp_path)
+    dataset = prepare(encoder(tmp_path, data=table(path, split="part", calibration=16)), store)
+    assert dataset.splits == {"train": 40, "calibration": 16, "test": 80}
+    assert read_description(dataset, store).labels == LABELS
+    test = load_texts(dataset, "test", store)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "encoder")
+    assert [test.row(row).tolist() for row in range(80)] == tokenizer(TEXTS[40:])["input_ids"]
+    assert test.labels is not None
+    assert [LABELS[label] for label in test.labels.tolist()] == CLASSES[40:]
+
+
+def test_texts_beyond_the_models_positions_are_cut_and_this_is_told(tmp_path: Path) -> None:
+    write_directory(tmp_path / "encoder")
+    texts = ["oak " * 200, *TEXTS[1:]]
+    path = write_table(tmp_path, text=texts, label=CLASSES, part=["test"] + ["train"] * 60 + ["test"] * 59)
+    store, told = ArtifactStore(tmp_path), []
+    workload = encoder(tmp_path, data=table(path, split="part"))
+    dataset = prepare(workload, store, lambda done, total, unit="": told.append(unit))
+    description = read_description(dataset, store)
+    assert (description.max_length, description.cut) == (48, 1)
+    assert "1 of them cut at 48 tokens" in told[-1]
+    test = load_texts(dataset, "test", store)
+    assert len(test.row(0)) == 48
+    # What the bundle gets cuts by itself, at the same place.
+    kept = Tokenizer.from_file(str(store.path(dataset.kind, dataset.digest) / TOKENIZER))
+    assert kept.encode(texts[0]).ids == test.row(0).tolist()
+
+
+def test_positions_of_models_that_count_from_the_padding_on_are_fewer(tmp_path: Path) -> None:
+    write_directory(tmp_path / "encoder", "roberta")
+    path = write_table(tmp_path)
+    store = ArtifactStore(tmp_path)
+    found = read_description(prepare(encoder(tmp_path, data=table(path)), store), store)
+    assert found.max_length == CONFIGS["roberta"]["max_position_embeddings"] - 1
+
+
+def test_whole_numbers_are_the_classes_of_the_configuration(tmp_path: Path) -> None:
+    write_directory(tmp_path / "encoder")
+    path = write_table(tmp_path, text=TEXTS, label=[index % 2 + 1 for index in range(120)], part=["train", "test"] * 60)
+    store = ArtifactStore(tmp_path)
+    dataset = prepare(encoder(tmp_path, data=table(path, split="part")), store)
+    labels = load_texts(dataset, "test", store).labels
+    assert labels is not None
+    assert set(labels.tolist()) == {2}
+    assert dataset.classes == 3
+
+
+def test_a_new_model_takes_its_classes_and_its_tokenizer_from_the_data(tmp_path: Path) -> None:
+    path = write_table(tmp_path, text=TEXTS, label=[10 * (index % 2) for index in range(120)])
+    store = ArtifactStore(tmp_path)
+    workload = encoder(tmp_path, data=table(path), model=of_config(), checkpoint={"kind": "seeded"})
+    dataset = prepare(workload, store)
+    assert read_description(dataset, store).labels == ("0", "10")
+    assert dataset.vocabulary <= 200
+    text = load_texts(dataset, "test", store).row(0).tolist()
+    kept = Tokenizer.from_file(str(store.path(dataset.kind, dataset.digest) / TOKENIZER))
+    assert kept.id_to_token(text[0]) == "[CLS]"
+    assert kept.id_to_token(text[-1]) == "[SEP]"
+    assert kept.decode(text) in {" ".join(each.split()) for each in TEXTS}
+
+
+def test_every_row_of_what_is_timed_has_as_many_real_tokens_as_asked_for(tmp_path: Path) -> None:
+    write_directory(tmp_path / "encoder")
+    path = write_table(tmp_path)
+    store = ArtifactStore(tmp_path)
+    workload = encoder(tmp_path, data=table(path), benchmark={"sequence_length": 40})
+    found = example_inputs(workload, prepare(workload, store), store, batch_size=32)
+    assert {name: tuple(each.shape) for name, each in found.items()} == {
+        "input_ids": (32, 40),
+        "attention_mask": (32, 40),
+    }
+    assert found["attention_mask"].all()
+
+
+@pytest.mark.parametrize(
+    ("columns", "keys", "expected"),
+    [
+        ({}, {"label": "kind"}, "has no column kind"),
+        ({}, {"text": "words"}, "has no column words"),
+        (
+            {"label": ["mammal"] * 120},
+            {},
+            "labels that the model's configuration does not: mammal; it has animal, plant",
+        ),
+        ({"label": [7] * 120}, {}, "does not: 7"),
+        ({"text": list(range(120))}, {}, "is of type int64, not text"),
+        ({"text": [None, *TEXTS[1:]]}, {}, "missing values in: text"),
+    ],
+)
+def test_a_table_that_does_not_fit_is_one_clear_message(
+    tmp_path: Path, columns: dict[str, Any], keys: dict[str, Any], expected: str
+) -> None:
+    write_directory(tmp_path / "encoder")
+    path = write_table(tmp_path, **({"text": TEXTS, "label": CLASSES} | columns))
+    with pytest.raises(InputError, match=expected):
+        prepare(encoder(tmp_path, data=table(path, **keys)), ArtifactStore(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"model": {"kind": "directory", "path": "encoder", "max_length": 49}}, "has positions for 48 tokens"),
+        ({"benchmark": {"sequence_length": 49}}, "texts are cut at 48 tokens"),
+    ],
+)
+def test_more_tokens_than_positions_are_refused(tmp_path: Path, changes: dict[str, Any], expected: str) -> None:
+    write_directory(tmp_path / "encoder")
+    path = write_table(tmp_path)
+    with pytest.raises(NightquantError, match=expected):
+        prepare(encoder(tmp_path, data=table(path), **changes), ArtifactStore(tmp_path))
+
+
+def test_one_class_is_refused(tmp_path: Path) -> None:
+    path = write_table(tmp_path, text=TEXTS, label=["oak"] * 120)
+    workload = encoder(tmp_path, data=table(path), model=of_config(), checkpoint={"kind": "seeded"})
+    with pytest.raises(NightquantError, match="needs two classes"):
+        prepare(workload, ArtifactStore(tmp_path))

@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from storage.artifacts import ArtifactStore
+from storage.errors import MeasurementError
+from tasks.checkpoint import load_state
+from tasks.workload import find_workloads
+from tests.tasks.domains.text_encoder.encoders import encoder, of_config, write_directory, write_table
+from tests.tasks.pipeline import build, evaluate, job_of
+
+ROOT = Path(__file__).parents[4]
+
+
+def trained(folder: Path, place: str, **keys: object) -> tuple[dict[str, torch.Tensor], float]:
+    write_table(folder)
+    store = ArtifactStore(folder / place)
+    checkpoint = {"kind": "train", "epochs": 6, "batch_size": 8, "learning_rate": 5e-3} | keys
+    job = job_of(encoder(folder, model=of_config(), checkpoint=checkpoint), store)
+    return load_state(job.checkpoint, store), evaluate(job, build(job, "float", "eager", store), store).quality
+
+
+def test_training_learns_and_is_the_same_for_a_seed(tmp_path: Path) -> None:
+    (first, quality), (again, _), (other, _) = (
+        trained(tmp_path, place, seed=seed) for place, seed in (("a", 0), ("b", 0), ("c", 1))
+    )
+    assert quality > 90  # words of the three classes do not overlap
+    assert all(torch.equal(first[key], again[key]) for key in first)
+    assert not all(torch.equal(first[key], other[key]) for key in first)
+
+
+def test_a_directorys_classifier_can_be_trained_here_from_new_weights(tmp_path: Path) -> None:
+    write_directory(tmp_path / "encoder")
+    write_table(tmp_path)
+    store = ArtifactStore(tmp_path)
+    job = job_of(encoder(tmp_path, checkpoint={"kind": "train", "learning_rate": 5e-3, "epochs": 6}), store)
+    assert evaluate(job, build(job, "float", "eager", store), store).quality > 60
+
+
+def test_training_that_diverges_says_so(tmp_path: Path) -> None:
+    with pytest.raises(MeasurementError, match="diverged"):
+        trained(tmp_path, "a", learning_rate=1e30)
+
+
+@pytest.mark.slow
+def test_the_built_in_encoder_learns_far_more_than_the_most_frequent_class(tmp_path: Path) -> None:
+    (workload,) = find_workloads(["python-text"], ROOT / "flows" / "workloads")
+    store = ArtifactStore(tmp_path)
+    job = job_of(workload, store)
+    found = evaluate(job, build(job, "float", "torchscript", store), store)
+    assert found.quality > 55  # 25 for one class always
