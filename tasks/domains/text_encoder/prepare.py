@@ -224,22 +224,22 @@ def _tokenizer(workload: EncoderWorkload, splits: Splits) -> Tokenizer:
 
 
 def train_tokenizer(texts: Sequence[str], vocabulary: int) -> Tokenizer:
-    """A WordPiece tokenizer as BERT's, of `vocabulary` pieces at most, that puts [CLS] before a text and [SEP] behind.
+    """A tokenizer of byte pairs, `vocabulary` at most, that puts [CLS] before a text and [SEP] behind it.
 
-    Source: Schuster and Nakajima, "Japanese and Korean voice search", 2012; Devlin et al., "BERT", 2019.
+    The same texts give the same pairs. tokenizers' WordPiece trainer numbers the pieces within words as a hash table
+    happens to give them, so that ties, and with them the vocabulary, differ from run to run.
+
+    Source: Sennrich, Haddow and Birch, "Neural machine translation of rare words with subword units", 2016.
     """
     from tokenizers import Tokenizer as New
-    from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
+    from tokenizers import decoders, models, pre_tokenizers, processors, trainers
 
-    tokenizer: Tokenizer = New(models.WordPiece(unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=False)
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.decoder = decoders.WordPiece()
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=vocabulary, special_tokens=list(_TRAINED_TOKENS), show_progress=False
-    )
+    tokenizer: Tokenizer = New(models.BPE(unk_token=_TRAINED_TOKENS[1]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(vocab_size=vocabulary, special_tokens=list(_TRAINED_TOKENS), show_progress=False)
     tokenizer.train_from_iterator(texts, trainer)
-    begin, end = ((token, tokenizer.token_to_id(token)) for token in ("[CLS]", "[SEP]"))
+    begin, end = ((token, tokenizer.token_to_id(token)) for token in _TRAINED_TOKENS[2:])
     tokenizer.post_processor = processors.BertProcessing(end, begin)
     return tokenizer
 

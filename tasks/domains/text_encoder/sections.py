@@ -73,7 +73,7 @@ class EncoderSpec(Kind):
 class EncoderConfig(EncoderSpec):
     """A new model by a configuration of transformers, ``[model.config]``, and a tokenizer trained on the data.
 
-    ``vocabulary`` is the most pieces that the tokenizer may have.
+    ``vocabulary`` is the most entries that the tokenizer may have.
     """
 
     kind: Literal["config"]

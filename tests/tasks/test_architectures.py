@@ -1,0 +1,78 @@
+"""Architectures of different kinds, small and with random weights, in int8 on three runtimes; or why not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from storage.artifacts import ArtifactStore
+from storage.errors import NightquantError
+from tasks.workload import Workload
+from tests.tasks.domains.custom.own import own
+from tests.tasks.domains.text_encoder.encoders import CONFIGS, encoder, write_directory, write_table
+from tests.tasks.pipeline import build, evaluate, job_of
+
+pytestmark = pytest.mark.slow
+
+RUNTIMES = ("torchscript", "onnxruntime", "openvino")
+PICTURES = """
+import torch
+
+def pictures(size=64):
+    generator = torch.Generator().manual_seed(0)
+    items = [(torch.randn(3, size, size, generator=generator), index % 3) for index in range(24)]
+    return {"calibration": items[:8], "test": items[8:]}
+"""
+VISION: dict[str, dict[str, Any]] = {
+    "mobilenet_v3_small": {},
+    "shufflenet_v2_x0_5": {},
+    "squeezenet1_1": {},
+    "resnet18": {},
+    "densenet121": {},
+    "efficientnet_b0": {},
+}
+# What is not done, and the words that say so.
+NOT_DONE = {("deberta-v2", "openvino"): "NaN or infinities"}
+
+
+def of_text(folder: Path, kind: str) -> Workload:
+    write_directory(folder / "encoder", kind)
+    write_table(folder)
+    recipes = [
+        {"name": "float", "method": "none"},
+        {"name": "int8", "method": "dynamic", "runtimes": list(RUNTIMES)},
+    ]
+    return encoder(folder, recipe=recipes)
+
+
+def of_pictures(folder: Path, name: str) -> Workload:
+    (folder / "own_code.py").write_text(PICTURES, encoding="utf-8")
+    recipes = [
+        {"name": "float", "method": "none"},
+        {"name": "int8", "method": "static", "runtimes": list(RUNTIMES), "calibration_batches": 1},
+    ]
+    arguments = {"num_classes": 3, **VISION[name]}
+    return own(
+        folder,
+        data={"kind": "factory", "factory": "own_code:pictures"},
+        model={"kind": "factory", "factory": f"torchvision.models:{name}", "arguments": arguments},
+        recipe=recipes,
+    )
+
+
+@pytest.mark.parametrize("name", [*CONFIGS, *VISION])
+def test_an_architecture_becomes_int8_or_says_why_not(tmp_path: Path, name: str) -> None:
+    workload = of_text(tmp_path, name) if name in CONFIGS else of_pictures(tmp_path, name)
+    store = ArtifactStore(tmp_path)
+    job = job_of(workload, store)
+    for runtime in RUNTIMES:
+        why = NOT_DONE.get((name, runtime))
+        if why is not None:
+            with pytest.raises(NightquantError, match=why):
+                evaluate(job, build(job, "int8", runtime, store), store)
+            continue
+        candidate = build(job, "int8", runtime, store)
+        assert candidate.covered_share > 0
+        assert evaluate(job, candidate, store).samples > 0
