@@ -18,8 +18,8 @@ ROOT = Path(__file__).parents[4]
 def trained(folder: Path, place: str, **keys: object) -> tuple[dict[str, torch.Tensor], float]:
     write_table(folder)
     store = ArtifactStore(folder / place)
-    checkpoint = {"kind": "train", "epochs": 20, "batch_size": 8, "learning_rate": 2e-3} | keys
-    job = job_of(encoder(folder, model=of_config(), checkpoint=checkpoint), store)
+    checkpoint = {"kind": "train", "epochs": 16, "batch_size": 8, "learning_rate": 2e-3} | keys
+    job = job_of(encoder(folder, model=of_config(hidden_size=32), checkpoint=checkpoint), store)
     return load_state(job.checkpoint, store), evaluate(job, build(job, "float", "eager", store), store).quality
 
 
