@@ -15,6 +15,7 @@ import pytest
 from flows.cli import nightquant
 from tasks.workload.workload import Workload
 from tests.documentation.pages import MARKDOWN, ROOT, Document
+from tests.tasks.domains.text_encoder.encoders import write_directory
 
 ELSEWHERE = {"docs/operations.md": "tests/flows/test_operations.py"}
 # What has changed is history; it may name commands that are gone.
@@ -83,7 +84,8 @@ def test_every_module_and_target_on_a_page_exists() -> None:
     assert seen > 10
 
 
-def test_the_sections_that_your_model_shows_are_those_of_its_examples() -> None:
+def test_the_sections_that_your_model_shows_are_those_of_its_examples(tmp_path: Path) -> None:
+    write_directory(tmp_path / "encoder")  # whose config.json a workload file is read with
     page = (ROOT / "docs" / "your-model.md").read_text(encoding="utf-8")
     seen = set()
     for name, text in re.findall(r"```toml\n# ([\w-]+\.toml)\n(.*?)```", page, re.S):
@@ -91,7 +93,7 @@ def test_the_sections_that_your_model_shows_are_those_of_its_examples() -> None:
         shown = tomllib.loads(text)
         for section, keys in shown.items():
             assert keys.items() >= example[section].items(), (name, section)
-        Workload.model_validate(example | shown)
+        Workload.model_validate(example | shown, context={"folder": str(tmp_path)})
         seen.add(name)
-    assert page.count("```toml\n") == 5
-    assert seen == {"gestures.toml", "power.toml", "classifier.toml", "photos.toml"}
+    assert page.count("```toml\n") == 6
+    assert seen == {"gestures.toml", "power.toml", "encoder.toml", "classifier.toml", "photos.toml"}
