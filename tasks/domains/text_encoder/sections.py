@@ -27,36 +27,41 @@ class PythonSources(Kind):
 
     kind: Literal["python-sources"]
     train: PositiveInt = 6000
+    """Texts to train on."""
     valid: PositiveInt = 400
+    """Texts that training is watched by."""
     test: PositiveInt = 2000
+    """Texts that quality is measured on."""
     calibration: PositiveInt = 256
+    """Texts of the train split that activations are observed on."""
     seed: int = 0
+    """Decides which texts are drawn."""
 
 
 class TextTable(TableFile):
-    """Columns of one Parquet or CSV file: ``text``, and its class (``label``) or a text that means the same (``pair``).
-
-    Where the model's configuration names its labels, those of the column must be among them; otherwise labels are
-    numbered in alphabetical order.
-    """
+    """Columns of one Parquet, CSV or JSON lines file: texts, and their classes or texts that mean the same."""
 
     text: str
+    """Column of the texts."""
     label: str | None = None
+    """Column of their classes; where the model's configuration names its labels, they must be among these."""
     pair: str | None = None
+    """Column of texts that mean the same as those of `text`, for retrieval."""
 
 
 class EncoderSpec(Kind):
-    """What models of both kinds have in common: transformers' configuration, and what is made of its output.
-
-    ``classification`` gives logits; ``embedding`` gives one vector a text, by ``pooling``. Texts are cut at
-    ``max_length`` tokens, by default at the model's positions, 512 at most.
-    """
+    """What models of both kinds have in common: transformers' configuration, and what is made of its output."""
 
     task: Literal["classification", "embedding"] = "classification"
+    """Logits for classes, or one vector a text."""
     pooling: Pooling = "mean"
+    """How an embedding is made of the vectors of a text's tokens."""
     normalize: bool = False
+    """Whether embeddings are scaled to length 1."""
     max_length: PositiveInt | None = None
+    """Where texts are cut, in tokens; by default at the model's positions, 512 at most."""
     config: dict[str, JsonValue]
+    """transformers' configuration; read from the directory where there is one."""
 
     @field_validator("config")
     @classmethod
@@ -71,13 +76,11 @@ class EncoderSpec(Kind):
 
 
 class EncoderConfig(EncoderSpec):
-    """A new model by a configuration of transformers, ``[model.config]``, and a tokenizer trained on the data.
-
-    ``vocabulary`` is the most entries that the tokenizer may have.
-    """
+    """A new model by a configuration of transformers, ``[model.config]``, and a tokenizer trained on the data."""
 
     kind: Literal["config"]
     vocabulary: PositiveInt = 4000
+    """The most entries that the tokenizer may have."""
 
 
 class EncoderDirectory(EncoderSpec):
@@ -89,6 +92,7 @@ class EncoderDirectory(EncoderSpec):
 
     kind: Literal["directory"]
     path: str = Field(default="", exclude=True)
+    """The directory; a relative path starts at the workload file."""
 
     @model_validator(mode="before")
     @classmethod
@@ -118,19 +122,23 @@ class TrainedCheckpoint(base.TrainedCheckpoint):
     """Weights trained here by AdamW, warmed up and then falling to zero, with batches of texts of like length."""
 
     learning_rate: PositiveFloat = 1e-3
+    """The highest one, after warming up."""
 
 
 class Evaluate(Section):
-    """``[evaluate]``: the metric that the gate looks at, and how many texts of like length run together."""
+    """``[evaluate]``: the metric that the gate looks at, and how many texts run together."""
 
     metric: Metric | None = None
+    """By default accuracy for classes, retrieval where there are pairs, and else the cosine with the float model."""
     batch_size: PositiveInt = 32
+    """Texts of like length in a call."""
 
 
 class EncoderBenchmark(Benchmark):
-    """``[benchmark]``; a call is timed with ``sequence_length`` tokens a text."""
+    """``[benchmark]``: what is timed."""
 
     sequence_length: PositiveInt = 128
+    """Tokens of each text in a timed call."""
 
 
 class EncoderWorkload(Workload):
