@@ -93,6 +93,9 @@ order by recipe, runtime
 """
 
 
+_EXECUTED = "select * from executed where workload = $workload"
+
+
 @dataclass(frozen=True)
 class Current:
     """The current bundle; ``switch`` made it so, ``decision`` is the gate's (with its rules), as in the manifest."""
@@ -108,13 +111,14 @@ class Current:
 
 @dataclass(frozen=True)
 class Story:
-    """A workload: ``nights`` is the newest first, ``layers`` the studied ones, ``coverage`` by candidate."""
+    """A workload: ``nights`` is the newest first, ``layers`` the studied ones, the rest by candidate."""
 
     workload: str
     current: Current | None
     nights: tuple[Row, ...]
     layers: tuple[Row, ...]
     coverage: tuple[Row, ...]
+    executed: tuple[Row, ...]
 
 
 @dataclass(frozen=True)
@@ -158,7 +162,7 @@ def story(place: str, workload: str, nights: int) -> Story:
     bundles = BundleStore(root)
     if not has_results(root):
         _check_known(root, workload, bundles.workloads())
-        return Story(workload, _current(bundles, workload), (), (), ())
+        return Story(workload, _current(bundles, workload), (), (), (), ())
     with open_catalog(root) as connection:
         measured = rows_of(connection, "select distinct workload from measurements")
         _check_known(root, workload, [*bundles.workloads(), *(str(row["workload"]) for row in measured)])
@@ -168,6 +172,7 @@ def story(place: str, workload: str, nights: int) -> Story:
             tuple(rows_of(connection, _HISTORY, workload=workload, nights=nights)),
             tuple(rows_of(connection, _LAYERS, workload=workload)),
             tuple(rows_of(connection, _COVERAGE, workload=workload)),
+            tuple(rows_of(connection, _EXECUTED, workload=workload)),
         )
 
 

@@ -88,6 +88,8 @@ def _sections(told: Story, store: str) -> dict[str, Iterator[object]]:
     metric = next((str(row["quality_metric"]) for row in told.nights if row["quality_metric"]), "quality")
     sections[f"Nights (quality: {metric})"] = _nights(told.nights)
     sections["Layers"] = _layers(told, store)
+    if any(number(row, "int8_time_share") for row in told.executed):
+        sections["What ran"] = _executed(told.executed)
     if told.current:
         sections["Recipe"] = _recipe(told.current.recipe)
     return sections
@@ -149,6 +151,20 @@ def _layers(told: Story, store: str) -> Iterator[object]:
         yield table
     if not told.layers:
         yield Text(f"  not studied: nightquant sensitivity --workload {told.workload}{store_flag(store)}")
+
+
+def _executed(executed: Sequence[Row]) -> Iterator[object]:
+    """Each candidate's share of time in int8, where it has one, and by which products."""
+    table = plain_table("  candidate", "int8", "by", right=("int8",))
+    doubts: list[str] = []
+    for row in executed:
+        if share := number(row, "int8_time_share"):
+            kinds = [each.split()[0] for each in str(row["instructions"] or "").split(", ") if each]
+            by = ", ".join(kind for kind in kinds if kind not in ("other", "float")) or NONE
+            table.add_row(f"  {_candidate(row)}", f"{share:.0%}", by)
+            doubts += [f"  {_candidate(row)}: {doubt}" for doubt in str(row["doubts"]).splitlines()]
+    yield table
+    yield from (Text(doubt, style="yellow") for doubt in doubts)
 
 
 def _recipe(recipe: Row) -> Iterator[object]:

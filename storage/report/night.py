@@ -33,7 +33,9 @@ select
         if(caches = 'cold', cold_speedup, speedup), case when is_baseline and status = 'ok' then 1.0 end
     ) as shown_speedup,
     if(caches = 'cold', cold_speedup_low, speedup_low) as shown_speedup_low,
-    if(caches = 'cold', cold_speedup_high, speedup_high) as shown_speedup_high
+    if(caches = 'cold', cold_speedup_high, speedup_high) as shown_speedup_high,
+    internal.instructions_in_words(instructions) as ran_by, internal.dearest_float(float_operators) as dearest_float,
+    internal.lines_of(doubts) as doubted
 from newest
 left join promotions as decided
     on setting = 'primary' and decided.run_id = newest.run_id and decided.workload = newest.workload

@@ -66,7 +66,7 @@ def _look(subject: Subject, threads: int, sampler: Sampler | None) -> Proof:
         with opened.scope():
             call = partial(opened.call, *inputs)
             calls = min(_MOST_CALLS, max(1, int(_PROFILED_S / _seconds(call))))
-            families = _sample(sampler, call) if sampler else None
+            families = sample(sampler, call) if sampler else None
         operators = runtime.profile(files, inputs, threads, calls)
         saturation = _saturation(opened, runtime.reference, files, threads, inputs, families)
     coverage = files.made().coverage
@@ -87,7 +87,7 @@ def _seconds(call: Callable[[], object]) -> float:
     return time.perf_counter() - began
 
 
-def _sample(sampler: Sampler, call: Callable[[], object]) -> dict[str, float]:
+def sample(sampler: Sampler, call: Callable[[], object]) -> dict[str, float]:
     """Shares of the time in each family of instructions, those that are noticed."""
     sampler.start()
     until = time.perf_counter() + _SAMPLED_S

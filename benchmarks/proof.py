@@ -1,0 +1,122 @@
+"""The tables of docs/proof.md: what the built-in workloads' candidates, and the tutorial's shape, spend their time in.
+
+Run it anywhere; shares of time move little with the machine's load::
+
+    python -m benchmarks.proof
+
+By the runtime's own profiler: the share of the operators' time in int8, and of the time of products (convolutions,
+matrix products, recurrent layers) alone. By an independent measure, which knows no operators: program counters sampled
+by the kernel, and the instructions of the loops that they lie in; of the time in loops that multiply, the share in int8.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import tempfile
+import warnings
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+import torch
+
+from benchmarks.runtimes import IMAGE_RECIPES, IMAGES, SHARED, WORD_RECIPES, word_job
+from flows.request import NightlyRequest
+from storage.artifacts import ArtifactStore
+from storage.errors import NightquantError, UnavailableError
+from tasks.compute import intra_op_threads
+from tasks.domains import DOMAINS
+from tasks.job import Job, Workspace
+from tasks.machine import this_machine
+from tasks.proof.child import sample
+from tasks.proof.instructions import INT8
+from tasks.proof.operators import Operator, int8_share
+from tasks.proof.sampler import Sampler
+from tasks.runtimes import RUNTIMES
+from tasks.runtimes.base import CandidateFiles
+from tasks.stages import build, obtain, prepare
+from tasks.workload import Workload
+
+CALLS = 60
+_PRODUCT = re.compile(r"conv(?!ert)|addmm|linear|gemm|fullyconnected|lstm|gru|rnn|matmul", re.IGNORECASE)
+
+
+def main() -> None:
+    """Look and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--shared", type=Path, default=SHARED, help="folder with the tutorial's checkpoint and text")
+    parser.add_argument("--only", help="workloads with this in their names")
+    arguments = parser.parse_args()
+    warnings.simplefilter("ignore")
+    print(f"{this_machine().cpu} ({', '.join(this_machine().isa)}).\n")
+    try:
+        sampler: Sampler | None = Sampler()  # before any runtime starts threads
+    except UnavailableError as error:
+        sampler = None
+        print(f"Nothing is sampled: {error}\n")
+    with tempfile.TemporaryDirectory() as folder, intra_op_threads(1):
+        workspace = Workspace(ArtifactStore(Path(folder) / "store"))
+        print(
+            "| candidate | int8, of all operators | int8, of products | int8, of sampled loops | points apart | dearest in float |"
+        )
+        print("|---|---:|---:|---:|---:|---|")
+        for job in jobs(arguments.shared, workspace):
+            if arguments.only is None or arguments.only in job.workload.name:
+                for line in look(job, workspace, sampler):
+                    print(line, flush=True)
+
+
+def jobs(shared: Path, workspace: Workspace) -> Iterator[Job[Workload]]:
+    """The built-in workloads, the tutorial's model at 25 tokens, and ResNet-18 at its usual size."""
+    for workload in NightlyRequest().load_workloads():
+        yield obtain(workspace, workload, prepare(workspace, workload))
+    words = word_job(shared, workspace)
+    quantized = [each for each in words.workload.recipe if each.name in {recipe["name"] for recipe in WORD_RECIPES}]
+    tutorial = words.workload.model_copy(update={"name": "tutorial", "recipe": tuple(quantized)})
+    yield Job(tutorial, words.dataset, words.checkpoint)
+    images = Workload.model_validate(IMAGES | {"recipe": IMAGE_RECIPES})
+    yield obtain(workspace, images, prepare(workspace, images))
+
+
+def look(job: Job[Workload], workspace: Workspace, sampler: Sampler | None) -> Iterator[str]:
+    """A line for each candidate that is quantized."""
+    workload = job.workload
+    inputs = DOMAINS[workload.domain].example_inputs(workload, job.dataset, workspace.store, 1).values()
+    for recipe in workload.recipe:
+        for runtime in recipe.runtimes:
+            if recipe.method in ("none", "cast"):
+                continue
+            try:
+                candidate = build(workspace, job, recipe, runtime)
+            except NightquantError as error:
+                yield f"- {workload.name} {recipe.name}/{runtime} is left out: {error}"
+                continue
+            files = CandidateFiles.find(candidate, workspace.store)
+            with torch.inference_mode():
+                opened = RUNTIMES[runtime].open(files, 1)
+                with opened.scope():
+                    families = sample(sampler, partial(opened.call, *inputs)) if sampler else {}
+                operators = RUNTIMES[runtime].profile(files, list(inputs), 1, CALLS)
+            yield row(f"{workload.name} {candidate.name}", operators, families)
+
+
+def row(name: str, operators: Sequence[Operator], families: dict[str, float]) -> str:
+    """One line of the table."""
+    products = [each for each in operators if each.arithmetic == "int8" or _PRODUCT.search(each.type)]
+    products = [each for each in products if each.arithmetic in ("int8", "float")]
+    multiplying = sum(share for family, share in families.items() if family != "other")
+    by_profile, sampled = int8_share(products), None
+    if multiplying:
+        sampled = sum(share for family, share in families.items() if family in INT8) / multiplying
+    floats = sorted((each for each in operators if each.arithmetic == "float"), key=lambda each: -each.seconds)
+    total = sum(each.seconds for each in operators)
+    dearest = f"{floats[0].type} {floats[0].seconds / total:.0%}" if floats else "–"
+    numbers = [int8_share(operators), by_profile]
+    cells = [f"{number:.0%}" for number in numbers]
+    cells += ["–", "–"] if sampled is None else [f"{sampled:.0%}", f"{100 * abs(sampled - by_profile):.0f}"]
+    return f"| {name} | {' | '.join(cells)} | {dearest} |"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,32 @@
+-- What each candidate of the newest night executed: the share of time in int8, by which instructions, what is dearest in
+-- float, and what speaks against int8 having run as promised. See docs/proof.md.
+-- example: select workload, recipe, runtime, int8_time_share, instructions, doubts from executed where doubts <> ''
+-- column instructions: kinds of arithmetic with their shares of the time, the largest first
+-- column dearest_float: the operator in float that takes most of the time, and why, where that is known
+-- column doubts: sentences, a line each; empty where there are none
+create macro internal.instructions_in_words(shares) as
+    array_to_string(list_transform(
+        list_reverse_sort(list_transform(map_entries(shares), lambda entry: {share: entry.value, kind: entry.key})),
+        lambda entry: printf('%s %d%%', entry.kind, round(100 * entry.share)::int)
+    ), ', ');
+
+create macro internal.dearest_float(operators) as
+    printf('%s%s, %d%% of the time%s',
+        operators ->> '$[0].type',
+        case when operators ->> '$[0].name' <> '' then ' of ' || (operators ->> '$[0].name') else '' end,
+        round(100 * (operators ->> '$[0].share')::double)::int,
+        case when operators ->> '$[0].reason' <> '' then ': ' || (operators ->> '$[0].reason') else '' end
+    );
+
+create macro internal.lines_of(sentences) as
+    array_to_string(from_json(coalesce(sentences, '[]'), '["VARCHAR"]'), chr(10));
+
+create view executed as
+select workload, recipe, runtime, night, int8_time_share,
+    internal.instructions_in_words(instructions) as instructions,
+    internal.dearest_float(float_operators) as dearest_float,
+    saturation, batch_difference, batch_changed,
+    internal.lines_of(doubts) as doubts
+from latest
+where setting = 'primary' and status = 'ok' and (int8_time_share is not null or instructions is not null)
+order by workload, int8_time_share desc nulls last, recipe, runtime;
