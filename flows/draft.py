@@ -26,7 +26,6 @@ from tasks.workload.recipe import Recipe
 Document = dict[str, Any]
 _TABLES = (".csv", ".jsonl", ".parquet")
 SECTIONS = ("data", "model", "checkpoint", "evaluate")
-_RUNTIMES = ("torchscript", "onnxruntime", "openvino")
 _RECIPES: tuple[Document, ...] = (
     {"name": "float", "method": "none"},
     {"name": "dynamic-int8", "method": "dynamic", "modules": ["LSTM", "GRU", "Linear"]},
@@ -196,5 +195,7 @@ def without_obstacles(document: Document, found: Preview) -> Document:
 
 
 def _runtimes(recipe: Recipe) -> list[str]:
-    wanted = [name for name in _RUNTIMES if not RUNTIMES[name].obstacle(recipe)]
+    # What can be deployed, and is made in seconds.
+    quick = [name for name in RUNTIMES if RUNTIMES[name].hands_over and not RUNTIMES[name].compiles]
+    wanted = [name for name in quick if not RUNTIMES[name].obstacle(recipe)]
     return [name for name in wanted if all(map(installed_version, RUNTIMES[name].distributions))]

@@ -73,7 +73,7 @@ def loaded_by(code: str) -> set[str]:
 def test_reading_workloads_imports_neither_torch_nor_prefect() -> None:
     code = (
         "from flows.request import BUILT_IN\nfrom tasks.workload import find_workloads\nimport tasks.stages\n"
-        "assert len(find_workloads([], BUILT_IN)) == 3"
+        "assert len(find_workloads([], BUILT_IN)) == 4"
     )
     assert not {"torch", "prefect", "pyarrow", "duckdb"} & loaded_by(code)
 

@@ -3,8 +3,8 @@
 -- example: select night, workload, recipe, stage, error from failures limit 20
 create view failures as
 select night, run_id, workload, recipe, runtime, setting, attempt, stage,
-    if(row_number() over (partition by run_id, workload, stage, error order by recipe, runtime, setting, attempt) = 1,
-        error, split_part(error, chr(10), 1)) as error,
+    case row_number() over (partition by run_id, workload, stage, error order by recipe, runtime, setting, attempt)
+        when 1 then error else split_part(error, chr(10), 1) end as error,
     profile, fingerprint, measured_at
 from measurements
 where status = 'failed'

@@ -61,7 +61,7 @@ class EncoderSpec(Kind):
     max_length: PositiveInt | None = None
     """Where texts are cut, in tokens; by default at the model's positions, 512 at most."""
     config: dict[str, JsonValue]
-    """transformers' configuration; read from the directory where there is one."""
+    """transformers' configuration."""
 
     @field_validator("config")
     @classmethod
@@ -93,6 +93,8 @@ class EncoderDirectory(EncoderSpec):
     kind: Literal["directory"]
     path: str = Field(default="", exclude=True)
     """The directory; a relative path starts at the workload file."""
+    config: dict[str, JsonValue] = Field(default_factory=dict)
+    """transformers' configuration: read from the directory."""
 
     @model_validator(mode="before")
     @classmethod

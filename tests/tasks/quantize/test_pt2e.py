@@ -75,7 +75,7 @@ def test_without_vnni_activations_keep_a_bit_free(
 
 def test_a_layer_without_an_int8_kernel_is_told(source_of: MakeSource) -> None:
     reasons = left_float(quantized(source_of("Upsampling")))
-    assert reasons == {"up": "torchao's quantizer for Inductor leaves this ConvTranspose2d float"}
+    assert reasons == {"up": "no int8 kernel of Inductor's was found for this ConvTranspose2d"}
 
 
 def test_a_recipe_that_quantizes_nothing_is_refused(source_of: MakeSource) -> None:
