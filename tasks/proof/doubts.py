@@ -32,6 +32,7 @@ def doubts_about(
     if not any(module.quantized for module in coverage):
         return
     yield from _in_float(operators, coverage)
+    yield from _in_int8(operators, coverage)
     if any(operator.arithmetic == "int8" for operator in operators):
         for operator in operators:
             if operator.arithmetic == "float" and operator.seconds > 0 and _FOLDED.search(operator.type):
@@ -62,6 +63,14 @@ def _in_float(operators: Sequence[Operator], coverage: Sequence[ModuleCoverage])
         if module is None or module.quantized:
             of = f" of {module.module}, which counts as quantized," if module else ""
             yield f"{operator.type}{of} runs in float"
+
+
+def _in_int8(operators: Sequence[Operator], coverage: Sequence[ModuleCoverage]) -> Iterator[str]:
+    """Products in int8 of modules that were to stay float: ONNX Runtime quantizes some weights when it loads them."""
+    for operator in operators:
+        module = owner(operator.name, coverage) if operator.arithmetic == "int8" else None
+        if module and not module.quantized and _PRODUCT.search(operator.type) and _PRODUCT_MODULE.search(module.type):
+            yield f"{operator.type} of {module.module}, which counts as float, runs in int8"
 
 
 def _shown(operator: Operator) -> str:

@@ -43,6 +43,11 @@ def test_a_module_that_stayed_float_by_the_recipe_is_no_doubt() -> None:
     assert doubts(int8(), in_float("Gemm", "fc/node"), coverage=[*COVERAGE, EXCLUDED]) == []
 
 
+def test_a_module_that_was_to_stay_float_and_runs_in_int8_is_told() -> None:
+    found = doubts(int8("QGemm", "fc/node"), coverage=[*COVERAGE, EXCLUDED])
+    assert found == ["QGemm of fc, which counts as float, runs in int8"]
+
+
 def test_products_of_two_activations_have_no_weights_to_quantize() -> None:
     assert doubts(int8(), in_float("MatMul", "attention/scores"), in_float("aten::bmm")) == []
 
