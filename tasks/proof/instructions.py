@@ -38,8 +38,10 @@ _MNEMONICS: tuple[tuple[str, Family], ...] = (
     ("vmulp", "float"),
     ("mulp", "float"),
 )
-# What the disassembler does not know, by encoding: AMX is VEX.128.0F38.W0, VDPBF16PS is EVEX.F3.0F38.W0.
+# What the disassembler does not know, by encoding: AMX is VEX.128.0F38.W0, AVX-VNNI is VEX.0F38.W0, VDPBF16PS is
+# EVEX.F3.0F38.W0.
 _AMX = {0x49: "tile", 0x4B: "tile", 0x5C: "tdpbf16", 0x5E: "tdpbusd"}
+_AVX_VNNI = range(0x50, 0x54)
 _LONGEST_INSTRUCTION = 15
 
 
@@ -95,6 +97,8 @@ def _unknown(code: bytes) -> tuple[str, int] | None:
     code = code.ljust(_LONGEST_INSTRUCTION, b"\0")
     if code[0] == 0xC4 and code[1] & 0x1F == 2 and not code[2] & 0x84 and code[3] in _AMX:
         return _AMX[code[3]], 4 + _operand_bytes(code[4:])
+    if code[0] == 0xC4 and code[1] & 0x1F == 2 and not code[2] & 0x80 and code[3] in _AVX_VNNI:
+        return "vpdpbusd", 4 + _operand_bytes(code[4:])
     if code[0] == 0x62 and code[1] & 7 == 2 and code[2] & 0x83 == 2 and code[4] == 0x52:
         return "vdpbf16ps", 5 + _operand_bytes(code[5:])
     return None

@@ -16,6 +16,7 @@ ARITHMETIC: dict[str, tuple[Family, str]] = {
     "tdpbusd tmm0, tmm1, tmm2": ("amx-int8", "c4e2695ec1"),
     "tdpbf16ps tmm0, tmm1, tmm2": ("amx-bfloat16", "c4e26a5cc1"),
     "vpdpbusd zmm0, zmm1, zmm2": ("vnni", "62f2754850c2"),
+    "vpdpbusd ymm0, ymm1, ymm2 of AVX-VNNI": ("vnni", "c4e27550c2"),
     "vpmaddubsw ymm0, ymm1, ymm2": ("avx2-int8", "c4e27504c2"),
     "vpmaddwd ymm0, ymm1, ymm2": ("avx2-int16", "c5f5f5c2"),
     "vdpbf16ps zmm0, zmm1, zmm2": ("avx512-bfloat16", "62f2764852c2"),
