@@ -29,7 +29,6 @@ from tasks.benchmark.rounds import time_cold_rounds, time_rounds, time_singles, 
 from tasks.machine import affinity
 from tasks.outputs import tensors_of
 from tasks.runtimes import RUNTIMES
-from tasks.runtimes.base import CandidateFiles
 from tasks.tensor_files import Golden
 
 # Relative Euclidean distance. The same artifact in a fresh process on the same machine differs by rounding at most: a
@@ -117,8 +116,7 @@ def run(spec_json: str) -> LaunchReport:
 
 def load_candidate(subject: Subject) -> Loaded:
     """Open a candidate and bind it to its golden inputs."""
-    files = CandidateFiles(Path(subject.folder), {kind: Path(folder) for kind, folder in subject.shared.items()})
-    opened = RUNTIMES[subject.runtime].open(files, torch.get_num_threads())
+    opened = RUNTIMES[subject.runtime].open(subject.files(), torch.get_num_threads())
     golden = Golden.read(Path(subject.golden))
     return Loaded(partial(opened.call, *golden.inputs.values()), golden.outputs, opened.scope)
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from pydantic import Field
 
 from tasks.refs import Frozen
+from tasks.runtimes.base import CandidateFiles
 
 # Of subjects that stand beside a candidate of the same name.
 COPY_SUFFIX, INCUMBENT_SUFFIX = "#copy", "#incumbent"
@@ -52,6 +55,10 @@ class Subject(Frozen):
     shared: dict[str, str] = Field(default={})
     runtime: str = ""
     golden: str = ""
+
+    def files(self) -> CandidateFiles:
+        """The candidate's files."""
+        return CandidateFiles(Path(self.folder), {kind: Path(folder) for kind, folder in self.shared.items()})
 
 
 class ChildSpec(Frozen):

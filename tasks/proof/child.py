@@ -59,7 +59,7 @@ def run(spec_json: str) -> ProofReport:
 
 
 def _look(subject: Subject, threads: int, sampler: Sampler | None) -> Proof:
-    files = CandidateFiles(Path(subject.folder), {kind: Path(folder) for kind, folder in subject.shared.items()})
+    files = subject.files()
     runtime, inputs = RUNTIMES[subject.runtime], list(Golden.read(Path(subject.golden)).inputs.values())
     with torch.inference_mode():
         opened = runtime.open(files, threads)
