@@ -37,7 +37,7 @@ from tasks.compute import intra_op_threads
 from tasks.domains import DOMAINS
 from tasks.job import Job, Workspace
 from tasks.machine import this_machine
-from tasks.outputs import tensors_of
+from tasks.outputs import distance, tensors_of
 from tasks.proof.child import sample
 from tasks.proof.golden import golden_cases
 from tasks.proof.instructions import INT8
@@ -172,9 +172,7 @@ def answer(path: Path) -> None:
             for prefix in cases:
                 inputs = [tensors[f"{prefix}input.{name}"] for name in names]
                 for index, output in enumerate(tensors_of(opened.call(*inputs))):
-                    golden = tensors[f"{prefix}output.{index}"]
-                    spread = float(golden.max() - golden.min()) or 1.0
-                    worst = max(worst, float((output - golden).abs().max()) / spread)
+                    worst = max(worst, distance(output, tensors[f"{prefix}output.{index}"]))
             families = sample(sampler, partial(opened.call, *inputs)) if sampler else {}
         kinds = [family for family in families if family != "other"]
         found[subject["name"]] = [", ".join(kinds) or "other", f"{worst:.1e}"]

@@ -66,3 +66,9 @@ def finite_outputs(model: Call, examples: Mapping[str, Tensor], recipe: str) -> 
                 hint="Exclude modules from the recipe, or check the checkpoint.",
             )
     return outputs
+
+
+def distance(output: Tensor, reference: Tensor) -> float:
+    """Largest absolute difference, as a share of the reference's range (of 1 where it is constant)."""
+    spread = float(reference.double().max() - reference.double().min()) or 1.0
+    return float((output.double() - reference.double()).abs().max()) / spread

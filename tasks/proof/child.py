@@ -20,7 +20,7 @@ from storage.errors import UnavailableError
 from tasks.benchmark.messages import ChildSpec, Subject
 from tasks.benchmark.processors import choose_processors
 from tasks.machine import affinity
-from tasks.outputs import tensors_of
+from tasks.outputs import distance, tensors_of
 from tasks.proof.doubts import doubts_about
 from tasks.proof.instructions import INT8, SATURATING, Disassembler
 from tasks.proof.messages import Proof, ProofReport
@@ -117,9 +117,4 @@ def _saturation(
     if exact is None:
         return None
     pairs = zip(tensors_of(opened(*inputs)), tensors_of(exact(*inputs)), strict=True)
-    return max(_distance(output, right) for output, right in pairs)
-
-
-def _distance(output: Tensor, right: Tensor) -> float:
-    spread = float(right.double().max() - right.double().min()) or 1.0
-    return float((output.double() - right.double()).abs().max()) / spread
+    return max(distance(output, right) for output, right in pairs)

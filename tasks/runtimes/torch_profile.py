@@ -29,7 +29,7 @@ _PACKAGE = "AOTIModelContainerRunner"  # a compiled package's call as a whole
 
 
 def profile_torch(call: Callable[[], object], calls: int) -> list[Operator]:
-    """Profile up to twenty calls: the operators that torch dispatches and, of a compiled package, oneDNN's and the rest."""
+    """Profile up to twenty calls: what torch dispatches and, of a compiled package, oneDNN's primitives, the rest."""
     parts = min(_PARTS, calls)
     each = min(_MOST_IN_PART, calls // parts)
     return typical(operator for _ in range(parts) for operator in _profile_part(call, each))
