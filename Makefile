@@ -51,7 +51,7 @@ define install
 endef
 
 .venv/installed: .venv/python pyproject.toml constraints.txt
-	$(call install,.[runtimes,text])
+	$(call install,.[all])
 	@touch $@
 
 .venv/installed-dev: .venv/python pyproject.toml constraints.txt

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
 import tomllib
 from collections.abc import Iterator
 from importlib import import_module
@@ -82,6 +83,20 @@ def test_every_module_and_target_on_a_page_exists() -> None:
             assert all(f'"{word}"' in source for word in words if word.startswith("--")), place
         seen += 1
     assert seen > 10
+
+
+def test_make_installs_extras_that_exist() -> None:
+    """A comma in the argument of a Make function ends it, and half a requirement was installed."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    for target in ("nightly", "test"):
+        dry = subprocess.run(
+            ["make", "--dry-run", "--always-make", target], cwd=ROOT, capture_output=True, text=True, check=True
+        )
+        wanted = re.findall(r"--editable '(.*?)'", dry.stdout)
+        assert wanted
+        for requirement in wanted:
+            name = re.fullmatch(r"\.\[(\w+)\]", requirement)
+            assert name and name[1] in extras, requirement
 
 
 def test_the_sections_that_your_model_shows_are_those_of_its_examples(tmp_path: Path) -> None:
