@@ -37,7 +37,7 @@ class Profile(Frozen):
 
 
 PROFILES = {
-    "quick": Profile(name="quick", launches=3, rounds=4, budget_s=60, single_s=0.1),
+    "quick": Profile(name="quick", launches=3, rounds=4, budget_s=60, warm_up_s=0.5, single_s=0.1),
     "standard": Profile(name="standard", launches=5, rounds=8, budget_s=300),
     "full": Profile(name="full", launches=10, rounds=10, budget_s=900),
 }

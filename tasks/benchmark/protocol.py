@@ -45,12 +45,16 @@ class Contest:
         The subject that is deployed, which the contenders are compared to as well; "" where there is none.
     caches
         In which state of the caches it decides.
+    fastest_wins
+        Whether the fastest that is fast enough is promoted: what is decidedly slower than one of these need not be
+        decided.
     """
 
     contenders: frozenset[str] = frozenset()
     min_speedup: float | None = None
     incumbent: str = ""
     caches: Caches = "warm"
+    fastest_wins: bool = False
 
     @property
     def comparisons(self) -> int:
@@ -58,12 +62,14 @@ class Contest:
         return len(self.contenders) * (2 if self.incumbent else 1)
 
     def is_decided(self, measured: Measured) -> bool:
-        """Whether each contender is known to be fast enough, or known not to be."""
+        """Whether each contender is known to be fast enough, or known not to be, or cannot win."""
         if self.min_speedup is None:
             return True
         measured = measured.with_caches(self.caches)
         bounds = [measured.bounds(name) for name in self.contenders if name not in measured.refused]
-        return all(ratio.low >= self.min_speedup or ratio.high < self.min_speedup for ratio in bounds)
+        fast_enough = [ratio.low for ratio in bounds if ratio.low >= self.min_speedup]
+        matters_from = max([self.min_speedup, *fast_enough]) if self.fastest_wins else self.min_speedup
+        return all(ratio.low >= self.min_speedup or ratio.high < matters_from for ratio in bounds)
 
 
 @dataclass(frozen=True)

@@ -148,6 +148,7 @@ def contest_of(workload: Workload, candidates: Sequence[BenchmarkCandidate]) -> 
         min_speedup=workload.gate.min_speedup,
         incumbent=next((each.name for each in candidates if each.standing in ("defender", "incumbent")), ""),
         caches=workload.benchmark.caches,
+        fastest_wins=workload.gate.objective == "fastest",
     )
 
 

@@ -42,12 +42,12 @@ _INT8_PRODUCT = re.compile(rb"aoti_torch_cpu__q(?:conv|linear)\w*\(")
 
 
 def open_package(path: Path) -> Call:
-    """Load a package."""
+    """Load a package; torch tries out the compiler for it, to warn if it was made on another processor."""
     import torch
 
     from tasks.quantize.engine import quiet
 
-    with quiet():
+    with quiet(), own_cache(_kept_folder()):
         return torch._inductor.aoti_load_package(str(path))
 
 

@@ -59,7 +59,9 @@ def load_aot_inductor(files: dict[str, bytes], manifest: dict[str, Any]) -> RawC
             Path(folder, file).write_bytes(files[file])
         for library in libraries:
             torch.ops.load_library(Path(folder, library))  # type: ignore[no-untyped-call]
-        model = torch._inductor.aoti_load_package(str(Path(folder, name)))
+        # Else torch would try out a compiler for seconds, in a folder that others can write, just to warn.
+        with torch._inductor.config.patch({"cpp.vec_isa_ok": True}):
+            model = torch._inductor.aoti_load_package(str(Path(folder, name)))
 
     def call(inputs: list[RawTensor]) -> list[RawTensor]:
         tensors = [
@@ -93,6 +95,8 @@ import torch
 {% for library in m.model.files[1:] %}
 torch.ops.load_library("{{ library }}")
 {% endfor %}
+# Else loading tries out a C++ compiler for seconds, in a folder that others can write.
+torch._inductor.config.cpp.vec_isa_ok = True
 model = torch._inductor.aoti_load_package("{{ m.model.file }}")
 with torch.inference_mode():
     outputs = model({{ m.model.inputs | map(attribute="name") | join(", ") }})

@@ -60,9 +60,14 @@ def test_launches_go_on_until_every_contender_is_decided_and_the_others_leave_af
     assert clear.bounds("fast/eager").low > 1.5
     assert [len(clear.of(name)) for name in (BASELINE, "fast/eager", "close/eager", "large/eager")] == [3, 3, 2, 2]
     # 100 : 90 is within what may stick to a subject of 1.11.
-    close = session.measure(subjects, Contest(frozenset({"fast/eager", "close/eager"}), min_speedup=1.11))
+    contest = Contest(frozenset({"fast/eager", "close/eager"}), min_speedup=1.11)
+    close = session.measure(subjects, contest)
     assert len(close.launches) == 5
     assert close.bounds("close/eager").low < 1.11 < close.bounds("close/eager").high
+    # Where the fastest is promoted, it does not matter whether a much slower one would be fast enough.
+    assert not contest.is_decided(close)
+    assert replace(contest, fastest_wins=True).is_decided(close)
+    assert not Contest(frozenset({"close/eager"}), min_speedup=1.11, fastest_wins=True).is_decided(close)
 
 
 @pytest.mark.slow

@@ -129,9 +129,14 @@ def test_a_bundle_verifies_with_torch_alone_and_only_where_it_was_compiled_for(
         "import runpy, sys\nsys.modules['torchao'] = None  # importing it fails\n"
         f"sys.argv = ['verify.py', {str(bundle)!r}]\nrunpy.run_path({str(bundle / 'verify.py')!r}, run_name='__main__')"
     )
-    done = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, text=True, check=False)
+    # No compiler is needed for it, though torch would try one out.
+    environment = {"PATH": str(tmp_path), "LOGNAME": "nobody", "TMPDIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", program], env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.startswith("good")
+    assert not [path for path in tmp_path.glob("torchinductor_*/**/*") if path.is_file()]
 
     manifest = json.loads((bundle / "manifest.json").read_text(encoding="utf-8"))
     assert set(manifest["required_isa"]["instructions"]) <= set(Path("/proc/cpuinfo").read_text().split())
@@ -277,6 +282,17 @@ def test_without_a_cache_folder_that_can_be_written_a_temporary_one_serves(
     folder = Path(aot_compile._kept_folder())
     assert folder.parent == tmp_path
     assert folder.stat().st_mode & 0o077 == 0
+
+
+def test_opening_a_package_leaves_nothing_in_the_shared_folder(package: Path, tmp_path: Path) -> None:
+    program = (
+        "from pathlib import Path\nfrom tasks.runtimes.aot_compile import open_package\n"
+        f"open_package(Path({str(package)!r}))"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "TORCHINDUCTOR_CACHE_DIR"}
+    places = {"LOGNAME": "nobody", "TMPDIR": str(tmp_path), "PYTHONPATH": str(Path(__file__).parents[3])}
+    subprocess.run([sys.executable, "-c", program], env=environment | places, check=True)
+    assert not [path for path in tmp_path.glob("torchinductor_*/**/*") if path.is_file()]
 
 
 def test_making_a_package_leaves_nothing_in_the_shared_folder(tmp_path: Path) -> None:
