@@ -33,8 +33,9 @@ def run(spec_json: str) -> MemoryReport:
         importlib.import_module(module)
     # Otherwise the children's collectors would touch, and so copy, every object of this process.
     gc.freeze()
-    # As many at once as there are processors: time is not measured here, and each child counts its own pages only.
-    abreast = available_cores()
+    # Several at once: time is not measured here, and each child counts its own pages only. What candidates execute is
+    # looked at meanwhile (tasks.proof.child), on processors of its own.
+    abreast = max(1, available_cores() - spec.threads)
     found: dict[str, Memory | str] = {}
     for first in range(0, len(spec.subjects), abreast):
         started = {subject.name: _start(subject, spec) for subject in spec.subjects[first : first + abreast]}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,13 +15,14 @@ from storage.artifacts import ArtifactStore
 from storage.errors import InputError, MeasurementError
 from storage.locks import host_lock
 from tasks.benchmark.child import Limit
-from tasks.benchmark.messages import INCUMBENT_SUFFIX, LaunchReport, Profile, Subject
+from tasks.benchmark.messages import INCUMBENT_SUFFIX, LaunchReport, MemoryReport, Profile, Subject
 from tasks.benchmark.protocol import LOCK, Contest, Measured, Session
 from tasks.benchmark.statistics import verdict_of
 from tasks.benchmark.timings import timings_of
 from tasks.domains import DOMAINS
 from tasks.job import Job, Workspace
 from tasks.machine import Evidence, fingerprint, observe
+from tasks.proof.messages import ProofReport
 from tasks.refs import ArtifactRef, CandidateRef, Frozen
 from tasks.results import BenchmarkResult
 from tasks.runtimes.base import CandidateFiles
@@ -106,8 +108,7 @@ def benchmark(
         measured = session.measure(subjects, contest)
         timed = [subject for subject in subjects if subject.name in measured.names()]
         tonight = [subject for subject in timed if not subject.name.endswith(INCUMBENT_SUFFIX)]
-        memory = session.measure_memory(timed, measured.launches[0].modules)
-        proof = session.prove(timed, measured.launches[0].modules)
+        memory, proof = _look_at(session, timed, measured.launches[0].modules)
         further, refused = _measure_further(session, tonight, job, workspace.store)
         after = observe("after", settings.threads, engines)
         wall_s = time.perf_counter() - began
@@ -138,6 +139,16 @@ def benchmark(
         wall_s=wall_s,
         timed_s=measured.timed_s + sum(found.timed_s for found in further.values()),
     )
+
+
+def _look_at(
+    session: Session, subjects: Sequence[Subject], modules: tuple[str, ...]
+) -> tuple[MemoryReport, ProofReport]:
+    """Memory and what is executed, side by side: neither is a matter of wall time."""
+    with ThreadPoolExecutor(2) as pool:
+        memory = pool.submit(session.measure_memory, subjects, modules)
+        proof = pool.submit(session.prove, subjects, modules)
+    return memory.result(), proof.result()
 
 
 def contest_of(workload: Workload, candidates: Sequence[BenchmarkCandidate]) -> Contest:

@@ -129,8 +129,8 @@ def test_a_bundle_verifies_with_torch_alone_and_only_where_it_was_compiled_for(
         "import runpy, sys\nsys.modules['torchao'] = None  # importing it fails\n"
         f"sys.argv = ['verify.py', {str(bundle)!r}]\nrunpy.run_path({str(bundle / 'verify.py')!r}, run_name='__main__')"
     )
-    # No compiler is needed for it, though torch would try one out.
-    environment = {"PATH": str(tmp_path), "LOGNAME": "nobody", "TMPDIR": str(tmp_path)}
+    # Nothing is compiled, though torch would try the compiler out.
+    environment = {"PATH": os.environ["PATH"], "LOGNAME": "nobody", "TMPDIR": str(tmp_path)}
     done = subprocess.run(
         [sys.executable, "-I", "-c", program], env=environment, capture_output=True, text=True, check=False
     )
