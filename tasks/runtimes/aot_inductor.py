@@ -46,6 +46,7 @@ def load_aot_inductor(files: dict[str, bytes], manifest: dict[str, Any]) -> RawC
     from pathlib import Path
 
     import torch
+    from torch._inductor import codecache
 
     if version("torch") != manifest["versions"]["torch"]:
         raise RuntimeError(f"compiled for torch {manifest['versions']['torch']}, and this is {version('torch')}")
@@ -59,9 +60,9 @@ def load_aot_inductor(files: dict[str, bytes], manifest: dict[str, Any]) -> RawC
             Path(folder, file).write_bytes(files[file])
         for library in libraries:
             torch.ops.load_library(Path(folder, library))  # type: ignore[no-untyped-call]
-        # Else torch would try out a compiler for seconds, in a folder that others can write, just to warn.
-        with torch._inductor.config.patch({"cpp.vec_isa_ok": True}):
-            model = torch._inductor.aoti_load_package(str(Path(folder, name)))
+        # To warn of what was checked above, torch would try out a compiler, in a folder that others can write.
+        codecache.get_device_information = lambda device_type: {}
+        model = torch._inductor.aoti_load_package(str(Path(folder, name)))
 
     def call(inputs: list[RawTensor]) -> list[RawTensor]:
         tensors = [
@@ -88,6 +89,8 @@ class AotInductor(Runtime):
     distributions = ("torch", "torchao")
     caution = "A compiled package is a program, for one version of torch and one kind of processor."
     usage = """\
+import os
+
 import torch
 
 # Compiled for torch {{ m.versions.torch }} on {{ m.required_isa.architecture }} with
@@ -95,8 +98,8 @@ import torch
 {% for library in m.model.files[1:] %}
 torch.ops.load_library("{{ library }}")
 {% endfor %}
-# Else loading tries out a C++ compiler for seconds, in a folder that others can write.
-torch._inductor.config.cpp.vec_isa_ok = True
+# Loading tries out the C++ compiler, if there is one; by default in a folder that others can write.
+os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", os.path.expanduser("~/.cache/inductor"))
 model = torch._inductor.aoti_load_package("{{ m.model.file }}")
 with torch.inference_mode():
     outputs = model({{ m.model.inputs | map(attribute="name") | join(", ") }})

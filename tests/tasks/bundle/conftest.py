@@ -85,11 +85,11 @@ class Made:
         return package(self.provenance(**changes), Workspace(self.store), key=key, bundles=bundles)
 
 
-def make(folder: Path, *, seed: int = 29592) -> Made:
+def make(folder: Path, *, seed: int = 29592, name: str = "tiny") -> Made:
     workload = Workload.model_validate(
         {
             "schema_version": 1,
-            "name": "tiny",
+            "name": name,
             "description": "A tiny LSTM",
             "domain": "sequence",
             "licence": "Apache-2.0",
