@@ -44,6 +44,13 @@ group by recipe, runtime, bundle_version
 order by night
 """
 
+_ACCEPTED = """
+select night, recipe || '/' || runtime || ' ' || metric || ' accepted by ' || acknowledged_by || ': ' || reason as said
+from acknowledgements
+where workload = $workload and night <= $night
+order by acknowledged_at, said
+"""
+
 _INPUTS = {
     "data_digest": "another data set",
     "checkpoint_digest": "another checkpoint",
@@ -54,12 +61,16 @@ _INPUTS = {
 
 @dataclass(frozen=True)
 class Event:
-    """What happened on a night, in words; ``promoted`` names the candidates whose new bundles were handed over."""
+    """What happened on a night, in words; ``promoted`` names the candidates whose new bundles were handed over.
+
+    ``accepted`` are that night's findings that somebody acknowledged since, with who and why.
+    """
 
     night: dt.date
     changes: tuple[str, ...] = ()
     promoted: tuple[str, ...] = ()
     alarms: tuple[str, ...] = ()
+    accepted: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -96,8 +107,12 @@ def history_of(
     for found in findings:
         if found.is_bad and found.since is not None:
             alarms.setdefault(found.since, []).append(f"{found.recipe}/{found.runtime} {found.kind}")
+    accepted: dict[dt.date, list[str]] = {}
+    for row in rows_of(connection, _ACCEPTED, workload=workload, night=night):
+        for date in _dates(row):
+            accepted.setdefault(date, []).append(str(row["said"]))
     events = (
-        Event(each, *(tuple(dict.fromkeys(kind.get(each, ()))) for kind in (changes, promoted, alarms)))
+        Event(each, *(tuple(dict.fromkeys(kind.get(each, ()))) for kind in (changes, promoted, alarms, accepted)))
         for each in history.nights
     )
     return History(rows, tuple(event for event in events if event != Event(event.night)))
