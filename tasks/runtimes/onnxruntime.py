@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 MODEL = onnx_model.MODEL
 _PROVIDERS = ["CPUExecutionProvider"]
+# It gives a float weight between DequantizeLinear and QuantizeLinear a pair of its own, and so int8 to layers that a
+# recipe excludes.
+_DISABLED = ["WeightBiasQuantization"]
 _KERNEL = "_kernel_time"  # what the names of a profile's events end with, of those that are an operator's own work
 
 
@@ -30,7 +33,11 @@ def load_onnx(files: dict[str, bytes], manifest: dict[str, Any]) -> RawCall:
     import onnxruntime
 
     try:
-        session = onnxruntime.InferenceSession(files[manifest["model"]["file"]], providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(
+            files[manifest["model"]["file"]],
+            providers=["CPUExecutionProvider"],
+            disabled_optimizers=["WeightBiasQuantization"],  # it quantizes what is to stay float
+        )
     except Exception as error:
         made_with = manifest["versions"].get("onnxruntime")
         raise RuntimeError(
@@ -54,7 +61,11 @@ class OnnxRuntime(Runtime):
     usage = """\
 import onnxruntime
 
-session = onnxruntime.InferenceSession("{{ m.model.file }}", providers=["CPUExecutionProvider"])
+session = onnxruntime.InferenceSession(
+    "{{ m.model.file }}",
+    providers=["CPUExecutionProvider"],
+    disabled_optimizers=["WeightBiasQuantization"],  # it quantizes what is to stay float
+)
 inputs = [{{ m.model.inputs | map(attribute="name") | join(", ") }}]  # NumPy arrays
 outputs = session.run(None, {entry.name: array for entry, array in zip(session.get_inputs(), inputs)})
 """
@@ -99,22 +110,17 @@ outputs = session.run(None, {entry.name: array for entry, array in zip(session.g
 
     def open(self, files: CandidateFiles, threads: int) -> Opened:
         """Start a session of that many threads, which do not spin between calls."""
-        import onnxruntime
-
-        session = onnxruntime.InferenceSession(str(files.folder / MODEL), _options(threads), providers=_PROVIDERS)
-        return Opened(_call(session))
+        return Opened(_call(_session(files, _options(threads))))
 
     def profile(self, files: CandidateFiles, inputs: Sequence[Tensor], threads: int, calls: int) -> list[Operator]:
         """By ONNX Runtime's profile, which has the kernels' types and those of their inputs."""
-        import onnxruntime
-
         from tasks.proof.operators import typical
 
         options = _options(threads)
         options.enable_profiling = True
         with tempfile.TemporaryDirectory() as folder:
             options.profile_file_prefix = f"{folder}/profile"
-            session = onnxruntime.InferenceSession(str(files.folder / MODEL), options, providers=_PROVIDERS)
+            session = _session(files, options)
             call = _call(session)
             for _ in range(calls):
                 call(*inputs)
@@ -132,11 +138,18 @@ outputs = session.run(None, {entry.name: array for entry, array in zip(session.g
             return None
         options = _options(threads)
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        session = onnxruntime.InferenceSession(str(files.folder / MODEL), options, providers=_PROVIDERS)
-        return Opened(_call(session))
+        return Opened(_call(_session(files, options)))
 
 
 # ONNX Runtime's objects have no types: Any.
+def _session(files: CandidateFiles, options: Any) -> Any:
+    import onnxruntime
+
+    return onnxruntime.InferenceSession(
+        str(files.folder / MODEL), options, providers=_PROVIDERS, disabled_optimizers=_DISABLED
+    )
+
+
 def _options(threads: int) -> Any:
     import onnxruntime
 

@@ -21,6 +21,8 @@ from storage.artifacts import ArtifactStore
 from storage.bundles import BundleStore
 from storage.errors import QuantizationError
 from tasks.machine import this_machine
+from tasks.proof.doubts import doubts_about
+from tasks.proof.operators import int8_share
 from tasks.quantize.methods.cast import INSTRUCTIONS
 from tasks.refs import CandidateRef
 from tasks.runtimes import RUNTIMES, onnx_quantize, openvino_quantize
@@ -28,6 +30,7 @@ from tasks.runtimes.base import CandidateFiles
 from tasks.workload import Workload
 from tests.tasks import pipeline
 from tests.tasks.bundle.conftest import Made
+from tests.tasks.quantize.conftest import IMAGES
 from tests.tasks.runtimes.conftest import MakeJob
 
 EXPORTED = ["onnxruntime", "openvino"]
@@ -147,6 +150,19 @@ def test_an_excluded_convolution_stays_float_and_an_unknown_name_is_refused(
     unknown = images(recipe(runtime, "static", exclude=["nose"]))
     with pytest.raises(QuantizationError, match=r"exclude names modules .*: nose"):
         pipeline.build(unknown, "tried", runtime, store)
+
+
+@pytest.mark.parametrize("runtime", EXPORTED)
+def test_what_is_excluded_stays_float_when_the_runtime_loads_it(store: ArtifactStore, runtime: str) -> None:
+    """ONNX Runtime would quantize the weights of this convolution of this network by itself."""
+    model = {"kind": "factory", "factory": "benchmarks.planted:network", "arguments": {"seed": 0}}
+    recipes = [*IMAGES["recipe"], recipe(runtime, "static", exclude=["convs.2"])]
+    job = pipeline.job_of(Workload.model_validate(IMAGES | {"model": model, "recipe": recipes}), store)
+    candidate = pipeline.build(job, "tried", runtime, store)
+    inputs = list(pipeline.source_of(job.workload, store).example_inputs.values())
+    operators = RUNTIMES[runtime].profile(CandidateFiles.find(candidate, store), inputs, 1, 3)
+    assert int8_share(operators) > 0
+    assert not [each for each in doubts_about(operators, candidate.coverage, None, None) if "counts as float" in each]
 
 
 @pytest.mark.parametrize("runtime", EXPORTED)
