@@ -27,7 +27,7 @@ COMMANDS = {
     "generate": ("generate:command", "Sample text from a language model, float or quantized."),
     "sensitivity": ("sensitivity:command", "Rank a model's layers by what quantizing them costs."),
     "doctor": ("setup:doctor", "Say whether a benchmark on this machine can be trusted."),
-    "handoff": ("handoff:command", "List, show, verify, export, promote or roll back bundles."),
+    "handoff": ("handoff:command", "List, show, verify, sign, export, promote or roll back bundles."),
     "store": ("store:command", "Check, compact or clean the store."),
     "config": ("setup:config", "Show the settings and where each comes from."),
     "completion": ("completion:command", "Print the script that completes commands in a shell."),

@@ -61,7 +61,7 @@ class Night:
     kept
         The workloads whose bundle was current before and stays so.
     problems
-        Why there is no bundle of a promoted candidate, by workload.
+        Why there is no bundle of a promoted candidate, or no new signature of the current one, by workload.
     remarks
         What else the run's message must say.
     """
@@ -158,7 +158,7 @@ class Night:
         """Describe the run's outcome in one line."""
         good, failed = self.candidates()
         parts = [f"{len(good)} candidates of {len(self.workloads)} workloads measured", f"{len(failed)} failed"]
-        parts += [f"no bundle for {workload}: {error}" for workload, error in self.problems.items()]
+        parts += [f"handing over {workload} failed: {error}" for workload, error in self.problems.items()]
         parts.append(f"{len(self.bundles.keys() - set(self.kept))} promoted")
         parts += [f"{len(self.kept)} kept"] if self.kept else []
         return ", ".join([*parts, *self.remarks])

@@ -63,6 +63,7 @@ def nightly_quantization(
     settings = invocation.settings.model_copy(update=asked)
     # The lock of an object store lies there.
     set_cache_folder(settings.cache)
+    settings.signer()  # a wrong key is told now, not after hours of work
     night = Night.begin(request, settings, str(this_flow_run.id or ""), this_flow_run.run_count)
     try:
         with hold(night.store, Holder(night.info.run_id, night.flow_run_id)) as held:
@@ -127,6 +128,8 @@ def _hand_over(night: Night) -> None:
         ]
         if judgement.incumbent is not None and judgement.incumbent.stays:
             night.bundles.setdefault(name, judgement.incumbent.version)
+            if all(each.decision != "promote" for each in judgement.decisions):
+                _renew(night, name)
         night.decide(name, judgement.model_copy(update={"decisions": tuple(decided)}))
     steps.record(night.info, {"promotions": night.promotions}, night.store)
 
@@ -160,6 +163,18 @@ def _package(night: Night, result: WorkloadResult, decision: GateDecision) -> Ga
     else:
         night.bundles[workload] = bundle.version
     return decision
+
+
+def _renew(night: Night, workload: str) -> None:
+    """Sign anew what stays current; where that is refused, a person has to look."""
+    if night.settings.signer() is None:
+        return
+    try:
+        steps.renew(workload, night.store)
+    except Exception as error:
+        if interruption_behind(error) is not None:
+            raise
+        night.problems[workload] = str(error)
 
 
 def _finish(night: Night) -> tuple[tuple[Regression, ...], str]:

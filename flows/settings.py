@@ -8,13 +8,16 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, PositiveFloat, PositiveInt, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from storage.errors import ConfigurationError
 from storage.results import Profile
+
+if TYPE_CHECKING:
+    from storage.keys import Signer
 
 TaskRunnerName = Literal["threads", "processes", "dask", "ray"]
 
@@ -40,8 +43,9 @@ class Settings(BaseSettings):
     notification_block: str = Field(default="", description="Prefect notification block to call on a regression")
     webhook_url: SecretStr = Field(default=SecretStr(""), description="URL to post regressions to")
     signing_key: SecretStr = Field(
-        default=SecretStr(""), description="Ed25519 key that signs bundles: PEM text or path"
+        default=SecretStr(""), description="Ed25519 key that signs bundles and what is current: PEM text or path"
     )
+    signature_days: PositiveFloat = Field(default=30.0, description="days after which a signed current.json expires")
     cache: str = Field(default="", description="local cache of a remote store; none: the user's cache folder")
 
     @property
@@ -50,6 +54,12 @@ class Settings(BaseSettings):
         from tasks.machine import available_cores
 
         return max(1, available_cores() // self.workers)
+
+    def signer(self) -> Signer | None:
+        """Who signs, if a key is set; `ConfigurationError` if it is none."""
+        from storage.keys import Signer
+
+        return Signer.of(self.signing_key.get_secret_value(), self.signature_days)
 
     @classmethod
     def settings_customise_sources(

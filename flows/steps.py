@@ -19,6 +19,7 @@ from prefect.context import TaskRunContext
 from flows.execution.context import current_execution
 from flows.execution.task_runners import require_fingerprint
 from storage.artifacts import ArtifactStore
+from storage.bundles import BundleStore
 from storage.report import write_report
 from storage.results import Row
 from storage.results.writer import ResultsStore
@@ -134,8 +135,16 @@ def package(made: Provenance, store: str) -> BundleRef:
     """
     execution = current_execution()
     with execution.here(_label()) as progress:
-        key = execution.settings.signing_key.get_secret_value()
-        return package_candidate(made, Workspace(ArtifactStore(store), progress), key=key)
+        bundles = BundleStore(store, execution.settings.signer())
+        return package_candidate(made, Workspace(ArtifactStore(store), progress), bundles=bundles)
+
+
+@_stage("renew signature", "{workload}", "handoff")
+def renew(workload: str, store: str) -> None:
+    """Sign anew what stays current, in the flow's own process; the expiry of what was signed moves on."""
+    execution = current_execution()
+    with execution.here(_label()):
+        BundleStore(store, execution.settings.signer()).renew(workload)
 
 
 @task(name="record", task_run_name="record {run.run_id}", tags={"record"}, persist_result=False)

@@ -7,8 +7,9 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from flows.overview import has_results
-from storage.bundles import BundleStore, Switch
+from storage.bundles import BundleStore
 from storage.errors import ConfigurationError
+from storage.pointer import Switch
 from storage.results import Row
 from storage.results.query import open_catalog, rows_of
 from storage.root import StoreRoot

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import shutil
 import time
@@ -15,48 +16,16 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-
-from storage.errors import ConfigurationError, StoreError, unwritable
+from storage.errors import BundleError, ConfigurationError, unwritable
+from storage.keys import Signer
+from storage.pointer import VERSION, Action, Pointer, Statement, Switch
+from storage.pointers import Pointers, how_to_sign
 from storage.root import StoreRoot, cache_folder
-from storage.seal import SUMS, check_name, check_sums
+from storage.seal import SIGNATURE, SUMS, check_name, check_sums, signed_sums
 
 _WORKLOAD = re.compile(r"[a-z0-9][a-z0-9.-]{0,62}")
-_VERSION = re.compile(r"\d{4}-\d{2}-\d{2}-[0-9a-f]{12}")
 _ABANDONED_S = 24 * 3600
-_Action = Literal["promote", "promote-by-hand", "rollback"]
-
-
-class Switch(BaseModel):
-    """One change of the current bundle: to what, when, by whom and why."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    action: _Action
-    version: str
-    sha256sums: str
-    at: datetime
-    by: str
-    reason: str
-
-
-class Pointer(BaseModel):
-    """``current.json``: the bundle that is deployed, with every switch that led to it, oldest first.
-
-    ``sha256sums``, the digest of the bundle's ``SHA256SUMS``, names its content. ``withdrawn`` lists the versions that
-    people rolled back from, which no night promotes again by itself.
-    """
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    format: Literal[1] = 1
-    workload: str
-    version: str
-    sha256sums: str
-    withdrawn: tuple[str, ...] = ()
-    history: tuple[Switch, ...]
 
 
 @dataclass(frozen=True)
@@ -81,8 +50,10 @@ class BundleStore:
     not what its ``SHA256SUMS`` says.
     """
 
-    def __init__(self, place: StoreRoot | Path | str) -> None:
+    def __init__(self, place: StoreRoot | Path | str, signer: Signer | None = None) -> None:
         self.root = StoreRoot.of(place)
+        self.signer = signer
+        self.pointers = Pointers(self.root, signer)
 
     def workloads(self) -> list[str]:
         """Names of the workloads that have a bundle."""
@@ -105,16 +76,7 @@ class BundleStore:
 
     def pointer(self, workload: str) -> Pointer | None:
         """The pointer to the workload's current bundle; None if nothing has been promoted yet."""
-        name = f"{_location(workload)}/current.json"
-        try:
-            return Pointer.model_validate_json(self.root.read(name))
-        except FileNotFoundError:
-            return None
-        except ValidationError as error:
-            raise StoreError(
-                f"{self.root.uri(name)} is damaged: {error.error_count()} of its values are wrong.",
-                hint="Restore it from a copy, or remove it and promote again.",
-            ) from error
+        return self.pointers.read(_location(workload), workload)
 
     def require(self, workload: str, version: str | None = None) -> str:
         """The version asked for, or the current one."""
@@ -161,8 +123,36 @@ class BundleStore:
         return self.root.publish(draft, location, SUMS)
 
     def promote(self, workload: str, version: str, *, by: str, reason: str) -> Pointer:
-        """Switch to a bundle that the night chose, unless it is current already or was withdrawn."""
+        """Switch to a bundle that the night chose, unless it was withdrawn; what stays current is signed anew."""
         return self._switch("promote", workload, version, by=by, reason=reason)
+
+    def renew(self, workload: str) -> None:
+        """Sign the pointer to what stays current anew, if it was signed with this signer's keys and has not expired.
+
+        A night vouches for nothing else: others may have changed ``current.json``.
+        """
+        if self.signer is None:
+            return
+        with self.root.lock(f"handoff-{workload}"):
+            if (pointer := self.pointer(workload)) is not None:
+                self._write(pointer, self.pointers.renewable(pointer))
+
+    def sign(self, workload: str, version: str, sha256sums: str) -> Pointer | None:
+        """Vouch for a bundle by hand, whoever signed before: sign its list and, where it is current, the pointer.
+
+        `sha256sums` stands for what was looked at. Returns the pointer, or None where another bundle is current.
+        """
+        signer, name = self.pointers.require_signer(), f"{_location(workload, version)}/{SUMS}"
+        with self.root.lock(f"handoff-{workload}"):
+            content = self.root.read(name)
+            if hashlib.sha256(content).hexdigest() != sha256sums:
+                raise BundleError(f"{self.root.uri(name)} changed while it was verified.", hint="Do not use it.")
+            self.root.put(f"{_location(workload, version)}/{SIGNATURE}", signer.keys[0].sign(content))
+            pointer = self.pointer(workload)
+            if pointer is None or pointer.version != version:
+                return None
+            before = self.pointers.last(pointer, workload, by_hand=True)
+            return self._write(pointer.model_copy(update={"sha256sums": sha256sums}), before)
 
     def promote_by_hand(self, workload: str, version: str, *, by: str, reason: str) -> Pointer:
         """Switch to any bundle, a withdrawn one too, which is then in service again; what was current may return."""
@@ -205,31 +195,55 @@ class BundleStore:
                 self.root.download(entry.name, copy / name)
             yield copy
 
-    def _switch(self, action: _Action, workload: str, version: str, *, by: str, reason: str) -> Pointer:
-        location = _location(workload)
+    def _switch(self, action: Action, workload: str, version: str, *, by: str, reason: str) -> Pointer:
         with self.root.lock(f"handoff-{workload}"):
-            before = self.pointer(workload)
-            if before is not None and (
-                version == before.version or (action == "promote" and version in before.withdrawn)
+            pointer = self.pointer(workload)
+            before = self.pointers.last(pointer, workload, by_hand=action != "promote")
+            if pointer is not None and (
+                version == pointer.version or (action == "promote" and version in pointer.withdrawn)
             ):
-                return before
+                return self._write(pointer, before) if self.signer else pointer
             # The bundle must be good at the moment of the switch, whatever has touched it meanwhile.
             sums = check_sums(self.local_folder(workload, version))
             now = datetime.now(UTC).replace(microsecond=0)
             switch = Switch(action=action, version=version, sha256sums=sums, at=now, by=by, reason=reason)
             after = Pointer(workload=workload, version=version, sha256sums=sums, history=(switch,))
-            if before is not None:
-                left = {before.version} if action == "rollback" else set()
-                withdrawn = tuple(sorted({*before.withdrawn} - {version} | left))
-                after = after.model_copy(update={"withdrawn": withdrawn, "history": (*before.history, switch)})
-            content = after.model_dump_json(indent=1) + "\n"
-            self.root.put(f"{location}/current.json", content.encode())
-            return after
+            if pointer is not None:
+                left = {pointer.version} if action == "rollback" else set()
+                withdrawn = tuple(sorted({*pointer.withdrawn} - {version} | left))
+                after = after.model_copy(update={"withdrawn": withdrawn, "history": (*pointer.history, switch)})
+            return self._write(after, before)
+
+    def is_signed(self, workload: str, version: str) -> bool:
+        """Whether the signer signed the bundle's list; always where there is no signer."""
+        try:
+            return self.signer is None or bool(self._signed_sums(self.signer, workload, version))
+        except BundleError:
+            return False
+
+    def _signed_sums(self, signer: Signer, workload: str, version: str) -> str:
+        """The digest of the bundle's list, which the signer signed."""
+        bundle = _location(workload, version)
+        uri, how = self.root.uri(bundle), how_to_sign(workload, version)
+        try:
+            content, signature = self.root.read(f"{bundle}/{SUMS}"), self.root.read(f"{bundle}/{SIGNATURE}")
+            return signed_sums(uri, content, signature, signer.public)
+        except FileNotFoundError as error:
+            raise BundleError(f"{uri}: not signed.", hint=how) from error
+        except BundleError as error:
+            raise BundleError(error.message, hint=how) from error
+
+    def _write(self, pointer: Pointer, before: Statement | None) -> Pointer:
+        """Write the pointer; where there is a key, only to a bundle that is signed with it."""
+        workload, version = pointer.workload, pointer.version
+        if self.signer is not None and self._signed_sums(self.signer, workload, version) != pointer.sha256sums:
+            raise BundleError(f"{self.root.uri(_location(workload, version))} changed.", hint="Do not use it.")
+        return self.pointers.write(_location(workload), pointer, before)
 
     def _bundles(self, prefix: str) -> Iterator[tuple[str, str]]:
         for entry in self.root.list(prefix):
             parts = entry.name.split("/")
-            if len(parts) == 4 and parts[3] == SUMS and _WORKLOAD.fullmatch(parts[1]) and _VERSION.fullmatch(parts[2]):
+            if len(parts) == 4 and parts[3] == SUMS and _WORKLOAD.fullmatch(parts[1]) and VERSION.fullmatch(parts[2]):
                 yield parts[1], parts[2]
 
 
@@ -242,7 +256,7 @@ def _remove_abandoned(drafts: Path) -> None:
 
 
 def _location(workload: str, version: str | None = None) -> str:
-    for name, pattern in ((workload, _WORKLOAD), (version, _VERSION)):
+    for name, pattern in ((workload, _WORKLOAD), (version, VERSION)):
         if name is not None and not pattern.fullmatch(name):
             raise ConfigurationError(f"{name!r} is not a valid name of a workload or version of a bundle.")
     return f"handoff/{workload}" if version is None else f"handoff/{workload}/{version}"

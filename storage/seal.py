@@ -15,24 +15,22 @@ import stat
 import tarfile
 import uuid
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import zstandard
-from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
-from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
 
 from storage.digest import file_digest
 from storage.errors import BundleError, ConfigurationError, StoreError
+from storage.keys import signers_among
 
 if TYPE_CHECKING:
     from jsonschema import Draft202012Validator
 
 SUMS, SIGNATURE, MANIFEST = "SHA256SUMS", "SHA256SUMS.sig", "manifest.json"
-VARIABLE = "NIGHTQUANT_SIGNING_KEY"
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _LINE = re.compile(rf"([0-9a-f]{{64}})  ({_NAME.pattern})")
@@ -77,46 +75,28 @@ def check_name(folder: object, name: str) -> None:
         raise _odd(folder, name)
 
 
-def signing_key(value: str | None = None) -> Ed25519PrivateKey | None:
-    """The private key (PEM without a password, or its path) in `value` or else the environment; None if in neither."""
-    given = value or os.environ.get(VARIABLE, "")
-    if not given:
-        return None
-    try:
-        pem = given.encode() if "-----BEGIN" in given else Path(given).expanduser().read_bytes()
-        key = load_pem_private_key(pem, password=None)
-        if not isinstance(key, Ed25519PrivateKey):
-            raise TypeError("another kind of key")
-    except (OSError, ValueError, TypeError) as error:
-        raise ConfigurationError(
-            f"{VARIABLE} is neither a private Ed25519 key in PEM without a password nor the path of one.",
-            hint="Make one with: openssl genpkey -algorithm ed25519 -out signing-key.pem",
-        ) from error
-    return key
-
-
 def sign(folder: Path, key: Ed25519PrivateKey) -> None:
     """Sign a bundle's ``SHA256SUMS``; the same key and content yield the same signature."""
     (folder / SIGNATURE).write_bytes(key.sign((folder / SUMS).read_bytes()))
 
 
-def check_signature(folder: Path, public_key: Path) -> None:
-    """Check a bundle's signature against a public key."""
-    try:
-        key = load_pem_public_key(public_key.read_bytes())
-    except (OSError, ValueError) as error:
-        raise ConfigurationError(f"{public_key}: it does not hold a public key in PEM.") from error
-    if not isinstance(key, Ed25519PublicKey):
-        raise ConfigurationError(f"{public_key}: not an Ed25519 key.")
+def check_signature(folder: Path, keys: Sequence[Ed25519PublicKey], sha256sums: str) -> None:
+    """Check that one of the keys signed the ``SHA256SUMS`` whose digest is `sha256sums` (what `check_sums` gave)."""
     if not (folder / SIGNATURE).is_file():
         raise BundleError(f"{folder}: not signed: there is no {SIGNATURE}.", hint="Ask for the signed bundle.")
-    try:
-        key.verify((folder / SIGNATURE).read_bytes(), (folder / SUMS).read_bytes())
-    except InvalidSignature as error:
+    # What is signed is also what the files were held against, whatever the folder holds by now.
+    if signed_sums(folder, (folder / SUMS).read_bytes(), (folder / SIGNATURE).read_bytes(), keys) != sha256sums:
+        raise BundleError(f"{folder}: {SUMS} changed while it was verified.", hint="Do not use it.")
+
+
+def signed_sums(place: object, content: bytes, signature: bytes, keys: Sequence[Ed25519PublicKey]) -> str:
+    """The digest of a list's `content`, which one of the keys signed; `place` is where it was read."""
+    if not signers_among(keys, [signature], content):
         raise BundleError(
-            f"{folder}: the signature is not that of this {SUMS} with the key of {public_key.name}.",
+            f"{place}: the signature is not that of this {SUMS} with the given key.",
             hint="Do not use it: it was changed, or signed by someone else.",
-        ) from error
+        )
+    return hashlib.sha256(content).hexdigest()
 
 
 def _parse(folder: Path, content: bytes) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import os
+import re
 import time
 import tomllib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -25,6 +26,7 @@ from storage.results import PROFILES
 from storage.root import set_cache_folder
 from tasks.job import Progress
 
+_UNITS = {"m": "minutes", "h": "hours", "d": "days"}
 Function = TypeVar("Function", bound=Callable[..., object])
 
 
@@ -47,6 +49,15 @@ def _reason(context: click.Context, parameter: click.Parameter, value: str) -> s
     if not value.strip():
         raise click.BadParameter('it is empty; say why, for instance --reason "worse on our traffic"')
     return value
+
+
+def age_given(context: click.Context, parameter: click.Parameter, value: str | None) -> dt.timedelta | None:
+    """Callback of options that take an age."""
+    if value is None:
+        return None
+    if not (found := re.fullmatch(r"([1-9]\d{0,5})([mhd])", value)):
+        raise click.BadParameter(f"{value!r} is no time; expected minutes, hours or days, for instance 90m, 26h or 2d")
+    return dt.timedelta(**{_UNITS[found[2]]: int(found[1])})
 
 
 def _by(context: click.Context, parameter: click.Parameter, value: str | None) -> str:

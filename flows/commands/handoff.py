@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 
 import click
 
 from flows.commands import by_option, complete_workload, format_option, print_json, reason_option, store_option
-from storage.bundles import BundleStore, Pointer
+from flows.commands.trust import sign, verify
+from flows.settings import load_settings
+from storage.bundles import BundleStore
+from storage.pointer import Pointer
 from storage.seal import check_sums, export_bundle
-from tasks.bundle.verify import VerificationReport
-from tasks.bundle.verify import verify as verify_bundle
 
 # ``workload: str``.
 _workload_argument = click.argument("workload", shell_complete=complete_workload)
@@ -20,13 +20,17 @@ _workload_argument = click.argument("workload", shell_complete=complete_workload
 
 @click.group()
 def command() -> None:
-    """List, show, verify, export, promote or roll back bundles.
+    """List, show, verify, sign, export, promote or roll back bundles.
 
     \b
     Example:
       nightquant handoff list
       nightquant handoff verify nightquant-store/handoff/word-lm/2026-11-21-0123456789ab
     """
+
+
+command.add_command(verify)
+command.add_command(sign)
 
 
 @command.command("list")
@@ -79,7 +83,7 @@ def show(workload: str, version: str | None, history: bool, manifest: bool, form
     bundles = BundleStore(store)
     chosen = bundles.require(workload, version)
     pointer = bundles.pointer(workload)
-    switches = {} if pointer is None else pointer.model_dump(mode="json")
+    switches = {} if pointer is None else pointer.model_dump(mode="json", by_alias=True, exclude_none=True)
     if history:
         print_json(switches)
         return
@@ -90,41 +94,6 @@ def show(workload: str, version: str | None, history: bool, manifest: bool, form
         print_json({"version": chosen, "card": card, "manifest": json.loads(document), "current": switches})
         return
     click.echo((folder / ("manifest.json" if manifest else "MODEL_CARD.md")).read_text(encoding="utf-8"))
-
-
-@command.command()
-@click.argument("path", type=click.Path(path_type=Path))
-@click.option(
-    "--public-key",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="PEM file of the Ed25519 key that must have signed it.",
-)
-@format_option("text", "json")
-@click.pass_context
-def verify(context: click.Context, path: Path, public_key: Path | None, format: str) -> None:
-    """Verify the bundle in the folder PATH: files, signature, manifest, then what the model computes.
-
-    Nothing is loaded before the checksums hold, and the model only in a process of its own. Exit code 1: refused.
-
-    \b
-    Example:
-      nightquant handoff verify word-lm-2026-11-21-0123456789ab --public-key signing-key.pub
-    """
-    report = verify_bundle(path, public_key)
-    if format == "json":
-        print_json(asdict(report) | {"ok": report.ok})
-    else:
-        click.echo(_as_text(report))
-    context.exit(0 if report.ok else 1)
-
-
-def _as_text(report: VerificationReport) -> str:
-    if not report.ok:
-        return f"REFUSED at the {report.stage}: {report.problem}"
-    lines = [f"good: {report.workload} {report.version}", f"  SHA256SUMS  {report.sha256sums}"]
-    lines.append(f"  signature   {report.signature}")
-    lines += [f"  {name:<10}  differs by at most {value:.3g}" for name, value in report.differences.items()]
-    return "\n".join(lines)
 
 
 @command.command()
@@ -144,10 +113,10 @@ def promote(workload: str, version: str, reason: str, by: str, format: str, stor
     Example:
       nightquant handoff promote word-lm 2026-11-21-0123456789ab --reason "known to work"
     """
-    bundles = BundleStore(store)
+    bundles = BundleStore(store, load_settings().signer())
     before = bundles.pointer(workload)
     pointer = bundles.promote_by_hand(workload, version, by=by, reason=reason)
-    if pointer == before:
+    if before is not None and pointer.history == before.history:
         click.echo(f"{version} was current already; nothing changed.", err=True)
     _show_switch(pointer, format)
 
@@ -169,12 +138,13 @@ def rollback(workload: str, version: str | None, reason: str, by: str, format: s
     Example:
       nightquant handoff rollback word-lm --reason "worse on our traffic"
     """
-    _show_switch(BundleStore(store).roll_back(workload, version, by=by, reason=reason), format)
+    bundles = BundleStore(store, load_settings().signer())
+    _show_switch(bundles.roll_back(workload, version, by=by, reason=reason), format)
 
 
 def _show_switch(pointer: Pointer, format: str) -> None:
     if format == "json":
-        print_json(pointer.model_dump(mode="json"))
+        print_json(pointer.model_dump(mode="json", by_alias=True, exclude_none=True))
         return
     click.echo(f"{pointer.workload}: current is {pointer.version}.")
     if pointer.withdrawn:

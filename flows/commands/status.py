@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import re
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
@@ -14,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from flows.commands import (
+    age_given,
     format_option,
     marked_lines,
     plain_table,
@@ -46,22 +46,11 @@ _MEANINGS = {
 _WITHOUT_STORE = ("workloads",)
 
 
-_UNITS = {"m": "minutes", "h": "hours", "d": "days"}
-
-
-def _age(context: click.Context, parameter: click.Parameter, value: str | None) -> dt.timedelta | None:
-    if value is None:
-        return None
-    if not (found := re.fullmatch(r"([1-9]\d{0,5})([mhd])", value)):
-        raise click.BadParameter(f"{value!r} is no time; expected minutes, hours or days, for instance 90m, 26h or 2d")
-    return dt.timedelta(**{_UNITS[found[2]]: int(found[1])})
-
-
 @click.command()
 @click.option(
     "--max-age",
     metavar="AGE",
-    callback=_age,
+    callback=age_given,
     help="Only say whether the last good night is younger than, say, 26h: exit code 1 and a message if not.",
 )
 @workload_option

@@ -13,7 +13,8 @@ from typing import Literal
 from storage.bundles import BundleStore
 from storage.digest import digest_of
 from storage.errors import BundleError
-from storage.seal import MANIFEST, check_manifest, sign, signing_key, write_sums
+from storage.keys import Signer
+from storage.seal import MANIFEST, check_manifest, sign, write_sums
 from tasks.bundle.manifest import Provenance, describe_golden, manifest_of
 from tasks.bundle.promise import try_processors
 from tasks.bundle.verify import checker_source, verify
@@ -47,20 +48,16 @@ class BundleRef(Frozen):
     outcome: Outcome
 
 
-def package(
-    made: Provenance, workspace: Workspace, *, key: str | None = None, bundles: BundleStore | None = None
-) -> BundleRef:
+def package(made: Provenance, workspace: Workspace, *, bundles: BundleStore | None = None) -> BundleRef:
     """Hand over the promoted candidate; return the bundle that is current afterwards.
 
     A version is the night and twelve digits of a digest of what decides the content; content that was handed over
-    before is not packaged again, whatever the night.
+    before is not packaged again, whatever the night, unless there is a key that did not sign it.
 
     Parameters
     ----------
-    key
-        Ed25519 key that signs the bundle, as PEM text or path.
     bundles
-        Where to; by default the store that the artifacts lie in.
+        Where to, and who signs; by default the store that the artifacts lie in, and nobody.
 
     Raises
     ------
@@ -75,12 +72,21 @@ def package(
         raise BundleError(f"{workload.name} {made.candidate.name} cannot be handed over.")
     bundles = bundles or BundleStore(workspace.store.place)
     content = _content(made)[:12]
-    existing = next((version for version in bundles.versions(workload.name) if version.endswith(content)), None)
-    version = existing or f"{made.night.isoformat()}-{content}"
     before = bundles.pointer(workload.name)
+    withdrawn = before.withdrawn if before else ()
+    # Others may have put a bundle there, under the name that this content would have.
+    existing = next(
+        (
+            version
+            for version in bundles.versions(workload.name)
+            if version.endswith(content) and (version in withdrawn or bundles.is_signed(workload.name, version))
+        ),
+        None,
+    )
+    version = existing or f"{made.night.isoformat()}-{content}"
     if existing is None:
         with bundles.draft() as folder:
-            _fill(folder, version, made, workspace, key)
+            _fill(folder, version, made, workspace, bundles.signer)
             workspace.progress(1, 2, "steps")
             bundles.publish(folder, workload.name, version)
     current = bundles.promote(workload.name, version, by=f"run {made.run_id}", reason=decision.reason)
@@ -104,7 +110,7 @@ def _content(made: Provenance) -> str:
     return digest_of({**decides, "candidate": made.candidate.digest, "data": made.job.dataset.digest})
 
 
-def _fill(folder: Path, version: str, made: Provenance, workspace: Workspace, key: str | None) -> None:
+def _fill(folder: Path, version: str, made: Provenance, workspace: Workspace, signer: Signer | None) -> None:
     """Write every file of the bundle, seal it, and verify it as a deploy team would."""
     store, runtime = workspace.store, made.candidate.runtime
     # Copies, held against the artifacts' digests: what is signed below is what was evaluated and timed.
@@ -121,13 +127,12 @@ def _fill(folder: Path, version: str, made: Provenance, workspace: Workspace, ke
     required = RUNTIMES[runtime].required_instructions(recipe)
     seen, why_unseen = try_processors(folder, runtime, required, golden.limits, workspace)
     manifest = manifest_of(made, version, files, golden, resources, seen, why_unseen)
-    signer = signing_key(key)
     _write_manifest(folder, manifest)
     card = _model_card(manifest, domain, RUNTIMES[runtime], signed=signer is not None)
     (folder / CARD).write_text(card, encoding="utf-8")
     write_sums(folder)
     if signer is not None:
-        sign(folder, signer)
+        sign(folder, signer.keys[0])
     report = verify(folder)
     if not report.ok:
         raise BundleError(

@@ -10,17 +10,18 @@ from __future__ import annotations
 import inspect
 import json
 import os
-import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Literal
 
-from storage.digest import file_digest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
 from storage.errors import BundleError
+from storage.pointer import Statement
 from storage.seal import SIGNATURE, SUMS, check_signature, check_sums, read_manifest
 from tasks.runtimes import RUNTIMES
 
@@ -33,13 +34,14 @@ _KEPT_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "HOME", "TMPDIR", "LANG", "OMP_NUM
 class VerificationReport:
     """What a verification found.
 
-    ``stage`` is the last one reached: files, signature, manifest or model. ``problem`` is "" where all is good;
-    ``differences`` gives each output's largest absolute difference from the golden one, ``changed`` the share of golden
-    rows whose first choice is another one (None where the model ranks nothing).
+    ``stage`` is the last one reached: pointer, files, signature, manifest or model. ``problem`` is "" where all is
+    good; ``differences`` gives each output's largest absolute difference from the golden one, ``changed`` the share of
+    golden rows whose first choice is another one (None where the model ranks nothing). ``expires_at`` is when the
+    signed ``current.json`` does, where that was asked for.
     """
 
     path: Path
-    stage: Literal["files", "signature", "manifest", "model"]
+    stage: Literal["pointer", "files", "signature", "manifest", "model"]
     problem: str = ""
     sha256sums: str = ""
     signature: Literal["valid", "not checked", "none"] = "none"
@@ -47,6 +49,7 @@ class VerificationReport:
     version: str = ""
     differences: dict[str, float] = field(default_factory=dict)
     changed: float | None = None
+    expires_at: datetime | None = None
 
     @property
     def ok(self) -> bool:
@@ -63,31 +66,37 @@ class Answers:
     problem: str
 
 
-def verify(path: Path, public_key: Path | None = None, *, timeout_s: float = 600.0) -> VerificationReport:
+def verify(
+    path: Path,
+    keys: Sequence[Ed25519PublicKey] = (),
+    *,
+    statement: Statement | None = None,
+    timeout_s: float = 600.0,
+) -> VerificationReport:
     """Verify the bundle in a folder.
 
-    Without `public_key`, a bundle is held against itself: whoever rewrites a file and ``SHA256SUMS`` with it is found
-    out only by the signature.
+    Without `keys` and `statement`, a bundle is held against itself: whoever rewrites a file and ``SHA256SUMS`` with it
+    is found out only by a signature.
 
     Parameters
     ----------
-    public_key
-        PEM file of the Ed25519 key that must have signed the bundle.
+    keys
+        One of these must have signed the bundle.
+    statement
+        What was signed about the current bundle, in place of the bundle's own signature: it must be this one.
     timeout_s
         Seconds that the model may take to load and run.
-
-    Raises
-    ------
-    ConfigurationError
-        `public_key` is no such key.
     """
     report = VerificationReport(path, "files")
     try:
         sha256sums = check_sums(path)
         report = replace(report, sha256sums=sha256sums, stage="signature")
-        report = replace(report, signature=_signature(path, public_key, sha256sums), stage="manifest")
+        report = replace(report, signature=_signature(path, keys, statement, sha256sums), stage="manifest")
         manifest = read_manifest(path, sha256sums)
-        report = replace(report, workload=manifest["workload"]["name"], version=manifest["version"], stage="model")
+        report = replace(report, workload=manifest["workload"]["name"], version=manifest["version"])
+        if statement and (report.workload, report.version) != (statement.workload, statement.version):
+            raise BundleError(f"{path}: it is {report.workload} {report.version}, another than was signed.")
+        report = replace(report, stage="model")
         answers = run_checker(path, sha256sums, manifest["model"]["runtime"], timeout_s=timeout_s)
         problem = answers.problem and f"{path}: {answers.problem}."
         return replace(report, differences=answers.differences, changed=answers.changed, problem=problem)
@@ -114,20 +123,17 @@ def checker_source(runtime: str) -> str:
     return "\n\n".join([_CHECKER.read_text(encoding="utf-8").rstrip("\n") + "\n", source, ending])
 
 
-def _signature(path: Path, public_key: Path | None, sha256sums: str) -> Literal["valid", "not checked", "none"]:
-    if public_key is None:
+def _signature(
+    path: Path, keys: Sequence[Ed25519PublicKey], statement: Statement | None, sha256sums: str
+) -> Literal["valid", "not checked", "none"]:
+    if statement is not None:
+        if statement.sha256sums != sha256sums:
+            what = f"its {SUMS} is not the one of {statement.version}, which the signed current.json names"
+            raise BundleError(f"{path}: {what}.", hint="Do not use it; fetch that bundle.")
+        return "valid"
+    if not keys:
         return "not checked" if (path / SIGNATURE).is_file() else "none"
-    # Of a copy, so that what is signed is also what the files were held against: the folder may change meanwhile.
-    with TemporaryDirectory(prefix="nightquant-") as held:
-        for name in (SUMS, SIGNATURE):
-            if (path / name).is_file():
-                shutil.copyfile(path / name, Path(held, name))
-        try:
-            check_signature(Path(held), public_key)
-        except BundleError as error:
-            raise BundleError(error.message.replace(held, str(path)), hint=error.hint) from error
-        if file_digest(Path(held, SUMS)) != sha256sums:
-            raise BundleError(f"{path}: {SUMS} changed while it was verified.", hint="Do not use it.")
+    check_signature(path, keys, sha256sums)
     return "valid"
 
 

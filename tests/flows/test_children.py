@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
+from storage.pointer import read_pointer, statement_of
 from storage.results.query import run_query
 from storage.seal import SIGNATURE
 from tests.flows.processes import Command
@@ -69,6 +70,8 @@ def test_modules_of_the_working_folder_are_not_taken_for_ours(night):
 
 def test_the_signing_key_signs_and_is_seen_by_no_child(night):
     assert list(night.store.glob(f"handoff/*/*/{SIGNATURE}"))
+    (pointer,) = map(read_pointer, night.store.glob("handoff/*/current.json"))
+    assert pointer.says(statement_of(pointer, [load_pem_private_key(night.key, None).public_key()]))
     lines = " ".join(line for _, line in night.environments)
     assert all(kind in lines for kind in KINDS), lines
     secret = night.key.splitlines()[1]

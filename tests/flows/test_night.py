@@ -6,18 +6,24 @@ from types import SimpleNamespace
 from uuid import UUID
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 import flows.night
+from flows.execution.context import executing
 from flows.execution.signals import Terminated
 from flows.night import Night
-from flows.nightly import _keep_what_is_finished, _told
+from flows.nightly import _keep_what_is_finished, _renew, _told
+from flows.reporter import Reporter
 from flows.request import NightlyRequest
 from flows.settings import load_settings
+from storage.bundles import BundleStore
+from storage.pointer import Pointer, statement_of
 from storage.results.query import run_query
 from storage.results.regressions import NightComparison, Regression
 from tasks.gate import GateDecision, Judgement
 from tasks.machine import observe
 from tasks.results import BenchmarkResult, WorkloadResult
+from tests.storage.bundle_files import pem, publish, signer_of
 from tests.storage.results.rows import baseline, measurement
 
 DAY = dt.date(2026, 3, 1)
@@ -63,6 +69,30 @@ def test_a_run_that_is_stopped_keeps_what_was_handed_over(begin, tmp_path):
     assert run_query(store, "select status from runs").to_pylist() == [{"status": "cancelled"}]
     assert run_query(store, "from measurements").num_rows == 2
     assert said == ["stopped (Terminated); not measured: lstm-demo"]
+
+
+@pytest.mark.server
+def test_a_night_signs_anew_what_stays_current_and_fails_where_others_changed_it(
+    begin, tmp_path, prefect_server, monkeypatch
+):
+    key = Ed25519PrivateKey.generate()
+    monkeypatch.setenv("NIGHTQUANT_SIGNING_KEY", pem(key))
+    bundles = BundleStore(tmp_path / "store", signer_of(key))
+    publish(bundles, 1)
+    night, path = begin(), tmp_path / "store/handoff/word-lm/current.json"
+    before = path.read_text()
+    with executing(night.settings, Reporter()):
+        _renew(night, "word-lm")
+        serials = [statement_of(Pointer.model_validate_json(text), bundles.signer.public).serial for text in
+                   (before, path.read_text())]  # fmt: skip
+        assert serials[0] < serials[1]
+        assert not night.has_failures()
+        path.write_text(before)
+        _renew(night, "word-lm")
+    assert path.read_text() == before
+    assert night.has_failures()
+    assert "handing over word-lm failed: The signed current.json" in night.message()
+    assert "nightquant handoff sign word-lm" in night.message()
 
 
 def test_host_and_processor_of_a_run_are_those_of_the_host_that_benchmarked(begin):

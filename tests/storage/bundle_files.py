@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from storage.bundles import BundleStore
-from storage.seal import write_sums
+from storage.keys import Signer
+from storage.seal import sign, write_sums
 
 
 def fill(folder: Path, content: bytes = b"weights", files: int = 3) -> None:
@@ -27,9 +28,23 @@ def publish(bundles: BundleStore, number: int, workload: str = "word-lm", *, fil
     """Publish and promote a bundle that only its number decides."""
     with bundles.draft() as folder:
         fill(folder, str(number).encode(), files)
+        if bundles.signer is not None:
+            sign(folder, bundles.signer.keys[0])
         bundles.publish(folder, workload, version(number))
     bundles.promote(workload, version(number), by="a test", reason=f"number {number}")
     return version(number)
+
+
+def pem(*keys: Ed25519PrivateKey) -> str:
+    """The PEM texts of private keys, one after the other."""
+    return "".join(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode() for key in keys)
+
+
+def signer_of(*keys: Ed25519PrivateKey, days: float = 30.0) -> Signer:
+    """The signer with these keys."""
+    found = Signer.of(pem(*keys), days)
+    assert found is not None
+    return found
 
 
 def public_key_text(key: Ed25519PrivateKey) -> str:

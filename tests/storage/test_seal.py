@@ -7,12 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
-from storage.errors import BundleError, ConfigurationError
-from storage.seal import SIGNATURE, SUMS, check_signature, check_sums, sign, signing_key, write_sums
+from storage.errors import BundleError
+from storage.keys import public_keys
+from storage.seal import SIGNATURE, SUMS, check_signature, check_sums, sign, write_sums
 from tests.storage.bundle_files import fill, public_key_text
 
 
@@ -100,10 +99,6 @@ def test_a_folder_with_something_else_cannot_be_sealed(bundle: Path):
         write_sums(bundle)
 
 
-def pem(key: Ed25519PrivateKey | ec.EllipticCurvePrivateKey) -> str:
-    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
-
-
 @pytest.fixture
 def key() -> Ed25519PrivateKey:
     return Ed25519PrivateKey.from_private_bytes(bytes(range(32)))
@@ -122,11 +117,11 @@ def public(signed: Path) -> Path:
 
 
 def test_a_signature_is_valid_for_its_key_only(signed: Path, public: Path, tmp_path: Path):
-    check_signature(signed, public)
+    check_signature(signed, public_keys([public]), check_sums(signed))
     other = tmp_path / "other.pub"
     other.write_text(public_key_text(Ed25519PrivateKey.generate()))
     with pytest.raises(BundleError, match="signature"):
-        check_signature(signed, other)
+        check_signature(signed, public_keys([other]), check_sums(signed))
 
 
 def test_a_rewritten_list_breaks_the_signature(signed: Path, public: Path):
@@ -134,52 +129,25 @@ def test_a_rewritten_list_breaks_the_signature(signed: Path, public: Path):
     write_sums(signed)
     check_sums(signed)
     with pytest.raises(BundleError, match="signature"):
-        check_signature(signed, public)
+        check_signature(signed, public_keys([public]), check_sums(signed))
+
+
+def test_a_list_that_is_another_one_by_now_is_refused(signed: Path, public: Path):
+    with pytest.raises(BundleError, match="changed while it was verified"):
+        check_signature(signed, public_keys([public]), "0" * 64)
 
 
 @pytest.mark.parametrize("content", [b"", b"short", bytes(64), bytes(65)])
 def test_a_damaged_signature_is_refused(content: bytes, signed: Path, public: Path):
     (signed / SIGNATURE).write_bytes(content)
     with pytest.raises(BundleError, match="signature"):
-        check_signature(signed, public)
+        check_signature(signed, public_keys([public]), check_sums(signed))
 
 
 def test_an_unsigned_bundle_is_refused_where_a_key_is_given(signed: Path, public: Path):
     (signed / SIGNATURE).unlink()
     with pytest.raises(BundleError, match="not signed"):
-        check_signature(signed, public)
-
-
-def test_the_key_comes_as_text_or_as_a_path_from_the_environment(
-    key: Ed25519PrivateKey, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.delenv("NIGHTQUANT_SIGNING_KEY", raising=False)
-    assert signing_key() is None
-    (tmp_path / "key.pem").write_text(pem(key))
-    for given in (pem(key), str(tmp_path / "key.pem")):
-        monkeypatch.setenv("NIGHTQUANT_SIGNING_KEY", given)
-        found = signing_key()
-        assert found is not None
-        assert public_key_text(found) == public_key_text(key)
-
-
-def test_a_wrong_key_is_reported_without_showing_it(tmp_path: Path):
-    broken = "-----BEGIN PRIVATE KEY-----\nc2VjcmV0\n-----END PRIVATE KEY-----"
-    for given in (broken, str(tmp_path / "none.pem"), pem(ec.generate_private_key(ec.SECP256R1()))):
-        with pytest.raises(ConfigurationError) as caught:
-            signing_key(given)
-        assert "c2VjcmV0" not in str(caught.value)
-        assert given not in str(caught.value)
-
-
-def test_a_wrong_public_key_is_reported(signed: Path, tmp_path: Path, key: Ed25519PrivateKey):
-    private, other = tmp_path / "private.pem", tmp_path / "other.pem"
-    private.write_text(pem(key))
-    curve = ec.generate_private_key(ec.SECP256R1()).public_key()
-    other.write_bytes(curve.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
-    for path in (private, other, tmp_path / "none.pem"):
-        with pytest.raises(ConfigurationError):
-            check_signature(signed, path)
+        check_signature(signed, public_keys([public]), check_sums(signed))
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")

@@ -81,8 +81,8 @@ class Made:
         }
         return Provenance(**(given | changes))
 
-    def package(self, bundles: BundleStore, *, key: str | None = None, **changes: Any) -> BundleRef:
-        return package(self.provenance(**changes), Workspace(self.store), key=key, bundles=bundles)
+    def package(self, bundles: BundleStore, **changes: Any) -> BundleRef:
+        return package(self.provenance(**changes), Workspace(self.store), bundles=bundles)
 
 
 def make(folder: Path, *, seed: int = 29592, name: str = "tiny") -> Made:

@@ -10,16 +10,18 @@ from datetime import date, timedelta
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from storage.artifacts import ArtifactStore
 from storage.bundles import BundleStore
 from storage.errors import BundleError, StoreError
-from storage.seal import check_manifest
+from storage.seal import check_manifest, sign
 from tasks.bundle.verify import verify
 from tasks.domains.language_model.sections import TextCorpus
 from tasks.gate import judge
 from tasks.workload import Workload
 from tasks.workload.base import FetchedCheckpoint
+from tests.storage.bundle_files import fill, signer_of, version
 from tests.tasks.bundle.conftest import NIGHT, Made
 from tests.tasks.pipeline import build
 
@@ -86,6 +88,27 @@ def test_content_that_comes_back_is_restored_and_content_that_was_withdrawn_is_n
     kept = other.package(bundles, night=NIGHT + timedelta(days=4))
     assert (kept.outcome, kept.version) == ("withdrawn", first.version)
     assert sorted(bundles.versions("tiny")) == sorted([first.version, second.version])
+
+
+def test_content_that_the_key_did_not_sign_is_packaged_anew_but_not_if_it_was_withdrawn(made: Made, tmp_path: Path):
+    unsigned = made.package(BundleStore(tmp_path))
+    key, new_key = Ed25519PrivateKey.generate(), Ed25519PrivateKey.generate()
+    bundles = BundleStore(tmp_path, signer_of(key))
+    with pytest.raises(BundleError, match="not signed"):
+        made.package(bundles)  # the same night: its name is taken
+    anew = made.package(bundles, night=NIGHT + timedelta(days=1))
+    assert (anew.outcome, anew.version[10:]) == ("published", unsigned.version[10:])
+    kept = made.package(bundles, night=NIGHT + timedelta(days=2))
+    assert (kept.outcome, kept.version) == ("kept", anew.version)
+    with bundles.draft() as folder:
+        fill(folder)
+        sign(folder, key)
+        bundles.publish(folder, "tiny", version(1))
+    bundles.roll_back("tiny", version(1), by="someone", reason="worse")
+    assert (
+        made.package(BundleStore(tmp_path, signer_of(new_key, key)), night=NIGHT + timedelta(days=3)).outcome
+        == "withdrawn"
+    )
 
 
 def test_a_model_that_does_not_compute_what_was_evaluated_is_not_published(made: Made, other: Made, tmp_path: Path):

@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from storage.bundles import BundleStore
 from storage.seal import check_sums, read_manifest, write_sums
 from tasks.bundle.verify import checker_source, verify
-from tests.storage.bundle_files import public_key_text
+from tests.storage.bundle_files import signer_of
 from tests.tasks.bundle.conftest import Made
 
 # Each verification starts a process that imports torch.
@@ -111,15 +110,10 @@ def test_a_model_that_takes_too_long_is_refused(published: Path):
     assert "did not finish" in report.problem
 
 
-def test_only_the_signature_finds_a_bundle_that_was_rewritten_whole(
-    made: Made, other: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
+def test_only_the_signature_finds_a_bundle_that_was_rewritten_whole(made: Made, other: Made, tmp_path: Path):
     key = Ed25519PrivateKey.generate()
-    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
-    monkeypatch.setenv("NIGHTQUANT_SIGNING_KEY", pem)
-    public = tmp_path / "key.pub"
-    public.write_text(public_key_text(key))
-    folder = tmp_path / made.package(BundleStore(tmp_path)).location
+    public = (key.public_key(),)
+    folder = tmp_path / made.package(BundleStore(tmp_path, signer_of(key))).location
     good = verify(folder, public)
     assert (good.ok, good.signature) == (True, "valid")
     (folder / "MODEL_CARD.md").chmod(0o644)
@@ -131,17 +125,13 @@ def test_only_the_signature_finds_a_bundle_that_was_rewritten_whole(
     assert (report.ok, report.stage) == (False, "signature")
 
 
-def signed_bundle(made: Made, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
-    """A writable signed bundle, and the public key's file."""
-    key = Ed25519PrivateKey.generate()
-    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()
-    monkeypatch.setenv("NIGHTQUANT_SIGNING_KEY", pem)
-    public = folder / "key.pub"
-    public.write_text(public_key_text(key))
-    bundle = folder / made.package(BundleStore(folder)).location
+def signed_bundle(made: Made, folder: Path) -> tuple[Path, tuple[Ed25519PublicKey, ...]]:
+    """A writable signed bundle, and the public key."""
+    signer = signer_of(Ed25519PrivateKey.generate())
+    bundle = folder / made.package(BundleStore(folder, signer)).location
     for path in bundle.iterdir():
         path.chmod(0o644)
-    return bundle, public
+    return bundle, signer.public
 
 
 def rewrite(folder: Path) -> None:
@@ -152,7 +142,7 @@ def rewrite(folder: Path) -> None:
 def test_a_bundle_that_is_exchanged_after_its_signature_was_checked_is_refused_before_it_is_loaded(
     made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    folder, public = signed_bundle(made, tmp_path, monkeypatch)
+    folder, public = signed_bundle(made, tmp_path)
 
     def exchanged(path: Path, sha256sums: str) -> Any:
         manifest = read_manifest(path, sha256sums)
@@ -168,7 +158,7 @@ def test_a_bundle_that_is_exchanged_after_its_signature_was_checked_is_refused_b
 def test_a_list_that_is_exchanged_before_its_signature_is_checked_is_refused(
     made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    folder, public = signed_bundle(made, tmp_path, monkeypatch)
+    folder, public = signed_bundle(made, tmp_path)
     signed = (folder / "SHA256SUMS").read_bytes()
     rewrite(folder)
 
@@ -183,8 +173,6 @@ def test_a_list_that_is_exchanged_before_its_signature_is_checked_is_refused(
     assert "changed while it was verified" in report.problem
 
 
-def test_what_is_wrong_with_a_signature_is_told_of_the_bundles_own_folder(
-    published: Path, made: Made, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    _, public = signed_bundle(made, tmp_path, monkeypatch)
+def test_what_is_wrong_with_a_signature_is_told_of_the_bundles_own_folder(published: Path, made: Made, tmp_path: Path):
+    _, public = signed_bundle(made, tmp_path)
     assert verify(published, public).problem.startswith(f"{published}: not signed")

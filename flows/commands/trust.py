@@ -1,0 +1,155 @@
+"""``nightquant handoff verify`` and ``sign``: whether a bundle may be deployed, and vouching for it by hand."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import click
+
+from flows.commands import age_given, complete_workload, format_option, print_json, store_option
+from flows.settings import load_settings
+from storage.bundles import BundleStore
+from storage.errors import BundleError
+from storage.freshness import stated
+from storage.keys import public_keys
+from storage.pointer import Pointer, statement_of
+from storage.seal import SUMS
+from tasks.bundle.verify import VerificationReport
+from tasks.bundle.verify import verify as verify_bundle
+
+
+def _min_version(context: click.Context, parameter: click.Parameter, value: str) -> str:
+    if value and not re.fullmatch(r"\d{4}-\d{2}-\d{2}(-[0-9a-f]{12})?", value):
+        raise click.BadParameter(f"{value!r} is no version; expected one, or a night, for instance 2026-11-21")
+    return value
+
+
+@click.command()
+@click.argument("path", type=click.Path(path_type=Path))
+@click.option(
+    "--public-key",
+    type=click.Path(path_type=Path, dir_okay=False),
+    multiple=True,
+    help="PEM file of an Ed25519 key that may have signed it; repeatable.",
+)
+@click.option("--workload", "-w", help="It must be this workload's current bundle, as the signed current.json says.")
+@click.option(
+    "--pointer",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The current.json (default: that beside the bundle's folder, or in PATH).",
+)
+@click.option("--threshold", type=click.IntRange(min=1), default=1, help="So many of the keys must have signed it.")
+@click.option(
+    "--min-version", default="", callback=_min_version, help="Refuse bundles of earlier nights than this one."
+)
+@click.option("--max-age", metavar="AGE", callback=age_given, help="Refuse what was signed longer ago than, say, 26h.")
+@click.option(
+    "--state",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Keep the highest serial number that was seen in this file, and refuse lower ones.",
+)
+@format_option("text", "json")
+@click.pass_context
+def verify(
+    context: click.Context,
+    path: Path,
+    public_key: tuple[Path, ...],
+    workload: str | None,
+    pointer: Path | None,
+    threshold: int,
+    min_version: str,
+    max_age: dt.timedelta | None,
+    state: Path | None,
+    format: str,
+) -> None:
+    """Verify the bundle in the folder PATH: files, signature, manifest, then what the model computes.
+
+    With --workload, PATH may also be the folder that holds current.json and the bundles: the current one is verified.
+    Nothing is loaded before the checksums hold, and the model only in a process of its own. Exit code 1: refused.
+
+    \b
+    Example:
+      nightquant handoff verify word-lm-2026-11-21-0123456789ab --public-key signing-key.pub
+      nightquant handoff verify mirror/handoff/word-lm --workload word-lm --public-key signing-key.pub --state seen.json
+    """
+    keys = public_keys(public_key)
+    if workload is None:
+        if pointer or threshold > 1 or min_version or max_age or state:
+            raise click.UsageError("--pointer, --threshold, --min-version, --max-age and --state need --workload.")
+        report = verify_bundle(path, keys)
+    else:
+        if not keys:
+            raise click.UsageError("--workload needs --public-key: without a key, anyone can say what is current.")
+        # A folder of bundles holds no list of files.
+        holds_many = not (path / SUMS).exists() and (path / "current.json").exists()
+        pointer = pointer or (path if holds_many else path.absolute().parent) / "current.json"
+        try:
+            statement = stated(
+                pointer, workload, keys, threshold=threshold, min_version=min_version, max_age=max_age, state=state
+            )
+        except BundleError as error:
+            report = VerificationReport(path, "pointer", str(error))
+        else:
+            report = verify_bundle(path / statement.version if holds_many else path, statement=statement)
+            report = replace(report, expires_at=statement.expires_at)
+    if format == "json":
+        print_json(asdict(report) | {"ok": report.ok})
+    else:
+        click.echo(_as_text(report))
+    context.exit(0 if report.ok else 1)
+
+
+def _as_text(report: VerificationReport) -> str:
+    if not report.ok:
+        return f"REFUSED at the {report.stage}: {report.problem}"
+    lines = [f"good: {report.workload} {report.version}", f"  SHA256SUMS  {report.sha256sums}"]
+    lines.append(f"  signature   {report.signature}")
+    if report.expires_at is not None:
+        lines.append(
+            f"  current     {report.path}, to be looked at again before {report.expires_at:%Y-%m-%d %H:%M} UTC"
+        )
+    lines += [f"  {name:<10}  differs by at most {value:.3g}" for name, value in report.differences.items()]
+    return "\n".join(lines)
+
+
+@click.command()
+@click.argument("workload", shell_complete=complete_workload)
+@click.argument("version", required=False)
+@click.option(
+    "--public-key",
+    type=click.Path(path_type=Path, dir_okay=False),
+    multiple=True,
+    help="Add a signature to what this key signed, and change nothing else; repeatable.",
+)
+@store_option
+def sign(workload: str, version: str | None, public_key: tuple[Path, ...], store: str) -> None:
+    """Vouch by hand for WORKLOAD's current bundle, or for VERSION, with the key in NIGHTQUANT_SIGNING_KEY.
+
+    The bundle is verified, its list of files is signed and, if it is current, current.json: for bundles of before there
+    was a key, after a change of keys, and where no night ran before the signature expired. Look at what you vouch for.
+
+    \b
+    Example:
+      nightquant handoff sign word-lm
+      nightquant handoff sign word-lm --public-key night.pub
+    """
+    bundles, trusted = BundleStore(store, load_settings().signer()), public_keys(public_key)
+    bundles.pointers.require_signer()
+    if public_key and version:
+        raise click.UsageError("--public-key adds a signature to what is current; no VERSION is named.")
+    chosen = bundles.require(workload, version)
+    pointer = bundles.pointer(workload)
+    statement = statement_of(pointer, trusted) if trusted and pointer is not None else None
+    report = verify_bundle(bundles.local_folder(workload, chosen), statement=statement)
+    if not report.ok:
+        raise BundleError(f"Not signed: {report.problem}")
+    signed: Pointer | None
+    if statement is not None:
+        signed = bundles.pointers.cosign(f"handoff/{workload}", workload, trusted)
+    else:
+        signed = bundles.sign(workload, chosen, report.sha256sums)
+    current = "" if signed is None else ", which is current"
+    click.echo(f"{workload}: signed {chosen}{current}; SHA256SUMS has the digest {report.sha256sums}.")
