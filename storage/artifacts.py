@@ -5,6 +5,7 @@ An artifact is an immutable folder that appears in one step, with every file lis
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import shutil
@@ -115,6 +116,14 @@ class ArtifactStore:
                 hint="It was removed after it was made: run the night again.",
             )
         return found
+
+    def manifest_digest(self, kind: str, digest: str) -> str:
+        """SHA-256 of an artifact's ``artifact.json`` as it lies in the store; nothing else is fetched for it."""
+        location = _location(kind, digest)
+        try:
+            return hashlib.sha256(self._store.read(f"{location}/{MANIFEST}")).hexdigest()
+        except FileNotFoundError as error:
+            raise self._damaged(location, "it is not there") from error
 
     def copy(self, kind: str, digest: str, target: Path, *, only: str = "", without: str = "") -> list[str]:
         """Copy an artifact's files (`only` one of them, or all `without` one) into a folder; return their names.

@@ -6,21 +6,24 @@ Nothing here imports torch: the runtime's files are only copied, and loaded by t
 from __future__ import annotations
 
 import json
+import platform
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
 from storage.bundles import BundleStore
-from storage.digest import digest_of
+from storage.digest import digest_of, file_digest
 from storage.errors import BundleError
 from storage.keys import Signer
-from storage.seal import MANIFEST, check_manifest, sign, write_sums
+from storage.seal import MANIFEST, SUMS, check_manifest, sign, write_sums
 from tasks.bundle.manifest import Provenance, describe_golden, manifest_of
+from tasks.bundle.origin import PROVENANCE, SBOM, provenance_of, sbom_of
 from tasks.bundle.promise import try_processors
 from tasks.bundle.verify import checker_source, verify
 from tasks.domains import DOMAINS
 from tasks.domains.base import Domain
 from tasks.job import Workspace
+from tasks.packages import installed_packages
 from tasks.refs import Frozen
 from tasks.runtimes import RUNTIMES
 from tasks.runtimes.base import DOCUMENT, Runtime
@@ -130,6 +133,10 @@ def _fill(folder: Path, version: str, made: Provenance, workspace: Workspace, si
     _write_manifest(folder, manifest)
     card = _model_card(manifest, domain, RUNTIMES[runtime], signed=signer is not None)
     (folder / CARD).write_text(card, encoding="utf-8")
+    workload = made.job.workload.name
+    _write_json(folder / SBOM, sbom_of(workload, version, installed_packages(), platform.python_version()))
+    digests = {path.name: file_digest(path) for path in folder.iterdir() if path.name != SUMS}
+    _write_json(folder / PROVENANCE, provenance_of(made, digests, store))
     write_sums(folder)
     if signer is not None:
         sign(folder, signer.keys[0])
@@ -143,8 +150,11 @@ def _fill(folder: Path, version: str, made: Provenance, workspace: Workspace, si
 
 def _write_manifest(folder: Path, manifest: Mapping[str, object]) -> None:
     check_manifest(manifest)
-    text = json.dumps(manifest, indent=1, sort_keys=True, allow_nan=False)
-    (folder / MANIFEST).write_text(text + "\n", encoding="ascii")
+    _write_json(folder / MANIFEST, manifest)
+
+
+def _write_json(path: Path, document: Mapping[str, object]) -> None:
+    path.write_text(json.dumps(document, indent=1, sort_keys=True, allow_nan=False) + "\n", encoding="ascii")
 
 
 def _model_card(

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from tasks.packages import Package, installed_packages
+
+LICENCES = {
+    "expression": ("License-Expression: MIT OR Apache-2.0\nLicense: other\n", "MIT OR Apache-2.0"),
+    "classifiers": (
+        "License: BSD\nClassifier: License :: OSI Approved :: BSD License\nClassifier: License :: Public Domain\n",
+        "BSD License, Public Domain",
+    ),
+    "text": ("License: Mine alone\n        and nobody else's\n", "Mine alone"),
+    "unknown": ("License: UNKNOWN\n", ""),
+    "silent": ("", ""),
+}
+
+
+def install(folder: Path, name: str, number: str, metadata: str = "") -> None:
+    made = folder / f"{name}-{number}.dist-info"
+    made.mkdir(parents=True)
+    (made / "METADATA").write_text(f"Metadata-Version: 2.4\nName: {name}\nVersion: {number}\n{metadata}")
+
+
+@pytest.mark.parametrize(("metadata", "licence"), LICENCES.values(), ids=LICENCES)
+def test_a_licence_is_what_the_package_says_of_itself(metadata: str, licence: str, tmp_path: Path):
+    install(tmp_path, "one", "1.0", metadata)
+    assert installed_packages([str(tmp_path)]) == (Package("one", "1.0", licence, "Expression" in metadata),)
+
+
+def test_names_are_normalized_sorted_and_unique(tmp_path: Path):
+    install(tmp_path / "first", "Ruamel.Yaml_clib", "2.0+cpu")
+    install(tmp_path / "first", "a", "1.0")
+    install(tmp_path / "second", "ruamel-yaml-clib", "1.0")
+    (tmp_path / "first/left-1.0.dist-info").mkdir()
+    found = installed_packages([str(tmp_path / "first"), str(tmp_path / "second")])
+    assert [each.purl for each in found] == ["pkg:pypi/a@1.0", "pkg:pypi/ruamel-yaml-clib@2.0%2Bcpu"]
+
+
+def test_what_runs_this_test_is_installed():
+    found = {each.name: each for each in installed_packages()}
+    assert found["pebble"].version == version("pebble")
+    assert "LGPL" in found["pebble"].licence
