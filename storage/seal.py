@@ -15,7 +15,7 @@ import stat
 import tarfile
 import uuid
 import zipfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
@@ -141,19 +141,42 @@ def check_manifest(document: object) -> None:
         raise BundleError(f"{MANIFEST} does not conform to its schema: {shown}.")
 
 
+def listed(folder: Path, sha256sums: str) -> dict[str, str]:
+    """The digests by name in the list that `sha256sums` (what `check_sums` gave) stands for; refuses another list."""
+    try:
+        content = (folder / SUMS).read_bytes()
+    except OSError as error:
+        raise BundleError(f"{folder}: {SUMS} cannot be read: {error.strerror or error}.") from error
+    if hashlib.sha256(content).hexdigest() != sha256sums:
+        raise _changed(folder, SUMS)
+    return _parse(folder, content)
+
+
+def read_file(folder: Path, name: str, sha256sums: str) -> bytes:
+    """Read a file of a checked bundle, once: what is returned is what the list with this digest names."""
+    digests = listed(folder, sha256sums) | {SUMS: sha256sums}
+    try:
+        content = (folder / name).read_bytes()
+    except OSError as error:
+        raise BundleError(f"{folder}: {name} cannot be read: {error.strerror or error}.") from error
+    if digests.get(name) != hashlib.sha256(content).hexdigest():
+        raise _changed(folder, name)
+    return content
+
+
 # Any: the schema, not a type, says what the document holds.
 def read_manifest(folder: Path, sha256sums: str) -> dict[str, Any]:
     """Read and check a bundle's manifest: the one that `sha256sums` (what `check_sums` gave) stands for, or none."""
     try:
-        content, sums = (folder / MANIFEST).read_bytes(), (folder / SUMS).read_bytes()
-        listed = _parse(folder, sums).get(MANIFEST)
-        if (hashlib.sha256(content).hexdigest(), hashlib.sha256(sums).hexdigest()) != (listed, sha256sums):
-            raise BundleError(f"{folder}: {MANIFEST} changed while it was read.", hint="Do not use it.")
-        document: dict[str, Any] = json.loads(content)
-    except (OSError, ValueError, RecursionError) as error:
+        document: dict[str, Any] = json.loads(read_file(folder, MANIFEST, sha256sums))
+    except (ValueError, RecursionError) as error:
         raise BundleError(f"{folder}: {MANIFEST} cannot be read: {error}.") from error
     check_manifest(document)
     return document
+
+
+def _changed(folder: Path, name: str) -> BundleError:
+    return BundleError(f"{folder}: {name} changed while it was read.", hint="Do not use it; fetch the bundle again.")
 
 
 @cache
@@ -169,13 +192,13 @@ def export_bundle(folder: Path, target: Path, *, name: str, overwrite: bool = Fa
     ending = next((ending for ending in _WRITERS if target.name.endswith(ending)), None)
     if ending is None:
         raise ConfigurationError(f"{target}: the name must end in {' or '.join(_WRITERS)}.")
-    check_sums(folder)
+    files = _checked_files(folder, check_sums(folder))
     if target.exists() and not overwrite:
         raise ConfigurationError(f"{target} exists already.", hint="Use --force to replace it, or another name.")
     temporary = target.with_name(f".{target.name}-{uuid.uuid4().hex}.tmp")
     try:
         with temporary.open("xb") as stream:
-            _WRITERS[ending](folder, name, stream)
+            _WRITERS[ending](files, name, stream)
             stream.flush()
             os.fsync(stream.fileno())
         temporary.replace(target)
@@ -186,26 +209,37 @@ def export_bundle(folder: Path, target: Path, *, name: str, overwrite: bool = Fa
     return target
 
 
-def _zip(folder: Path, name: str, stream: IO[bytes]) -> None:
+def _checked_files(folder: Path, sha256sums: str) -> Iterator[tuple[str, bytes]]:
+    """Names and contents in order, each read once: what is yielded is what was checked."""
+    for name in sorted({*listed(folder, sha256sums), SUMS, SIGNATURE}):
+        if name != SIGNATURE:
+            yield name, read_file(folder, name, sha256sums)
+        elif (folder / SIGNATURE).is_file():  # in no list; it is good for this one, or for none
+            yield name, (folder / SIGNATURE).read_bytes()
+
+
+def _zip(files: Iterator[tuple[str, bytes]], name: str, stream: IO[bytes]) -> None:
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
-        for path in sorted(folder.iterdir()):
-            info = zipfile.ZipInfo(f"{name}/{path.name}", _EPOCH)
+        for each, content in files:
+            info = zipfile.ZipInfo(f"{name}/{each}", _EPOCH)
             info.create_system, info.compress_type = 3, zipfile.ZIP_DEFLATED
             info.external_attr = (0o100000 | _MODE) << 16
-            archive.writestr(info, path.read_bytes())
+            archive.writestr(info, content)
 
 
-def _tar_zst(folder: Path, name: str, stream: IO[bytes]) -> None:
+def _tar_zst(files: Iterator[tuple[str, bytes]], name: str, stream: IO[bytes]) -> None:
     # A single thread: with more, the frame's layout would depend on their number.
     with (
         zstandard.ZstdCompressor(level=10).stream_writer(stream, closefd=False) as packed,
         tarfile.open(fileobj=packed, mode="w|", format=tarfile.PAX_FORMAT) as archive,
     ):
-        for path in sorted(folder.iterdir()):
-            content = path.read_bytes()
-            info = tarfile.TarInfo(f"{name}/{path.name}")
+        for each, content in files:
+            info = tarfile.TarInfo(f"{name}/{each}")
             info.size, info.mode, info.mtime = len(content), _MODE, 0
             archive.addfile(info, io.BytesIO(content))
 
 
-_WRITERS: dict[str, Callable[[Path, str, IO[bytes]], None]] = {".zip": _zip, ".tar.zst": _tar_zst}
+_WRITERS: dict[str, Callable[[Iterator[tuple[str, bytes]], str, IO[bytes]], None]] = {
+    ".zip": _zip,
+    ".tar.zst": _tar_zst,
+}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ from storage.artifacts import artifact_digest
 from storage.bundles import BundleStore
 from storage.digest import file_digest
 from storage.errors import BundleError, ConfigurationError
-from storage.seal import check_sums, read_manifest
+from storage.seal import check_sums, listed, read_manifest
 from tasks.job import Job, Workspace
 from tasks.refs import CandidateRef
 from tasks.results import Failure, Incumbent
@@ -46,12 +46,13 @@ def find_incumbent(job: Job[Workload], candidates: Sequence[CandidateRef], works
         folder = bundles.local_folder(job.workload.name, pointer.version)
         sums = check_sums(folder)
         manifest = read_manifest(folder, sums)
-        if missing := [name for name in _files(manifest) if not (folder / name).is_file()]:
+        digests = listed(folder, sums)
+        if missing := [name for name in _files(manifest) if name not in digests]:
             raise BundleError(f"{folder}: its manifest names {missing[0]!r}, which is not in the bundle.")
         recipe, runtime = Recipe.model_validate(manifest["recipe"]), manifest["model"]["runtime"]
         RUNTIMES[runtime].require_installed(runtime)
-        same = next((each for each in candidates if _is_same(each, folder, manifest, workspace)), None)
-        deployed = same or _as_candidate(folder, sums, manifest, recipe, workspace)
+        same = next((each for each in candidates if _is_same(each, digests, manifest, workspace)), None)
+        deployed = same or _as_candidate(folder, sums, digests, manifest, recipe, workspace)
     except (BundleError, ConfigurationError, ValueError) as error:
         return Incumbent(version=pointer.version, failure=Failure(stage="handoff", error=str(error)))
     checkpoint = manifest["sources"]["checkpoint"]
@@ -68,7 +69,12 @@ def find_incumbent(job: Job[Workload], candidates: Sequence[CandidateRef], works
 
 # A manifest is JSON of many shapes: Any.
 def _as_candidate(
-    folder: Path, sums: str, manifest: dict[str, Any], recipe: Recipe, workspace: Workspace
+    folder: Path,
+    sums: str,
+    digests: Mapping[str, str],
+    manifest: dict[str, Any],
+    recipe: Recipe,
+    workspace: Workspace,
 ) -> CandidateRef:
     runtime, files = manifest["model"]["runtime"], _files(manifest)
     sizes = [row.get("size_bytes") for row in manifest["measurements"] if row["recipe"] == recipe.name]
@@ -77,21 +83,28 @@ def _as_candidate(
     )
     made_from: dict[str, object] = {"sha256sums": sums}
     digest = artifact_digest(KIND, made_from)
-    if workspace.store.find(KIND, digest) is None:
+    known = workspace.store.find(KIND, digest)
+    if known is not None and any(file_digest(known / name) != digests[name] for name in files):
+        raise BundleError(f"{known}: its files are not those of the bundle.", hint="Remove the folder.")
+    if known is None:
         with workspace.store.create(KIND, digest, made_from) as draft:
             for name in files:
                 shutil.copyfile(folder / name, draft / name)
+                if file_digest(draft / name) != digests[name]:
+                    raise BundleError(f"{folder}: {name} changed while it was copied.")
             made = Made(size_bytes=size, recipe=recipe.model_dump(mode="json"))
             (draft / DOCUMENT).write_text(made.model_dump_json(indent=1), encoding="utf-8")
     return CandidateRef(kind=KIND, digest=digest, recipe=recipe.name, runtime=runtime, size_bytes=size)
 
 
-def _is_same(candidate: CandidateRef, folder: Path, manifest: dict[str, Any], workspace: Workspace) -> bool:
+def _is_same(
+    candidate: CandidateRef, digests: Mapping[str, str], manifest: dict[str, Any], workspace: Workspace
+) -> bool:
     """Whether tonight's candidate has the very bytes: made anew, equal recipes give other bytes in some runtimes."""
     if candidate.digest != manifest["sources"]["quantized"]:
         return False
     made = workspace.store.path(candidate.kind, candidate.digest)
-    return all(file_digest(made / name) == file_digest(folder / name) for name in _files(manifest))
+    return all(file_digest(made / name) == digests[name] for name in _files(manifest))
 
 
 def _files(manifest: dict[str, Any]) -> list[str]:

@@ -12,7 +12,7 @@ from flows.commands.trust import sign, verify
 from flows.settings import load_settings
 from storage.bundles import BundleStore
 from storage.pointer import Pointer
-from storage.seal import check_sums, export_bundle
+from storage.seal import MANIFEST, check_sums, export_bundle, read_file
 
 # ``workload: str``.
 _workload_argument = click.argument("workload", shell_complete=complete_workload)
@@ -88,12 +88,12 @@ def show(workload: str, version: str | None, history: bool, manifest: bool, form
         print_json(switches)
         return
     folder = bundles.local_folder(workload, chosen)
-    check_sums(folder)
+    sums = check_sums(folder)
+    card, document = (read_file(folder, name, sums).decode() for name in ("MODEL_CARD.md", MANIFEST))
     if format == "json" and not manifest:
-        card, document = ((folder / name).read_text(encoding="utf-8") for name in ("MODEL_CARD.md", "manifest.json"))
         print_json({"version": chosen, "card": card, "manifest": json.loads(document), "current": switches})
         return
-    click.echo((folder / ("manifest.json" if manifest else "MODEL_CARD.md")).read_text(encoding="utf-8"))
+    click.echo(document if manifest else card)
 
 
 @command.command()

@@ -10,7 +10,7 @@ import pytest
 import zstandard
 
 from storage.errors import BundleError, ConfigurationError
-from storage.seal import check_sums, export_bundle
+from storage.seal import SIGNATURE, SUMS, check_sums, export_bundle
 from tests.storage.bundle_files import fill
 
 
@@ -64,6 +64,28 @@ def test_a_damaged_bundle_is_not_exported(bundle: Path, tmp_path: Path):
     with pytest.raises(BundleError):
         export_bundle(bundle, tmp_path / "out.zip", name="word-lm")
     assert not (tmp_path / "out.zip").exists()
+
+
+@pytest.mark.parametrize("name", ["file-0.bin", SUMS])
+@pytest.mark.parametrize("ending", [".zip", ".tar.zst"])
+def test_a_file_that_is_exchanged_after_it_was_checked_is_not_exported(
+    name: str, ending: str, bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def exchanged(folder: Path) -> str:
+        sums = check_sums(folder)
+        (folder / name).write_bytes(b"exchanged")
+        return sums
+
+    monkeypatch.setattr("storage.seal.check_sums", exchanged)
+    with pytest.raises(BundleError, match=f"{name} changed while it was read"):
+        export_bundle(bundle, tmp_path / f"out{ending}", name="word-lm")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bundle"]
+
+
+def test_a_signature_is_exported_as_well(bundle: Path, tmp_path: Path):
+    (bundle / SIGNATURE).write_bytes(bytes(64))
+    archive = export_bundle(bundle, tmp_path / "out.zip", name="word-lm")
+    assert (unpack(archive, tmp_path / "unpacked") / SIGNATURE).read_bytes() == bytes(64)
 
 
 def test_another_ending_is_refused(bundle: Path, tmp_path: Path):

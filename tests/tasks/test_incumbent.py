@@ -13,7 +13,7 @@ import torch
 from storage.artifacts import ArtifactStore
 from storage.bundles import BundleStore
 from storage.errors import BundleError, StoreError
-from storage.seal import MANIFEST, check_sums, read_manifest, write_sums
+from storage.seal import MANIFEST, check_sums, listed, read_manifest, write_sums
 from tasks.incumbent import find_incumbent
 from tasks.job import Workspace
 from tasks.results import Incumbent
@@ -156,3 +156,39 @@ def test_a_damaged_pointer_is_an_error_of_the_store(made: Made) -> None:
     (made.store.root / "handoff" / "tiny" / "current.json").write_text("{")
     with pytest.raises(StoreError, match=r"current\.json is damaged"):
         found(made)
+
+
+def test_a_file_that_is_exchanged_after_it_was_checked_is_not_measured(
+    made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = bundle_of(made)
+
+    def exchanged(path: Path, sha256sums: str) -> dict[str, str]:
+        digests = listed(path, sha256sums)
+        (path / "model.ts").write_bytes(b"exchanged")
+        return digests
+
+    monkeypatch.setattr("tasks.incumbent.listed", exchanged)
+    incumbent = find_incumbent(made.job, [], Workspace(made.store))
+    assert incumbent is not None
+    assert incumbent.failure is not None
+    assert "model.ts changed while it was copied" in incumbent.failure.error
+    assert (folder / "model.ts").read_bytes() == b"exchanged"
+    assert not list(made.store.root.glob("artifacts/incumbent/*/*/artifact.json"))
+
+
+def test_an_artifact_that_others_put_in_the_place_of_the_bundles_files_is_not_measured(made: Made) -> None:
+    first = find_incumbent(made.job, [], Workspace(made.store))
+    assert first is not None
+    assert first.candidate is not None
+    folder = made.store.path("incumbent", first.candidate.digest)
+    made_from = json.loads((folder / "artifact.json").read_text())["made_from"]
+    document = (folder / "candidate.json").read_bytes()
+    shutil.rmtree(folder)
+    with made.store.create("incumbent", first.candidate.digest, made_from) as planted:
+        (planted / "candidate.json").write_bytes(document)
+        (planted / "model.ts").write_bytes(b"planted")
+    incumbent = find_incumbent(made.job, [], Workspace(made.store))
+    assert incumbent is not None
+    assert incumbent.failure is not None
+    assert "not those of the bundle" in incumbent.failure.error

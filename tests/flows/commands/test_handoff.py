@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 from flows.commands.handoff import command
 from storage.bundles import BundleStore
 from storage.errors import BundleError, ConfigurationError
+from storage.seal import check_sums
 from tests.storage.bundle_files import publish, version
 
 
@@ -95,3 +96,21 @@ def test_verify_of_a_damaged_bundle_ends_with_1_and_names_the_file(store: Path):
 def test_show_does_not_show_what_was_tampered_with(store: Path):
     (BundleStore(store).local_folder("word-lm", version(2)) / "MODEL_CARD.md").write_text("Trust me.")
     assert isinstance(invoke("show", "word-lm", store=store).exception, BundleError)
+
+
+@pytest.mark.parametrize("more", [(), ("--manifest",), ("--format", "json")])
+def test_show_does_not_show_what_was_exchanged_after_it_was_checked(
+    more: tuple[str, ...], filled: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def exchanged(folder: Path) -> str:
+        sums = check_sums(folder)
+        for name in ("MODEL_CARD.md", "manifest.json"):
+            (folder / name).chmod(0o644)
+            (folder / name).write_text("Trust me.")
+        return sums
+
+    assert "Trust me." not in invoke("show", "word-lm", *more, store=filled).output
+    monkeypatch.setattr("flows.commands.handoff.check_sums", exchanged)
+    result = invoke("show", "word-lm", *more, store=filled)
+    assert isinstance(result.exception, BundleError)
+    assert "Trust me." not in result.output
