@@ -30,6 +30,7 @@ COMMANDS = {
     "handoff": ("handoff:command", "List, show, verify, sign, export, promote or roll back bundles."),
     "store": ("store:command", "Check, compact or clean the store."),
     "config": ("setup:config", "Show the settings and where each comes from."),
+    "licences": ("licences:command", "List what is installed, with the licences."),
     "completion": ("completion:command", "Print the script that completes commands in a shell."),
 }
 

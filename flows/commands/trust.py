@@ -124,8 +124,9 @@ def _as_text(report: VerificationReport) -> str:
     multiple=True,
     help="Add a signature to what this key signed, and change nothing else; repeatable.",
 )
+@format_option("text", "json")
 @store_option
-def sign(workload: str, version: str | None, public_key: tuple[Path, ...], store: str) -> None:
+def sign(workload: str, version: str | None, public_key: tuple[Path, ...], format: str, store: str) -> None:
     """Vouch by hand for WORKLOAD's current bundle, or for VERSION, with the key in NIGHTQUANT_SIGNING_KEY.
 
     The bundle is verified, its list of files is signed and, if it is current, current.json: for bundles of before there
@@ -151,5 +152,9 @@ def sign(workload: str, version: str | None, public_key: tuple[Path, ...], store
         signed = bundles.pointers.cosign(f"handoff/{workload}", workload, trusted)
     else:
         signed = bundles.sign(workload, chosen, report.sha256sums)
+    if format == "json":
+        found = {"workload": workload, "version": chosen, "sha256sums": report.sha256sums}
+        print_json(found | {"is_current": signed is not None})
+        return
     current = "" if signed is None else ", which is current"
     click.echo(f"{workload}: signed {chosen}{current}; SHA256SUMS has the digest {report.sha256sums}.")

@@ -30,6 +30,7 @@ CALLS: dict[str, tuple[list[str], int]] = {
     "query": (["from leaderboard"], 0),
     "report": (["-o", "{folder}/report.html"], 0),
     "config": ([], 0),
+    "licences": ([], 0),
     "handoff list": ([], 0),
     "handoff show": (["word-lm"], 0),
     "handoff verify": (["{bundle}"], 1),  # its model is a text
@@ -41,8 +42,8 @@ CALLS: dict[str, tuple[list[str], int]] = {
     "store gc": (["--dry-run"], 0),
 }
 # Those that compute for longer, or need a store of their own: their own modules hold them to the same.
-ELSEWHERE = {"nightly", "acknowledge", "doctor", "generate", "init", "sensitivity"}
-_WITHOUT_STORE = {"workloads", "config", "handoff verify"}
+ELSEWHERE = {"nightly", "acknowledge", "doctor", "generate", "handoff sign", "init", "sensitivity"}
+_WITHOUT_STORE = {"workloads", "config", "licences", "handoff verify"}
 
 
 def commands() -> Iterator[tuple[str, click.Command]]:

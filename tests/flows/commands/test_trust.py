@@ -162,7 +162,8 @@ def test_a_person_vouches_for_an_old_store_and_another_machine_adds_its_signatur
     signed = handoff("sign", "tiny", *where)
     assert "which is current; SHA256SUMS has the digest" in signed.output, signed.exception
     monkeypatch.setenv("NIGHTQUANT_SIGNING_KEY", pem(OTHER))
-    assert handoff("sign", "tiny", "--public-key", mirror.keys[0], *where).exit_code == 0
+    added = json.loads(handoff("sign", "tiny", "--public-key", mirror.keys[0], "--format", "json", *where).output)
+    assert (added["version"], added["is_current"]) == (bundle.name, True)
     pointer = tmp_path / "store/handoff/tiny/current.json"
     assert stated(pointer, "tiny", public_keys(mirror.keys), threshold=2).version == bundle.name
 
