@@ -22,10 +22,14 @@ from pathlib import Path
 from typing import Literal
 
 import torch
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from pydantic import ValidationError
 
 from storage.artifacts import Manifest
 from storage.errors import NightquantError
+from storage.freshness import stated
+from storage.keys import Signer
+from storage.pointer import Pointer, Switch, signed
 from storage.results.checksum import problem_of
 from storage.results.tables import PROMOTIONS
 from storage.results.writer import serialized, validated
@@ -138,6 +142,37 @@ def workload_files(chance: random.Random, tries: int, folder: Path) -> Iterator[
         yield outcome_of(lambda: read_workload(path))
 
 
+def pointers(chance: random.Random, tries: int, folder: Path) -> Iterator[Outcome]:
+    """What a mirror may serve for the newest signed current.json: an older, changed or stranger's one, another's."""
+    keys = [Ed25519PrivateKey.from_private_bytes(chance.randbytes(32)) for _ in range(2)]
+    signer, stranger = (Signer((key,), dt.timedelta(days=30)) for key in keys)
+    now, path, state = dt.datetime.now(dt.UTC), folder / "current.json", folder / "seen.json"
+
+    def made(number: int, workload: str = "word-lm", by: Signer = signer) -> Pointer:
+        version, sums = f"2026-11-21-{number:012x}", f"{number:064x}"
+        at = now - dt.timedelta(hours=1) + dt.timedelta(seconds=number)
+        switch = Switch(action="promote", version=version, sha256sums=sums, at=at, by="a night", reason="fastest")
+        return signed(Pointer(workload=workload, version=version, sha256sums=sums, history=(switch,)), by, None, at)
+
+    def taken() -> None:
+        if stated(path, "word-lm", signer.public, state=state).sha256sums != newest.sha256sums:
+            raise AssertionError("another bundle than the current one was believed")
+
+    newest = made(999)
+    path.write_text(newest.text(), encoding="utf-8")
+    taken()
+    for _ in range(tries):
+        kind = chance.randrange(4)
+        served = made(chance.randrange(999)) if kind == 0 else newest
+        if kind == 1:
+            served = made(chance.randrange(2000), chance.choice(("resnet18", "word-lm-2")))
+        if kind == 2:
+            served = made(chance.randrange(1000, 2000), by=stranger)
+        content = served.text().encode()
+        path.write_bytes(mutated(content, chance, chance.randint(1, 5)) if kind == 3 else content)
+        yield outcome_of(taken)
+
+
 def mutated(content: bytes, chance: random.Random, changes: int) -> bytes:
     """Some bytes of `content` changed, removed or doubled."""
     changed = bytearray(content)
@@ -171,6 +206,7 @@ ATTACKS: dict[str, Attack] = {
     "archives": archives,
     "checkpoints": checkpoints,
     "workload files": workload_files,
+    "signed pointers of a mirror": pointers,
 }
 
 
