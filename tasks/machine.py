@@ -81,7 +81,8 @@ class Evidence(Frozen):
     """The machine's state at ``at_s`` (Unix time); ``host``, its network name, is "" in earlier versions' evidence.
 
     ``steal_s`` is the time that the hypervisor gave to others since boot, summed over processors. ``governor`` and
-    frequency are None where they cannot be read, as in most virtual machines.
+    frequency are None where they cannot be read, as in most virtual machines. ``proof_wall_s`` is how long it took
+    after a benchmark to look at what its candidates execute.
     """
 
     when: Literal["before", "after"]
@@ -106,6 +107,7 @@ class Evidence(Frozen):
     first_block_s: tuple[float, ...] = ()
     end_s: tuple[float, ...] = ()
     cold_wall_s: tuple[float, ...] = ()
+    proof_wall_s: float | None = None
 
 
 @lru_cache(maxsize=1)

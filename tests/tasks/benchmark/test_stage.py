@@ -108,6 +108,7 @@ def test_every_candidate_is_timed_with_memory_evidence_and_raw_blocks(
     assert after["supported_engines"]
     assert after["involuntary_switches"] >= 0
     assert len(after["first_block_s"]) == len(after["end_s"]) == len(after["cold_wall_s"]) == TINY.launches
+    assert after["proof_wall_s"] > 0
     assert all(0 < cold < end for cold, end in zip(after["cold_wall_s"], after["end_s"], strict=True))
     assert told
 
