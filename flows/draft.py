@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args
 
 from pydantic import JsonValue
 
-from storage.errors import ConfigurationError, first_line
+from storage.errors import ConfigurationError
 from storage.messages import did_you_mean
 from tasks.domains import DOMAINS
 from tasks.domains.image_classification.sections import TorchvisionModel
+from tasks.domains.text_encoder.directory import is_classifier, labels_of, read_config, read_pooling
 from tasks.machine import installed_version
 from tasks.quantize.methods import METHODS
 from tasks.results import Preview
@@ -26,6 +28,7 @@ from tasks.workload.recipe import Recipe
 Document = dict[str, Any]
 _TABLES = (".csv", ".jsonl", ".parquet")
 SECTIONS = ("data", "model", "checkpoint", "evaluate")
+_LINES = 5  # of a table to fill in, for each class: some for every split
 _RECIPES: tuple[Document, ...] = (
     {"name": "float", "method": "none"},
     {"name": "dynamic-int8", "method": "dynamic", "modules": ["LSTM", "GRU", "Linear"]},
@@ -54,6 +57,30 @@ class Asked:
         return given if "://" in given else os.path.relpath(Path(given).expanduser().absolute(), self.folder.absolute())
 
 
+def with_texts(asked: Asked) -> Asked:
+    """The same with ``texts.csv``, which is written in the file's folder: lines in the place of the user's own.
+
+    Raises
+    ------
+    ConfigurationError
+        The model is no directory of transformers', or there is such a file.
+    """
+    if not Path(asked.model).is_dir():
+        raise ConfigurationError("--data is missing.", hint="Name your callable, a table, or a folder of pictures.")
+    config = read_config(Path(asked.model))
+    rows: list[tuple[str, ...]] = [("text",), *((f"a text of yours, the {number}.",) for number in range(1, 11))]
+    if is_classifier(config):
+        some = [(f"a text of the class {label}", label) for label in labels_of(config)]
+        rows = [("text", "label"), *some * _LINES]
+    path = asked.folder / "texts.csv"
+    try:
+        with path.open("x", encoding="utf-8", newline="") as stream:
+            csv.writer(stream, lineterminator="\n").writerows(rows)
+    except FileExistsError as error:
+        raise ConfigurationError(f"{path} is there already.", hint=f"To take it: --data {path}.") from error
+    return replace(asked, data=str(path))
+
+
 def sections(asked: Asked) -> Document:
     """``domain`` and the sections that say what there is, of the first draft that knows such a model.
 
@@ -68,7 +95,8 @@ def sections(asked: Asked) -> Document:
     known = get_args(TorchvisionModel)
     raise ConfigurationError(
         f'--model "{asked.model}" is no model that init knows{did_you_mean(asked.model, known)}.',
-        hint=f"Expected module:callable, or with pictures one of torchvision's: {', '.join(known)}.",
+        hint="Expected module:callable, a directory of transformers', or with pictures one of torchvision's: "
+        f"{', '.join(known)}.",
     )
 
 
@@ -90,15 +118,10 @@ def _module(asked: Asked) -> Document:
     if asked.data.endswith(_TABLES):
         if not asked.target:
             raise ConfigurationError("--target is missing.", hint="Name the column of the table that is predicted.")
-        columns = _columns(Path(asked.data))
-        if asked.target not in columns:
-            raise ConfigurationError(
-                f'{asked.data} has no column "{asked.target}"{did_you_mean(asked.target, columns)}.',
-                hint=f"It has: {', '.join(columns)}.",
-            )
-        features = [name for name, numbers in columns.items() if numbers and name != asked.target]
-        data: Document = {"kind": Path(asked.data).suffix[1:], "uri": asked.path(asked.data), "features": features}
-        data |= {"target": asked.target} | ({"split": "split"} if "split" in columns else {})
+        columns = _columns(asked)
+        target = _column(asked, asked.target, columns)
+        features = [name for name, numbers in columns.items() if numbers and name != target]
+        data = _table(asked, columns) | {"features": features, "target": target}
     elif re.match(REFERENCE, asked.data):
         data = {"kind": "factory", "factory": asked.data} | ({"collate": asked.collate} if asked.collate else {})
     else:
@@ -116,6 +139,28 @@ def _module(asked: Asked) -> Document:
     }
 
 
+def _columns(asked: Asked) -> dict[str, bool]:
+    if not asked.data.endswith(_TABLES):
+        raise ConfigurationError(f'--data "{asked.data}" is no table.', hint=f"Expected a file {', '.join(_TABLES)}.")
+    from tasks.domains.table_file import columns_of
+
+    return columns_of(Path(asked.data))
+
+
+def _column(asked: Asked, name: str, columns: Collection[str]) -> str:
+    if name not in columns:
+        raise ConfigurationError(
+            f'{asked.data} has no column "{name}"{did_you_mean(name, columns)}.',
+            hint=f"It has: {', '.join(columns)}. Name the one to predict: --target COLUMN.",
+        )
+    return name
+
+
+def _table(asked: Asked, columns: Collection[str]) -> Document:
+    found = {"kind": Path(asked.data).suffix[1:], "uri": asked.path(asked.data)}
+    return found | ({"split": "split"} if "split" in columns else {})
+
+
 def _weights(asked: Asked) -> Document:
     if asked.checkpoint:
         return {"kind": "uri", "uri": asked.path(asked.checkpoint)}
@@ -123,28 +168,26 @@ def _weights(asked: Asked) -> Document:
     return {"kind": "train", "train": asked.train, **given} if asked.train else {}
 
 
-def _columns(path: Path) -> dict[str, bool]:
-    """Columns of a table, and whether they hold numbers."""
-    import pyarrow as pa
-    import pyarrow.csv
-    import pyarrow.json
-    import pyarrow.parquet as pq
-
-    try:
-        match path.suffix:
-            case ".parquet":
-                schema = pq.read_schema(path)
-            case ".csv":
-                schema = pyarrow.csv.open_csv(path).schema
-            case _:
-                schema = pyarrow.json.open_json(path).schema
-    except (pa.ArrowException, OSError) as error:
-        raise ConfigurationError(f"{path}: cannot be read as a table: {first_line(error)}.") from error
-    numbers = pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_boolean
-    return {column.name: any(holds(column.type) for holds in numbers) for column in schema}
+def _encoder(asked: Asked) -> Document:
+    folder, columns = Path(asked.model), _columns(asked)
+    classifies = is_classifier(read_config(folder))
+    target = asked.target or ("label" if classifies else "")
+    named = {"label" if classifies else "pair": _column(asked, target, columns)} if target else {}
+    texts = [name for name, numbers in columns.items() if not numbers and name not in (target, "split")]
+    if not texts:
+        raise ConfigurationError(f"{asked.data} has no column of texts.", hint=f"It has: {', '.join(columns)}.")
+    metric = "accuracy" if classifies else "retrieval" if target else "cosine"
+    return {
+        "domain": "text-encoder",
+        "data": _table(asked, columns) | {"text": "text" if "text" in texts else texts[0], **named},
+        "model": {"kind": "directory", "path": asked.path(asked.model)}
+        | ({} if classifies else {"task": "embedding", **read_pooling(folder)}),
+        "checkpoint": {"kind": "directory"},
+        "evaluate": {"metric": asked.metric or metric},
+    }
 
 
-# A new kind of model, a Hugging Face directory say, is one line: whether a draft knows it, and what makes it.
+# A new kind of model is one line: whether a draft knows it, and what makes it.
 _DRAFTS: tuple[tuple[Callable[[Asked], bool], Callable[[Asked], Document]], ...] = (
     (
         lambda asked: (
@@ -153,6 +196,7 @@ _DRAFTS: tuple[tuple[Callable[[Asked], bool], Callable[[Asked], Document]], ...]
         ),
         _pictures,
     ),
+    (lambda asked: Path(asked.model).is_dir(), _encoder),
     (lambda asked: bool(re.match(REFERENCE, asked.model)), _module),
 )
 
@@ -191,7 +235,8 @@ def without_obstacles(document: Document, found: Preview) -> Document:
         raise ConfigurationError(
             "No runtime executes the float model:\n" + "\n".join(f"  {problem}" for problem in found.problems)
         )
-    return document | {"recipe": kept, "benchmark": {"baseline": f"float/{kept[0]['runtimes'][0]}"}}
+    benchmark = document["benchmark"] | {"baseline": f"float/{kept[0]['runtimes'][0]}"}
+    return document | {"recipe": kept, "benchmark": benchmark}
 
 
 def _runtimes(recipe: Recipe) -> list[str]:

@@ -15,11 +15,15 @@ from tasks.results import CandidatePreview, Preview
 from tasks.workload import Workload
 
 
-def render(document: Document, workload: Workload, found: Preview) -> str:
-    """The file's text: every key with its meaning, those that were not set as comments with their defaults."""
+def render(document: Document, workload: Workload, found: Preview, to_do: str = "") -> str:
+    """The file's text: every key with its meaning, those that were not set as comments with their defaults.
+
+    `to_do` is what the user must still do, a line.
+    """
     lines = [
         "# Written by `nightquant init`. To try it out after a change: nightquant workloads --workload FILE --check",
         "# A line `# key = value` shows a default. docs/workload-file.md has every key.",
+        *([f"# To do: {to_do}"] if to_do else []),
         *(f"{key} = {toml(document[key])}" for key in ("schema_version", "name", "description", "domain")),
     ]
     for name in SECTIONS:

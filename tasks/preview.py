@@ -104,6 +104,7 @@ def _prepared(
         drawn = workload.model_copy(update={"checkpoint": SeededCheckpoint(kind="seeded")})
     dataset = None
     try:
+        domain.require_installed(workload.domain)
         dataset = domain.prepare(workload, workspace)
         return dataset, Job(workload, dataset, obtain(drawn, dataset, workspace))
     except NightquantError as error:

@@ -25,7 +25,9 @@ def preview(workspace: Workspace, workload: Workload) -> Preview:
 
 def propose(workspace: Workspace, workload: Workload) -> Mapping[str, Mapping[str, object]]:
     """Keys that data and weights decide; see `tasks.domains.base.Domain.propose`."""
-    return DOMAINS[workload.domain].propose(workload, workspace)
+    domain = DOMAINS[workload.domain]
+    domain.require_installed(workload.domain)
+    return domain.propose(workload, workspace)
 
 
 def prepare(workspace: Workspace, workload: Workload) -> DatasetRef:

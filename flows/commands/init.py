@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 import click
@@ -12,7 +13,7 @@ from pydantic import JsonValue
 from rich.console import Console
 
 from flows.commands import format_option, print_json, progress_of, store_flag, store_option
-from flows.draft import Asked, Document, sections, whole, without_obstacles
+from flows.draft import Asked, Document, sections, whole, with_texts, without_obstacles
 from flows.draft_text import render
 from flows.preview import in_worker, preview_lines
 from storage.errors import ConfigurationError
@@ -41,16 +42,20 @@ def _reference(context: click.Context, parameter: click.Parameter, value: str) -
 
 
 @click.command()
-@click.option("--model", required=True, metavar="MODULE:CALLABLE|NAME", help="Your module, or a model of torchvision.")
+@click.option(
+    "--model", required=True, metavar="MODULE:CALLABLE|NAME|DIR",
+    help="Your module, a model of torchvision, or a Hugging Face directory.",
+)  # fmt: skip
 @click.option(
     "--argument", "arguments", multiple=True, metavar="NAME=VALUE", callback=_arguments,
     help="What the callable is given, as JSON or text; repeatable.",
 )  # fmt: skip
 @click.option(
-    "--data", required=True, metavar="MODULE:CALLABLE|FILE|FOLDER", shell_complete=click.File().shell_complete,
-    help="Your callable that gives the splits, a .csv, .jsonl or .parquet file, or pictures in a folder a class.",
+    "--data", default="", metavar="MODULE:CALLABLE|FILE|FOLDER", shell_complete=click.File().shell_complete,
+    help="Your callable that gives the splits, a .csv, .jsonl or .parquet file, or pictures in a folder a class "
+    "(default with a Hugging Face directory: a table to fill in, which is written).",
 )  # fmt: skip
-@click.option("--target", default="", metavar="COLUMN", help="The column of a table that is predicted.")
+@click.option("--target", default="", metavar="COLUMN", help="Column to predict (default for texts: label).")
 @click.option("--collate", default="", metavar="MODULE:CALLABLE", callback=_reference, help="Makes batches of items.")
 @click.option("--train", default="", metavar="MODULE:CALLABLE", callback=_reference, help="Trains the model.")
 @click.option(
@@ -95,8 +100,10 @@ def command(
       nightquant init --model gestures:Gestures --data gestures:read --collate gestures:pad --train gestures:train
       nightquant init --model power:build --argument features=4 --data power.csv --target power --train power:train
       nightquant init --model resnet18 --checkpoint weights.pth --data photos
+      nightquant init --model my-bert --data texts.parquet --target topic
     """
-    name = re.sub(r"[^a-z0-9.-]+", "-", model.partition(":")[0].rpartition(".")[2].lower()).strip("-.") or "model"
+    called = Path(model).resolve().name if Path(model).is_dir() else model.partition(":")[0].rpartition(".")[2]
+    name = re.sub(r"[^a-z0-9.-]+", "-", called.lower()).strip("-.") or "model"
     path = output or Path(f"{name}.toml")
     if path.exists():
         raise ConfigurationError(f"{path} is there already; init overwrites nothing.", hint="Name another: -o FILE.")
@@ -106,24 +113,31 @@ def command(
     asked = Asked(
         model, data, folder, arguments, collate, target, checkpoint, train, train_arguments, metric, lower_is_better
     )
-    document = whole(re.sub(r"[^a-z0-9.-]+", "-", path.stem.lower()), sections(asked))
-    with progress_of(f"{path}: running the model") as progress:
-        proposed = in_worker(propose, validated(path, document), store, progress)
-        document = _merged(document, proposed, keep_metric=bool(metric))
-        found = in_worker(preview, validated(path, document), store, progress)
-    if not found.model:
-        for problem in found.problems:
-            click.echo(f"nightquant: {problem}", err=True)
-        return 2
-    document = without_obstacles(document, found)
-    with path.open("x", encoding="utf-8") as stream:
-        stream.write(render(document, validated(path, document), found))
+    to_do = ""
+    with ExitStack() as undo:
+        if not data:
+            asked = with_texts(asked)
+            undo.callback(Path(asked.data).unlink)
+            to_do = f"fill {asked.path(asked.data)} with your texts, or name your own table in [data]."
+        document = whole(re.sub(r"[^a-z0-9.-]+", "-", path.stem.lower()), sections(asked))
+        with progress_of(f"{path}: running the model") as progress:
+            proposed = in_worker(propose, validated(path, document), store, progress)
+            document = _merged(document, proposed, keep_metric=bool(metric))
+            found = in_worker(preview, validated(path, document), store, progress)
+        if not found.model:
+            for problem in found.problems:
+                click.echo(f"nightquant: {problem}", err=True)
+            return 2
+        document = without_obstacles(document, found)
+        with path.open("x", encoding="utf-8") as stream:
+            stream.write(render(document, validated(path, document), found, to_do))
+        undo.pop_all()
     if format == "json":
         print_json({"file": path, **found.model_dump(mode="json")})
         return 0
     for line in preview_lines(found.model_copy(update={"problems": ()})):
         Console().print(line, highlight=False, soft_wrap=True)
-    click.echo(f"Written to {path}. Next:")
+    click.echo(f"Written to {path}.{to_do and f' To do: {to_do}'} Next:")
     click.echo(f"  nightquant nightly --workload {path} --profile quick{store_flag(store)}")
     return 0
 

@@ -50,6 +50,28 @@ def read_columns(path: Path, data: TableFile, names: Sequence[str]) -> pa.Table:
     return table
 
 
+def columns_of(path: Path) -> dict[str, bool]:
+    """Columns of a table by the ending of its name, and whether they hold numbers.
+
+    Raises
+    ------
+    InputError
+        The file cannot be read.
+    """
+    try:
+        match path.suffix:
+            case ".parquet":
+                schema = pq.read_schema(path)
+            case ".csv":
+                schema = pyarrow.csv.open_csv(path).schema
+            case _:
+                schema = pyarrow.json.open_json(path).schema
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"{path}: cannot be read as a table: {first_line(error)}.") from error
+    numbers = pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_boolean
+    return {column.name: any(holds(column.type) for holds in numbers) for column in schema}
+
+
 def rows_of_splits(table: pa.Table, data: TableFile) -> dict[str, npt.NDArray[np.int64]]:
     """Row numbers of each split.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ _PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 _IDLE = ("_name_or_path", "transformers_version", "dtype", "torch_dtype")
 _MODES = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls", "pooling_mode_max_tokens": "max"}
 _TYPES = frozenset({"F64", "F32", "F16", "BF16", "I64"})  # I64: buffers of positions in old files
+_UNTOLD = 2  # classes, where a configuration says nothing of them: transformers' own default
 _LARGEST_JSON = 64 * 1024**2
 
 
@@ -37,6 +39,20 @@ def read_config(folder: Path) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise InputError(f"{path}: not a JSON object")
     return {key: value for key, value in document.items() if key not in _IDLE}
+
+
+def is_classifier(config: Mapping[str, object]) -> bool:
+    """Whether a configuration names a sequence classifier; else it is an encoder's, for embeddings."""
+    named = config.get("architectures")
+    return isinstance(named, list) and any("ForSequenceClassification" in str(name) for name in named)
+
+
+def labels_of(config: Mapping[str, object]) -> tuple[str, ...]:
+    """The labels of a classifier's configuration by number, named as transformers does where it has no names."""
+    named, count = config.get("id2label"), config.get("num_labels")
+    if isinstance(named, Mapping):
+        return tuple(str(named[key]) for key in sorted(named, key=int))
+    return tuple(f"LABEL_{index}" for index in range(count if isinstance(count, int) else _UNTOLD))
 
 
 def read_pooling(folder: Path) -> dict[str, object]:

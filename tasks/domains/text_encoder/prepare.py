@@ -15,7 +15,7 @@ from storage.errors import ConfigurationError, InputError, first_line
 from storage.transfer import fetch
 from tasks.checkpoint import build_blank
 from tasks.domains.table_file import NOT_CONTENT, read_columns, rows_of_splits
-from tasks.domains.text_encoder.directory import tokenizer_file
+from tasks.domains.text_encoder.directory import labels_of, tokenizer_file
 from tasks.domains.text_encoder.model import DEFAULT_LENGTH, build_encoder, longest_text
 from tasks.domains.text_encoder.python_sources import library_files, sample_sources
 from tasks.domains.text_encoder.sections import (
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 _TRAINED_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 _NOT_ONE_CLASS = ("regression", "multi_label_classification")
-_UNTOLD = 2  # classes, where a configuration says nothing of them: transformers' own default
 # tokenizers has no types: Any.
 Tokenizer = Any
 
@@ -194,12 +193,9 @@ def _numbered(workload: EncoderWorkload, splits: Splits) -> tuple[tuple[str, ...
 
 def _labels_of(spec: EncoderSpec) -> tuple[str, ...]:
     """The configuration's labels by number, () where a new model takes them from the data."""
-    named, count = spec.config.get("id2label"), spec.config.get("num_labels")
-    if isinstance(named, Mapping):
-        return tuple(str(named[key]) for key in sorted(named, key=int))
-    if isinstance(spec, EncoderConfig) and not isinstance(count, int):
+    if isinstance(spec, EncoderConfig) and not spec.config.keys() & {"id2label", "num_labels"}:
         return ()
-    return tuple(f"LABEL_{index}" for index in range(count if isinstance(count, int) else _UNTOLD))
+    return labels_of(spec.config)
 
 
 def _tokenizer(workload: EncoderWorkload, splits: Splits) -> Tokenizer:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import re
 import shutil
@@ -19,10 +20,12 @@ from torchvision.models import resnet18
 
 from flows.commands.init import command
 from flows.commands.setup import workloads
+from flows.draft import Asked, sections
 from flows.draft_text import toml
 from storage.errors import ConfigurationError
 from tasks.workload import read_workload
 from tests.documentation.pages import ROOT
+from tests.tasks.domains.text_encoder.encoders import LABELS, write_directory, write_table
 
 MODULE = """
 import torch
@@ -153,6 +156,60 @@ def test_where_the_model_does_not_work_nothing_is_written(folder: Path) -> None:
     assert "RuntimeError: no weights today" in str(done.exception or done.output)
     assert done.return_value != 0
     assert not list(folder.glob("*.toml"))
+
+
+@pytest.mark.slow
+def test_a_directory_gets_a_table_of_texts_to_fill_in(folder: Path) -> None:
+    write_directory(folder / "My_BERT")
+    done = init("--model", "My_BERT")
+    document = written(done, folder / "my-bert.toml")
+    assert "To do: fill texts.csv with your texts" in (folder / "my-bert.toml").read_text(encoding="utf-8")
+    assert document["domain"] == "text-encoder"
+    assert document["model"] == {"kind": "directory", "path": "My_BERT"}
+    assert document["data"] == {"kind": "csv", "uri": "texts.csv", "text": "text", "label": "label"}
+    # It has positions for no more.
+    assert document["benchmark"] == {"baseline": "float/torchscript", "sequence_length": 48}
+    labels = [row["label"] for row in csv.DictReader((folder / "texts.csv").read_text().splitlines())]
+    assert sorted(labels) == sorted(LABELS * 5)
+    again = init("--model", "My_BERT", "-o", "again.toml")
+    assert "texts.csv is there already" in str(again.exception)
+
+
+def test_a_directory_that_does_not_work_leaves_no_table(folder: Path) -> None:
+    write_directory(folder / "bert")
+    (folder / "bert" / "tokenizer.json").unlink()
+    done = init("--model", "bert")
+    assert done.return_value == 2
+    assert "holds no tokenizer.json" in done.output
+    assert not list(folder.glob("*.toml"))
+    assert not list(folder.glob("*.csv"))
+    assert "--data is missing" in str(init("--model", "tagging_model:Tagger").exception)
+
+
+def test_an_embedding_gets_its_pairs_and_its_pooling(folder: Path) -> None:
+    write_directory(folder / "bert", task="embedding")
+    (folder / "bert" / "1_Pooling").mkdir()
+    (folder / "bert" / "1_Pooling" / "config.json").write_text('{"pooling_mode_cls_token": true}')
+    modules = [{"type": "models.Transformer", "path": ""}, {"type": "models.Pooling", "path": "1_Pooling"}]
+    (folder / "bert" / "modules.json").write_text(json.dumps(modules))
+    texts = ["a", "b"]
+    write_table(folder, "csv", number=[1, 2], question=texts, answer=texts, split=["train", "test"])
+    found = sections(Asked("bert", "texts.csv", folder, target="answer"))
+    columns = {"text": "question", "pair": "answer", "split": "split"}
+    assert found["data"] == {"kind": "csv", "uri": "texts.csv", **columns}
+    assert found["model"] == {
+        "kind": "directory",
+        "path": "bert",
+        "task": "embedding",
+        "normalize": False,
+        "pooling": "cls",
+    }
+    assert found["evaluate"] == {"metric": "retrieval"}
+    with pytest.raises(ConfigurationError, match=r'no column "awnser" \(did you mean "answer"\?\)'):
+        sections(Asked("bert", "texts.csv", folder, target="awnser"))
+    write_table(folder, "csv", number=[1, 2])
+    with pytest.raises(ConfigurationError, match="no column of texts"):
+        sections(Asked("bert", "texts.csv", folder))
 
 
 def test_data_that_init_does_not_know_are_refused_with_what_it_knows(folder: Path) -> None:
