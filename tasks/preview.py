@@ -14,7 +14,7 @@ from storage.errors import NightquantError, UnavailableError
 from tasks.build import build_candidate
 from tasks.checkpoint import build_blank, obtain, read_fetched
 from tasks.domains import DOMAINS
-from tasks.domains.base import Trains
+from tasks.domains.base import FineTunes, Trains
 from tasks.job import Job, Workspace
 from tasks.outputs import finite_outputs, outputs_of
 from tasks.quantize.coverage import excluded_modules
@@ -85,8 +85,8 @@ def preview(workload: Workload, workspace: Workspace) -> Preview:
 
 
 def _import_callables(workload: Workload, problems: _Problems) -> None:
-    for name in ("data", "model", "checkpoint", "evaluate"):
-        section = getattr(workload, name)
+    for name in ("data", "model", "checkpoint", "evaluate", "fine_tune"):
+        section = getattr(workload, name, None)
         for key in _CALLABLES:
             reference = getattr(section, key, None)
             if isinstance(section, FromFile) and isinstance(reference, str) and ":" in reference:
@@ -172,8 +172,11 @@ def _tried(source: ModelSource, recipe: Recipe, runtime: str) -> CandidatePrevie
 def _lack(method: str, workload: Workload) -> str:
     """Why a method does not fit a workload's domain, "" where it does."""
     domain = DOMAINS[workload.domain]
-    lacks = [need.lack for need in METHODS[method].needs if not isinstance(domain, need)]
-    return f'domain "{workload.domain}" {lacks[0]}' if lacks else ""
+    needs = METHODS[method].needs
+    lacks = [f'domain "{workload.domain}" {need.lack}' for need in needs if not isinstance(domain, need)]
+    if not lacks and FineTunes in needs and isinstance(domain, FineTunes):
+        return domain.cannot_tune(workload)
+    return "".join(lacks[:1])
 
 
 def _missing(runtime: str) -> str:

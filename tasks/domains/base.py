@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from tasks.job import Job, Workspace
     from tasks.outputs import Call
     from tasks.quantize.fine_tune import FineTuning
+    from tasks.quantize.own_training import OwnTraining
     from tasks.refs import CheckpointRef, DatasetRef
     from tasks.results import Contributions
 
@@ -168,5 +169,9 @@ class FineTunes(ABC, Generic[W]):
     lack: ClassVar[str] = "does not fine-tune models"
 
     @abstractmethod
-    def fine_tuning(self, job: Job[W], store: ArtifactStore, batch_size: int) -> FineTuning:
-        """What fine-tuning needs: batches, a loss and a score."""
+    def fine_tuning(self, job: Job[W], store: ArtifactStore, batch_size: int) -> FineTuning | OwnTraining:
+        """What fine-tuning needs: batches, a loss and a score, or a callable that trains by itself."""
+
+    def cannot_tune(self, workload: W) -> str:
+        """Why a workload's models cannot be fine-tuned all the same, "" where they can."""
+        return ""

@@ -13,7 +13,6 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, Self
 
@@ -21,13 +20,14 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
-from torch.ao.quantization import disable_fake_quant, disable_observer, enable_fake_quant, enable_observer
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch.ao.quantization import disable_observer
 
 from storage.artifacts import artifact_digest
 from storage.errors import QuantizationError
 from storage.root import fsync
 from tasks.compute import training_device
+from tasks.quantize.own_training import OwnTraining, train_prepared
+from tasks.quantize.prepared import copied, find_first_ranges, to_training
 from tasks.sources import code_digest
 from tasks.tensor_files import save_tensors
 
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 KIND = "fine-tuned"
 WEIGHTS = "weights.safetensors"
-_FIRST_RANGES_BATCHES = 8
 _EPOCH = "epoch.safetensors"
 
 
@@ -73,7 +72,7 @@ class TrainingState:
         moments: Mapping[int, Mapping[str, Tensor]] = optimizer.state_dict()["state"]
         groups = {"model": model.state_dict(), "best": self.best, **{str(key): group for key, group in moments.items()}}
         tensors = {
-            f"{group}/{name}": tensor for group, state in groups.items() for name, tensor in _copied(state).items()
+            f"{group}/{name}": tensor for group, state in groups.items() for name, tensor in copied(state).items()
         }
         numbers = {"epochs": self.epochs, "score": self.score, "loss": self.loss}
         temporary = folder / f"{_EPOCH}.tmp"
@@ -113,21 +112,25 @@ def fine_tuned(prepared: nn.Module, recipe: QatRecipe, source: ModelSource) -> n
     InputError
         There are too few training samples.
     """
-    device = training_device()
-    store = source.workspace.store
+    tuning, workspace = source.fine_tuning(recipe.batch_size), source.workspace
+    own = tuning if isinstance(tuning, OwnTraining) else None
+    device, store = torch.device("cpu") if own else training_device(), workspace.store
     made_from = {
         **source.made_from,
         "recipe": recipe.content(),
-        "weights": hashlib.sha256(save(_copied(prepared.state_dict()))).hexdigest(),
+        "weights": hashlib.sha256(save(copied(prepared.state_dict()))).hexdigest(),
         "device": device.type,
         "training": code_digest(__name__, "tasks.quantize.graph.convert", source.tuner.fine_tuning),
+        "own": own.made_from if own else {},
     }
     digest = artifact_digest(KIND, made_from)
-    with source.workspace.alone(digest) as work:
+    with workspace.alone(digest) as work:
         if store.find(KIND, digest) is None:
-            tuning = source.fine_tuning(recipe.batch_size)
             ranges = source.calibration(recipe.batch_size)
-            best = fine_tune(prepared, recipe, tuning, ranges, work, device, source.workspace.progress)
+            if isinstance(tuning, OwnTraining):
+                best = train_prepared(prepared, recipe, tuning, ranges, workspace.progress)
+            else:
+                best = fine_tune(prepared, recipe, tuning, ranges, work, device, workspace.progress)
             with store.create(KIND, digest, made_from) as folder:
                 save_tensors(best, folder / WEIGHTS)
     prepared.load_state_dict(load_file(store.path(KIND, digest) / WEIGHTS))
@@ -162,7 +165,7 @@ def fine_tune(
     training = _Training(model, optimizer, recipe, tuning, device, progress)
     state = TrainingState.load(work, model, optimizer)
     if state.epochs == 0:
-        training.find_first_ranges(calibration)
+        find_first_ranges(model, recipe, calibration, device)
     for epoch in range(state.epochs, recipe.epochs):
         training.run_epoch(epoch)
         model.eval()
@@ -171,7 +174,7 @@ def fine_tune(
             score, loss = tuning.validate(model, device)
         state.epochs = epoch + 1
         if not state.best or (score, -loss) > (state.score, -state.loss):
-            state.score, state.loss, state.best = score, loss, _copied(model.state_dict())
+            state.score, state.loss, state.best = score, loss, copied(model.state_dict())
         state.save(work, model, optimizer)
     return state.best
 
@@ -185,29 +188,10 @@ class _Training:
     device: torch.device
     progress: Progress
 
-    def find_first_ranges(self, calibration: Iterable[tuple[Tensor, ...]]) -> None:
-        """Let the observers see calibration samples, so that the first step does not train against arbitrary ranges."""
-        batches = list(islice(calibration, _FIRST_RANGES_BATCHES))
-        if not batches:
-            raise QuantizationError(
-                f'There are no calibration samples for recipe "{self.recipe.name}" to start from.',
-                hint="Set data.calibration above 0, or use a data set with more training samples.",
-            )
-        self.model.eval()
-        self.model.apply(disable_fake_quant)
-        self.model.apply(enable_observer)
-        with torch.no_grad():
-            for inputs in batches:
-                self.model(*(tensor.to(self.device) for tensor in inputs))
-        self.model.apply(enable_fake_quant)
-
     def run_epoch(self, epoch: int) -> None:
         """Order, shifts and dropout follow from seed and epoch alone, so that an epoch can be repeated."""
         recipe, steps = self.recipe, self.tuning.steps_per_epoch
-        self.model.train()
-        self.model.apply(disable_observer if epoch >= recipe.freeze_observers_after else enable_observer)
-        if epoch >= recipe.freeze_batch_norm_after:
-            self.model.apply(_freeze_batch_norm)
+        to_training(self.model, recipe, epoch)
         seed = recipe.seed * 1_000_003 + epoch
         with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
             torch.manual_seed(seed)
@@ -234,15 +218,3 @@ class _Training:
             if "`zero_point` must be between" not in str(error):
                 raise
             return torch.tensor(math.nan)
-
-
-def _copied(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors on the CPU, in memory that they share with nothing: safetensors refuses to write others."""
-    return {name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in state.items()}
-
-
-def _freeze_batch_norm(module: nn.Module) -> None:
-    if hasattr(module, "freeze_bn_stats"):
-        module.freeze_bn_stats()  # type: ignore[operator]
-    elif isinstance(module, _BatchNorm):
-        module.eval()

@@ -20,6 +20,7 @@ from tasks.workload.workload import Workload
 if TYPE_CHECKING:
     from tasks.job import Job, Workspace
     from tasks.quantize.fine_tune import FineTuning
+    from tasks.quantize.own_training import OwnTraining
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ class ModelSource:
         """Batches of representative positional inputs."""
         return self.calibrator.calibration(self.job, self.workspace.store, batch_size)
 
-    def fine_tuning(self, batch_size: int) -> FineTuning:
+    def fine_tuning(self, batch_size: int) -> FineTuning | OwnTraining:
         """What quantization-aware training needs of the domain."""
         return self.tuner.fine_tuning(self.job, self.workspace.store, batch_size)
 

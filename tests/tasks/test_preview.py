@@ -80,7 +80,7 @@ def test_what_a_call_takes_and_gives_what_fits_and_what_stays_float_is_said(
     assert (found.inputs, found.outputs) == ("values float32 [1, 4]", "0 float32 [1, 3]")
     assert found.splits == {"calibration": 12, "test": 12}
     assert found.methods["static"] == ""
-    assert "does not fine-tune" in found.methods["qat"]
+    assert found.methods["qat"] == ""
     last = {each.candidate: each for each in found.candidates}["static-int8/torchscript"].coverage
     assert {(leaf.module, leaf.quantized, leaf.reason) for leaf in last} == {
         ("first", True, ""),
@@ -88,6 +88,8 @@ def test_what_a_call_takes_and_gives_what_fits_and_what_stays_float_is_said(
     }
     # Standard output is for the command's own words.
     assert "a line of the user's" not in capsys.readouterr().out
+    untrained = previewed(folder, checkpoint={"kind": "seeded"}, recipe=[{"name": "float", "method": "none"}])
+    assert untrained.methods["qat"] == "[fine_tune] train names no callable"
 
 
 def test_a_layer_that_is_not_there_is_told_once_for_the_candidates_of_its_recipe(folder: Path) -> None:

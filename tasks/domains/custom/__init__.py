@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tasks.domains.base import Domain, GivesCalibration, Quality, Trains
+from tasks.domains.base import Domain, FineTunes, GivesCalibration, Quality, Trains
 from tasks.domains.custom.sections import CustomWorkload, FactoryData
 from tasks.workload.base import FactorySpec
 
@@ -17,12 +17,18 @@ if TYPE_CHECKING:
     from storage.artifacts import ArtifactStore
     from tasks.job import Job, Workspace
     from tasks.outputs import Call
+    from tasks.quantize.own_training import OwnTraining
     from tasks.refs import DatasetRef
 
 _PREPROCESSING = "preprocessing.json"
 
 
-class Custom(Domain[CustomWorkload, FactorySpec], GivesCalibration[CustomWorkload], Trains[CustomWorkload]):
+class Custom(
+    Domain[CustomWorkload, FactorySpec],
+    GivesCalibration[CustomWorkload],
+    Trains[CustomWorkload],
+    FineTunes[CustomWorkload],
+):
     """The domain ``custom``."""
 
     workload = CustomWorkload
@@ -90,7 +96,17 @@ class Custom(Domain[CustomWorkload, FactorySpec], GivesCalibration[CustomWorkloa
         """Call the user's ``train``."""
         from tasks.domains.custom.training import train_by_code
 
-        return train_by_code(workload, dataset, workspace)
+        return train_by_code(workload, dataset, workspace.store)
+
+    def fine_tuning(self, job: Job[CustomWorkload], store: ArtifactStore, batch_size: int) -> OwnTraining:
+        """Call the user's ``train`` on the prepared model."""
+        from tasks.domains.custom.training import fine_tuning_by_code
+
+        return fine_tuning_by_code(job, store)
+
+    def cannot_tune(self, workload: CustomWorkload) -> str:
+        """Where no callable trains."""
+        return "" if workload.training else "[fine_tune] train names no callable"
 
     def propose(self, workload: CustomWorkload, workspace: Workspace) -> Mapping[str, Mapping[str, object]]:
         """A metric for such targets, and the axes whose lengths differ from batch to batch."""

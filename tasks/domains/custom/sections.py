@@ -20,6 +20,7 @@ from tasks.workload.base import (
 )
 from tasks.workload.workload import Workload
 
+_OF_OUR_TRAINING = {"batch_size", "learning_rate"}  # keys of a recipe that a callable's training has no use for
 _METRIC: dict[str, JsonValue] = {"anyOf": [{"enum": list(DIRECTIONS)}, {"type": "string", "pattern": REFERENCE}]}
 
 
@@ -77,6 +78,18 @@ class TrainedByCode(Kind):
         return user_digest(self.folder, self.train)
 
 
+class FineTune(FromFile):
+    """How ``qat`` recipes go on training: by ``train(model, splits, seed=…, epochs=…, **arguments)``.
+
+    `seed` and `epochs` are the recipe's. Without this section `[checkpoint]` decides, where that trains.
+    """
+
+    train: Reference
+    """`module:callable` that trains."""
+    arguments: dict[str, JsonValue] = Field(default_factory=dict)
+    """What it is given besides, by name."""
+
+
 class Evaluate(FromFile):
     """``[evaluate]``: the metric."""
 
@@ -110,3 +123,26 @@ class CustomWorkload(Workload):
     model: FactorySpec
     checkpoint: Annotated[TrainedByCode | FetchedCheckpoint | SeededCheckpoint, Field(discriminator="kind")]
     evaluate: Evaluate
+    fine_tune: FineTune | None = None
+    """How `qat` recipes go on training."""
+
+    @model_validator(mode="after")
+    def _can_go_on_training(self) -> Self:
+        for recipe in self.recipe:
+            if recipe.method == "qat" and self.training is None:
+                raise ValueError(
+                    f'recipe "{recipe.name}": method "qat" needs [fine_tune] train = "module:callable", '
+                    'or checkpoint.kind "train", whose callable goes on training'
+                )
+            if given := sorted(recipe.model_fields_set & _OF_OUR_TRAINING if recipe.method == "qat" else ()):
+                raise ValueError(
+                    f'recipe "{recipe.name}": {" and ".join(given)}: your callable trains; give it what it needs '
+                    "by fine_tune.arguments"
+                )
+        return self
+
+    @property
+    def training(self) -> FineTune | TrainedByCode | None:
+        """The callable that quantization-aware training calls, with its arguments."""
+        trains = self.checkpoint if isinstance(self.checkpoint, TrainedByCode) else None
+        return self.fine_tune or trains

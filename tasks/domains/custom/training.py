@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, cast
 
 import torch
@@ -13,18 +14,21 @@ from storage.errors import ConfigurationError
 from tasks.compute import intra_op_threads
 from tasks.domains.custom.factory_data import load_splits
 from tasks.domains.custom.samples import load_samples
-from tasks.domains.custom.sections import CustomWorkload, FactoryData, TrainedByCode
+from tasks.domains.custom.sections import CustomWorkload, FactoryData, FineTune, TrainedByCode
+from tasks.quantize.own_training import OwnTraining
+from tasks.sources import user_digest
 from tasks.user_code import call, call_factory
 
 if TYPE_CHECKING:
-    from tasks.job import Workspace
+    from storage.artifacts import ArtifactStore
+    from tasks.job import Job
     from tasks.refs import DatasetRef
 
 # How a sum is cut among threads decides its last bits; and two workloads train side by side, one on each core.
 _THREADS = 1
 
 
-def train_by_code(workload: CustomWorkload, dataset: DatasetRef, workspace: Workspace) -> dict[str, Tensor]:
+def train_by_code(workload: CustomWorkload, dataset: DatasetRef, store: ArtifactStore) -> dict[str, Tensor]:
     """Call ``checkpoint.train(model, splits, seed=…, epochs=…, **arguments)``; its state dict, else the model's own.
 
     `splits` are the data sets of the user's own callable, or a table's as `TensorDataset` of (features, target).
@@ -34,27 +38,56 @@ def train_by_code(workload: CustomWorkload, dataset: DatasetRef, workspace: Work
     ConfigurationError
         It fails, or returns something else than None or a state dict.
     """
-    settings = cast(TrainedByCode, workload.checkpoint)
-    data = workload.data
-    splits: Mapping[str, object]
-    if isinstance(data, FactoryData):
-        splits = load_splits(data)
-    else:
-        splits = {split: _table(dataset, split, workspace) for split in dataset.splits}
-    with torch.random.fork_rng(devices=[]), intra_op_threads(_THREADS):
-        torch.manual_seed(settings.seed)
+    told = cast(TrainedByCode, workload.checkpoint)
+    splits = _splits(workload, dataset, store)
+    with _seeded(told.seed):
         model = call_factory(workload.model)
-        given = {"seed": settings.seed, "epochs": settings.epochs, **settings.arguments}
-        result = call("checkpoint.train", settings.train, settings.folder, model, splits, **given)
-    state = model.state_dict() if result is None or isinstance(result, nn.Module) else result
-    if not isinstance(state, Mapping) or not all(isinstance(value, Tensor) for value in state.values()):
-        raise ConfigurationError(
-            f'checkpoint.train "{settings.train}" returned {type(result).__name__}, not None or a state dict.',
-            hint="Train the model in place, or return model.state_dict().",
-        )
+        state = _call("checkpoint.train", told, model, splits, told.seed, told.epochs)
     return {str(name): tensor.detach().cpu().contiguous() for name, tensor in state.items()}
 
 
-def _table(dataset: DatasetRef, split: str, workspace: Workspace) -> TensorDataset:
-    (batch,) = load_samples(dataset, split, workspace.store).batches
+def fine_tuning_by_code(job: Job[CustomWorkload], store: ArtifactStore) -> OwnTraining:
+    """The user's callable on a model that is prepared for quantization-aware training."""
+    workload, told = job.workload, job.workload.training
+    assert told is not None, "validated"
+    key = "checkpoint.train" if isinstance(told, TrainedByCode) else "fine_tune.train"
+
+    def train(model: nn.Module, seed: int, epochs: int) -> None:
+        splits = _splits(workload, job.dataset, store)
+        with _seeded(seed):
+            model.load_state_dict(_call(key, told, model, splits, seed, epochs))
+
+    arguments = told.model_dump(mode="json", include={"train", "arguments"})
+    return OwnTraining(train, arguments | {"code": user_digest(told.folder, told.train)})
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    with torch.random.fork_rng(devices=[]), intra_op_threads(_THREADS):
+        torch.manual_seed(seed)
+        yield
+
+
+def _call(
+    key: str, told: TrainedByCode | FineTune, model: nn.Module, splits: Mapping[str, object], seed: int, epochs: int
+) -> Mapping[str, Tensor]:
+    result = call(key, told.train, told.folder, model, splits, seed=seed, epochs=epochs, **told.arguments)
+    state = model.state_dict() if result is None or isinstance(result, nn.Module) else result
+    if not isinstance(state, Mapping) or not all(isinstance(value, Tensor) for value in state.values()):
+        raise ConfigurationError(
+            f'{key} "{told.train}" returned {type(result).__name__}, not None or a state dict.',
+            hint="Train the model in place, or return model.state_dict().",
+        )
+    return state
+
+
+def _splits(workload: CustomWorkload, dataset: DatasetRef, store: ArtifactStore) -> Mapping[str, object]:
+    if isinstance(workload.data, FactoryData):
+        with _seeded(0):  # as the splits that are stored were made
+            return load_splits(workload.data)
+    return {split: _table(dataset, split, store) for split in dataset.splits}
+
+
+def _table(dataset: DatasetRef, split: str, store: ArtifactStore) -> TensorDataset:
+    (batch,) = load_samples(dataset, split, store).batches
     return TensorDataset(*batch.inputs.values(), batch.target)

@@ -22,6 +22,7 @@ FILES = [*BUILT_IN.glob("*.toml"), *(ROOT / "docs" / "examples").glob("*.toml")]
 # In the schema of each domain the same, and described once.
 COMMON = ("recipe", "benchmark", "gate")
 SECTIONS = ("data", "model", "checkpoint", "evaluate")
+OWN = ("fine_tune",)  # sections that some domains alone have
 
 
 class Reference:
@@ -58,7 +59,8 @@ class Reference:
             yield from self._section(recipe, leave_out=common)
         for name, domain in self.domains.items():
             yield f"## Domain `{name}`\n"
-            for section in SECTIONS:
+            own = [section for section in OWN if section in domain["properties"]]
+            for section in [*SECTIONS, *own]:
                 for reference in self._kinds(domain, section):
                     kind = self._at(reference)
                     yield f"### {name}: `[{section}]`{f', `kind = {self._tag(kind)}`' if self._tag(kind) else ''}\n"
@@ -84,7 +86,7 @@ class Reference:
             default = "needed" if name in needed else self._value(field.get("default"))
             rows.append(f"| `{name}` | {self._type(field)} | {default} | {self._meaning(field)} |")
             for inner in self._references(field):
-                if name not in (*SECTIONS, *COMMON) and "properties" in self._at(inner):
+                if name not in (*SECTIONS, *COMMON, *OWN) and "properties" in self._at(inner):
                     rows += [
                         f"| `{name}.{key}` | {self._type(part)} | {self._value(part.get('default'))} "
                         f"| {_one_line(part['description'])} |"
@@ -130,7 +132,7 @@ class Reference:
         return self._references(domain["properties"][section])
 
     def _references(self, field: Schema) -> list[str]:
-        found = [each["$ref"] for each in field.get("oneOf", [field]) if "$ref" in each]
+        found = [each["$ref"] for each in field.get("oneOf") or field.get("anyOf") or [field] if "$ref" in each]
         return [reference for reference in found if "properties" in self._at(reference)]
 
     def _tag(self, schema: Schema) -> str:

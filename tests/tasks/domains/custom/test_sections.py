@@ -9,6 +9,9 @@ from pydantic import ValidationError
 from tasks.workload import read_workload
 from tests.tasks.domains.custom.own import own, write
 
+FLOAT = {"name": "float", "method": "none"}
+TRAINED = {"kind": "train", "train": "own_code:train"}
+
 
 @pytest.mark.parametrize(
     ("changes", "message"),
@@ -17,9 +20,10 @@ from tests.tasks.domains.custom.own import own, write
         ({"evaluate": {"metric": "own_code:score"}}, "needs higher_is_better"),
         ({"evaluate": {"metric": "mse", "higher_is_better": True}}, "mse has its own"),
         ({"data": {"kind": "csv", "uri": "t.csv", "features": [], "target": "y"}}, "features"),
+        ({"recipe": [FLOAT, {"name": "q", "method": "qat"}]}, r'method "qat" needs \[fine_tune\] train'),
         (
-            {"recipe": [{"name": "float", "method": "none"}, {"name": "q", "method": "qat"}]},
-            "does not fine-tune models",
+            {"recipe": [FLOAT, {"name": "q", "method": "qat", "learning_rate": 0.1}], "checkpoint": TRAINED},
+            "learning_rate: your callable trains",
         ),
     ],
 )
@@ -37,9 +41,8 @@ def test_sections_know_the_folder_of_their_file_and_keep_it_out_of_their_content
 
 
 def test_the_trainings_code_decides_the_checkpoint(tmp_path: Path) -> None:
-    checkpoint = {"kind": "train", "train": "own_code:train"}
     write(tmp_path)
-    before = own(tmp_path, checkpoint=checkpoint).checkpoint.model_dump()
-    assert own(tmp_path, checkpoint=checkpoint).checkpoint.model_dump() == before
+    before = own(tmp_path, checkpoint=TRAINED).checkpoint.model_dump()
+    assert own(tmp_path, checkpoint=TRAINED).checkpoint.model_dump() == before
     write(tmp_path, "def train(model, splits, seed, epochs): return {}")
-    assert own(tmp_path, checkpoint=checkpoint).checkpoint.model_dump() != before
+    assert own(tmp_path, checkpoint=TRAINED).checkpoint.model_dump() != before
