@@ -78,7 +78,8 @@ class Timing(Frozen):
     ``block_launch``, ``block_round`` and ``block_s`` are the raw samples: launch number, round number and seconds per
     call in each timed block, in the order in which they were taken; ``cold_launch`` and ``cold_s`` those of the calls
     with cold caches, one a round. Percentiles come from single calls and are None where there are too few.
-    ``threads_used`` is the most threads that it kept busy in any launch.
+    ``threads_used`` is the most threads that it kept busy in any launch, ``sequence_length`` the steps of a further
+    setting that has others than the primary one.
     """
 
     recipe: str
@@ -86,6 +87,7 @@ class Timing(Frozen):
     setting: Setting
     threads: int
     batch_size: int
+    sequence_length: int | None = None
     latency_s: float
     latency_q25_s: float
     latency_q75_s: float

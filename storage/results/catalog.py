@@ -22,7 +22,7 @@ MATERIALIZE_UP_TO = 2_000_000
 # The command-line client of the package index is a release behind the library and reads no newer format.
 _STORAGE_VERSION = "v1.5.0"
 _RAW = ("block_launch", "block_round", "block_s", "cold_launch", "cold_s")
-_KEYS = "run_id, night, workload, recipe, runtime, setting, attempt, threads, batch_size, fingerprint"
+_KEYS = "run_id, night, workload, recipe, runtime, setting, attempt, threads, batch_size, fingerprint, sequence_length"
 
 
 @dataclass(frozen=True)

@@ -100,7 +100,7 @@ RUNS = Table(
 MEASUREMENTS = Table(
     name="measurements",
     meaning="One row per run, workload, recipe, runtime and setting: what one candidate measured.",
-    key=("run_id", "workload", "recipe", "runtime", "setting", "threads", "batch_size", "attempt"),
+    key=("run_id", "workload", "recipe", "runtime", "setting", "threads", "batch_size", "attempt", "sequence_length"),
     order=("night", "workload", "recipe", "runtime"),
     columns=(
         _RUN_ID,
@@ -111,7 +111,7 @@ MEASUREMENTS = Table(
         _required(
             "setting",
             TEXT,
-            "the primary setting, further batch sizes and thread counts, the baseline's copy, or the current bundle",
+            "the primary setting, further sizes and thread counts, the baseline's copy, or the current bundle",
             choices=get_args(Setting),
         ),
         _required("attempt", INT, "1; earlier versions repeated an inconclusive benchmark as 2", "attempts"),
@@ -220,6 +220,7 @@ MEASUREMENTS = Table(
         Column("doubts", TEXT, "what speaks against int8 having run as promised, a sentence each, as a JSON list"),
         Column("batch_difference", REAL, "a batch's distance from its rows one by one / the output's range", "share"),
         Column("batch_changed", REAL, "share of a batch's rows that choose another class than one by one", "share"),
+        Column("sequence_length", INT, "steps in a call, where they are not those of the primary setting", "steps"),
     ),
 )
 

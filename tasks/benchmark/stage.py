@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Literal
@@ -27,7 +28,7 @@ from tasks.refs import ArtifactRef, CandidateRef, Frozen
 from tasks.results import BenchmarkResult
 from tasks.runtimes.base import CandidateFiles
 from tasks.tensor_files import GOLDEN, Golden
-from tasks.workload.workload import Benchmark, Workload
+from tasks.workload.workload import Benchmark, SequenceBenchmark, Workload
 
 
 class BenchmarkCandidate(Frozen):
@@ -61,13 +62,21 @@ class BenchmarkCandidate(Frozen):
 
 @dataclass(frozen=True)
 class Setting:
-    """Intra-op threads and samples in a call."""
+    """Intra-op threads, samples in a call, and their steps where these are not the primary setting's."""
 
     threads: int
     batch_size: int
+    sequence_length: int | None = None
 
     def __str__(self) -> str:
-        return f"batch {self.batch_size}, {self.threads} thread{'s' if self.threads > 1 else ''}"
+        steps = f", {self.sequence_length} steps" if self.sequence_length else ""
+        return f"batch {self.batch_size}{steps}, {self.threads} thread{'s' if self.threads > 1 else ''}"
+
+    def of(self, workload: Workload) -> Workload:
+        """The workload with these sizes."""
+        sizes = {"batch_size": self.batch_size}
+        sizes |= {"sequence_length": self.sequence_length} if self.sequence_length else {}
+        return workload.model_copy(update={"benchmark": workload.benchmark.model_copy(update=sizes)})
 
 
 def benchmark(
@@ -115,7 +124,7 @@ def benchmark(
     aa, cold_aa = measured.aa_ratio(), measured.with_caches("cold").aa_ratio()
     timings = list(timings_of(measured, settings.batch_size, "primary", memory.memory))
     for setting, found in further.items():
-        timings += timings_of(found, setting.batch_size, "throughput", {})
+        timings += timings_of(found, setting.batch_size, "throughput", {}, setting.sequence_length)
     return BenchmarkResult(
         workload=workload.name,
         baseline=settings.baseline,
@@ -168,23 +177,26 @@ def contest_of(workload: Workload, candidates: Sequence[BenchmarkCandidate]) -> 
 
 
 def further_settings(benchmark: Benchmark) -> list[Setting]:
-    """Every requested batch size with every requested thread count, except the setting that is timed anyway."""
+    """Every requested batch size with every requested length and thread count, except what is timed anyway."""
     primary = Setting(benchmark.threads, benchmark.batch_size)
     batch_sizes = benchmark.batch_sizes or (benchmark.batch_size,)
     thread_counts = benchmark.thread_counts or (benchmark.threads,)
-    settings = [Setting(threads, batch_size) for threads in thread_counts for batch_size in batch_sizes]
+    asked = benchmark.sequence_lengths if isinstance(benchmark, SequenceBenchmark) else ()
+    lengths = [length if length != benchmark.sequence_length else None for length in asked] or [None]
+    settings = [Setting(*sizes) for sizes in product(thread_counts, batch_sizes, lengths)]
     return [setting for setting in dict.fromkeys(settings) if setting != primary]
 
 
 @contextmanager
 def subjects_at(
-    batch_size: int, subjects: Sequence[Subject], job: Job[Workload], store: ArtifactStore
+    setting: Setting, subjects: Sequence[Subject], job: Job[Workload], store: ArtifactStore
 ) -> Iterator[list[Subject]]:
-    """The subjects with inputs of another batch size in a temporary file, without outputs: none were evaluated."""
-    if batch_size == job.workload.benchmark.batch_size:
+    """The subjects with inputs of other sizes in a temporary file, without outputs: none were evaluated."""
+    workload = setting.of(job.workload)
+    if workload == job.workload:
         yield list(subjects)
         return
-    inputs = DOMAINS[job.workload.domain].example_inputs(job.workload, job.dataset, store, batch_size)
+    inputs = DOMAINS[workload.domain].example_inputs(workload, job.dataset, store, setting.batch_size)
     with TemporaryDirectory(prefix="nightquant-") as folder:
         path = Path(folder) / GOLDEN
         path.write_bytes(Golden(inputs).to_bytes())
@@ -199,7 +211,7 @@ def _measure_further(
     refused: dict[str, str] = {}
     for setting in further_settings(job.workload.benchmark):
         try:
-            with subjects_at(setting.batch_size, subjects, job, store) as there:
+            with subjects_at(setting, subjects, job, store) as there:
                 measured = replace(session, threads=setting.threads).measure(there, with_copy=False)
         except (MeasurementError, InputError) as error:
             # What was timed so far is right without it, and the primary setting is what decides.

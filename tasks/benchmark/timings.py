@@ -15,7 +15,13 @@ from tasks.results import Timing
 _MARKED: dict[str, Setting] = {COPY_SUFFIX[1:]: "a/a", INCUMBENT_SUFFIX[1:]: "incumbent"}
 
 
-def timings_of(measured: Measured, batch_size: int, setting: Setting, memory: dict[str, Memory]) -> Iterator[Timing]:
+def timings_of(
+    measured: Measured,
+    batch_size: int,
+    setting: Setting,
+    memory: dict[str, Memory],
+    sequence_length: int | None = None,
+) -> Iterator[Timing]:
     """One row for each subject; that of the baseline's copy has the setting ``a/a``."""
     warm, cold = measured.with_caches("warm"), measured.with_caches("cold")
     for name in measured.names():
@@ -32,6 +38,7 @@ def timings_of(measured: Measured, batch_size: int, setting: Setting, memory: di
             setting=_MARKED.get(mark, setting),
             threads=measured.threads,
             batch_size=batch_size,
+            sequence_length=sequence_length,
             latency_s=float(median),
             latency_q25_s=float(lower),
             latency_q75_s=float(upper),

@@ -49,6 +49,13 @@ class Benchmark(Section):
     """
 
 
+class SequenceBenchmark(Benchmark):
+    """``[benchmark]`` of a domain whose inputs have steps: what is timed."""
+
+    sequence_lengths: tuple[PositiveInt, ...] = ()
+    """Further numbers of steps that are timed; they decide nothing."""
+
+
 class Gate(Section):
     """``[gate]``: the rules that a candidate must pass to be promoted; one that is left out does not apply.
 

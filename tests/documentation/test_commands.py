@@ -109,5 +109,5 @@ def test_the_sections_that_your_model_shows_are_those_of_its_examples(tmp_path: 
             assert keys.items() >= example[section].items(), (name, section)
         Workload.model_validate(example | shown, context={"folder": str(tmp_path)})
         seen.add(name)
-    assert page.count("```toml\n") == 7
+    assert page.count("```toml\n") == 8
     assert seen == {"gestures.toml", "power.toml", "encoder.toml", "classifier.toml", "photos.toml"}

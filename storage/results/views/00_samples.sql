@@ -8,5 +8,6 @@ select
     run_id, night, workload, recipe, runtime, setting, attempt, threads, batch_size, fingerprint,
     unnest(block_launch) as launch,
     unnest(block_round) as round,
-    unnest(block_s) as seconds
+    unnest(block_s) as seconds,
+    sequence_length
 from internal.raw_blocks;

@@ -6,5 +6,6 @@ create view cold_samples as
 select
     run_id, night, workload, recipe, runtime, setting, attempt, threads, batch_size, fingerprint,
     unnest(cold_launch) as launch,
-    unnest(cold_s) as seconds
+    unnest(cold_s) as seconds,
+    sequence_length
 from internal.raw_blocks;

@@ -15,4 +15,4 @@ create view latest as
 select rows.*
 from measurements as rows
 join newest_runs(null::date) as newest using (workload, recipe, runtime, night, run_id)
-order by workload, recipe, runtime, setting, threads, batch_size, attempt;
+order by workload, recipe, runtime, setting, threads, batch_size, sequence_length nulls first, attempt;

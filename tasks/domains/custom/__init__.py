@@ -71,11 +71,12 @@ class Custom(
     def example_inputs(
         self, workload: CustomWorkload, dataset: DatasetRef, store: ArtifactStore, batch_size: int
     ) -> dict[str, Tensor]:
-        """The first rows of the test split."""
+        """The first rows of the test split; with ``benchmark.sequence_length``, of that many steps."""
         from tasks.domains.custom.samples import example_rows, open_axes, read_description
 
         axes = open_axes(_names(workload), read_description(dataset, store).inputs)
-        return example_rows(dataset, axes, store, batch_size)
+        length = workload.benchmark.sequence_length
+        return example_rows(dataset, axes, store, batch_size, (workload.steps, length) if length else None)
 
     def evaluate(self, job: Job[CustomWorkload], call: Call, workspace: Workspace, *, apart: bool = False) -> Quality:
         """``evaluate.metric`` of the test split."""

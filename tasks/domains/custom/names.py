@@ -1,8 +1,10 @@
-"""Names of the metrics, apart from what computes them, so that validating a workload file imports no torch."""
+"""Names of metrics and axes, apart from what computes with them: validating a workload file imports no torch."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+
+BATCH = "batch"  # what the axis of the rows is called in data.axes
 
 # Whether higher is better.
 DIRECTIONS: Mapping[str, bool] = {

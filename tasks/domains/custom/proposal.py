@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from storage.artifacts import ArtifactStore
-from tasks.domains.custom.samples import BATCH, load_samples, load_test, read_description
+from tasks.domains.custom.names import BATCH
+from tasks.domains.custom.samples import load_samples, load_test, read_description
 from tasks.refs import DatasetRef
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from storage.artifacts import ArtifactStore
 from storage.errors import InputError
+from tasks.domains.custom.names import BATCH
 from tasks.refs import DatasetRef, Frozen
 from tasks.tensor_files import save_tensors
 
@@ -25,7 +26,6 @@ KIND = "samples"
 DESCRIPTION, REFERENCE = "samples.json", "dataset.json"
 ROWS = "test-rows"
 _TARGET, _INPUT = "target", "input."
-BATCH = "batch"
 
 
 class Description(Frozen):
@@ -124,16 +124,42 @@ def load_test(dataset: DatasetRef, store: ArtifactStore, *, apart: bool) -> Samp
 
 
 def example_rows(
-    dataset: DatasetRef, axes: Mapping[str, Mapping[int, str]], store: ArtifactStore, batch_size: int
+    dataset: DatasetRef,
+    axes: Mapping[str, Mapping[int, str]],
+    store: ArtifactStore,
+    batch_size: int,
+    steps: tuple[str, int] | None = None,
 ) -> dict[str, Tensor]:
-    """Inputs of `batch_size` test rows, the first ones; a first batch that is too short is repeated."""
-    batch = next(load_test(dataset, store, apart=batch_size == 1).in_batches(batch_size))
-    order = torch.arange(batch_size) % len(batch)
+    """Inputs of `batch_size` test rows, the first ones; a first batch that is too short is repeated.
+
+    Parameters
+    ----------
+    steps
+        The name of an axis and its length: the first batch that has it, else the next longer one, cut there, else the
+        longest, repeated.
+    """
+    batches = load_test(dataset, store, apart=batch_size == 1).in_batches(batch_size)
+    lengths = {BATCH: batch_size}
+    if steps is None:
+        batch = next(batches)
+    else:
+        name, length = steps
+        lengths[name] = length
+        batch = min(batches, key=lambda each: _distance(each, axes, name, length))
     found = {}
     for name, tensor in batch.inputs.items():
-        rows = [axis for axis, length in axes[name].items() if length == BATCH]
-        found[name] = (tensor.index_select(rows[0], order) if rows else tensor).contiguous()
+        for axis, of in axes[name].items():
+            if of in lengths and tensor.shape[axis] != lengths[of]:
+                tensor = tensor.index_select(axis, torch.arange(lengths[of]) % tensor.shape[axis])
+        found[name] = tensor.contiguous()
     return found
+
+
+def _distance(batch: Batch, axes: Mapping[str, Mapping[int, str]], name: str, length: int) -> tuple[bool, int]:
+    there = next(
+        batch.inputs[each].shape[axis] for each, named in axes.items() for axis, of in named.items() if of == name
+    )
+    return there < length, abs(there - length)
 
 
 def open_axes(names: Mapping[str, tuple[str, ...]], inputs: tuple[str, ...]) -> Mapping[str, Mapping[int, str]]:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, JsonValue, PositiveInt, WithJsonSchema, computed_field, model_validator
 
 from storage.messages import did_you_mean
-from tasks.domains.custom.names import DIRECTIONS
+from tasks.domains.custom.names import BATCH, DIRECTIONS
 from tasks.workload.base import (
     REFERENCE,
     FactorySpec,
@@ -18,7 +18,7 @@ from tasks.workload.base import (
     SeededCheckpoint,
     TableFile,
 )
-from tasks.workload.workload import Workload
+from tasks.workload.workload import SequenceBenchmark, Workload
 
 _OF_OUR_TRAINING = {"batch_size", "learning_rate"}  # keys of a recipe that a callable's training has no use for
 _METRIC: dict[str, JsonValue] = {"anyOf": [{"enum": list(DIRECTIONS)}, {"type": "string", "pattern": REFERENCE}]}
@@ -116,6 +116,16 @@ class Evaluate(FromFile):
         return self
 
 
+class CustomBenchmark(SequenceBenchmark):
+    """``[benchmark]``: what is timed."""
+
+    # What others have a default for is here as the data have it.
+    sequence_length: PositiveInt | None = None  # type: ignore[assignment]
+    """Steps in the timed call; by default those of the first test row."""
+    sequence_axis: str = ""
+    """Which axis that `data.axes` names has the steps, where there are several besides `batch`."""
+
+
 class CustomWorkload(Workload):
     """A model of any kind."""
 
@@ -125,6 +135,26 @@ class CustomWorkload(Workload):
     evaluate: Evaluate
     fine_tune: FineTune | None = None
     """How `qat` recipes go on training."""
+    benchmark: CustomBenchmark = CustomBenchmark()
+
+    @model_validator(mode="after")
+    def _steps_have_an_axis(self) -> Self:
+        if not self.benchmark.sequence_length and not self.benchmark.sequence_lengths:
+            return self
+        if self.steps not in self._lengths:
+            expected = f"one of {', '.join(self._lengths)}" if self._lengths else "an axis that data.axes names"
+            raise ValueError(f'benchmark.sequence_axis "{self.benchmark.sequence_axis}": expected {expected}')
+        return self
+
+    @property
+    def steps(self) -> str:
+        """Name of the axis that ``sequence_length`` is of, "" where none is named."""
+        return self.benchmark.sequence_axis or (self._lengths[0] if len(self._lengths) == 1 else "")
+
+    @property
+    def _lengths(self) -> list[str]:
+        axes = self.data.axes if isinstance(self.data, FactoryData) else {}
+        return sorted({name for names in axes.values() for name in names} - {"", BATCH})
 
     @model_validator(mode="after")
     def _can_go_on_training(self) -> Self:

@@ -250,14 +250,14 @@ def _length(workload: EncoderWorkload, classes: int, tokenizer: Tokenizer) -> in
     """How many tokens a text may have."""
     sizes = DatasetRef(kind=KIND, digest="", splits={}, classes=classes, vocabulary=tokenizer.get_vocab_size())
     positions = longest_text(build_blank(lambda: build_encoder(workload.model, sizes)))
-    length, timed = workload.model.max_length or min(positions, DEFAULT_LENGTH), workload.benchmark.sequence_length
+    length, timed = workload.model.max_length or min(positions, DEFAULT_LENGTH), workload.benchmark.longest
     if length > positions:
         raise ConfigurationError(
             f"model.max_length is {length}, and the model has positions for {positions} tokens.", hint="Lower it."
         )
     if timed > length:
         raise ConfigurationError(
-            f"benchmark.sequence_length is {timed}, and texts are cut at {length} tokens.",
-            hint=f"Set it to {length} or less.",
+            f"[benchmark] asks for {timed} tokens, and texts are cut at {length}.",
+            hint=f"Set sequence_length and sequence_lengths to {length} or less.",
         )
     return length

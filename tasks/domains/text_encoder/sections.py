@@ -12,7 +12,7 @@ from storage.errors import InputError
 from tasks.domains.text_encoder.directory import read_config, read_pooling
 from tasks.workload import base
 from tasks.workload.base import Kind, Section, SeededCheckpoint, TableFile
-from tasks.workload.workload import Benchmark, Workload
+from tasks.workload.workload import SequenceBenchmark, Workload
 
 Pooling = Literal["mean", "cls", "max"]
 Metric = Literal["accuracy", "f1-macro", "cosine", "retrieval"]
@@ -136,11 +136,16 @@ class Evaluate(Section):
     """Texts of like length in a call."""
 
 
-class EncoderBenchmark(Benchmark):
+class EncoderBenchmark(SequenceBenchmark):
     """``[benchmark]``: what is timed."""
 
     sequence_length: PositiveInt = 128
     """Tokens of each text in a timed call."""
+
+    @property
+    def longest(self) -> int:
+        """The most tokens that are timed."""
+        return max(self.sequence_length, *self.sequence_lengths, 0)
 
 
 class EncoderWorkload(Workload):
@@ -165,9 +170,9 @@ class EncoderWorkload(Workload):
             raise ValueError('checkpoint.kind "directory" needs model.kind "directory"')
         if self.checkpoint.kind == "train" and not classifies:
             raise ValueError("embeddings are not trained here: bring a model's directory")
-        length, limit = self.benchmark.sequence_length, self.model.max_length
+        length, limit = self.benchmark.longest, self.model.max_length
         if limit is not None and length > limit:
-            raise ValueError(f"benchmark.sequence_length {length} is beyond model.max_length {limit}")
+            raise ValueError(f"benchmark: {length} tokens are beyond model.max_length {limit}")
         return self
 
     @property

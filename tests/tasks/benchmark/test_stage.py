@@ -31,8 +31,10 @@ from tasks.machine import fingerprint
 from tasks.refs import ArtifactRef
 from tasks.tensor_files import GOLDEN, Golden
 from tasks.workload import Workload, read_workload
-from tasks.workload.workload import Benchmark
+from tasks.workload.workload import Benchmark, SequenceBenchmark
 from tests.tasks.benchmark.planted import TINY
+from tests.tasks.domains.custom.own import CODE, own, write
+from tests.tasks.domains.custom.test_factory_data import MEAN, PADDED, SEQUENCES
 from tests.tasks.pipeline import build, evaluate, job_of
 
 _WORKLOAD = Path(__file__).parents[3] / "flows" / "workloads" / "lstm-demo.toml"
@@ -161,11 +163,11 @@ def test_a_further_setting_that_dies_costs_neither_the_primary_rows_nor_the_othe
     job: Job[Workload], candidates: list[BenchmarkCandidate], store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def dying(
-        batch_size: int, subjects: Sequence[Subject], job: Job[Workload], store: ArtifactStore
+        setting: Setting, subjects: Sequence[Subject], job: Job[Workload], store: ArtifactStore
     ) -> AbstractContextManager[list[Subject]]:
-        if batch_size == 64:
+        if setting.batch_size == 64:
             raise MeasurementError("Most likely memory ran out.")
-        return subjects_at(batch_size, subjects, job, store)
+        return subjects_at(setting, subjects, job, store)
 
     monkeypatch.setattr("tasks.benchmark.stage.subjects_at", dying)
     result = benchmark(_with_sizes(job, 64, 2), candidates, TINY, Workspace(store))
@@ -175,6 +177,28 @@ def test_a_further_setting_that_dies_costs_neither_the_primary_rows_nor_the_othe
         ("a/a", 1),
         ("throughput", 2),
     }
+
+
+@pytest.mark.slow
+def test_a_model_of_ones_own_is_timed_at_further_sizes(tmp_path: Path) -> None:
+    write(tmp_path, CODE + SEQUENCES)
+    sizes = {"baseline": "float/onnxruntime", "batch_sizes": [1, 3], "sequence_lengths": [4, 40]}
+    recipe = [{"name": "float", "method": "none", "runtimes": ["onnxruntime"]}]
+    store = ArtifactStore(tmp_path)
+    job = job_of(own(tmp_path, data=PADDED, model=MEAN, benchmark=sizes, recipe=recipe), store)
+    made = build(job, "float", "onnxruntime", store)
+    result = benchmark(
+        job, [BenchmarkCandidate(candidate=made, outputs=evaluate(job, made, store).outputs)], TINY, Workspace(store)
+    )
+    assert result.refused == {}
+    assert [(row.setting, row.batch_size, row.sequence_length) for row in result.timings] == [
+        ("primary", 1, None),
+        ("a/a", 1, None),
+        ("throughput", 1, 4),
+        ("throughput", 1, 40),
+        ("throughput", 3, 4),
+        ("throughput", 3, 40),
+    ]
 
 
 @pytest.mark.slow
@@ -201,6 +225,12 @@ def test_every_batch_size_meets_every_thread_count_without_the_primary() -> None
 def test_one_axis_keeps_the_primary_value_of_the_other() -> None:
     assert further_settings(Benchmark(threads=2, batch_sizes=(4,))) == [Setting(2, 4)]
     assert str(Setting(2, 4)) == "batch 4, 2 threads"
+
+
+def test_every_length_meets_every_batch_size_without_the_primary() -> None:
+    settings = SequenceBenchmark(sequence_length=16, batch_sizes=(1, 8), sequence_lengths=(16, 64))
+    assert further_settings(settings) == [Setting(1, 1, 64), Setting(1, 8), Setting(1, 8, 64)]
+    assert str(Setting(1, 8, 64)) == "batch 8, 64 steps, 1 thread"
 
 
 def test_every_name_of_a_profile_has_one() -> None:

@@ -60,12 +60,20 @@ class Reference:
         for name, domain in self.domains.items():
             yield f"## Domain `{name}`\n"
             own = [section for section in OWN if section in domain["properties"]]
-            for section in [*SECTIONS, *own]:
+            (common,) = self._kinds(first, "benchmark")
+            for section in [*SECTIONS, *own, "benchmark"]:
                 for reference in self._kinds(domain, section):
                     kind = self._at(reference)
+                    if section == "benchmark" and kind["properties"] == self._at(common)["properties"]:
+                        continue
                     yield f"### {name}: `[{section}]`{f', `kind = {self._tag(kind)}`' if self._tag(kind) else ''}\n"
                     if reference in self.shared:
                         yield f"See [below](#kind-{self._anchor(kind)}).\n"
+                    elif section == "benchmark":
+                        yield "Besides, or instead:\n"
+                        known = self._at(common)["properties"]
+                        same = [name for name, field in kind["properties"].items() if field == known.get(name)]
+                        yield from self._table(kind, leave_out=same)
                     else:
                         yield from self._section(kind)
         yield "## Kinds that several domains have\n"

@@ -42,6 +42,14 @@ def pad(items):
     steps = nn.utils.rnn.pad_sequence([inputs for inputs, _ in items], batch_first=True)
     return (steps, torch.tensor([len(inputs) for inputs, _ in items])), torch.tensor([target for _, target in items])
 """
+PADDED = {
+    "kind": "factory",
+    "factory": "own_code:sequences",
+    "collate": "own_code:pad",
+    "batch_size": 4,
+    "axes": {"steps": ["batch", "time"], "lengths": ["batch"]},
+}
+MEAN = {"kind": "factory", "factory": "own_code:Mean"}
 
 
 @pytest.mark.parametrize("factory", ["named", "tupled"])
@@ -85,8 +93,7 @@ def test_edited_code_and_files_prepare_anew_and_comments_do_not(tmp_path: Path) 
 def test_a_collate_functions_batches_are_kept_and_single_rows_are_not_padded(tmp_path: Path) -> None:
     write(tmp_path, CODE + SEQUENCES)
     store = ArtifactStore(tmp_path)
-    data = {"kind": "factory", "factory": "own_code:sequences", "collate": "own_code:pad", "batch_size": 4}
-    workload = own(tmp_path, data=data, model={"kind": "factory", "factory": "own_code:Mean"})
+    workload = own(tmp_path, data=PADDED, model=MEAN)
     dataset = prepare(workload, store)
     together, apart = (load_test(dataset, store, apart=each) for each in (False, True))
     assert [len(batch) for batch in together.in_batches(3)] == [4, 4, 2]
@@ -97,6 +104,23 @@ def test_a_collate_functions_batches_are_kept_and_single_rows_are_not_padded(tmp
         "steps": [6, 5, 2],
         "lengths": [6],
     }
+
+
+@pytest.mark.parametrize(
+    ("rows", "length", "counts"),
+    [(1, None, [2]), (1, 4, [4]), (1, 9, [6]), (3, 4, [2, 3, 4]), (2, 9, [6, 2])],
+    ids=["the first", "one that has it", "the longest, repeated", "cut", "padded and repeated"],
+)
+def test_examples_have_as_many_steps_as_are_asked_for(
+    tmp_path: Path, rows: int, length: int | None, counts: list[int]
+) -> None:
+    write(tmp_path, CODE + SEQUENCES)
+    store = ArtifactStore(tmp_path)
+    workload = own(tmp_path, data=PADDED, model=MEAN, benchmark={"sequence_length": length} if length else {})
+    dataset = prepare(workload, store)
+    found = example_inputs(workload, dataset, store, batch_size=rows)
+    assert list(found["steps"].shape) == [rows, length or 2, 2]
+    assert found["lengths"].tolist() == counts
 
 
 @pytest.mark.parametrize(

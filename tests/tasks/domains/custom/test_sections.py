@@ -10,6 +10,7 @@ from tasks.workload import read_workload
 from tests.tasks.domains.custom.own import own, write
 
 FLOAT = {"name": "float", "method": "none"}
+DATA = {"kind": "factory", "factory": "own_code:splits"}
 TRAINED = {"kind": "train", "train": "own_code:train"}
 
 
@@ -20,6 +21,11 @@ TRAINED = {"kind": "train", "train": "own_code:train"}
         ({"evaluate": {"metric": "own_code:score"}}, "needs higher_is_better"),
         ({"evaluate": {"metric": "mse", "higher_is_better": True}}, "mse has its own"),
         ({"data": {"kind": "csv", "uri": "t.csv", "features": [], "target": "y"}}, "features"),
+        ({"benchmark": {"sequence_length": 8}}, "expected an axis that data.axes names"),
+        (
+            {"benchmark": {"sequence_lengths": [8]}, "data": DATA | {"axes": {"a": ["batch", "x"], "b": ["", "y"]}}},
+            'sequence_axis "": expected one of x, y',
+        ),
         ({"recipe": [FLOAT, {"name": "q", "method": "qat"}]}, r'method "qat" needs \[fine_tune\] train'),
         (
             {"recipe": [FLOAT, {"name": "q", "method": "qat", "learning_rate": 0.1}], "checkpoint": TRAINED},
