@@ -1,7 +1,13 @@
-"""Metrics by name: numbers of single rows whose mean is the quality, or one number of all rows together."""
+"""Metrics by name: numbers of single rows whose mean is the quality, or one number of all rows together.
+
+They are written here rather than taken from torchmetrics or scikit-learn, which give the number of a set: the paired
+interval of a difference needs what each row contributes, or the number of a thousand resamples. Each is a few lines,
+which tests hold against its definition.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -12,11 +18,13 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from storage.errors import MeasurementError
+from tasks.domains.word_errors import word_errors
 from tasks.outputs import tensors_of
 from tasks.paired import RIGHT
 from tasks.results import Contributions
 
 RESAMPLES = 1000
+_LARGEST_LOSS = 700.0
 
 Weighted = Callable[[NDArray[np.generic], NDArray[np.generic], NDArray[np.int64]], float]
 
@@ -40,6 +48,19 @@ class SetMetric:
     reduce: Callable[[Tensor], Tensor]
     value: Weighted
     prediction: bool = False
+
+
+@dataclass(frozen=True)
+class RatioMetric:
+    """A ratio of sums over rows: ``parts`` gives float64 [B, 2], above and below the line, ``value`` what it means."""
+
+    parts: Callable[[Tensor, Tensor], Tensor]
+    value: Callable[[float], float] = float
+
+    def of(self, parts: NDArray[np.float64]) -> float:
+        """The metric of rows, from their parts [N, 2]; NaN where there is nothing below the line."""
+        above, below = parts.sum(0).tolist()
+        return self.value(above / below) if below else float("nan")
 
 
 def checked_outputs(result: object, rows: int) -> Tensor:
@@ -131,6 +152,12 @@ def _right(outputs: Tensor, target: Tensor) -> Tensor:
 
 def _losses(outputs: Tensor, target: Tensor) -> Tensor:
     """Cross-entropy, of a row with several targets the mean of those that count (-100 does not)."""
+    sums, counts = _loss_parts(outputs, target).unbind(1)
+    return sums / counts.clamp(min=1)
+
+
+def _loss_parts(outputs: Tensor, target: Tensor) -> Tensor:
+    """Sum of the cross-entropies of a row's targets that count, and how many do: float64 [B, 2]."""
     expected = outputs.shape[:1] + outputs.shape[2:]
     if outputs.dim() < 2 or target.shape != expected or target.is_floating_point():
         raise MeasurementError(
@@ -142,10 +169,14 @@ def _losses(outputs: Tensor, target: Tensor) -> Tensor:
             f"the model returns {outputs.shape[1]} logits, and the data has class {int(target.max())}.",
             hint="Correct model.arguments.",
         )
-    each = cross_entropy(outputs.double(), target, reduction="none").flatten(1) if target.dim() > 1 else None
-    if each is None:
-        return cross_entropy(outputs.double(), target, reduction="none")
-    return each.sum(1) / (target.flatten(1) != -100).sum(1).clamp(min=1)
+    rows = len(target)
+    each = cross_entropy(outputs.double(), target, reduction="none").reshape(rows, -1)
+    return torch.stack([each.sum(1), (target != -100).reshape(rows, -1).sum(1)], dim=1)
+
+
+def perplexity(loss: float) -> float:
+    """exp of a mean loss in nats, infinite where that is beyond all numbers."""
+    return math.exp(loss) if loss < _LARGEST_LOSS else math.inf
 
 
 def _errors(outputs: Tensor, target: Tensor) -> Tensor:
@@ -178,13 +209,15 @@ def _described(target: Tensor) -> str:
     return f"targets of shape {list(target.shape)}, {str(target.dtype).removeprefix('torch.')}"
 
 
-METRICS: Mapping[str, RowMetric | SetMetric] = {
+METRICS: Mapping[str, RowMetric | SetMetric | RatioMetric] = {
     "accuracy": RowMetric(_right, "right-or-wrong", predicted),
     "loss": RowMetric(_losses),
     "mse": RowMetric(lambda outputs, target: _errors(outputs, target).square().mean(1)),
     "mae": RowMetric(lambda outputs, target: _errors(outputs, target).abs().mean(1)),
     "f1-macro": SetMetric(predicted, macro_f1, prediction=True),
     "auroc": SetMetric(scores, area_under_roc),
+    "perplexity": RatioMetric(_loss_parts, perplexity),
+    "wer": RatioMetric(word_errors),
 }
 
 

@@ -17,7 +17,7 @@ from tasks.domains.base import Quality
 from tasks.domains.custom.names import DIRECTIONS
 from tasks.domains.custom.samples import load_test
 from tasks.domains.custom.sections import CustomWorkload, Evaluate
-from tasks.domains.metrics import METRICS, RowMetric, SetMetric, checked_outputs, resampled
+from tasks.domains.metrics import METRICS, RatioMetric, RowMetric, SetMetric, checked_outputs, resampled
 from tasks.job import Job, Workspace
 from tasks.outputs import Call
 from tasks.results import Contributions
@@ -58,12 +58,13 @@ def evaluate_custom(job: Job[CustomWorkload], call: Call, workspace: Workspace, 
     if not math.isfinite(value):
         raise MeasurementError(
             f"the metric {settings.metric} is {value} on the test split.",
-            hint="Look at the test split: auroc needs both classes, and a metric of your own must return a number.",
+            hint="Look at the test split: auroc needs both classes, perplexity and wer need targets, and a metric of "
+            "your own must return a number.",
         )
     name = metric_name(settings)
     numbers = {name: value}
     if settings.metric == "loss":
-        numbers["perplexity"] = math.exp(value) if value < 700 else math.inf
+        numbers["perplexity"] = metrics.perplexity(value)
     return Quality(
         name,
         value,
@@ -120,6 +121,8 @@ def _take(found: _Found, outputs: Tensor, target: Tensor, settings: Evaluate) ->
         case SetMetric() as metric:
             kept = metric.reduce(outputs)
             metrics.need_classes(kept, target)
+        case RatioMetric() as metric:
+            kept = metric.parts(outputs, target)
         case None:
             kept = outputs
     found.kept.append(kept)
@@ -149,6 +152,9 @@ def _conclude(found: _Found, settings: Evaluate) -> tuple[float, dict[str, Tenso
     metric = METRICS.get(settings.metric)
     if metric is None:
         return _by_own_metric(found, settings)
+    if isinstance(metric, RatioMetric):
+        parts = torch.cat(found.kept).numpy()
+        return metric.of(parts), {"quality": resampled(lambda rows: metric.of(parts[rows]), len(parts))}
     if isinstance(metric, SetMetric):
         kept, target = torch.cat(found.kept), torch.cat(found.targets).numpy()
 

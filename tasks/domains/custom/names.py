@@ -14,4 +14,6 @@ DIRECTIONS: Mapping[str, bool] = {
     "loss": False,
     "mse": False,
     "mae": False,
+    "perplexity": False,
+    "wer": False,
 }

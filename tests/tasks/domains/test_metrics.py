@@ -4,10 +4,13 @@ from itertools import product
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.domains.metrics import area_under_roc, macro_f1
+from storage.errors import MeasurementError
+from tasks.domains.metrics import METRICS, RatioMetric, area_under_roc, macro_f1
+from tasks.domains.word_errors import edit_distance, word_errors
 
 PAIRS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 2)), min_size=1, max_size=30).filter(
     lambda rows: any(weight for *_, weight in rows)
@@ -37,3 +40,42 @@ def test_auroc_is_the_share_of_pairs_in_the_right_order(rows: list[tuple[int, in
         assert np.isnan(found)
     else:
         assert found == pytest.approx(np.mean([(high > low) + (high == low) / 2 for high, low in pairs]), abs=1e-12)
+
+
+WORDS = st.lists(st.integers(1, 3), max_size=6)
+
+
+def fewest_edits(guess: list[int], truth: list[int]) -> int:
+    """By the definition."""
+    if not guess or not truth:
+        return len(guess) + len(truth)
+    if guess[0] == truth[0]:
+        return fewest_edits(guess[1:], truth[1:])
+    shorter = (guess[1:], truth), (guess, truth[1:]), (guess[1:], truth[1:])
+    return 1 + min(fewest_edits(*pair) for pair in shorter)
+
+
+@given(WORDS, WORDS)
+def test_the_edit_distance_is_the_fewest_edits(guess: list[int], truth: list[int]) -> None:
+    assert edit_distance(guess, truth) == fewest_edits(guess, truth)
+
+
+def test_words_are_ids_or_the_best_path_of_logits() -> None:
+    target = torch.tensor([[5, 7, 7, -100], [2, -100, -100, -100]])
+    ids = torch.tensor([[5, 7, -1], [3, 2, 1]])
+    assert word_errors(ids, target).tolist() == [[1, 3], [2, 1]]
+    # Repeats count once, unless a blank is between them.
+    path = torch.tensor([[5, 5, 7, 0, 7], [0, 2, 2, 0, 0]])
+    assert word_errors(torch.nn.functional.one_hot(path, 8).float().transpose(1, 2), target).tolist() == [
+        [0, 3],
+        [0, 1],
+    ]
+    with pytest.raises(MeasurementError, match="wer takes word ids"):
+        word_errors(ids.float(), target)
+
+
+def test_a_ratio_is_that_of_the_sums_and_not_the_mean_of_the_rows() -> None:
+    metric = METRICS["wer"]
+    assert isinstance(metric, RatioMetric)
+    assert metric.of(np.array([[1.0, 1.0], [0.0, 9.0]])) == 0.1
+    assert np.isnan(metric.of(np.zeros((2, 2))))

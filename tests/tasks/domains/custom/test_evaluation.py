@@ -16,8 +16,9 @@ from storage.artifacts import ArtifactStore
 from storage.errors import ConfigurationError, MeasurementError, NightquantError, QuantizationError
 from tasks.checkpoint import load_state
 from tasks.compare import compare
-from tasks.domains.custom.samples import load_samples
+from tasks.domains.custom.samples import load_samples, load_test
 from tasks.domains.metrics import RESAMPLES
+from tasks.domains.word_errors import edit_distance
 from tests.tasks.domains.custom.own import CODE, own, write
 from tests.tasks.domains.custom.test_factory_data import SEQUENCES, TWO_INPUTS
 from tests.tasks.pipeline import build, build_model, converted, evaluate, job_of
@@ -63,6 +64,7 @@ def roc(outputs: Tensor, target: Tensor) -> Tensor:
 EXPECTED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "accuracy": lambda outputs, target: (outputs.argmax(1) == target).double().mean() * 100,
     "loss": functional.cross_entropy,
+    "perplexity": lambda outputs, target: functional.cross_entropy(outputs.double(), target).exp(),
     "f1-macro": f1,
     "auroc": roc,
     "mse": functional.mse_loss,
@@ -113,7 +115,7 @@ def test_the_mean_of_the_rows_is_the_quality(tmp_path: Path, metric: str, contri
     assert len(samples["prediction" if metric == "accuracy" else "output"]) == found.samples
 
 
-@pytest.mark.parametrize("metric", ["f1-macro", "auroc", "own_code:spread"])
+@pytest.mark.parametrize("metric", ["f1-macro", "auroc", "perplexity", "own_code:spread"])
 def test_what_is_no_mean_is_compared_on_the_same_resamples(tmp_path: Path, metric: str) -> None:
     write(tmp_path, CODE + REGRESSION)
     store = ArtifactStore(tmp_path)
@@ -147,6 +149,62 @@ def test_padded_batches_and_rows_apart_give_a_model_that_heeds_lengths_the_same_
     assert int8.mode == "rows apart"
     assert int8.quality == pytest.approx(float_.quality, abs=0.02)
     assert float_.metrics["perplexity"] == pytest.approx(torch.tensor(float_.quality).exp().item())
+
+
+TAGGING = """
+class Tagger(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(2, 4)
+
+    def forward(self, steps):
+        return self.layer(steps).transpose(1, 2)
+
+def tagged():
+    generator = torch.Generator().manual_seed(0)
+    lengths = [2 + index % 5 for index in range(30)]
+    items = [(torch.randn(length, 2, generator=generator), torch.arange(length) % 4) for length in lengths]
+    return {"calibration": items, "test": items}
+
+def pad_tags(items):
+    steps, tags = zip(*items)
+    pad = nn.utils.rnn.pad_sequence
+    return pad(steps, batch_first=True), pad(tags, batch_first=True, padding_value=-100)
+"""
+
+
+def plain_perplexity(rows: list[tuple[Tensor, Tensor]]) -> float:
+    logits, target = (torch.cat(list(parts), dim=-1) for parts in zip(*rows, strict=True))
+    return functional.cross_entropy(logits.T.double(), target).exp().item()
+
+
+def plain_word_errors(rows: list[tuple[Tensor, Tensor]]) -> float:
+    edits = words = 0
+    for logits, target in rows:
+        merged = [int(each) for each in logits.argmax(0).unique_consecutive() if each]
+        edits, words = edits + edit_distance(merged, target.tolist()), words + len(target)
+    return edits / words
+
+
+@pytest.mark.parametrize(
+    ("metric", "size", "plain"), [("perplexity", 4, plain_perplexity), ("wer", 1, plain_word_errors)]
+)
+def test_ratios_over_rows_of_different_lengths_are_those_of_plain_torch(
+    tmp_path: Path, metric: str, size: int, plain: Callable[[list[tuple[Tensor, Tensor]]], float]
+) -> None:
+    write(tmp_path, CODE + TAGGING)
+    store = ArtifactStore(tmp_path)
+    data = {"kind": "factory", "factory": "own_code:tagged", "collate": "own_code:pad_tags", "batch_size": size}
+    model, recipe = {"kind": "factory", "factory": "own_code:Tagger"}, [INT8[0]]
+    job = job_of(own(tmp_path, data=data, model=model, evaluate={"metric": metric}, recipe=recipe), store)
+    found = evaluate(job, build(job, "float", "eager", store), store)
+    network = build_model(job.workload, job.dataset)
+    network.load_state_dict(load_state(job.checkpoint, store))
+    batches = load_test(job.dataset, store, apart=True).batches
+    with torch.inference_mode():
+        rows = [(network(*batch.inputs.values())[0], batch.target[0]) for batch in batches]
+    assert found.quality == pytest.approx(plain(rows), abs=1e-6)
+    assert found.contributions == "resampled"
 
 
 FORWARDS = {
