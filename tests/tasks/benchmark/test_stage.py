@@ -182,7 +182,7 @@ def test_a_further_setting_that_dies_costs_neither_the_primary_rows_nor_the_othe
 @pytest.mark.slow
 def test_a_model_of_ones_own_is_timed_at_further_sizes(tmp_path: Path) -> None:
     write(tmp_path, CODE + SEQUENCES)
-    sizes = {"baseline": "float/onnxruntime", "batch_sizes": [1, 3], "sequence_lengths": [4, 40]}
+    sizes = {"baseline": "float/onnxruntime", "batch_sizes": [3], "sequence_lengths": [40]}
     recipe = [{"name": "float", "method": "none", "runtimes": ["onnxruntime"]}]
     store = ArtifactStore(tmp_path)
     job = job_of(own(tmp_path, data=PADDED, model=MEAN, benchmark=sizes, recipe=recipe), store)
@@ -194,9 +194,6 @@ def test_a_model_of_ones_own_is_timed_at_further_sizes(tmp_path: Path) -> None:
     assert [(row.setting, row.batch_size, row.sequence_length) for row in result.timings] == [
         ("primary", 1, None),
         ("a/a", 1, None),
-        ("throughput", 1, 4),
-        ("throughput", 1, 40),
-        ("throughput", 3, 4),
         ("throughput", 3, 40),
     ]
 
