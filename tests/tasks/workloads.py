@@ -7,8 +7,10 @@ from typing import Any
 from tasks.workload import Workload
 
 
-def workload_of(purpose: str, data: dict[str, Any], model: dict[str, Any], checkpoint: dict[str, Any]) -> Workload:
-    """A workload with the float recipe only."""
+def workload_of(
+    purpose: str, data: dict[str, Any], model: dict[str, Any], checkpoint: dict[str, Any], **sections: Any
+) -> Workload:
+    """A workload with the float recipe only, unless `sections` have others."""
     return Workload.model_validate(
         {
             "schema_version": 1,
@@ -19,5 +21,6 @@ def workload_of(purpose: str, data: dict[str, Any], model: dict[str, Any], check
             "model": model,
             "checkpoint": checkpoint,
             "recipe": [{"name": "float", "method": "none"}],
+            **sections,
         }
     )

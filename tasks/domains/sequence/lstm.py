@@ -41,6 +41,7 @@ def draw_sequence(data: RandomSequence, spec: LstmSpec) -> dict[str, Tensor]:
 
 def differences(expected: Tensor, actual: Tensor) -> dict[str, float]:
     """Mean absolute outputs of both, their mean absolute difference, and that as a percentage of the float mean."""
+    expected, actual = expected.double(), actual.double()
     magnitude = expected.abs().mean().item()
     difference = (expected - actual).abs().mean().item()
     return {
