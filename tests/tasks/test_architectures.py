@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,15 +23,32 @@ def pictures(size=64):
     generator = torch.Generator().manual_seed(0)
     items = [(torch.randn(3, size, size, generator=generator), index % 3) for index in range(24)]
     return {"calibration": items[:8], "test": items[8:]}
+
+def vit(num_classes):
+    from torchvision.models import VisionTransformer
+    sizes = {"num_layers": 2, "num_heads": 2, "hidden_dim": 32, "mlp_dim": 64}
+    return VisionTransformer(image_size=64, patch_size=16, num_classes=num_classes, **sizes)
+
+def swin(num_classes):
+    from torchvision.models import SwinTransformer
+    sizes = {"embed_dim": 16, "depths": [2], "num_heads": [2], "window_size": [4, 4]}
+    return SwinTransformer(patch_size=[4, 4], num_classes=num_classes, **sizes)
+
+def convnext(num_classes):
+    from torchvision.models.convnext import CNBlockConfig, ConvNeXt
+    return ConvNeXt([CNBlockConfig(16, 32, 1), CNBlockConfig(32, None, 1)], num_classes=num_classes)
 """
-VISION: dict[str, dict[str, Any]] = {
-    "mobilenet_v3_small": {},
-    "shufflenet_v2_x0_5": {},
-    "squeezenet1_1": {},
-    "resnet18": {},
-    "densenet121": {},
-    "efficientnet_b0": {},
-}
+VISION = (
+    "torchvision.models:mobilenet_v3_small",
+    "torchvision.models:shufflenet_v2_x0_5",
+    "torchvision.models:squeezenet1_1",
+    "torchvision.models:resnet18",
+    "torchvision.models:densenet121",
+    "torchvision.models:efficientnet_b0",
+    "own_code:vit",
+    "own_code:swin",
+    "own_code:convnext",
+)
 # What is not done, and the words that say so.
 NOT_DONE = {("deberta-v2", "openvino"): "NaN or infinities"}
 
@@ -53,11 +69,10 @@ def of_pictures(folder: Path, name: str) -> Workload:
         {"name": "float", "method": "none"},
         {"name": "int8", "method": "static", "runtimes": list(RUNTIMES), "calibration_batches": 1},
     ]
-    arguments = {"num_classes": 3, **VISION[name]}
     return own(
         folder,
         data={"kind": "factory", "factory": "own_code:pictures"},
-        model={"kind": "factory", "factory": f"torchvision.models:{name}", "arguments": arguments},
+        model={"kind": "factory", "factory": name, "arguments": {"num_classes": 3}},
         recipe=recipes,
     )
 
