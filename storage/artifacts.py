@@ -28,7 +28,7 @@ from pydantic import (
 )
 
 from storage.digest import digest_of, file_digest
-from storage.errors import StoreError, unwritable
+from storage.errors import StoreError, unwritable, writing
 from storage.names import check_relative
 from storage.root import Entry, LocalRoot, StoreRoot, cache_folder
 
@@ -149,24 +149,18 @@ class ArtifactStore:
         If another process has published the same artifact meanwhile, its copy stays: equal digests mean equal content.
         """
         location = _location(kind, digest)
-        try:
-            with self._draft(digest) as work:
-                yield work
-                files = {
-                    path.relative_to(work).as_posix(): {"bytes": path.stat().st_size, "sha256": file_digest(path)}
-                    for path in sorted(work.rglob("*"))
-                    if path.is_file()
-                }
-                manifest = {"kind": kind, "digest": digest, "made_from": dict(made_from), "files": files}
-                (work / MANIFEST).write_text(json.dumps(manifest, indent=1, sort_keys=True), encoding="utf-8")
-                self._copies.publish(work, location, MANIFEST)
-                if self._store.local is None:
-                    self._store.publish(self.root / location, location, MANIFEST)
-        except OSError as error:
-            # A full disk and lost permissions surface here, whichever write they hit.
-            if error.filename is None or str(self.root) in str(error.filename):
-                raise unwritable(self.root, error) from error
-            raise
+        with writing(self.root, self.root), self._draft(digest) as work:
+            yield work
+            files = {
+                path.relative_to(work).as_posix(): {"bytes": path.stat().st_size, "sha256": file_digest(path)}
+                for path in sorted(work.rglob("*"))
+                if path.is_file()
+            }
+            manifest = {"kind": kind, "digest": digest, "made_from": dict(made_from), "files": files}
+            (work / MANIFEST).write_text(json.dumps(manifest, indent=1, sort_keys=True), encoding="utf-8")
+            self._copies.publish(work, location, MANIFEST)
+            if self._store.local is None:
+                self._store.publish(self.root / location, location, MANIFEST)
 
     def work_folder(self, digest: str) -> Path:
         """Create a folder from which unfinished work continues after a kill; remove it once the work is done."""

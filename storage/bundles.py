@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from storage.errors import BundleError, ConfigurationError, unwritable
+from storage.errors import BundleError, ConfigurationError, writing
 from storage.keys import Signer
 from storage.pointer import VERSION, Action, Pointer, Statement, Switch
 from storage.pointers import Pointers, how_to_sign
@@ -103,16 +103,14 @@ class BundleStore:
         # Beside the bundles, so that publishing is a rename; a remote store's drafts are in the cache.
         drafts = self.root.local / "handoff" / ".tmp" if self.root.local else cache_folder(self.root.url) / "drafts"
         folder = drafts / uuid.uuid4().hex
-        try:
+        with writing(self.root.url, drafts):
             drafts.mkdir(parents=True, exist_ok=True)
             _remove_abandoned(drafts)
-            folder.mkdir()
-        except OSError as error:
-            raise unwritable(self.root.url, error) from error
-        try:
-            yield folder
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+            try:
+                folder.mkdir()
+                yield folder
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
 
     def publish(self, draft: Path, workload: str, version: str) -> bool:
         """Make a sealed draft visible as a bundle; False if that version is there already, which then stays."""
@@ -179,7 +177,7 @@ class BundleStore:
         if self.root.local is not None:
             return self.root.local / location
         target = cache_folder(self.root.url) / location
-        with self.downloaded(location) as copy:
+        with self.downloaded(location) as copy, writing(self.root.url, target):
             shutil.rmtree(target, ignore_errors=True)
             target.parent.mkdir(parents=True, exist_ok=True)
             copy.rename(target)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import ClassVar
 
 from storage.messages import printable
@@ -80,3 +83,18 @@ def unwritable(place: object, error: OSError) -> StoreError:
         hint="Free some space or fix the permissions, or choose another place with --store; the next run continues "
         "from what is already there.",
     )
+
+
+@contextmanager
+def writing(place: object, folder: Path) -> Iterator[None]:
+    """Turn the operating system's errors at `folder`, in it or above it into that of a store that cannot be written.
+
+    A full disk, a broken one and lost permissions surface here, whichever write they hit.
+    """
+    try:
+        yield
+    except OSError as error:
+        name = str(error.filename or folder)
+        if name.startswith(str(folder)) or str(folder).startswith(name):
+            raise unwritable(place, error) from error
+        raise

@@ -17,7 +17,7 @@ import duckdb
 from storage.artifacts import MANIFEST, Artifact, artifacts_in
 from storage.errors import StoreError, unwritable
 from storage.results.catalog import CATALOG, build
-from storage.root import Entry, StoreRoot
+from storage.root import Entry, StoreRoot, fsync
 
 # A run's artifacts are referred to by its rows only at its end: no night takes this long.
 YOUNG_S = 24 * 3600.0
@@ -25,7 +25,10 @@ YOUNG_S = 24 * 3600.0
 _UNFINISHED_S = 30 * 24 * 3600.0
 _DIGEST = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
 # Only names that nightquant uses, so that no other files are lost when a folder is mistaken for a store.
-_TEMPORARY = re.compile(r"artifacts/\.tmp/([0-9a-f]{12}-)?[0-9a-f]{32}/.|results/.*/\.[^/]*-[0-9a-f]{32}\.tmp$")
+_TEMPORARY = re.compile(
+    r"artifacts/\.tmp/([0-9a-f]{12}-)?[0-9a-f]{32}/.|\.probe/[0-9a-f]{32}$"
+    r"|((results/.*|handoff/[^/]+|\.locks|\.probe)/)?\.[^/]*-[0-9a-f]{32}\.tmp$"
+)
 _UNFINISHED = re.compile(
     r"work/[0-9a-f]{64}(/.|\.lock$)|downloads/([0-9a-f]{64}(\.part|\.lock)?$|extracted-[a-z0-9_]{8}/.)"
 )
@@ -81,15 +84,12 @@ def leftovers(root: StoreRoot, before: float) -> list[Entry]:
 
     Unfinished downloads and trainings, which a later run continues, are listed after a month more.
     """
-    found = []
-    for folder, pattern, oldest in (
-        ("artifacts/.tmp", _TEMPORARY, before),
-        ("results", _TEMPORARY, before),
-        ("work", _UNFINISHED, before - _UNFINISHED_S),
-        ("downloads", _UNFINISHED, before - _UNFINISHED_S),
-    ):
-        found += [entry for entry in root.list(folder) if pattern.match(entry.name) and entry.modified < oldest]
-    return found
+    kinds = (_TEMPORARY, before), (_UNFINISHED, before - _UNFINISHED_S)
+    return [
+        entry
+        for entry in root.list("")
+        if any(pattern.match(entry.name) and entry.modified < oldest for pattern, oldest in kinds)
+    ]
 
 
 def _row_digests(root: StoreRoot, keep_nights: int) -> set[str]:
@@ -134,8 +134,8 @@ def _remove_emptied_folders(root: StoreRoot, removed: Iterable[Entry]) -> None:
     if root.local is None:
         return
     for entry in removed:
-        # A month's folder stays: a writer may be about to put something into it.
-        if not entry.name.startswith("results/"):
+        # Others stay: a writer may be about to put something into them.
+        if entry.name.startswith(("artifacts/", "work/", "downloads/")):
             own = 3 if entry.name.startswith("artifacts/") else 2  # artifacts/.tmp/<name>, work/<digest>
             with suppress(OSError):  # something young is in it
                 for folder in list(PurePosixPath(entry.name).parents)[:-own]:
@@ -150,6 +150,7 @@ def _remove(root: StoreRoot, artifact: Artifact) -> None:
         try:
             aside.parent.mkdir(exist_ok=True)
             (root.local / artifact.location).rename(aside)
+            fsync(aside.parent)  # or a power cut could undo the move and not the removal
             shutil.rmtree(aside)
         except OSError as error:
             raise unwritable(root.url, error) from error

@@ -166,7 +166,7 @@ class LocalRoot(StoreRoot):
             for path in folder.rglob("*"):
                 fsync(path)
             fsync(folder)
-            final.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(final.parent)
             try:
                 folder.rename(final)
             except OSError:
@@ -205,7 +205,7 @@ class LocalRoot(StoreRoot):
         # No suffix of the final name: readers' globs (*.parquet) must not match a half-written file.
         temporary = target.with_name(f".{target.stem}-{uuid.uuid4().hex}.tmp")
         with self._writing(), ExitStack() as stack:
-            target.parent.mkdir(parents=True, exist_ok=True)
+            make_folder(target.parent)
             stack.callback(temporary.unlink, missing_ok=True)
             if isinstance(content, Path):
                 shutil.copyfile(content, temporary)
@@ -271,6 +271,14 @@ def fsync(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder and those above it, on the disk too: what is flushed in a folder is lost with the folder's name."""
+    if not path.is_dir():
+        make_folder(path.parent)
+        path.mkdir(exist_ok=True)
+        fsync(path.parent)
 
 
 def _raise_unless_missing(error: OSError) -> None:

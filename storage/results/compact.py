@@ -26,11 +26,12 @@ from pathlib import Path, PurePosixPath
 
 import pyarrow as pa
 
+from storage.errors import writing
 from storage.results.catalog import refresh
 from storage.results.layout import RUNS_KEY, CompactedFile, Files, RunFile, broken, find_files, folder, read_rows
 from storage.results.tables import TABLES, Table
 from storage.results.writer import serialized
-from storage.root import StoreRoot, fsync
+from storage.root import StoreRoot, fsync, make_folder
 
 # A run that started before midnight may publish into the old month for a while; nothing is gained by hurry.
 MONTH_SETTLES = dt.timedelta(days=2)
@@ -138,21 +139,22 @@ def _drop_superseded(root: StoreRoot, table: Table, files: Files) -> None:
 def _exchange_month(root: StoreRoot, base: Path, table: Table, whole: CompactedFile, visible: str) -> bool:
     """Exchange the month's folder, unless a late run has come in; return whether that was done."""
     prepared = base / RETIRED / table.name / whole.month
-    prepared.mkdir(parents=True, exist_ok=True)
     target = prepared / PurePosixPath(visible).name
-    if not target.exists():
-        target.hardlink_to(base / whole.entry.name)
-    fsync(prepared)
     month = (base / visible).parent
-    month.mkdir(parents=True, exist_ok=True)
-    # Exclusive: writers link their files under this lock, so that no run comes in between the check and the exchange.
-    with root.lock("results"):
-        is_whole = all(
-            path.stem in whole.runs for path in month.glob("*.parquet") if not path.name.startswith("compacted-")
-        )
-        if is_whole:
-            exchange(prepared, month)
-    fsync(month.parent)
+    with writing(root.url, base):
+        make_folder(prepared)
+        if not target.exists():
+            target.hardlink_to(base / whole.entry.name)
+        fsync(prepared)
+        make_folder(month)
+        # Exclusive: writers link their files under this lock: no run comes in between the check and the exchange.
+        with root.lock("results"):
+            is_whole = all(
+                path.stem in whole.runs for path in month.glob("*.parquet") if not path.name.startswith("compacted-")
+            )
+            if is_whole:
+                exchange(prepared, month)
+        fsync(month.parent)
     _sweep(root, table)
     return is_whole
 
@@ -160,7 +162,8 @@ def _exchange_month(root: StoreRoot, base: Path, table: Table, whole: CompactedF
 def _sweep(root: StoreRoot, table: Table) -> None:
     """Delete what an exchange took out of a month's folder, or what was prepared for one."""
     if root.local is not None and (taken := root.local / RETIRED / table.name).exists():
-        shutil.rmtree(taken)
+        with writing(root.url, taken):
+            shutil.rmtree(taken)
 
 
 def exchange(first: Path, second: Path) -> None:

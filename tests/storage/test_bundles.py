@@ -43,7 +43,7 @@ def test_an_error_while_filling_leaves_nothing(bundles: BundleStore, tmp_path: P
         fill(folder)
         raise OSError("the disk is full")
 
-    with pytest.raises(OSError, match="full"), bundles.draft() as folder:
+    with pytest.raises(StoreError, match="full"), bundles.draft() as folder:
         fail(folder)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 

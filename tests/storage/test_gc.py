@@ -175,6 +175,16 @@ def test_what_killed_writers_left_is_removed(tmp_path: Path) -> None:
     assert not temporary.parent.exists()
 
 
+@pytest.mark.parametrize("name", ["handoff/word-lm/.current", ".results", ".locks/.night", ".probe/.x"])
+def test_what_a_writer_that_was_killed_between_writing_and_renaming_left_is_removed(name: str, tmp_path: Path) -> None:
+    fill(tmp_path)
+    temporary = old_file(tmp_path / f"{name}-{'b' * 32}.tmp")
+    assert [problem.where for problem in check(tmp_path).problems] == [str(temporary.relative_to(tmp_path))]
+    assert len(collect(tmp_path, 9).leftovers) == 1
+    assert not temporary.exists()
+    assert temporary.parent.exists()
+
+
 @pytest.mark.parametrize(
     "name",
     [

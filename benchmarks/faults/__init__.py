@@ -1,0 +1,1 @@
+"""Faults at every change that an operation makes to a store: ``python -m benchmarks.faults``."""

@@ -1,0 +1,121 @@
+"""A small form of ``python -m benchmarks.faults``, and that it would find what it looks for."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from benchmarks.faults.__main__ import REMOTE, Ground, findings
+from benchmarks.faults.operations import OPERATIONS
+from benchmarks.faults.shim import Killed, Shim
+from storage import root as root_module
+from storage.errors import StoreError
+from storage.root import LocalRoot, StoreRoot
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+BY_NAME = {operation.name: operation for operation in OPERATIONS}
+
+
+@pytest.fixture(scope="module")
+def ground(tmp_path_factory: pytest.TempPathFactory) -> Ground:
+    return Ground(tmp_path_factory.mktemp("faults"))
+
+
+def bad(found: Iterator[object]) -> list[object]:
+    tried = list(found)
+    assert tried
+    return [finding for finding in tried if finding.lost or finding.torn or finding.tracebacks]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("name", "stride"), [("append", 5), ("compaction", 12), ("publish", 1), ("promotion", 1), ("gc", 3)]
+)
+def test_a_kill_loses_and_tears_nothing(name: str, stride: int, ground: Ground) -> None:
+    assert bad(findings(ground, BY_NAME[name], ("kill",), stride=stride, repaired=6, power_cuts=False)) == []
+
+
+@pytest.mark.parametrize("name", ["promotion"])
+def test_the_power_going_with_a_disk_that_fails_or_is_full_loses_and_tears_nothing(name: str, ground: Ground) -> None:
+    assert bad(findings(ground, BY_NAME[name], ("kill", "EIO", "ENOSPC"), stride=4, repaired=3)) == []
+
+
+@pytest.mark.server
+def test_requests_and_answers_that_an_object_store_loses(
+    s3_store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("storage.root._chosen_cache", "")  # which the ground sets
+    far = Ground(tmp_path, s3_store.removeprefix("s3://"))
+    assert bad(findings(far, BY_NAME["publish"], REMOTE, stride=3)) == []
+
+
+def test_what_is_not_flushed_is_found(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(root_module, "fsync", lambda path: None)
+    assert bad(findings(ground, BY_NAME["promotion"], ("kill",), stride=5, repaired=9)) != []
+
+
+def test_what_is_not_written_in_one_step_is_found(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LocalRoot, "put", lambda self, name, content: (self.local / name).write_bytes(content))
+    assert bad(findings(ground, BY_NAME["promotion"], ("kill",), repaired=99, power_cuts=False)) != []
+
+
+def test_an_exception_that_stops_every_operation_leaves_what_a_killed_process_leaves(
+    ground: Ground, tmp_path: Path
+) -> None:
+    class Exits(Shim):
+        def die(self) -> NoReturn:
+            os._exit(9)
+
+    publish = BY_NAME["publish"]
+    with Shim(tmp_path) as counted:
+        publish.do(StoreRoot.of(tmp_path), lambda name: None)
+    shutil.rmtree(tmp_path)
+    for k in range(1, len(counted.calls) + 1):
+        left = []
+        for shim in (Shim(tmp_path, at=k), Exits(tmp_path, at=k)):
+            tmp_path.mkdir()
+            child = os.fork() if isinstance(shim, Exits) else 0
+            if child:
+                assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+            else:
+                with contextlib.suppress(Killed), shim:
+                    publish.do(StoreRoot.of(tmp_path), lambda name: None)
+            left.append(sorted(_described(tmp_path)))
+            shutil.rmtree(tmp_path)
+        assert left[0] == left[1], (k, counted.calls[k - 1])
+
+
+def _described(folder: Path) -> Iterator[tuple[tuple[str, ...], bytes | None]]:
+    """Every path below a folder without what chance decides, and its content."""
+    for path in folder.rglob("*"):
+        parts = tuple(part if len(part) != 45 else "draft" for part in path.relative_to(folder).parts)
+        yield parts, None if path.is_dir() else path.read_bytes()
+
+
+def test_a_power_cut_takes_a_file_whose_folder_was_made_and_not_flushed(tmp_path: Path) -> None:
+    store, left = tmp_path / "store", tmp_path / "left"
+    store.mkdir()
+    left.mkdir()
+    with Shim(store, follow=True) as shim:
+        (store / "new").mkdir()
+        (store / "new" / "file").write_bytes(b"content")
+        root_module.fsync(store / "new" / "file")
+        root_module.fsync(store / "new")
+    assert shim.disk is not None
+    ways = dict(shim.disk.after_power_cuts(random.Random(0)))
+    ways["only what was flushed"](left)
+    assert list(left.iterdir()) == []
+    ways["names without contents"](left)
+    assert (left / "new" / "file").read_bytes() == b"content"
+
+
+def test_a_full_disk_while_a_bundle_is_filled_is_an_error_of_the_store(ground: Ground) -> None:
+    root, folder = ground.fresh()
+    with Shim(folder, at=3, kind="ENOSPC"), pytest.raises(StoreError, match="cannot be written: No space left"):
+        BY_NAME["promotion"].do(root, lambda name: None)
