@@ -10,14 +10,21 @@ from __future__ import annotations
 
 import argparse
 import datetime as dt
+import hashlib
 import io
+import json
+import os
+import pickle
 import random
+import socket
 import tarfile
 import tempfile
+import threading
 import warnings
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Literal
 
@@ -30,12 +37,22 @@ from storage.errors import NightquantError
 from storage.freshness import stated
 from storage.keys import Signer
 from storage.pointer import Pointer, Switch, signed
+from storage.results.catalog import CATALOG, build
 from storage.results.checksum import problem_of
+from storage.results.compact import whole_month
+from storage.results.layout import find_files, read_rows
+from storage.results.query import run_query
 from storage.results.tables import PROMOTIONS
 from storage.results.writer import serialized, validated
+from storage.root import StoreRoot
+from storage.seal import MANIFEST, check_signature, check_sums, read_manifest, sign, write_sums
+from storage.transfer import fetch
 from tasks.archive import extract
 from tasks.checkpoint.state_file import read_state
 from tasks.workload import read_workload
+from tests.storage.bundle_files import public_key_text
+from tests.storage.results.rows import promotion
+from tests.tasks.bundle.mutations import mutate
 
 Outcome = Literal["refused", "harmless", "through"]
 Attack = Callable[[random.Random, int, Path], Iterator[Outcome]]
@@ -44,26 +61,142 @@ _PARTS = ("..", ".", "", "a", "/", "\\", "\0", "a" * 300, "~", "é", "C:", "\x1b
 
 def bit_flips(chance: random.Random, tries: int, folder: Path) -> Iterator[Outcome]:
     """Single bits of a results file, every one if there are no more than `tries`."""
-    rows = [
-        {
-            "run_id": "r1",
-            "night": dt.date(2026, 3, 1),
-            "workload": "word-lm",
-            "recipe": "int8",
-            "runtime": "eager",
-            "decision": "promote",
-            "decided_at": dt.datetime(2026, 3, 1, tzinfo=dt.UTC),
-            "objective": "fastest",
-            "rules": "[]",
-            "reason": "fastest of those that pass",
-        }
-    ]
-    content = serialized(PROMOTIONS, validated(PROMOTIONS, rows, "r1"))
+    content, _ = _results()
     places = range(8 * len(content))
     for place in places if len(places) <= tries else chance.sample(places, tries):
         changed = bytearray(content)
         changed[place // 8] ^= 1 << place % 8
         yield "refused" if problem_of(bytes(changed)) else "through"
+
+
+@cache
+def _results() -> tuple[bytes, bytes]:
+    """A run's results file, and that of a compacted month."""
+    rows = validated(PROMOTIONS, [promotion("r1", dt.date(2026, 3, 1))], "r1")
+    return serialized(PROMOTIONS, rows), whole_month(PROMOTIONS, rows, ["r1"])
+
+
+def results_files(chance: random.Random, tries: int, folder: Path) -> Iterator[Outcome]:
+    """Damaged results files, with a digest and without, as versions before there was one wrote them."""
+    root = StoreRoot.of(folder)
+    names = "results/promotions/month=2026-03/r1.parquet", "results/promotions/compacted/2026-03-0001.pq"
+    for _ in range(tries):
+        which, has_digest = chance.randrange(2), chance.random() < 0.5
+        good = _results()[which]
+        content = good if has_digest else good.replace(b"nightquant.", b"anybodyelse")
+        content = mutated(content, chance, changes=chance.randint(1, 5))
+        root.put(names[which], content)
+
+        def read() -> None:
+            for entry in find_files(root, PROMOTIONS).current:
+                read_rows(root, entry.name).to_pylist()
+            if has_digest and content != good:  # noqa: B023 - called at once
+                raise AssertionError("a changed file was read")
+
+        yield outcome_of(read)
+        root.delete(names[which])
+
+
+@cache
+def _catalog() -> bytes:
+    with tempfile.TemporaryDirectory(prefix="nightquant-") as folder:
+        root = StoreRoot.of(folder)
+        root.put("results/promotions/month=2026-03/r1.parquet", _results()[0])
+        build(root, Path(folder, CATALOG))
+        return Path(folder, CATALOG).read_bytes()
+
+
+def catalogs(chance: random.Random, tries: int, folder: Path) -> Iterator[Outcome]:
+    """Catalogs with changed or missing bytes."""
+    good = _catalog()
+    for _ in range(tries):
+        changed = bytearray(good)
+        for _ in range(chance.randint(1, 5)):
+            changed[chance.choice((chance.randrange(len(good)), chance.randrange(12_288)))] = chance.randrange(256)
+        (folder / CATALOG).write_bytes(changed[: chance.choice((len(good), len(good), chance.randrange(len(good))))])
+        yield outcome_of(lambda: run_query(folder, "from promotions"))
+
+
+def bundles(chance: random.Random, tries: int, folder: Path) -> Iterator[Outcome]:
+    """Changed bundles: as they are, with a list of sums made anew, and signed before that."""
+    key = Ed25519PrivateKey.generate()
+    (folder / "key.pub").write_text(public_key_text(key))
+    for number in range(tries):
+        bundle = folder / f"bundle-{number}"
+        bundle.mkdir()
+        (bundle / "model.ts").write_bytes(b"weights")
+        (bundle / MANIFEST).write_text(json.dumps({"model": {"outputs": [{"name": "y", "tolerance": 1e-6}]}}))
+        write_sums(bundle)
+        before, kind = check_sums(bundle), chance.randrange(3)
+        if kind == 0:
+            mutate(bundle, chance)
+            found = outcome_of(lambda: check_sums(bundle))  # noqa: B023 - called at once
+            yield "through" if found == "harmless" else found
+            continue
+        sign(bundle, key)
+        (bundle / MANIFEST).write_bytes(mutated((bundle / MANIFEST).read_bytes(), chance, changes=3))
+        after = write_sums(bundle)
+        if kind == 1:
+            yield outcome_of(lambda: read_manifest(bundle, after))  # noqa: B023 - called at once
+        else:
+            found = outcome_of(lambda: check_signature(bundle, folder / "key.pub"))  # noqa: B023 - called at once
+            yield "through" if found == "harmless" and after != before else found
+
+
+_FILE = bytes(range(256)) * 8
+_HEADERS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("Content-Length", (str(len(_FILE)), "0", "9" * 5000, "-1", "²", "7")),
+    ("Content-Range", (f"bytes 0-2047/{len(_FILE)}", "bytes 9-3/2", "bytes */5", "9" * 5000, "x")),
+    ("Transfer-Encoding", ("chunked", "gzip", "x")),
+    ("Content-Encoding", ("gzip", "br")),
+    (
+        "Location",
+        ("file:///etc/passwd", "http://example.org/", "http://[bad", "ftp://x/", "//", "http://127.0.0.1:99999/"),
+    ),
+    ("Set-Cookie", ("a=b; expires=x", "=", "\x01")),
+)
+_STATUSES = ("200 OK", "206 Partial Content", "302 Found", "416 No", "503 Busy", "404 None", "999 x", "99999", "", "²")
+
+
+def downloads(chance: random.Random, tries: int, folder: Path) -> Iterator[Outcome]:
+    """Answers of an HTTP server: odd status lines, lengths, ranges, encodings, redirects and bodies."""
+    answers: list[bytes] = []
+
+    def serve(listener: socket.socket) -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:  # the listener was closed
+                return
+            with connection:
+                try:
+                    connection.recv(65536)
+                    connection.sendall(answers.pop() if answers else b"HTTP/1.1 404 None\r\n\r\n")
+                except OSError:  # the client has had enough
+                    continue
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=serve, args=[listener], daemon=True).start()
+        uri = f"http://127.0.0.1:{listener.getsockname()[1]}/weights.bin"
+        for _ in range(tries):
+            answers[:] = [_answer(chance) for _ in range(chance.randint(1, 3))]
+            yield outcome_of(lambda: _downloaded(uri, folder))
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+def _answer(chance: random.Random) -> bytes:
+    chosen = [(name, chance.choice(values)) for name, values in _HEADERS if chance.random() < 0.4]
+    head = "\r\n".join([f"HTTP/1.1 {chance.choice(_STATUSES)}", *(f"{name}: {value}" for name, value in chosen)])
+    body = chance.choice((_FILE, _FILE[: chance.randrange(2048)], bytes(10_000), b"", b"5\r\nhello\r\n0\r\n\r\n"))
+    return mutated(head.encode(), chance, changes=chance.choice((0, 0, 2))) + b"\r\n\r\n" + body
+
+
+def _downloaded(uri: str, folder: Path) -> None:
+    digest = hashlib.sha256(_FILE).hexdigest()
+    with fetch(uri, folder, sha256=digest, max_bytes=4096, retries=2, first_wait_s=0) as source:
+        content = source.path().read_bytes()
+    if content != _FILE or sum(path.stat().st_size for path in folder.iterdir()) > 4096:
+        raise AssertionError("another file, or a longer one, was kept")
 
 
 def names_in_manifests(chance: random.Random, tries: int, folder: Path) -> Iterator[Outcome]:
@@ -112,14 +245,29 @@ def _archive(name: str, *, is_zip: bool) -> bytes:
 
 def checkpoints(chance: random.Random, tries: int, folder: Path) -> Iterator[Outcome]:
     """Damaged state dicts in both of torch's formats, and tensors that claim more than their file holds."""
-    path = folder / "weights.pth"
+    path, ran = folder / "weights.pth", folder / "code-ran"
     for _ in range(tries):
+        if chance.random() < 0.1:
+            path.write_bytes(pickle.dumps({"weight": _Code(str(ran))}, protocol=chance.randint(0, 5)))
+            found = outcome_of(lambda: read_state(path))
+            yield "through" if ran.exists() else found
+            continue
         stream, is_zip = io.BytesIO(), chance.random() < 0.5
         claim = chance.choice((1, 1 << 20, 1 << 32))
         tensors = {"weight": torch.zeros(1).expand(claim)}
         torch.save(tensors, stream, _use_new_zipfile_serialization=is_zip)
         path.write_bytes(mutated(stream.getvalue(), chance, changes=chance.choice((0, 1, 5))))
         yield outcome_of(lambda: _small(read_state(path)))
+
+
+class _Code:
+    """Makes a folder when it is unpickled."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return os.mkdir, (self._path,)
 
 
 def _small(state: dict[str, torch.Tensor]) -> None:
@@ -202,6 +350,10 @@ def outcome_of(attack: Callable[[], object]) -> Outcome:
 
 ATTACKS: dict[str, Attack] = {
     "flipped bits of a results file": bit_flips,
+    "results files": results_files,
+    "catalogs": catalogs,
+    "bundles": bundles,
+    "HTTP downloads": downloads,
     "names in an artifact's manifest": names_in_manifests,
     "archives": archives,
     "checkpoints": checkpoints,
@@ -215,11 +367,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--tries", type=int, default=10_000, help="of each attack, at most")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", choices=ATTACKS, nargs="+", default=[*ATTACKS], help="kinds of attack")
     arguments = parser.parse_args()
     warnings.filterwarnings("ignore", "Detected pickle protocol")
     through = 0
     print(f"{'attack':<34}{'tried':>8}{'refused':>9}{'harmless':>10}{'through':>9}")
-    for name, attack in ATTACKS.items():
+    for name in arguments.only:
+        attack = ATTACKS[name]
         with tempfile.TemporaryDirectory(prefix="nightquant-") as folder:
             counts = Counter(attack(random.Random(arguments.seed), arguments.tries, Path(folder)))
         through += counts["through"]

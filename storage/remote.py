@@ -54,7 +54,7 @@ def _open_http(uri: str, start: int) -> Iterator[Stream]:
             client.stream("GET", uri, headers=headers) as response,
         ):
             yield _http_stream(response, start)
-    except (httpx.UnsupportedProtocol, httpx.InvalidURL, httpx.TooManyRedirects) as error:
+    except (httpx.UnsupportedProtocol, httpx.InvalidURL, httpx.TooManyRedirects, httpx.DecodingError) as error:
         raise Refused(str(error)) from error
     except httpx.TransportError as error:
         raise Broken(str(error) or type(error).__name__) from error

@@ -113,10 +113,16 @@ def _list_files(root: StoreRoot, table: Table) -> Files:
     newest, superseded = {}, {}
     for name, numbered in sorted(compacted.items()):
         *older, (number, entry) = sorted(numbered)
-        held = json.loads((footer(root, entry).metadata or {}).get(RUNS_KEY, b"[]"))
-        newest[name] = CompactedFile(entry, name, number, frozenset(held))
+        newest[name] = CompactedFile(entry, name, number, _runs_in(root, entry))
         superseded[name] = tuple(entry for _, entry in older)
     return Files(tuple(runs), newest, superseded)
+
+
+def _runs_in(root: StoreRoot, entry: Entry) -> frozenset[str]:
+    try:
+        return frozenset(map(str, json.loads((footer(root, entry).metadata or {}).get(RUNS_KEY, b"[]"))))
+    except (ValueError, TypeError) as error:
+        raise broken(root, entry.name, error) from error
 
 
 def footer(root: StoreRoot, entry: Entry) -> pq.FileMetaData:

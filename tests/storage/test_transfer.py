@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import hashlib
+import socket
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -253,6 +254,23 @@ def test_what_is_no_uri_is_one_message_without_its_secrets(uri: str, tmp_path: P
     ):
         pass
     assert "secret" not in str(refused.value)
+
+
+def test_an_answer_that_does_not_unpack_is_one_message(tmp_path: Path) -> None:
+    answer = b"HTTP/1.1 302 Found\r\nLocation: /x\r\nContent-Encoding: gzip\r\nContent-Length: 5\r\n\r\nplain"
+
+    def serve(listener: socket.socket) -> None:
+        with listener.accept()[0] as connection:
+            connection.recv(65536)
+            connection.sendall(answer)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve, args=[listener])
+        thread.start()
+        uri = f"http://127.0.0.1:{listener.getsockname()[1]}/weights.bin"
+        with pytest.raises(InputError, match=r"weights\.bin is not available: Error -3"):
+            content_of(uri, tmp_path)
+        thread.join()
 
 
 def test_a_length_of_thousands_of_digits_is_none() -> None:

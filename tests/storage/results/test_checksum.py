@@ -76,6 +76,16 @@ def test_a_flipped_bit_never_reaches_the_catalog_nor_a_compacted_month(store: Pa
     assert not list(store.rglob("*.pq"))
 
 
+@pytest.mark.parametrize("runs", [b"[not JSON", b"5", b"\xff"])
+def test_a_compacted_month_whose_list_of_runs_is_damaged_is_named(runs: bytes, store: Path) -> None:
+    compact(store, now=dt.datetime(2026, 5, 1, tzinfo=dt.UTC))
+    whole = next((store / "results/measurements/compacted").iterdir())
+    rows = pq.ParquetFile(whole).read()
+    pq.write_table(rows.replace_schema_metadata({b"nightquant.runs": runs}), whole)
+    with pytest.raises(StoreError, match=r"0001\.pq cannot be read"):
+        refresh(store)
+
+
 def test_a_compacted_month_has_its_own_checksum(store: Path) -> None:
     compact(store, now=dt.datetime(2026, 5, 1, tzinfo=dt.UTC))
     whole = next((store / "results/measurements/compacted").iterdir())

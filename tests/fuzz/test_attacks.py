@@ -1,0 +1,49 @@
+"""Every attack of ``benchmarks.attacks`` with Hypothesis making its choices, so that what gets through is made small.
+
+``NIGHTQUANT_FUZZ_EXAMPLES`` says how many of each kind (default 20); the address space is bounded meanwhile.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+
+import psutil
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from benchmarks.attacks import ATTACKS
+
+EXAMPLES = int(os.environ.get("NIGHTQUANT_FUZZ_EXAMPLES", "20"))
+MORE_BYTES = 2 << 30  # than the process has: stacks of threads and arenas, but no tensor of gigabytes
+
+
+@contextmanager
+def bounded_memory() -> Iterator[None]:
+    before, most = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (psutil.Process().memory_info().vms + MORE_BYTES, most))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (before, most))
+
+
+@pytest.mark.timeout(24 * 3600)
+@pytest.mark.parametrize("name", ATTACKS)
+def test_nothing_gets_through(name: str) -> None:
+    @settings(max_examples=EXAMPLES, database=None, suppress_health_check=list(HealthCheck))
+    @given(st.randoms(use_true_random=False))
+    def attack(chance: Random) -> None:
+        with tempfile.TemporaryDirectory(prefix="nightquant-") as folder, bounded_memory():
+            assert [*ATTACKS[name](chance, 1, Path(folder))] in (["refused"], ["harmless"])
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Detected pickle protocol")
+        attack()
