@@ -14,6 +14,7 @@ from storage.messages import did_you_mean
 from tasks.domains import DOMAINS
 from tasks.quantize.methods import METHODS
 from tasks.workload.recipe import Recipe
+from tasks.workload.workload import Workload
 
 _QUOTED = re.compile(r"'([^']*)'")
 
@@ -44,7 +45,8 @@ def _meant(document: Mapping[str, Any], problem: ErrorDetails) -> str:
 
 def _keys_at(document: Mapping[str, Any], place: Sequence[str | int]) -> list[str]:
     """The keys that a table of the file may have; of pydantic's place some parts are kinds."""
-    models: list[type[BaseModel]] = [DOMAINS[str(document.get("domain", document.get("purpose")))].workload]
+    domain = document.get("domain", document.get("purpose"))
+    models: list[type[BaseModel]] = [DOMAINS[str(domain)].workload if domain else Workload]
     for part in place:
         if isinstance(part, int):
             method = document["recipe"][part].get("method")

@@ -237,3 +237,7 @@ def test_names_of_models_metrics_and_nested_keys_get_proposals(tmp_path):
 def test_a_workload_that_is_nearly_one_of_ours_gets_a_proposal():
     with pytest.raises(ConfigurationError, match=r'Unknown workload "wordlm" \(did you mean "word-lm"\?\)\.'):
         find_workloads(["wordlm"], BUILT_IN)
+
+
+def test_a_misspelt_key_where_the_purpose_is_missing_too_is_one_message(tmp_path):
+    assert "purpos: Extra inputs" in _refused(tmp_path, 'purpose = "language-model"', 'purpos = "language-model"')
