@@ -50,7 +50,6 @@ from storage.transfer import fetch
 from tasks.archive import extract
 from tasks.checkpoint.state_file import read_state
 from tasks.workload import read_workload
-from tests.storage.bundle_files import public_key_text
 from tests.storage.results.rows import promotion
 from tests.tasks.bundle.mutations import mutate
 
@@ -127,7 +126,6 @@ def catalogs(chance: random.Random, tries: int, folder: Path) -> Iterator[Outcom
 def bundles(chance: random.Random, tries: int, folder: Path) -> Iterator[Outcome]:
     """Changed bundles: as they are, with a list of sums made anew, and signed before that."""
     key = Ed25519PrivateKey.generate()
-    (folder / "key.pub").write_text(public_key_text(key))
     for number in range(tries):
         bundle = folder / f"bundle-{number}"
         bundle.mkdir()
@@ -146,7 +144,7 @@ def bundles(chance: random.Random, tries: int, folder: Path) -> Iterator[Outcome
         if kind == 1:
             yield outcome_of(lambda: read_manifest(bundle, after))  # noqa: B023 - called at once
         else:
-            found = outcome_of(lambda: check_signature(bundle, folder / "key.pub"))  # noqa: B023 - called at once
+            found = outcome_of(lambda: check_signature(bundle, [key.public_key()], after))  # noqa: B023 - called at once
             yield "through" if found == "harmless" and after != before else found
 
 
