@@ -102,8 +102,11 @@ def _carry_out(night: Night, reporter: Reporter, began: float) -> State[NightSum
         benchmark_wall_s=sum(each.wall_s for each in night.benchmarks()),
         benchmark_timed_s=sum(each.timed_s for each in night.benchmarks()),
     )
-    state = Completed if summary.exit_code == GOOD else Failed
-    return state(message=summary.message, data=summary)
+    if summary.exit_code == GOOD:
+        return Completed(message=summary.message, data=summary)
+    # A name of its own: the alarm has told of it, and an automation on the name Failed would tell it again.
+    name = "Regressed" if summary.exit_code == REGRESSED else None
+    return Failed(name=name, message=summary.message, data=summary)
 
 
 def _measure(night: Night) -> None:

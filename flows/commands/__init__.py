@@ -51,17 +51,19 @@ def _reason(context: click.Context, parameter: click.Parameter, value: str) -> s
     return value
 
 
-def age_given(context: click.Context, parameter: click.Parameter, value: str | None) -> dt.timedelta | None:
-    """Callback of options that take an age."""
-    if value is None:
-        return None
-    if not (found := re.fullmatch(r"([1-9]\d{0,5})([mhd])", value)):
-        raise click.BadParameter(f"{value!r} is no time; expected minutes, hours or days, for instance 90m, 26h or 2d")
-    return dt.timedelta(**{_UNITS[found[2]]: int(found[1])})
-
-
 def _by(context: click.Context, parameter: click.Parameter, value: str | None) -> str:
     return value or user_name()
+
+
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+
+
+def _age(context: click.Context, parameter: click.Parameter, value: str | None) -> dt.timedelta | None:
+    if value is None:
+        return None
+    if not (found := re.fullmatch(r"([1-9]\d{0,5})([smhd])", value)):
+        raise click.BadParameter(f"{value!r} is no time; expected seconds, minutes, hours or days: 30s, 90m, 26h or 2d")
+    return dt.timedelta(**{_UNITS[found[2]]: int(found[1])})
 
 
 def complete_workload(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -129,6 +131,11 @@ def night_option(help: str) -> Callable[[Function], Function]:  # noqa: A002 - c
 def reason_option(help: str) -> Callable[[Function], Function]:  # noqa: A002 - click's own word
     """``--reason``, which must be given: passes ``reason: str``."""
     return click.option("--reason", required=True, callback=_reason, help=help)
+
+
+def age_option(name: str, *, help: str, default: str | None = None) -> Callable[[Function], Function]:  # noqa: A002
+    """An option such as ``--max-age 26h``: passes a `datetime.timedelta`, or None if it was not given."""
+    return click.option(name, metavar="AGE", callback=_age, default=default, show_default=True, help=help)
 
 
 def format_option(*formats: str) -> Callable[[Function], Function]:

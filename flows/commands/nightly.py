@@ -14,7 +14,7 @@ from rich.markup import escape
 
 from flows.commands import format_option, night_option, profile_option, recipe_option, store_option, workload_option
 from flows.console import new_console, night_lines, shown_path
-from flows.execution.server import check_reachable, configured_api, prefect_api, server_gone
+from flows.execution.server import prefect_api, require_api, server_gone
 from flows.execution.signals import Terminated, unwinding_on_sigterm
 from flows.night import NightSummary
 from flows.reporter import reporter_for
@@ -164,12 +164,7 @@ def serve(store: str, profile: str | None, cron: str, timezone: str) -> None:
       prefect server start &
       PREFECT_API_URL=http://127.0.0.1:4200/api nightquant serve --cron "30 1 * * *" --timezone Europe/Berlin
     """
-    if not configured_api():
-        raise ConfigurationError(
-            "No Prefect server is configured.",
-            hint="Start one (prefect server start) and set PREFECT_API_URL=http://127.0.0.1:4200/api.",
-        )
-    check_reachable()
+    require_api("it keeps the schedule")
     check_writable(store)
     from prefect.schedules import Cron
 

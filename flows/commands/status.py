@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from flows.commands import (
-    age_given,
+    age_option,
     format_option,
     marked_lines,
     plain_table,
@@ -47,10 +47,8 @@ _WITHOUT_STORE = ("workloads",)
 
 
 @click.command()
-@click.option(
+@age_option(
     "--max-age",
-    metavar="AGE",
-    callback=age_given,
     help="Only say whether the last good night is younger than, say, 26h: exit code 1 and a message if not.",
 )
 @workload_option

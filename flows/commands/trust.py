@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from flows.commands import age_given, complete_workload, format_option, print_json, store_option
+from flows.commands import age_option, complete_workload, format_option, print_json, store_option
 from flows.settings import load_settings
 from storage.bundles import BundleStore
 from storage.errors import BundleError
@@ -45,7 +45,7 @@ def _min_version(context: click.Context, parameter: click.Parameter, value: str)
 @click.option(
     "--min-version", default="", callback=_min_version, help="Refuse bundles of earlier nights than this one."
 )
-@click.option("--max-age", metavar="AGE", callback=age_given, help="Refuse what was signed longer ago than, say, 26h.")
+@age_option("--max-age", help="Refuse what was signed longer ago than, say, 26h.")
 @click.option(
     "--state",
     type=click.Path(path_type=Path, dir_okay=False),

@@ -97,6 +97,16 @@ def configured_api() -> bool:
     return bool(get_current_settings().api.url)
 
 
+def require_api(why: str) -> None:
+    """Refuse, with a `ConfigurationError`, to go on without a server that outlives this command."""
+    if not configured_api():
+        raise ConfigurationError(
+            f"No Prefect server is configured: {why}.",
+            hint="Start one (prefect server start) and set PREFECT_API_URL=http://127.0.0.1:4200/api.",
+        )
+    check_reachable()
+
+
 def check_reachable() -> None:
     """Refuse, with a `ConfigurationError`, to go on if the configured server does not answer."""
     from prefect.settings import get_current_settings

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import http.server
+import json
+import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -24,3 +28,26 @@ def nothing_outlives_its_test() -> Iterator[None]:
     """A night that a failed test leaves running would hold the host's benchmark lock and fail its neighbours."""
     yield
     Command.end_all()
+
+
+@pytest.fixture
+def hook() -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """A webhook on loopback, and what it was sent; ``/broken`` answers 500."""
+    received: list[dict[str, Any]] = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            received.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(500 if self.path == "/broken" else 204)
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            """Keep quiet."""
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}", received
+    server.shutdown()
+    thread.join()
+    server.server_close()

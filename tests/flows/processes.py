@@ -3,6 +3,7 @@
 import contextlib
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -92,3 +93,11 @@ def quick_night(store, *workloads, home, cwd):
     """Begin a quick night over `workloads`, names or TOML files, in a process of its own."""
     asked = [part for one in workloads for part in ("--workload", one)]
     return Command("nightly", *asked, "--profile", "quick", "--store", str(store), home=home, cwd=cwd)
+
+
+def free_port():
+    """A port that nothing takes by itself: the system gives out others to those that ask for any."""
+    for port in range(20000 + os.getpid() % 10000, 32000):
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise AssertionError("no free port")

@@ -1,9 +1,5 @@
 from __future__ import annotations
 
-import http.server
-import json
-import threading
-from collections.abc import Iterator
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -104,29 +100,6 @@ def test_a_store_that_is_used_now_and_then_misses_no_night(tmp_path: Path):
     for day in (1, 8, 20):
         record(tmp_path, date(2026, 11, day), ["word-lm"])
     assert missed_nights(str(tmp_path), date(2026, 11, 20)) == []
-
-
-@pytest.fixture
-def hook() -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """A webhook on loopback, and what it was sent; ``/broken`` answers 500."""
-    received: list[dict[str, Any]] = []
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            received.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
-            self.send_response(500 if self.path == "/broken" else 204)
-            self.end_headers()
-
-        def log_message(self, format: str, *args: object) -> None:
-            """Keep quiet."""
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_address[1]}", received
-    server.shutdown()
-    thread.join()
-    server.server_close()
 
 
 @pytest.mark.server

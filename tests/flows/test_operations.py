@@ -1,10 +1,8 @@
 """docs/operations.md as written: its blocks of commands are run in order against a real server and worker."""
 
-import contextlib
 import os
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -14,18 +12,11 @@ from pathlib import Path
 import pytest
 
 from tests.documentation.pages import ROOT, Document
+from tests.flows.processes import free_port
 
 BLOCKS = [block.text for block in Document.read(ROOT / "docs" / "operations.md").shell if not block.not_run]
 
 pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(900)]
-
-
-def free_port():
-    """A port that nothing takes by itself: the system gives out others to those that ask for any."""
-    for port in range(20000 + os.getpid() % 10000, 32000):
-        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            return port
-    raise AssertionError("no free port")
 
 
 @pytest.fixture(scope="module")

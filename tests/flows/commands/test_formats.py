@@ -42,7 +42,17 @@ CALLS: dict[str, tuple[list[str], int]] = {
     "store gc": (["--dry-run"], 0),
 }
 # Those that compute for longer, or need a store of their own: their own modules hold them to the same.
-ELSEWHERE = {"nightly", "acknowledge", "doctor", "generate", "handoff sign", "init", "sensitivity"}
+ELSEWHERE = {
+    "nightly",
+    "acknowledge",
+    "doctor",
+    "generate",
+    "handoff sign",
+    "init",
+    "sensitivity",
+    "operations install",
+    "operations check",
+}
 _WITHOUT_STORE = {"workloads", "config", "licences", "handoff verify"}
 
 
