@@ -1,7 +1,8 @@
 """One night at a time on a store: who holds it, and whose night did not come to its end.
 
 The kernel's lock decides: it is free as soon as its holder is dead, however it died. The record beside it only tells
-who that was; a holder takes its own away at its end.
+who that was; a holder takes its own away at its end. On an object store, whose nights may be of many hosts, a lease
+(`storage.lease`) decides besides.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from storage.errors import NightRunningError
+from storage.lease import LeasedError
 from storage.locks import file_lock
 from storage.root import LocalRoot, StoreRoot
 
@@ -56,10 +58,10 @@ class HeldStore:
         Who held it before, did not come to its end, and was not forgotten since; the latest one last.
     """
 
-    def __init__(self, folder: Path, holder: Holder) -> None:
-        self._records = LocalRoot(folder)
+    def __init__(self, records: LocalRoot, holder: Holder, dead: tuple[Holder, ...]) -> None:
+        self._records = records
         self._holder = holder
-        self.dead = _read(self._records, holder.store)[-_REMEMBERED:]
+        self.dead = dead[-_REMEMBERED:]
         self._write((*self.dead, holder))
 
     def forget(self, dead: Holder) -> None:
@@ -79,34 +81,58 @@ class HeldStore:
 def hold(place: StoreRoot | Path | str, holder: Holder) -> Iterator[HeldStore]:
     """Hold a store for one night until the block or the process ends.
 
-    On an object store it keeps out the nights of this host and user only.
-
     Raises
     ------
     NightRunningError
         Another night holds it; the message says which, and since when.
     StoreError
-        The lock's folder cannot be written.
+        The store, or the lock's folder, cannot be used.
     """
     root = StoreRoot.of(place)
     folder = root.lock_folder()
+    records = LocalRoot(folder)
+    holder = replace(holder, store=root.url)
     with ExitStack() as stack:
         try:
             stack.enter_context(file_lock(folder / _LOCK, wait=False))
         except BlockingIOError as error:
-            records = _read(LocalRoot(folder), root.url)
-            who = records[-1].describe() if records else "a run that has just begun"
-            raise NightRunningError(
-                f"Another night holds the store {root.url}: {who}.", hint="Wait for its end, or end it, and run again."
-            ) from error
-        held = HeldStore(folder, replace(holder, store=root.url))
+            raise _running(root, _read(records, root.url)[-1:]) from error
+        dead = _read(records, root.url)
+
+        def has_died(content: bytes) -> bool:
+            # It held the lock that is held now.
+            return _parsed(b"[" + content + b"]", root.url)[-1:] == dead[-1:] != ()
+
+        content = TypeAdapter(Holder).dump_json(holder)
+        try:
+            before = stack.enter_context(root.lease(f".locks/{_RECORD}", content, has_died))
+        except LeasedError as error:
+            left = f"If it is dead, the store is free in {error.left_s:.0f} s. "
+            raise _running(root, _parsed(b"[" + error.content + b"]", root.url), left) from error
+        # Of another host.
+        dead += tuple(each for each in _parsed(b"[" + before + b"]", root.url) if each not in dead)
+        held = HeldStore(records, holder, dead)
         yield held
         # Not after an error: whoever reports a run's end may have been stopped with it.
         held.release()
 
 
+def _running(root: StoreRoot, holders: tuple[Holder, ...], hint: str = "") -> NightRunningError:
+    who = holders[-1].describe() if holders else "a run that has just begun"
+    return NightRunningError(
+        f"Another night holds the store {root.url}: {who}.", hint=f"{hint}Wait for its end, or end it, and run again."
+    )
+
+
 def _read(records: LocalRoot, store: str) -> tuple[Holder, ...]:
     try:
-        return tuple(each for each in _HOLDERS.validate_json(records.read(_RECORD)) if each.store == store)
-    except (FileNotFoundError, ValidationError):  # it only tells: a night must not fail for it
+        return _parsed(records.read(_RECORD), store)
+    except FileNotFoundError:
+        return ()
+
+
+def _parsed(document: bytes, store: str) -> tuple[Holder, ...]:
+    try:
+        return tuple(each for each in _HOLDERS.validate_json(document) if each.store == store)
+    except ValidationError:  # it only tells: a night must not fail for it
         return ()

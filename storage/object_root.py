@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from functools import cached_property
+from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from storage.errors import ConfigurationError, StoreError
+from storage.lease import leased
 from storage.root import Entry, StoreRoot
 
 if TYPE_CHECKING:
     import pyarrow.fs
     from s3fs import S3FileSystem
+
+
+@dataclass(frozen=True)
+class Stamped:
+    """An object's content, its version, and how many seconds ago it was written by the store's own clock."""
+
+    content: bytes
+    etag: str
+    age_s: float
 
 
 class ObjectRoot(StoreRoot):
@@ -71,6 +84,41 @@ class ObjectRoot(StoreRoot):
             except FileExistsError:
                 return False
         return True
+
+    def swap(self, name: str, content: bytes, etag: str | None) -> str | None:
+        """Replace an object if it is still of that version, or write it if there was none (None); its new version.
+
+        None if another writer was quicker.
+        """
+        condition = {"IfNoneMatch": "*"} if etag is None else {"IfMatch": etag}
+        with self._opened() as files:
+            try:
+                return str(files.pipe_file(f"{self._prefix}/{name}", content, **condition)["ETag"])
+            except OSError as error:
+                answer = getattr(error.__cause__, "response", {})
+                status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode")
+                if status not in (HTTPStatus.PRECONDITION_FAILED, HTTPStatus.CONFLICT, HTTPStatus.NOT_FOUND):
+                    raise
+        return None
+
+    def stamped(self, name: str) -> Stamped | None:
+        """Read an object with its version and age; None if there is none.
+
+        Where it is replaced meanwhile, the version is older than the content, so that a `swap` of it does nothing.
+        """
+        bucket, _, key = f"{self._prefix}/{name}".partition("/")
+        with self._opened() as files:
+            try:
+                head = files.call_s3("head_object", Bucket=bucket, Key=key)
+                content = bytes(files.cat_file(f"{bucket}/{key}"))
+            except FileNotFoundError:
+                return None
+        now = parsedate_to_datetime(head["ResponseMetadata"]["HTTPHeaders"]["date"])
+        return Stamped(content, str(head["ETag"]), (now - head["LastModified"]).total_seconds())
+
+    def lease(self, name: str, content: bytes, is_over: Callable[[bytes], bool]) -> AbstractContextManager[bytes]:
+        """Hold a lease among all hosts that use this store."""
+        return leased(self, name, content, is_over)
 
     def put(self, name: str, content: bytes | Path) -> None:
         """Write or replace an object; an upload in parts becomes visible with its last part."""

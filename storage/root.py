@@ -8,8 +8,8 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -96,9 +96,14 @@ class StoreRoot(abc.ABC):
     def lock(self, name: str, *, shared: bool = False) -> AbstractContextManager[None]:
         """Hold a lock on this store until the block or the process ends.
 
-        On an object store it excludes only the processes of this host and user; conditional puts keep others apart.
+        On an object store it excludes only the processes of this host and user; conditional puts keep others apart, and
+        `lease` a whole night.
         """
         return file_lock(self.lock_folder() / name, shared=shared)
+
+    def lease(self, name: str, content: bytes, is_over: Callable[[bytes], bool]) -> AbstractContextManager[bytes]:
+        """Hold a lease among hosts, as `storage.lease.leased`; in a folder the kernel's lock is enough."""
+        return nullcontext(b"")
 
     def lock_folder(self) -> Path:
         """The folder of this store's locks; on an object store it is one of this host and user."""

@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -93,14 +94,33 @@ def test_other_stores_are_free(tmp_path: Path) -> None:
         pass
 
 
-def test_nights_of_one_host_exclude_each_other_on_an_object_store(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_night_on_an_object_store_keeps_out_those_of_other_hosts_until_it_ends(
+    s3_store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("NIGHTQUANT_CACHE", str(tmp_path))
-    with (
-        hold("s3://bucket/one", Holder("first", "")),
-        hold("s3://bucket/other", Holder("second", "")),
-        pytest.raises(NightRunningError, match="run first"),
-        hold("s3://bucket/one/", Holder("third", "")),
-    ):
+    first = _night(s3_store, "first")
+    monkeypatch.setenv("NIGHTQUANT_CACHE", str(tmp_path / "another host"))
+    with first:
+        with pytest.raises(NightRunningError, match=rf"run first \(process {first.pid}") as refused:
+            hold(f"{s3_store}/", Holder("second", "")).__enter__()
+        assert "the store is free in 1" in str(refused.value.hint)
+        with hold(f"{s3_store}/elsewhere", Holder("third", "")):
+            pass
+        first.communicate("")
+    with hold(s3_store, Holder("fourth", "")) as held:
+        assert held.dead == ()
+
+
+def test_a_killed_night_frees_an_object_store_for_its_own_host_at_once_and_for_others_when_its_lease_ends(
+    s3_store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with _night(s3_store, "first") as night:
+        night.send_signal(signal.SIGKILL)
+    with _night(s3_store, "second") as night:  # of its own host
+        night.send_signal(signal.SIGKILL)
+    monkeypatch.setenv("NIGHTQUANT_CACHE", str(tmp_path / "another host"))
+    with pytest.raises(NightRunningError, match="run second"), hold(s3_store, Holder("third", "")):
         pass
+    monkeypatch.setattr("storage.lease.LEASE_S", 1.0)
+    time.sleep(1.1)
+    with hold(s3_store, Holder("third", "")) as held:
+        assert [(each.run_id, each.flow_run_id) for each in held.dead] == [("second", "flow-of-second")]
