@@ -87,7 +87,7 @@ def _run(request: NightlyRequest, settings: Settings, timings: bool, *, as_json:
     console = new_console(stderr=as_json)
     with reporter_for(console) as reporter:
         reporter.started(_SERVER)
-        with prefect_api(settings.server_startup_timeout_s) as server_s:
+        with prefect_api(settings.server_startup_timeout_s, reporter.noted) as server_s:
             reporter.finished(_SERVER, server_s)
             from flows.execution.context import INVOCATION, Invocation
             from flows.execution.task_runners import make_task_runner

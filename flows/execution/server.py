@@ -7,11 +7,12 @@ import select
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
+import psutil
 
 import flows
 from storage.errors import ConfigurationError, NightquantError
@@ -26,6 +27,9 @@ _QUIET = {
 }
 _DRAIN_S = 5.0
 _ANSWER_S = 10.0
+# A server that computes for less than this share of the time is not starting, but waiting for something.
+_AT_WORK = 0.01
+_PATIENCE = 10
 
 
 class ServerGoneError(NightquantError):
@@ -43,18 +47,29 @@ def server_gone(error: Exception) -> ServerGoneError:
     )
 
 
+def _unheard(text: str) -> None:
+    """Tell nobody."""
+
+
 @contextmanager
-def prefect_api(startup_timeout_s: float) -> Iterator[float]:
+def prefect_api(startup_timeout_s: float, noted: Callable[[str], None] = _unheard) -> Iterator[float]:
     """Make a Prefect API available to this process; yield the seconds that took.
 
     Must be entered before Prefect is imported, since Prefect reads its settings from the environment then. If
     ``PREFECT_API_URL`` is set, in the environment or in the active profile, that server is used; otherwise one is
     started for this command alone and stopped with it, however the command ends.
 
+    Parameters
+    ----------
+    startup_timeout_s
+        How long its own server may take to start, in seconds; up to ten times as long while it is at work.
+    noted
+        Is told what is waited for, where that takes long.
+
     Raises
     ------
     ConfigurationError
-        The server did not start in `startup_timeout_s` seconds, or the configured one does not answer.
+        The server did not start, or the configured one does not answer.
     """
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
@@ -63,7 +78,7 @@ def prefect_api(startup_timeout_s: float) -> Iterator[float]:
     if configured_api():
         check_reachable()
     else:
-        process = _start(startup_timeout_s)
+        process = _start(startup_timeout_s, noted)
     try:
         yield time.perf_counter() - began
     finally:
@@ -125,7 +140,7 @@ def _home() -> Path:
     return Path(os.environ.get("PREFECT_HOME", "~/.prefect")).expanduser()
 
 
-def _start(timeout_s: float) -> subprocess.Popen[str]:
+def _start(timeout_s: float, noted: Callable[[str], None]) -> subprocess.Popen[str]:
     try:
         _home().mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -136,7 +151,9 @@ def _start(timeout_s: float) -> subprocess.Popen[str]:
     package = str(Path(flows.__path__[0]).parent)
     path = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH", ""))))
     # One at a time: two servers that migrate a fresh database at once break each other.
-    with host_lock("prefect-server-start"):
+    with host_lock(
+        "prefect-server-start", on_wait=lambda: noted("Another command's server starts; this one's is next.")
+    ):
         process = subprocess.Popen(
             # -P: a module of the working folder must not be taken for one of ours.
             [sys.executable, "-P", "-m", "flows.execution.server_process"],
@@ -148,13 +165,7 @@ def _start(timeout_s: float) -> subprocess.Popen[str]:
             start_new_session=True,
         )
         try:
-            port = _port_of(process, timeout_s)
-            if not port:
-                raise ConfigurationError(
-                    f"Prefect's server did not start within {timeout_s:.0f} s.",
-                    hint="Give it more time with NIGHTQUANT_SERVER_STARTUP_TIMEOUT_S, or start a server of your own "
-                    "(prefect server start) and set PREFECT_API_URL.",
-                )
+            port = port_of(process, timeout_s, noted)
         except BaseException:  # a server that is still starting needs no soft end
             process.kill()
             process.wait()
@@ -163,8 +174,34 @@ def _start(timeout_s: float) -> subprocess.Popen[str]:
     return process
 
 
-def _port_of(process: subprocess.Popen[str], timeout_s: float) -> str:
-    """Return the port that the server prints once it answers; "" if it ends or does not answer in time."""
-    if process.stdout is None or not select.select([process.stdout], [], [], timeout_s)[0]:
-        return ""
-    return process.stdout.readline().strip()
+def port_of(process: subprocess.Popen[str], timeout_s: float, noted: Callable[[str], None]) -> str:
+    """Return the port that a server prints once it answers; wait longer than `timeout_s` while its process is at work.
+
+    Raises
+    ------
+    ConfigurationError
+        It ended, or did nothing, or did not answer in ten times that long.
+    """
+    assert process.stdout is not None
+    began = time.monotonic()
+    busy_s, wait_s = 0.0, timeout_s
+    while not select.select([process.stdout], [], [], wait_s)[0]:
+        used_s = sum(psutil.Process(process.pid).cpu_times()[:2])
+        waited_s = time.monotonic() - began
+        if waited_s > _PATIENCE * timeout_s or used_s < busy_s + _AT_WORK * wait_s:
+            raise ConfigurationError(
+                f"Prefect's server did not start within {waited_s:.0f} s; its process computed for {used_s:.0f} s.",
+                hint="Give it more time with NIGHTQUANT_SERVER_STARTUP_TIMEOUT_S, or start a server of your own "
+                "(prefect server start) and set PREFECT_API_URL.",
+            )
+        noted(
+            f"Prefect's server does not answer after {waited_s:.0f} s. Its process is at work, {used_s:.0f} s so far, "
+            f"and {os.getloadavg()[0]:.1f} processes want {os.cpu_count()} processors: waiting on."
+        )
+        busy_s, wait_s = used_s, timeout_s / 3
+    if port := process.stdout.readline().strip():
+        return port
+    raise ConfigurationError(
+        f"Prefect's server ended with exit code {process.wait()} before it answered.",
+        hint="Its own messages are above; PREFECT_HOME holds its database.",
+    )

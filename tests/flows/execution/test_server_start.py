@@ -1,0 +1,52 @@
+"""How long a command waits for its own Prefect server, with a process in its place that works, idles or ends."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from flows.execution.server import port_of
+from storage.errors import ConfigurationError
+
+_WORKS = "import time\nend = time.monotonic() + 3\nwhile time.monotonic() < end: pass\n"
+
+
+@contextmanager
+def _server(code: str) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+        yield process
+        process.kill()
+
+
+def test_a_server_that_is_at_work_is_waited_for_longer_and_that_is_said() -> None:
+    said: list[str] = []
+    with _server(_WORKS + "print(4200)") as process:
+        assert port_of(process, 1.0, said.append) == "4200"
+    assert "does not answer after 1 s. Its process is at work, " in said[0]
+    assert "processes want" in said[0]
+
+
+def test_a_server_that_does_nothing_is_given_up() -> None:
+    with (
+        _server("import time; time.sleep(600)") as process,
+        pytest.raises(ConfigurationError, match="did not start within"),
+    ):
+        # More than a Python takes to start, on a machine that others load.
+        port_of(process, 6.0, lambda _: None)
+
+
+def test_a_server_that_works_for_ever_is_given_up() -> None:
+    with (
+        _server("while True: pass") as process,
+        pytest.raises(ConfigurationError, match=r"did not start within \d+ s; its process computed for [0-9]"),
+    ):
+        port_of(process, 0.3, lambda _: None)
+
+
+def test_a_server_that_ends_is_not_waited_for() -> None:
+    with _server("raise SystemExit(7)") as process, pytest.raises(ConfigurationError, match="exit code 7"):
+        port_of(process, 60.0, lambda _: None)
