@@ -16,6 +16,7 @@ import duckdb
 
 from storage.artifacts import MANIFEST, Artifact, artifacts_in
 from storage.errors import StoreError, unwritable
+from storage.holder import Holder, hold
 from storage.results.catalog import CATALOG, build
 from storage.root import Entry, StoreRoot, fsync
 
@@ -55,6 +56,13 @@ def collect(
 
     Kept are: what a row of each workload's newest `keep_nights` nights or any file of a bundle names, what those were
     made from, the evaluation outputs of what is kept, and whatever is younger than a day at `now` (Unix time).
+
+    Raises
+    ------
+    NightRunningError
+        A night holds the store: it may use an old artifact again that no row names yet. A dry run does not mind.
+    StoreError
+        There is no store, or it cannot be used.
     """
     root = StoreRoot.of(root)
     if not root.list("results") and not root.list("artifacts"):
@@ -63,6 +71,13 @@ def collect(
             hint="Nothing was removed; name the store with --store.",
         )
     now = time.time() if now is None else now
+    if dry_run:
+        return _collect(root, keep_nights, now, dry_run=True)
+    with hold(root, Holder("store gc", "")):
+        return _collect(root, keep_nights, now, dry_run=False)
+
+
+def _collect(root: StoreRoot, keep_nights: int, now: float, *, dry_run: bool) -> Collected:
     artifacts = artifacts_in(root)
     # Every digest that a bundle or its pointer mentions.
     documents = [root.read(entry.name) for entry in root.list("handoff") if entry.name.endswith(".json")]

@@ -80,7 +80,7 @@ def compact(format: str, store: str) -> None:
 @format_option("text", "json")
 @store_option
 def gc(keep_nights: int, dry_run: bool, format: str, store: str) -> None:
-    """Remove artifacts that no bundle and no row of the newest N nights refers to; run it when no night is running.
+    """Remove artifacts that no bundle and no row of the newest N nights refers to; exit 4 while a night is running.
 
     \b
     Example:

@@ -12,8 +12,9 @@ import pytest
 
 from storage.artifacts import ArtifactStore, artifact_digest
 from storage.check import check
-from storage.errors import StoreError
+from storage.errors import NightRunningError, StoreError
 from storage.gc import YOUNG_S, collect
+from storage.holder import Holder, hold
 from storage.results.catalog import refresh
 from storage.root import StoreRoot
 from tests.storage.results.rows import measurement, write_night
@@ -213,3 +214,15 @@ def test_the_same_on_an_object_store(s3_store: str) -> None:
     collect(s3_store, 1, now=TOMORROW)
     assert left(s3_store) == {digest for name, digest in digests.items() if name[-1] == "3"}
     assert check(s3_store).problems == ()
+
+
+def test_nothing_is_removed_while_a_night_may_use_it_again(tmp_path: Path) -> None:
+    digests = fill(tmp_path)
+    with hold(tmp_path, Holder("tonight", "")):
+        assert collect(tmp_path, 2, dry_run=True, now=TOMORROW).removed
+        with pytest.raises(NightRunningError, match="run tonight"):
+            collect(tmp_path, 2, now=TOMORROW)
+        assert left(tmp_path) == set(digests.values())
+    assert collect(tmp_path, 2, now=TOMORROW).removed
+    with hold(tmp_path, Holder("the next", "")) as held:
+        assert held.dead == ()
