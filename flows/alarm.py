@@ -54,12 +54,16 @@ def raise_alarm(
         # A thread sends the events. The nightly command stops its own server before this process ends, when Prefect's
         # flush at exit would find no server.
         EventsWorker.instance().drain()
-    if findings or absences:
-        create_markdown_artifact(_markdown(findings, absences), key="regressions", description=message[:1000])
-    if findings:
-        rows = [_as_json(finding) for finding in findings]
-        create_table_artifact(rows, key="regressions-table", description="Tonight against the nights before")
-    failures = _notify(settings, message, findings, absences) if bad or absences else []
+    failures = []
+    try:
+        if findings or absences:
+            create_markdown_artifact(_markdown(findings, absences), key="regressions", description=message[:1000])
+        if findings:
+            rows = [_as_json(finding) for finding in findings]
+            create_table_artifact(rows, key="regressions-table", description="Tonight against the nights before")
+    except (httpx.HTTPError, PrefectException) as error:  # whoever is to be told is told all the same
+        failures.append(f"no artifact in Prefect's UI: {type(error).__name__}")
+    failures += _notify(settings, message, findings, absences) if bad or absences else []
     return "; ".join([message, *failures])
 
 

@@ -10,7 +10,7 @@ from storage.results.compact import compact
 from storage.root import set_cache_folder
 
 
-@task(name="compact", tags={"upkeep"}, persist_result=False)
+@task(name="compact", persist_result=False)
 def compact_months(store: str) -> str:
     """Merge the small files of finished months; readers and writers go on meanwhile."""
     return str(compact(store))

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Literal, TypeVar, cast
 
 import httpx
-from prefect.concurrency.asyncio import ConcurrencySlotAcquisitionError
 from prefect.futures import PrefectFuture
 from prefect.logging import get_run_logger
 
@@ -251,8 +250,7 @@ def settle(future: PrefectFuture[R], stage: str) -> R | Failure:
         future.wait()
         # Prefect's types do not say that a failed task's result is its exception.
         outcome: R | BaseException = future.result(raise_on_failure=False)
-    except (ConcurrencySlotAcquisitionError, httpx.HTTPError) as unheard:
-        # Before a task with tags, Prefect asks its server for their limits.
+    except httpx.HTTPError as unheard:
         return Failure(stage=stage, error=f"Prefect's server did not answer: {unheard or type(unheard).__name__}")
     except Exception as lost:  # noqa: BLE001 - a worker that is gone: each task runner has errors of its own for it
         if (interruption := interruption_behind(lost)) is not None:

@@ -44,12 +44,15 @@ def _network_failed(task: object, run: TaskRun, state: State[object]) -> bool:
     return isinstance(state.result(raise_on_failure=False), OSError)
 
 
-def _stage(name: str, of: str, tag: str, retries: int = 0) -> Callable[[Callable[P, R]], Task[P, R]]:
-    """Make a function the Prefect task `name`; its runs, logs and lines at the terminal read ``<of>: <name>``."""
+def _stage(name: str, of: str, retries: int = 0) -> Callable[[Callable[P, R]], Task[P, R]]:
+    """Make a function the Prefect task `name`; its runs, logs and lines at the terminal read ``<of>: <name>``.
+
+    None has a tag: before a task that has one, Prefect asks its server for the tag's limit, and loses the stage where
+    the server restarts just then.
+    """
     return task(
         name=name,
         task_run_name=f"{of}: {name}",
-        tags={tag},
         persist_result=False,
         retries=retries,
         retry_delay_seconds=[5.0, 30.0],
@@ -70,49 +73,49 @@ def _run(stage: Callable[Concatenate[Workspace, P], R], store: str, *args: P.arg
     return execution.run(stage, _label(), execution.settings.stage_timeout_s, store, *args, **kwargs)
 
 
-@_stage("prepare data set", "{workload.name}", "data", retries=2)
+@_stage("prepare data set", "{workload.name}", retries=2)
 def prepare(workload: Workload, store: str) -> DatasetRef:
     """Tokenize the corpus, or decode and split the images; found again by digest."""
     return _run(stages.prepare, store, workload)
 
 
-@_stage("obtain checkpoint", "{workload.name}", "checkpoint", retries=2)
+@_stage("obtain checkpoint", "{workload.name}", retries=2)
 def obtain(workload: Workload, dataset: DatasetRef, store: str) -> Job[Workload]:
     """Fetch the float weights, or train them on first use; found again by digest."""
     return _run(stages.obtain, store, workload, dataset)
 
 
-@_stage("build", "{job.workload.name} · {recipe.name}/{runtime}", "build")
+@_stage("build", "{job.workload.name} · {recipe.name}/{runtime}")
 def build(job: Job[Workload], recipe: Recipe, runtime: str, store: str) -> CandidateRef:
     """Carry a recipe out for a runtime: quantize and write its files; found again by digest."""
     return _run(stages.build, store, job, recipe, runtime)
 
 
-@_stage("evaluate", "{job.workload.name} · {candidate.name}", "evaluate")
+@_stage("evaluate", "{job.workload.name} · {candidate.name}")
 def evaluate(job: Job[Workload], candidate: CandidateRef, store: str) -> Evaluation:
     """Compute the candidate's quality on the test split; always anew."""
     return _run(stages.evaluate, store, job, candidate)
 
 
-@_stage("compare with the baseline", "{workload.name}", "evaluate")
+@_stage("compare with the baseline", "{workload.name}")
 def compare(workload: Workload, baseline: Evaluation, candidates: list[Evaluation], store: str) -> list[Comparison]:
     """Paired differences in quality between each candidate and the baseline, on the same samples."""
     return _run(stages.compare, store, baseline, candidates)
 
 
-@_stage("find incumbent", "{job.workload.name}", "handoff")
+@_stage("find incumbent", "{job.workload.name}")
 def find_incumbent(job: Job[Workload], candidates: list[CandidateRef], store: str) -> Incumbent | None:
     """Make the current bundle's files a candidate again, to measure them beside tonight's."""
     return _run(stages.find_incumbent, store, job, candidates)
 
 
-@_stage("study layers", "{job.workload.name} · {recipe.name}", "evaluate")
+@_stage("study layers", "{job.workload.name} · {recipe.name}")
 def study(job: Job[Workload], recipe: Recipe, store: str) -> tuple[LayerSensitivity, ...]:
     """Rank the quantized layers by their own noise, and see what keeping the worst ones float gives back."""
     return _run(stages.study, store, job, recipe)
 
 
-@_stage("benchmark", "{job.workload.name}", "benchmark")
+@_stage("benchmark", "{job.workload.name}")
 def benchmark(
     job: Job[Workload], candidates: list[BenchmarkCandidate], profile: str, store: str, fingerprint: str = ""
 ) -> BenchmarkResult:
@@ -127,7 +130,7 @@ def benchmark(
     return execution.run(stages.benchmark, _label(), None, store, job, candidates, profile, limit_s)
 
 
-@_stage("package", "{made.job.workload.name} · {made.candidate.name}", "handoff")
+@_stage("package", "{made.job.workload.name} · {made.candidate.name}")
 def package(made: Provenance, store: str) -> BundleRef:
     """Write the promoted candidate as a verified bundle and make it the current one.
 
@@ -147,7 +150,7 @@ def renew(workload: str, store: str) -> None:
         BundleStore(store, execution.settings.signer()).renew(workload)
 
 
-@task(name="record", task_run_name="record {run.run_id}", tags={"record"}, persist_result=False)
+@task(name="record", task_run_name="record {run.run_id}", persist_result=False)
 def record(run: RunInfo, tables: dict[str, list[Row]], store: str) -> None:
     """Write the night's rows as Parquet, one file per table; a reader never sees half a file."""
     results = ResultsStore(store)
@@ -156,7 +159,7 @@ def record(run: RunInfo, tables: dict[str, list[Row]], store: str) -> None:
             results.append(table, rows, run.run_id, datetime.now(UTC))
 
 
-@task(name="report", task_run_name="report {run.night}", tags={"record"}, persist_result=False)
+@task(name="report", task_run_name="report {run.night}", persist_result=False)
 def report(run: RunInfo, store: str) -> str:
     """Write the night's report, one HTML file that needs nothing else, into the store; return its URL."""
     root = StoreRoot.of(store)

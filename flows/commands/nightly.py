@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from datetime import date
 from typing import get_args
 
@@ -14,7 +15,7 @@ from rich.markup import escape
 
 from flows.commands import format_option, night_option, profile_option, recipe_option, store_option, workload_option
 from flows.console import new_console, night_lines, shown_path
-from flows.execution.server import prefect_api, require_api, server_gone
+from flows.execution.server import ServerGoneError, prefect_api, require_api, server_gone
 from flows.execution.signals import Terminated, unwinding_on_sigterm
 from flows.night import NightSummary
 from flows.reporter import reporter_for
@@ -75,6 +76,13 @@ def nightly(
         # The settings hold the signing key; Prefect's server and the workers have no use for it.
         with unwinding_on_sigterm(), children_inherit(NIGHTQUANT_SIGNING_KEY=None):
             return _run(request, settings, timings, as_json=format == "json")
+    except ServerGoneError as error:
+        if debug:
+            raise
+        click.echo(f"nightquant: {error}", err=True)
+        sys.stdout.flush()
+        # At its exit Prefect's client would try for minutes to send what nobody receives any more.
+        os._exit(error.exit_code)
     except (Terminated, KeyboardInterrupt) as stop:
         number = signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT
         click.echo(

@@ -24,6 +24,8 @@ _QUIET = {
     # The run log keeps every line; the terminal is the reporter's, which says the same better.
     "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
     "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
+    # A server that is away is told once, at the end, not for each event that it does not take.
+    "PREFECT_LOGGING_INTERNAL_LEVEL": "CRITICAL",
 }
 _DRAIN_S = 5.0
 _ANSWER_S = 10.0

@@ -102,8 +102,12 @@ class Site:
 
     def start_server(self):
         """Start the server and wait until it answers."""
-        self.running = [self.command("server", "start", log=self.folder / "server.log")]
+        self.running.insert(0, self.command("server", "start", log=self.folder / "server.log"))
         self.wait_for(lambda: self.asked("/health"), 300)
+
+    def kill_server(self):
+        """SIGKILL to the server alone."""
+        self.running.pop(0).kill()
 
     def start(self):
         """Start the server and the worker."""
@@ -117,6 +121,7 @@ class Site:
         for command in self.running:
             command.kill()
         assert [left for command in self.running for left in command.wait_until_gone()] == []
+        self.running = []
 
     def asked(self, path, body=None):
         data = None if body is None else json.dumps(body).encode()

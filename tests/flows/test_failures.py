@@ -173,8 +173,8 @@ def own_server(home, monkeypatch):
         server.wait()
 
 
-def test_a_server_that_goes_in_mid_run_is_one_message_and_the_next_night_goes_on(
-    own_server, home, tmp_path, monkeypatch
+def test_a_server_that_goes_in_mid_run_and_stays_away_is_one_message_and_costs_no_measurement(
+    own_server, home, tmp_path
 ):
     store = tmp_path / "store"
     server = own_server()
@@ -186,21 +186,11 @@ def test_a_server_that_goes_in_mid_run_is_one_message_and_the_next_night_goes_on
     assert code == 1, output
     assert "is gone" in output
     assert "Start it again" in output
-    # Prefect asks its server before each stage: what had not begun is a row that says so.
-    assert run_query(store, "SELECT status FROM runs").to_pylist() == [{"status": "failed"}]
-    rows = run_query(store, "SELECT status, error FROM measurements").to_pylist()
-    assert [row["status"] for row in rows] == ["failed"] * 4
-    assert all("Prefect's server did not answer" in row["error"] for row in rows)
+    assert run_query(store, "SELECT status FROM runs").to_pylist() == [{"status": "completed"}]
+    rows = run_query(store, "SELECT status FROM measurements WHERE setting = 'primary'").to_pylist()
+    assert rows == [{"status": "ok"}] * 4
     assert check(store).problems == ()
 
     code, output = _end(quick_night(store, "lstm-demo", home=home, cwd=tmp_path))
     assert code == 2, output
     assert "does not answer" in output
-
-    monkeypatch.delenv("PREFECT_CLIENT_MAX_RETRIES")  # this night's server may be slow, and is asked as often as usual
-    own_server()
-    code, output = _end(quick_night(store, "lstm-demo", home=home, cwd=tmp_path))
-    assert code == 0, output
-    measured = "SELECT count(*) AS n FROM measurements WHERE status = 'ok' AND setting = 'primary'"
-    assert run_query(store, measured).to_pylist() == [{"n": 4}]
-    assert check(store).problems == ()

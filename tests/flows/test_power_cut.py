@@ -1,4 +1,4 @@
-"""What becomes of the nights after one during which everything was killed at once, on a real server with a worker."""
+"""What becomes of nights when everything is killed at once, or their server alone, on a real server with a worker."""
 
 import json
 import sys
@@ -23,7 +23,7 @@ def site(request, tmp_path):
         yield Site(tmp_path, database)
 
 
-def test_the_night_after_a_power_cut_runs_and_the_dead_one_is_crashed(site):
+def test_the_night_after_a_power_cut_runs_and_outlives_its_server_and_the_dead_one_is_crashed(site):
     site.start()
     site.done("--no-prompt", "work-pool", "create", "nightquant", "--type", "process", "--overwrite")
     site.done("--no-prompt", "deploy", "--name", "nightly", "--pool", "nightquant")
@@ -49,6 +49,10 @@ def test_the_night_after_a_power_cut_runs_and_the_dead_one_is_crashed(site):
     site.start()
     assert site.states()[0][0] == "RUNNING"
     site.done(*begin)
+    # The server alone is killed in the middle of this night, and started again.
+    site.wait_for(lambda: _holder(site) not in (None, holder), 240)
+    site.kill_server()
+    site.start_server()
     state, message = site.wait_for(lambda: _final(site.states()[-1:]), 400)
     assert state == "COMPLETED", message
     state, message = site.states()[0]
@@ -58,6 +62,11 @@ def test_the_night_after_a_power_cut_runs_and_the_dead_one_is_crashed(site):
     runs = run_query(site.store, "SELECT status FROM runs ORDER BY finished_at").to_pylist()
     assert runs in ([{"status": "completed"}], [{"status": "failed"}, {"status": "completed"}])
     assert check(site.store).problems == ()
+
+
+def _holder(site):
+    holders = json.loads((site.store / ".locks" / "night.json").read_text())
+    return holders[-1] if holders else None
 
 
 def _final(states):
