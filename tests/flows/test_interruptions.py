@@ -2,22 +2,17 @@
 
 import contextlib
 import os
-import random
 import signal
-import subprocess
 from importlib.resources import files
 
 import pytest
 
+from benchmarks.kills import kill_nights
 from storage.check import check
-from storage.results.catalog import CATALOG
 from storage.results.query import run_query
 from tests.flows.processes import quick_night
 
 pytestmark = [pytest.mark.slow, pytest.mark.server, pytest.mark.timeout(900)]
-
-# The full proof takes 50 (KILLS_OF_THIS_TEST=50); a few are enough to see on every change that nothing has come loose.
-KILLS = int(os.environ.get("KILLS_OF_THIS_TEST", "4"))
 
 
 @pytest.fixture(scope="module")
@@ -30,12 +25,6 @@ def _signal_all(command, number):
     for pid, _ in command.survivors():
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
-
-
-def _artifacts(store):
-    """Inode and time of every file of every finished artifact."""
-    files = (path for path in (store / "artifacts").glob("*/[0-9a-f][0-9a-f]/*/**/*") if path.is_file())
-    return {str(path.relative_to(store)): (path.stat().st_ino, path.stat().st_mtime_ns) for path in files}
 
 
 @pytest.mark.parametrize(
@@ -92,49 +81,7 @@ def test_a_stopped_night_keeps_the_rows_of_the_workloads_that_were_through(home,
     assert check(store).problems == ()
 
 
-# Where a night is killed: after the line with this text, or before its first line; a while later, in seconds.
-MOMENTS = {
-    "": 4.0,
-    "prepare data set …": 1.0,
-    "obtain checkpoint …": 1.0,
-    "build …": 1.0,
-    "evaluate …": 1.0,
-    "benchmark …": 20.0,
-    "benchmark: done": 4.0,
-}
-
-
-def test_killed_nights_leave_a_whole_store_and_no_process_and_the_next_one_goes_on(home, tmp_path):
-    store = tmp_path / "store"
-    chance = random.Random(20261121)
-    before = {}
-    for _ in range(KILLS):
-        command = quick_night(store, "lstm-demo", home=home, cwd=tmp_path)
-        moment = chance.choice(list(MOMENTS))
-        if moment:
-            command.wait_for(moment)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            command.process.communicate(timeout=chance.uniform(0.0, MOMENTS[moment]))
-        command.process.kill()
-        command.process.wait()
-        assert command.wait_until_gone() == []
-        # Killed between a file of results and the catalog, a night leaves the catalog of the one before it.
-        assert {problem.where for problem in check(store).problems} <= {CATALOG}
-        after = _artifacts(store)
-        assert before.items() <= after.items()
-        before = after
-    last = quick_night(store, "lstm-demo", home=home, cwd=tmp_path)
-    output, _ = last.process.communicate(timeout=300)
-    # 3: a machine that others load may be slower than in an earlier night.
-    assert last.process.returncode in (0, 3), output
-    assert last.wait_until_gone() == []
-    assert check(store).problems == ()
-    assert before.items() <= _artifacts(store).items()
-    doubled = run_query(
-        store,
-        "SELECT run_id, recipe, runtime, setting, threads, batch_size, attempt FROM measurements "
-        "GROUP BY ALL HAVING count(*) > 1",
-    )
-    assert doubled.num_rows == 0
-    finished = run_query(store, "SELECT count(*) AS n FROM runs WHERE status = 'completed'").to_pylist()
-    assert finished[0]["n"] >= 1
+def test_killed_nights_leave_a_whole_store_and_no_process_and_the_next_one_goes_on(tmp_path):
+    # One of each kind; `python -m benchmarks.kills --times 50` is the full proof.
+    kills = [kill.target for kill in kill_nights(tmp_path, 3, 20261121)]
+    assert kills == ["flow", "stage worker", "all"]
