@@ -1,0 +1,87 @@
+"""The container image and the work pools that docs/operations.md names, as far as they can be read without a daemon."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+import yaml
+
+from flows.request import NightlyRequest
+from tests.documentation.pages import ROOT, Document
+
+FILES = ROOT / "docs" / "examples" / "containers"
+STEPS = re.findall(r"(?m)^([A-Z]+) (.*(?:\\\n.*)*)", (ROOT / "Dockerfile").read_text(encoding="utf-8"))
+# What prefect-docker 0.7 lets a deployment set.
+DOCKER = {
+    "image",
+    "image_pull_policy",
+    "auto_remove",
+    "volumes",
+    "container_create_kwargs",
+    "env",
+    "mem_limit",
+    "networks",
+}
+
+
+def _declared(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = yaml.safe_load((FILES / name).read_text(encoding="utf-8"))
+    return found
+
+
+def test_the_page_names_every_file() -> None:
+    links = Document.read(ROOT / "docs" / "operations.md").links
+    assert {f"examples/containers/{path.name}" for path in FILES.iterdir()} <= set(links)
+
+
+def test_what_the_image_copies_is_there_and_reaches_the_build() -> None:
+    ignored = (ROOT / ".dockerignore").read_text(encoding="utf-8").split()
+    assert ignored[0] == "*"
+    copied = [source for step, words in STEPS if step == "COPY" for source in words.split()[:-1]]
+    assert {"pyproject.toml", "constraints.txt", "flows", "tasks", "storage", "prefect.yaml"} <= set(copied)
+    for source in copied:
+        assert (ROOT / source).exists(), source
+        assert f"!{source}" in ignored, source
+    packages = re.findall(r'"(\w+)\*"', (ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    assert set(packages) <= set(copied)
+
+
+def test_the_image_runs_as_somebody_who_is_not_root_and_nothing_is_installed_after_it_was_built() -> None:
+    (user,) = (words for step, words in STEPS if step == "USER")
+    assert int(user) > 0
+    assert f"useradd --uid {user} " in " ".join(words for step, words in STEPS if step == "RUN")
+    names = [step for step, _ in STEPS]
+    assert names.index("USER") > max(index for index, name in enumerate(names) if name in ("RUN", "COPY"))
+    assert "ENTRYPOINT" not in names  # a work pool puts its own command in the place of CMD
+
+
+@pytest.mark.parametrize("name", ["prefect-docker.yaml", "prefect-kubernetes.yaml"])
+def test_deployments_are_those_of_the_checkout_in_an_image(name: str) -> None:
+    declared = _declared(name)
+    (pull,) = declared["pull"]
+    (work_folder,) = (words for step, words in STEPS if step == "WORKDIR")
+    assert pull["prefect.deployments.steps.set_working_directory"]["directory"] == work_folder
+    base = {each["name"]: each for each in yaml.safe_load((ROOT / "prefect.yaml").read_text())["deployments"]}
+    for each in declared["deployments"]:
+        same = ("entrypoint", "enforce_parameter_schema", "tags", "schedules")
+        assert {key: each[key] for key in same} == {key: base["nightly"][key] for key in same}
+        NightlyRequest.model_validate(each["parameters"]["request"])
+
+
+def test_pools_take_what_deployments_set() -> None:
+    template = json.loads((FILES / "kubernetes-pool.json").read_text(encoding="utf-8"))
+    variables = template["variables"]["properties"]
+    used = set(re.findall(r"{{ (\w+) }}", json.dumps(template["job_configuration"])))
+    assert used <= set(variables)
+    assert "node_selector" in used
+    pods = _declared("prefect-kubernetes.yaml")["definitions"]["work_pool"]["job_variables"]
+    assert set(pods) <= set(variables)
+    # Processors of their own are given to pods that ask for what they are limited to, in whole numbers.
+    assert pods["cpu_request"] == pods["cpu_limit"] == str(int(pods["cpu_limit"]))
+    assert pods["memory_request"] == pods["memory_limit"]
+    containers = _declared("prefect-docker.yaml")["definitions"]["work_pool"]["job_variables"]
+    assert set(containers) <= DOCKER
+    assert "/run/lock:/run/lock" in containers["volumes"]
