@@ -26,7 +26,7 @@ from storage.results import PROFILES
 from storage.root import set_cache_folder
 from tasks.job import Progress
 
-_UNITS = {"m": "minutes", "h": "hours", "d": "days"}
+_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 Function = TypeVar("Function", bound=Callable[..., object])
 
 
@@ -53,9 +53,6 @@ def _reason(context: click.Context, parameter: click.Parameter, value: str) -> s
 
 def _by(context: click.Context, parameter: click.Parameter, value: str | None) -> str:
     return value or user_name()
-
-
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 def _age(context: click.Context, parameter: click.Parameter, value: str | None) -> dt.timedelta | None:
