@@ -142,7 +142,7 @@ def package(made: Provenance, store: str) -> BundleRef:
         return package_candidate(made, Workspace(ArtifactStore(store), progress), bundles=bundles)
 
 
-@_stage("renew signature", "{workload}", "handoff")
+@_stage("renew signature", "{workload}")
 def renew(workload: str, store: str) -> None:
     """Sign anew what stays current, in the flow's own process; the expiry of what was signed moves on."""
     execution = current_execution()
