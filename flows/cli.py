@@ -28,7 +28,7 @@ COMMANDS = {
     "sensitivity": ("sensitivity:command", "Rank a model's layers by what quantizing them costs."),
     "doctor": ("setup:doctor", "Say whether a benchmark on this machine can be trusted."),
     "handoff": ("handoff:command", "List, show, verify, sign, export, promote or roll back bundles."),
-    "operations": ("operations:command", "Have nights that fail, or do not begin, told."),
+    "operations": ("operations:command", "Set up alarms for nights that fail or never begin."),
     "store": ("store:command", "Check, compact or clean the store."),
     "config": ("setup:config", "Show the settings and where each comes from."),
     "licences": ("licences:command", "List what is installed, with the licences."),

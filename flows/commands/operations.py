@@ -19,9 +19,9 @@ _ANSWER_S = 60.0
 
 @click.group()
 def command() -> None:
-    """Have Prefect's server tell of nights that fail, crash, are cancelled, late, never start, or go silent.
+    """Set up alarms for nights that fail, crash, are cancelled, run late, never start or go silent.
 
-    It calls the webhook and the notification block of the settings, as regressions do.
+    Prefect's server raises them. It calls the webhook and the notification block of the settings, as regressions do.
 
     \b
     Examples:
@@ -31,8 +31,8 @@ def command() -> None:
 
 
 def _when(function: Function) -> Function:
-    late = age_option("--late-after", default="10m", help="How long a run may be late, or taken and not started.")
-    silent = age_option("--silent-after", default="10m", help="How long a run at work may send no heartbeat.")
+    late = age_option("--late-after", default="10m", help="How late a run may be, and how long one that was taken may not start.")
+    silent = age_option("--silent-after", default="10m", help="How long a running night may send no heartbeat.")
     return late(silent(function))
 
 
@@ -40,7 +40,7 @@ def _when(function: Function) -> Function:
 @_when
 @format_option("text", "json")
 def install(late_after: dt.timedelta, silent_after: dt.timedelta, format: str) -> None:
-    """Make the automations, or make them again what they should be; what was disabled is enabled.
+    """Install the automations, or bring them up to date; disabled ones are enabled again.
 
     \b
     Example:
@@ -52,7 +52,7 @@ def install(late_after: dt.timedelta, silent_after: dt.timedelta, format: str) -
 
 
 @command.command()
-@click.option("--send", is_flag=True, help="Have the server call everybody with a test, and say what they answered.")
+@click.option("--send", is_flag=True, help="Have the server send a test alarm, and print the answers.")
 @_when
 @format_option("text", "json")
 @click.pass_context

@@ -150,6 +150,17 @@ def _right(outputs: Tensor, target: Tensor) -> Tensor:
     return (guess == target).double() * RIGHT
 
 
+def _among_five(outputs: Tensor, target: Tensor) -> Tensor:
+    guess = predicted(outputs)
+    _need_classes(guess, target)
+    if outputs.dim() != 2 or outputs.shape[1] <= 5:
+        raise MeasurementError(
+            f"the model returns outputs of shape {list(outputs.shape)}; top5 needs logits of more than five classes.",
+            hint="Choose accuracy.",
+        )
+    return (outputs.topk(5).indices == target[:, None]).any(1).double() * RIGHT
+
+
 def _losses(outputs: Tensor, target: Tensor) -> Tensor:
     """Cross-entropy, of a row with several targets the mean of those that count (-100 does not)."""
     sums, counts = _loss_parts(outputs, target).unbind(1)
@@ -211,6 +222,7 @@ def _described(target: Tensor) -> str:
 
 METRICS: Mapping[str, RowMetric | SetMetric | RatioMetric] = {
     "accuracy": RowMetric(_right, "right-or-wrong", predicted),
+    "top5": RowMetric(_among_five, "right-or-wrong", predicted),
     "loss": RowMetric(_losses),
     "mse": RowMetric(lambda outputs, target: _errors(outputs, target).square().mean(1)),
     "mae": RowMetric(lambda outputs, target: _errors(outputs, target).abs().mean(1)),

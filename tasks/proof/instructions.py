@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from capstone import Cs
 
 # In the order in which they decide about a loop that has several: products before what prepares or finishes them.
-Family = Literal["amx-int8", "vnni", "avx2-int8", "avx2-int16", "amx-bfloat16", "avx512-bfloat16", "float", "other"]
+Family = Literal[
+    "amx-int8", "vnni", "avx2-int8", "avx2-int16", "amx-bfloat16", "avx512-bfloat16", "quantize", "float", "other"
+]  # fmt: skip
 FAMILIES: tuple[Family, ...] = get_args(Family)
 INT8: frozenset[Family] = frozenset({"amx-int8", "vnni", "avx2-int8", "avx2-int16"})
 # 8-bit products of pairs are added up in 16 bits there, and cut off at the ends of their range (VPMADDUBSW).
@@ -38,6 +40,10 @@ _MNEMONICS: tuple[tuple[str, Family], ...] = (
     ("vmulp", "float"),
     ("mulp", "float"),
 )
+# A loop that rounds floats to integers and packs these into bytes quantizes, whatever it scales and adds on the way;
+# one that rounds alone may be an exponential.
+_ROUNDS = "vcvtps2dq"
+_PACKS = ("vpackuswb", "vpacksswb", "vpackssdw", "vpmovusdb", "vpmovsdb", "vpmovdb", "vpshufb")
 # What the disassembler does not know, by encoding: AMX is VEX.128.0F38.W0, AVX-VNNI is VEX.0F38.W0, VDPBF16PS is
 # EVEX.F3.0F38.W0.
 _AMX = {0x49: "tile", 0x4B: "tile", 0x5C: "tdpbf16", 0x5E: "tdpbusd"}
@@ -76,6 +82,8 @@ class Disassembler:
         if start is not None and start >= max(span[0], counter - _LONGEST):
             names += [name for _, name, _ in self._instructions(start, counter)]
         present = {family for name in names for prefix, family in _MNEMONICS if name.startswith(prefix)}
+        if _ROUNDS in names and any(name.startswith(_PACKS) for name in names):
+            present.add("quantize")
         return next((family for family in FAMILIES if family in present), "other")
 
     def _instructions(self, start: int, end: int) -> Iterator[tuple[int, str, int | None]]:

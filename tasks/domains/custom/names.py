@@ -9,6 +9,7 @@ BATCH = "batch"  # what the axis of the rows is called in data.axes
 # Whether higher is better.
 DIRECTIONS: Mapping[str, bool] = {
     "accuracy": True,
+    "top5": True,
     "f1-macro": True,
     "auroc": True,
     "loss": False,

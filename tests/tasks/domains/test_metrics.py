@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.errors import MeasurementError
-from tasks.domains.metrics import METRICS, RatioMetric, area_under_roc, macro_f1
+from tasks.domains.metrics import METRICS, RatioMetric, RowMetric, area_under_roc, macro_f1
 from tasks.domains.word_errors import edit_distance, word_errors
 
 PAIRS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 2)), min_size=1, max_size=30).filter(
@@ -40,6 +40,15 @@ def test_auroc_is_the_share_of_pairs_in_the_right_order(rows: list[tuple[int, in
         assert np.isnan(found)
     else:
         assert found == pytest.approx(np.mean([(high > low) + (high == low) / 2 for high, low in pairs]), abs=1e-12)
+
+
+def test_top5_asks_whether_the_class_is_among_the_five_largest_logits() -> None:
+    top5 = METRICS["top5"]
+    assert isinstance(top5, RowMetric)
+    outputs = torch.tensor([[0.0, 1, 2, 3, 4, 5, 6]]).expand(7, 7)
+    assert top5.rows(outputs, torch.arange(7)).tolist() == [0, 0, 100, 100, 100, 100, 100]
+    with pytest.raises(MeasurementError, match=r"shape \[7, 5\]; top5 needs logits of more than five classes"):
+        top5.rows(outputs[:, :5], torch.arange(7))
 
 
 WORDS = st.lists(st.integers(1, 3), max_size=6)

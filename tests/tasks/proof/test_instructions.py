@@ -70,5 +70,12 @@ def test_products_decide_over_what_finishes_them(code: mmap.mmap) -> None:
     assert Disassembler().families([first, first]) == {"vnni": 2}
 
 
+def test_a_loop_that_rounds_and_packs_quantizes_and_one_that_rounds_alone_is_float(code: mmap.mmap) -> None:
+    multiplies, rounds, packs = ARITHMETIC["vfmadd231ps ymm0, ymm1, ymm2"][1], "c5fd5bc1", "c5f567c2"
+    for body, family in (((multiplies, rounds, packs), "quantize"), ((multiplies, rounds), "float")):
+        first, *_ = put(code, *body, jump_back(*body), RETURN)
+        assert Disassembler().families([first]) == {family: 1}
+
+
 def test_an_address_without_code_is_other() -> None:
     assert Disassembler().families([0]) == {"other": 1}
