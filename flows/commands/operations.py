@@ -31,7 +31,9 @@ def command() -> None:
 
 
 def _when(function: Function) -> Function:
-    late = age_option("--late-after", default="10m", help="How late a run may be, and how long one that was taken may not start.")
+    late = age_option(
+        "--late-after", default="10m", help="How late a run may be, and how long one that was taken may not start."
+    )
     silent = age_option("--silent-after", default="10m", help="How long a running night may send no heartbeat.")
     return late(silent(function))
 

@@ -20,7 +20,8 @@ class Profile(Frozen):
     ``block_s`` is the least time of a block; ``warm_up_calls`` and ``warm_up_s`` are the least before a candidate's
     first block, ``rewarm_s`` in later launches, which need not find out how many calls fill a block. In
     ``launches`` launches ``single_calls`` are timed one by one, for percentiles, for at most ``single_s`` per candidate
-    and launch. ``cold_rounds`` is the most rounds of single calls with cold caches.
+    and launch. ``cold_rounds`` is the most rounds of single calls with cold caches. Further settings, which decide
+    nothing, get ``further_launches``.
     """
 
     name: str
@@ -34,12 +35,13 @@ class Profile(Frozen):
     single_calls: int = 1000
     single_s: float = 0.3
     cold_rounds: int = 40
+    further_launches: int = 5
 
 
 PROFILES = {
-    "quick": Profile(name="quick", launches=3, rounds=4, budget_s=60, warm_up_s=0.5, single_s=0.1),
+    "quick": Profile(name="quick", launches=3, rounds=4, budget_s=60, warm_up_s=0.5, single_s=0.1, further_launches=2),
     "standard": Profile(name="standard", launches=5, rounds=8, budget_s=300),
-    "full": Profile(name="full", launches=10, rounds=10, budget_s=900),
+    "full": Profile(name="full", launches=10, rounds=10, budget_s=900, further_launches=10),
 }
 
 

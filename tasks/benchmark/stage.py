@@ -209,10 +209,11 @@ def _measure_further(
     """Measure every further setting; also return what was refused in one, or why nothing was timed in it."""
     found: dict[Setting, Measured] = {}
     refused: dict[str, str] = {}
+    profile = session.profile.model_copy(update={"launches": session.profile.further_launches})
     for setting in further_settings(job.workload.benchmark):
         try:
             with subjects_at(setting, subjects, job, store) as there:
-                measured = replace(session, threads=setting.threads).measure(there, with_copy=False)
+                measured = replace(session, profile=profile, threads=setting.threads).measure(there, with_copy=False)
         except (MeasurementError, InputError) as error:
             # What was timed so far is right without it, and the primary setting is what decides.
             refused |= _labelled(setting, {"every candidate": str(error)})

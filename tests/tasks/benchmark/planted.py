@@ -29,7 +29,7 @@ _BYTES = bytes(1 << 20)
 LOADER = "tests.tasks.benchmark.planted:load"
 TINY = Profile(
     name="tiny", launches=2, rounds=6, budget_s=0, block_s=0.01, warm_up_s=0.02, single_calls=30, single_s=0.02,
-    cold_rounds=6,
+    cold_rounds=6, further_launches=2,
 )  # fmt: skip
 
 
