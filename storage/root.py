@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import errno
 import hashlib
 import os
 import re
@@ -282,7 +283,10 @@ def make_folder(path: Path) -> None:
     """Make a folder and those above it, on the disk too: what is flushed in a folder is lost with the folder's name."""
     if not path.is_dir():
         make_folder(path.parent)
-        path.mkdir(exist_ok=True)
+        try:
+            path.mkdir(exist_ok=True)
+        except FileExistsError as error:
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path)) from error
         fsync(path.parent)
 
 

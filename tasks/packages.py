@@ -37,7 +37,10 @@ def installed_packages(path: Sequence[str] | None = None) -> tuple[Package, ...]
     """
     found: dict[str, Package] = {}
     for each in distributions() if path is None else distributions(path=list(path)):
-        # A folder that an interrupted installation left has no name.
+        # A folder that an interrupted installation left has no name; importlib_metadata, which takes the place of the
+        # standard library's finder once something imports it, raises there.
+        if each.read_text("METADATA") is None and each.read_text("PKG-INFO") is None:
+            continue
         if name := re.sub(r"[-_.]+", "-", _first(each, "Name")).lower():
             expression = _first(each, "License-Expression")
             found.setdefault(name, Package(name, each.version, expression or _phrase(each), bool(expression)))

@@ -1,4 +1,8 @@
+import os
 import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import prefect.states
 import pytest
@@ -63,19 +67,36 @@ def test_an_interruption_that_became_a_state_still_stops_the_night():
     assert settle(Crashed(ValueError("odd")), "benchmark") == Failure(stage="benchmark", error="odd")
 
 
+SIGTERM_IN_NATIVE_CODE = """
+import signal
+
+import pytest
+from prefect.exceptions import TerminationSignal
+
+from flows.execution.signals import heard_everywhere
+from tests.flows.execution.test_signals import replaced
+
+before = signal.getsignal(signal.SIGTERM)
+
+
+def native_code():
+    try:
+        signal.raise_signal(signal.SIGTERM)
+    except KeyboardInterrupt as stop:
+        raise replaced(stop)
+
+
+with pytest.raises(TerminationSignal) as stopped, heard_everywhere():
+    native_code()
+assert stopped.value.signal == signal.SIGTERM
+assert signal.getsignal(signal.SIGTERM) is before
+"""
+
+
 def test_sigterm_in_a_flow_passes_native_code_and_leaves_as_prefects_own():
-    before = signal.getsignal(signal.SIGTERM)
-
-    def native_code():
-        try:
-            signal.raise_signal(signal.SIGTERM)
-        except KeyboardInterrupt as stop:
-            raise replaced(stop)  # noqa: B904 - its cause is set
-
-    with pytest.raises(TerminationSignal) as stopped, heard_everywhere():
-        native_code()
-    assert stopped.value.signal == signal.SIGTERM
-    assert signal.getsignal(signal.SIGTERM) is before
+    """In a process of its own: in one of many tests others may have taken the signal, and it would end them all."""
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}
+    subprocess.run([sys.executable, "-c", SIGTERM_IN_NATIVE_CODE], env=environment, check=True)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), ValueError("odd")], ids=repr)

@@ -139,7 +139,7 @@ def test_a_table_that_does_not_fit_is_one_clear_message(
     ("changes", "expected"),
     [
         ({"model": {"kind": "directory", "path": "encoder", "max_length": 49}}, "has positions for 48 tokens"),
-        ({"benchmark": {"sequence_length": 49}}, "texts are cut at 48 tokens"),
+        ({"benchmark": {"sequence_length": 49}}, "asks for 49 tokens, and texts are cut at 48"),
     ],
 )
 def test_more_tokens_than_positions_are_refused(tmp_path: Path, changes: dict[str, Any], expected: str) -> None:
