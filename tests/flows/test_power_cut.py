@@ -16,11 +16,8 @@ QUICK = 'request={"workloads": ["lstm-demo"], "profile": "quick"}'
 LONG = QUICK.replace("quick", "full")
 
 
-@pytest.fixture(params=["SQLite", "PostgreSQL"])
-def site(request, tmp_path):
-    if request.param == "SQLite":
-        yield Site(tmp_path)
-        return
+@pytest.fixture
+def site(tmp_path):
     with postgresql() as database:
         yield Site(tmp_path, database)
 

@@ -43,8 +43,6 @@ VISION = (
     "torchvision.models:shufflenet_v2_x0_5",
     "torchvision.models:squeezenet1_1",
     "torchvision.models:resnet18",
-    "torchvision.models:densenet121",
-    "torchvision.models:efficientnet_b0",
     "own_code:vit",
     "own_code:swin",
     "own_code:convnext",
