@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -48,7 +47,7 @@ def main() -> None:
         ]
         began = time.monotonic()
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as night:
-            threading.Timer(60 * minutes, os.kill, (night.pid, signal.SIGTERM)).start()
+            threading.Timer(60 * minutes, night.terminate).start()
             lines = [(time.monotonic() - began, line) for line in night.stdout or ()]
     gaps = sorted((later - earlier, line.strip()) for (earlier, _), (later, line) in pairwise([(0.0, ""), *lines]))
     print(f"{this_machine().cpu}, load {os.getloadavg()[0]:.1f}: {len(lines)} lines in {lines[-1][0]:.0f} s.")

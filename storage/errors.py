@@ -94,7 +94,7 @@ def writing(place: object, folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        name = str(error.filename or folder)
-        if name.startswith(str(folder)) or str(folder).startswith(name):
+        place_of_error = Path(str(error.filename or folder))
+        if place_of_error.is_relative_to(folder) or folder.is_relative_to(place_of_error):
             raise unwritable(place, error) from error
         raise
