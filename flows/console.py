@@ -12,7 +12,8 @@ from itertools import groupby
 from rich.console import Console
 from rich.text import Text
 
-from flows.text import decided, duration, faster, ratio, signed, size
+from flows.text import decided, faster, signed
+from storage.humanize import duration, ratio, size
 from storage.results import Row, caches_of, deciding, number
 
 _WIDTH = 80

@@ -8,10 +8,11 @@ import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 from pydantic import JsonValue
 
+from storage.documents import JsonObject
 from storage.errors import ConfigurationError
 from storage.messages import did_you_mean
 from tasks.domains import DOMAINS
@@ -24,12 +25,10 @@ from tasks.runtimes import RUNTIMES
 from tasks.workload.base import REFERENCE
 from tasks.workload.recipe import Recipe
 
-# Tables of a TOML file by their names: Any.
-Document = dict[str, Any]
 _TABLES = (".csv", ".jsonl", ".parquet")
 SECTIONS = ("data", "model", "checkpoint", "evaluate")
 _LINES = 5  # of a table to fill in, for each class: some for every split
-_RECIPES: tuple[Document, ...] = (
+_RECIPES: tuple[JsonObject, ...] = (
     {"name": "float", "method": "none"},
     {"name": "dynamic-int8", "method": "dynamic", "modules": ["LSTM", "GRU", "Linear"]},
     {"name": "static-int8", "method": "static"},
@@ -81,7 +80,7 @@ def with_texts(asked: Asked) -> Asked:
     return replace(asked, data=str(path))
 
 
-def sections(asked: Asked) -> Document:
+def sections(asked: Asked) -> JsonObject:
     """``domain`` and the sections that say what there is, of the first draft that knows such a model.
 
     Raises
@@ -100,9 +99,9 @@ def sections(asked: Asked) -> Document:
     )
 
 
-def _pictures(asked: Asked) -> Document:
+def _pictures(asked: Asked) -> JsonObject:
     if re.match(REFERENCE, asked.model):
-        model: Document = {"kind": "factory", "factory": asked.model, "arguments": asked.arguments}
+        model: JsonObject = {"kind": "factory", "factory": asked.model, "arguments": asked.arguments}
     else:
         model = {"kind": "torchvision", "name": asked.model, **asked.arguments}
     return {
@@ -114,7 +113,7 @@ def _pictures(asked: Asked) -> Document:
     }
 
 
-def _module(asked: Asked) -> Document:
+def _module(asked: Asked) -> JsonObject:
     if asked.data.endswith(_TABLES):
         if not asked.target:
             raise ConfigurationError("--target is missing.", hint="Name the column of the table that is predicted.")
@@ -156,19 +155,19 @@ def _column(asked: Asked, name: str, columns: Collection[str]) -> str:
     return name
 
 
-def _table(asked: Asked, columns: Collection[str]) -> Document:
+def _table(asked: Asked, columns: Collection[str]) -> JsonObject:
     found = {"kind": Path(asked.data).suffix[1:], "uri": asked.path(asked.data)}
     return found | ({"split": "split"} if "split" in columns else {})
 
 
-def _weights(asked: Asked) -> Document:
+def _weights(asked: Asked) -> JsonObject:
     if asked.checkpoint:
         return {"kind": "uri", "uri": asked.path(asked.checkpoint)}
     given = {"arguments": asked.train_arguments} if asked.train_arguments else {}
     return {"kind": "train", "train": asked.train, **given} if asked.train else {}
 
 
-def _encoder(asked: Asked) -> Document:
+def _encoder(asked: Asked) -> JsonObject:
     folder, columns = Path(asked.model), _columns(asked)
     classifies = is_classifier(read_config(folder))
     target = asked.target or ("label" if classifies else "")
@@ -188,7 +187,7 @@ def _encoder(asked: Asked) -> Document:
 
 
 # A new kind of model is one line: whether a draft knows it, and what makes it.
-_DRAFTS: tuple[tuple[Callable[[Asked], bool], Callable[[Asked], Document]], ...] = (
+_DRAFTS: tuple[tuple[Callable[[Asked], bool], Callable[[Asked], JsonObject]], ...] = (
     (
         lambda asked: (
             Path(asked.data).is_dir()
@@ -201,7 +200,7 @@ _DRAFTS: tuple[tuple[Callable[[Asked], bool], Callable[[Asked], Document]], ...]
 )
 
 
-def whole(name: str, known: Document) -> Document:
+def whole(name: str, known: JsonObject) -> JsonObject:
     """The document with every recipe that the domain's models may take, for the runtimes that are installed."""
     recipes = []
     for keys in _RECIPES:
@@ -218,7 +217,7 @@ def whole(name: str, known: Document) -> Document:
     }
 
 
-def without_obstacles(document: Document, found: Preview) -> Document:
+def without_obstacles(document: JsonObject, found: Preview) -> JsonObject:
     """Leave out what cannot be had.
 
     Raises

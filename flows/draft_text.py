@@ -10,12 +10,13 @@ from collections.abc import Iterator, Mapping
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from flows.draft import SECTIONS, Document
+from flows.draft import SECTIONS
+from storage.documents import JsonObject
 from tasks.results import CandidatePreview, Preview
 from tasks.workload import Workload
 
 
-def render(document: Document, workload: Workload, found: Preview, to_do: str = "") -> str:
+def render(document: JsonObject, workload: Workload, found: Preview, to_do: str = "") -> str:
     """The file's text: every key with its meaning, those that were not set as comments with their defaults.
 
     `to_do` is what the user must still do, a line.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Literal, TypeVar, cast
 
@@ -14,7 +13,7 @@ from prefect.logging import get_run_logger
 from flows import steps
 from flows.execution.context import current_execution
 from flows.execution.signals import interruption_behind
-from flows.execution.task_runners import place_benchmarks
+from flows.execution.task_runners import CLUSTERS, place_benchmarks
 from flows.settings import Settings
 from storage.errors import MeasurementError, UnavailableError
 from tasks.benchmark.messages import INCUMBENT_SUFFIX
@@ -177,18 +176,18 @@ def benchmark_all(results: list[WorkloadResult], settings: Settings, store: str)
     times one after the other.
     """
     try:
-        pins = place_benchmarks(settings)
+        pin = place_benchmarks(settings)
     except MeasurementError as error:
         yield from (_fail_rest(result, "benchmark", str(error)) for result in results)
         return
 
     def submitted() -> Iterator[tuple[WorkloadResult, PrefectFuture[BenchmarkResult] | None]]:
-        for index, result in enumerate(results):
-            with pins[index % len(pins)]() if pins else nullcontext():
+        for result in results:
+            with pin():
                 future = _submit_benchmark(result, settings, store)
             yield result, future
 
-    for result, future in list(submitted()) if pins else submitted():
+    for result, future in list(submitted()) if settings.task_runner in CLUSTERS else submitted():
         yield result if future is None else _with_benchmark(result, future)
 
 

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, get_args
 
 from flows.overview import Overview, has_results
-from flows.text import age, moment
+from flows.text import age
+from storage.humanize import moment
 from storage.results import RunStatus
 from storage.results.query import open_catalog, rows_of
 from storage.root import StoreRoot

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import duckdb
 from pydantic import TypeAdapter
 
-from flows.text import age, moment, plural
+from flows.text import age
 from storage.bundles import BundleStore
+from storage.humanize import moment, plural
 from storage.results import Row, number
 from storage.results.catalog import CATALOG
 from storage.results.query import open_catalog, rows_of

@@ -9,7 +9,7 @@ from typing import TypeVar
 from rich.text import Text
 
 from flows.settings import load_settings, source_of
-from flows.text import plural
+from storage.humanize import plural
 from tasks.job import Progress, Workspace
 from tasks.refs import ModuleCoverage
 from tasks.results import CandidatePreview, Preview

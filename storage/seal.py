@@ -18,12 +18,13 @@ import zipfile
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 import zstandard
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from storage.digest import file_digest
+from storage.documents import JsonObject
 from storage.errors import BundleError, ConfigurationError, StoreError
 from storage.keys import signers_among
 
@@ -164,11 +165,10 @@ def read_file(folder: Path, name: str, sha256sums: str) -> bytes:
     return content
 
 
-# Any: the schema, not a type, says what the document holds.
-def read_manifest(folder: Path, sha256sums: str) -> dict[str, Any]:
+def read_manifest(folder: Path, sha256sums: str) -> JsonObject:
     """Read and check a bundle's manifest: the one that `sha256sums` (what `check_sums` gave) stands for, or none."""
     try:
-        document: dict[str, Any] = json.loads(read_file(folder, MANIFEST, sha256sums))
+        document: JsonObject = json.loads(read_file(folder, MANIFEST, sha256sums))
     except (ValueError, RecursionError) as error:
         raise BundleError(f"{folder}: {MANIFEST} cannot be read: {error}.") from error
     check_manifest(document)

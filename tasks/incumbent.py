@@ -5,11 +5,11 @@ from __future__ import annotations
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from storage.artifacts import artifact_digest
 from storage.bundles import BundleStore
 from storage.digest import file_digest
+from storage.documents import JsonObject
 from storage.errors import BundleError, ConfigurationError
 from storage.seal import check_sums, listed, read_manifest
 from tasks.job import Job, Workspace
@@ -67,12 +67,11 @@ def find_incumbent(job: Job[Workload], candidates: Sequence[CandidateRef], works
     )
 
 
-# A manifest is JSON of many shapes: Any.
 def _as_candidate(
     folder: Path,
     sums: str,
     digests: Mapping[str, str],
-    manifest: dict[str, Any],
+    manifest: JsonObject,
     recipe: Recipe,
     workspace: Workspace,
 ) -> CandidateRef:
@@ -97,9 +96,7 @@ def _as_candidate(
     return CandidateRef(kind=KIND, digest=digest, recipe=recipe.name, runtime=runtime, size_bytes=size)
 
 
-def _is_same(
-    candidate: CandidateRef, digests: Mapping[str, str], manifest: dict[str, Any], workspace: Workspace
-) -> bool:
+def _is_same(candidate: CandidateRef, digests: Mapping[str, str], manifest: JsonObject, workspace: Workspace) -> bool:
     """Whether tonight's candidate has the very bytes: made anew, equal recipes give other bytes in some runtimes."""
     if candidate.digest != manifest["sources"]["quantized"]:
         return False
@@ -107,7 +104,7 @@ def _is_same(
     return all(file_digest(made / name) == digests[name] for name in _files(manifest))
 
 
-def _files(manifest: dict[str, Any]) -> list[str]:
+def _files(manifest: JsonObject) -> list[str]:
     model = manifest["model"]
     files: list[str] = model.get("files") or [model["file"]]
     return files

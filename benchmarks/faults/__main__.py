@@ -24,6 +24,7 @@ import tempfile
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,6 +33,7 @@ from benchmarks.faults.shim import Killed, Kind, Shim
 from storage.errors import NightquantError
 from storage.object_root import ObjectRoot
 from storage.root import StoreRoot, set_cache_folder
+from tests.storage.s3_server import credentials, s3_server
 
 LOCAL: tuple[Kind, ...] = ("kill", "EIO", "ENOSPC")
 REMOTE: tuple[Kind, ...] = ("kill", "killed before the answer", "EIO", "answer lost")
@@ -179,18 +181,15 @@ def _copy_with_links() -> Callable[[str, str], object]:
     return copy
 
 
-def _object_store() -> str:
-    """Start moto's server in this process and make a bucket; credentials and endpoint go into the environment."""
+@contextmanager
+def _object_store() -> Iterator[str]:
+    """A bucket on moto's server in this process; credentials and endpoint go into the environment."""
     import boto3
-    from moto.server import ThreadedMotoServer
 
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=0)
-    server.start()
-    host, port = server.get_host_and_port()
-    keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
-    os.environ.update(keys, AWS_ENDPOINT_URL=f"http://{host}:{port}")
-    boto3.client("s3").create_bucket(Bucket="faults")
-    return "faults"
+    with s3_server() as endpoint:
+        os.environ.update(credentials(endpoint))
+        boto3.client("s3").create_bucket(Bucket="faults")
+        yield "faults"
 
 
 def main() -> None:
@@ -205,8 +204,11 @@ def main() -> None:
     for place, kinds in (("local", LOCAL), ("s3", REMOTE)):
         if arguments.place not in (None, place):
             continue
-        with tempfile.TemporaryDirectory(prefix="nightquant-") as scratch:
-            ground = Ground(Path(scratch), _object_store() if place == "s3" else "")
+        with (
+            tempfile.TemporaryDirectory(prefix="nightquant-") as scratch,
+            _object_store() if place == "s3" else nullcontext("") as bucket,
+        ):
+            ground = Ground(Path(scratch), bucket)
             for operation in OPERATIONS:
                 if arguments.only in (None, operation.name):
                     is_good &= _print(place, findings(ground, operation, kinds, stride=arguments.stride))

@@ -13,7 +13,8 @@ from rich.text import Text
 
 from flows.commands import format_option, marked_lines, print_json, store_option
 from flows.comparison import Pair, RunComparison, compare_runs
-from flows.text import decided, faster, plural, ratio, signed
+from flows.text import decided, faster, signed
+from storage.humanize import plural, ratio
 from storage.results import Caches, Row, number
 
 

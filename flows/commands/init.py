@@ -13,9 +13,10 @@ from pydantic import JsonValue
 from rich.console import Console
 
 from flows.commands import format_option, print_json, progress_of, store_flag, store_option
-from flows.draft import Asked, Document, sections, whole, with_texts, without_obstacles
+from flows.draft import Asked, sections, whole, with_texts, without_obstacles
 from flows.draft_text import render
 from flows.preview import in_worker, preview_lines
+from storage.documents import JsonObject
 from storage.errors import ConfigurationError
 from tasks.stages import preview, propose
 from tasks.workload import validated
@@ -142,7 +143,7 @@ def command(
     return 0
 
 
-def _merged(document: Document, proposed: Mapping[str, Mapping[str, object]], *, keep_metric: bool) -> Document:
+def _merged(document: JsonObject, proposed: Mapping[str, Mapping[str, object]], *, keep_metric: bool) -> JsonObject:
     """The document with what data and weights decide, but for a metric that the user chose."""
     changed = {
         name: {**document[name], **{key: value for key, value in keys.items() if not (key == "metric" and keep_metric)}}

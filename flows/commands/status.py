@@ -25,8 +25,9 @@ from flows.commands import (
 from flows.console import shown_path
 from flows.liveness import metrics, overdue
 from flows.overview import Concern, LastRun, Overview, overview, summary
-from flows.text import age, moment
+from flows.text import age
 from storage.errors import ConfigurationError
+from storage.humanize import moment
 
 _SHOWN_CONCERNS = 5
 _CONCERN_LENGTH = 240

@@ -21,7 +21,8 @@ from flows.commands import (
     store_option,
 )
 from flows.story import Current, Outline, Story, outlines, story
-from flows.text import NONE, decided, faster, moment, ratio, signed, size
+from flows.text import decided, faster, signed
+from storage.humanize import MISSING, moment, ratio, size
 from storage.results import Row, caches_of, number
 
 _SHOWN_LAYERS = 5
@@ -74,7 +75,7 @@ def _table(outlines: Sequence[Outline], *, with_candidate: bool) -> Table:
         last = each.last or {}
         cells = [
             each.workload,
-            each.version or NONE,
+            each.version or MISSING,
             faster(last, caches_of(last)),
             ratio(number(last, "size_ratio")),
             _decided(last),
@@ -113,7 +114,7 @@ def _current(current: Current | None) -> Iterator[object]:
         asked = f"{name.replace('_', ' ')} {_SIGNS[kind]} {number(rule, 'bound'):g}"
         seen = number(rule, "seen")
         note = f" ({rule['note']})" if rule.get("note") else ""
-        table.add_row("  rule", Text(f"{asked}: {NONE if seen is None else f'{seen:.4g}'}, {rule['outcome']}{note}"))
+        table.add_row("  rule", Text(f"{asked}: {MISSING if seen is None else f'{seen:.4g}'}, {rule['outcome']}{note}"))
     yield table
 
 
@@ -131,7 +132,7 @@ def _nights(nights: Sequence[Row]) -> Iterator[object]:
         for row in shown:
             rest = (signed(number(row, "quality_difference")), ratio(number(row, "size_ratio")))
             measured = (*_speeds(row)[: len(speeds)], *rest)
-            version = str(row["bundle_version"] or NONE)
+            version = str(row["bundle_version"] or MISSING)
             table.add_row(*map(Text, (f"  {row['night']}", *measured, _decided(row), version)))
         yield table
     newest = nights[0] if nights else {}
@@ -160,7 +161,7 @@ def _executed(executed: Sequence[Row]) -> Iterator[object]:
     for row in executed:
         if share := number(row, "int8_time_share"):
             kinds = [each.split()[0] for each in str(row["instructions"] or "").split(", ") if each]
-            by = ", ".join(kind for kind in kinds if kind not in ("other", "float")) or NONE
+            by = ", ".join(kind for kind in kinds if kind not in ("other", "float")) or MISSING
             table.add_row(f"  {_candidate(row)}", f"{share:.0%}", by)
             doubts += [f"  {_candidate(row)}: {doubt}" for doubt in str(row["doubts"]).splitlines()]
     yield table
@@ -177,11 +178,11 @@ def _recipe(recipe: Row) -> Iterator[object]:
 
 
 def _candidate(row: Row) -> str:
-    return f"{row['recipe']}/{row['runtime']}" if row else NONE
+    return f"{row['recipe']}/{row['runtime']}" if row else MISSING
 
 
 def _decided(row: Row) -> str:
-    return decided(row["decision"], row["incumbent_stays"], row["status"]) if row else NONE
+    return decided(row["decision"], row["incumbent_stays"], row["status"]) if row else MISSING
 
 
 def _speeds(row: Row) -> tuple[str, str]:

@@ -1,9 +1,9 @@
 """What fans the stages out: threads of this process, other processes, a Dask cluster or Ray; and where they benchmark.
 
-Benchmarks run only on hosts of the wanted fingerprint, one at a time on each. Threads and processes have one host, this
-one. A Dask cluster or Ray is asked for its hosts, and benchmarks are pinned to one worker of every host that fits, so
-that nothing has to be declared when a worker is started. The host's lock (`storage.locks`) holds besides, also against
-other runs.
+Benchmarks run only on hosts of the wanted fingerprint. Threads and processes have one host, this one. A Dask cluster or
+Ray is asked for its hosts, and benchmarks are restricted to all of those that fit, so that nothing has to be declared
+when a worker is started, and one that is lost is another's to replace. That only one runs on a host at a time is the
+matter of the host's lock (`storage.locks`), which holds against other runs too.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ import platform
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from prefect.context import FlowRunContext
 from prefect.task_runners import ProcessPoolTaskRunner, TaskRunner, ThreadPoolTaskRunner
@@ -30,24 +30,19 @@ from flows.settings import Settings, children_inherit, load_settings
 from storage.errors import ConfigurationError, MeasurementError
 from tasks.machine import fingerprint
 
-if TYPE_CHECKING:
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
 # A task that waits for the one before it holds a thread; the number of workers limits how many stages run at once.
 _WAITING_THREADS = 256
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 AnyTaskRunner = TaskRunner[Any]  # its futures hold whatever the stages return
-Pin = Callable[[], AbstractContextManager[None]]  # what is submitted in its block runs in one place
+Pin = Callable[[], AbstractContextManager[None]]  # what is submitted in its block runs on hosts that fit
 Spot = TypeVar("Spot")
 
 
 @dataclass(frozen=True)
 class Host:
-    """A host: ``identity`` is the same for all processes on it, whatever container they are in."""
+    """A host, and the fingerprint of its processor."""
 
     name: str
-    identity: str
     fingerprint: str
 
 
@@ -62,6 +57,7 @@ class _ConfiguredTaskRunner(ThreadPoolTaskRunner[object]):
         return make_task_runner(load_settings())
 
 
+CLUSTERS = ("dask", "ray")  # runners whose hosts may be several
 CONFIGURED: AnyTaskRunner = _ConfiguredTaskRunner()
 
 
@@ -102,8 +98,7 @@ def refuse_namesakes(who: str) -> None:
 
 def this_host() -> Host:
     """Describe the host that this process runs on."""
-    identity = _BOOT_ID.read_text(encoding="ascii").strip() if _BOOT_ID.is_file() else platform.node()
-    return Host(platform.node(), identity, fingerprint())
+    return Host(platform.node(), fingerprint())
 
 
 def require_fingerprint(wanted: str) -> None:
@@ -112,10 +107,10 @@ def require_fingerprint(wanted: str) -> None:
         choose([(this_host(), None)], wanted)
 
 
-def place_benchmarks(settings: Settings) -> tuple[Pin, ...]:
-    """Find the hosts of this flow run's cluster that benchmarks may run on; return a pin for each.
+def place_benchmarks(settings: Settings) -> Pin:
+    """Find the hosts of this flow run's cluster that benchmarks may run on; return what pins them there.
 
-    There is none for threads and processes: they have one host, and the task itself refuses one that does not fit.
+    Threads and processes have one host, and the task itself refuses one that does not fit.
 
     Raises
     ------
@@ -123,17 +118,18 @@ def place_benchmarks(settings: Settings) -> tuple[Pin, ...]:
         No host of the cluster has the wanted fingerprint.
     """
     run = FlowRunContext.get()
-    if run is None or settings.task_runner not in ("dask", "ray"):
-        return ()
-    hosts = _dask_workers(run.task_runner) if settings.task_runner == "dask" else _ray_nodes()
-    return choose(hosts, settings.fingerprint)
+    if run is None or settings.task_runner not in CLUSTERS:
+        return nullcontext
+    if settings.task_runner == "dask":
+        return partial(_on_dask_workers, choose(_dask_workers(run.task_runner), settings.fingerprint))
+    return partial(_on_ray_nodes, choose(_ray_nodes(), settings.fingerprint))
 
 
 def choose(hosts: Iterable[tuple[Host, Spot]], wanted: str) -> tuple[Spot, ...]:
-    """Choose one spot of each host that has the wanted fingerprint ("": any); `MeasurementError` if there is none."""
+    """Choose every spot on a host that has the wanted fingerprint ("": any); `MeasurementError` if there is none."""
     hosts = list(hosts)
-    if fitting := {host.identity: spot for host, spot in hosts if wanted in ("", host.fingerprint)}:
-        return tuple(fitting.values())
+    if fitting := tuple(spot for host, spot in hosts if wanted in ("", host.fingerprint)):
+        return fitting
     found = ", ".join(sorted({f"{host.name} has {host.fingerprint}" for host, _ in hosts})) or "there is no host"
     raise MeasurementError(
         f"Benchmarks are wanted on hosts of fingerprint {wanted or '(any)'}; {found}.",
@@ -169,24 +165,24 @@ def _dask(settings: Settings) -> AnyTaskRunner:
 
     if settings.dask_address:
         return DaskTaskRunner(address=settings.dask_address)
-    # A benchmark is pinned to its host's worker; without a limit it would wait for ever for one that is gone.
+    # Without a limit, what only lost workers may run would wait for them for ever.
     config.set({"distributed.scheduler.no-workers-timeout": "5 minutes"})
     local = {"n_workers": settings.workers, "threads_per_worker": 1, "processes": True, "env": _inherited(settings)}
     # By default, its web server would listen on all interfaces, or warn that the usual port is taken.
     return DaskTaskRunner(cluster_kwargs=local | {"dashboard_address": "127.0.0.1:0"})
 
 
-def _dask_workers(task_runner: AnyTaskRunner) -> list[tuple[Host, Pin]]:
+def _dask_workers(task_runner: AnyTaskRunner) -> list[tuple[Host, str]]:
     found: dict[str, Host] = task_runner.client.run(this_host)  # type: ignore[attr-defined]
-    return [(host, partial(_on_dask_worker, address)) for address, host in found.items()]
+    return [(host, address) for address, host in found.items()]
 
 
 @contextmanager
-def _on_dask_worker(address: str) -> Iterator[None]:
+def _on_dask_workers(addresses: tuple[str, ...]) -> Iterator[None]:
     from dask.base import annotate
 
     # "Other workers allowed" would let idle ones steal it, whatever their host.
-    with annotate(workers=[address], allow_other_workers=False):
+    with annotate(workers=list(addresses), allow_other_workers=False):
         yield
 
 
@@ -219,26 +215,35 @@ def _ray(settings: Settings) -> AnyTaskRunner:
     return runner
 
 
-def _ray_nodes() -> list[tuple[Host, Pin]]:
+@dataclass(frozen=True)
+class _RayNode:
+    identity: str
+    processors: float
+
+
+def _ray_nodes() -> list[tuple[Host, _RayNode]]:
     import ray
 
-    alive = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+    found = [
+        _RayNode(node["NodeID"], node["Resources"]["CPU"])
+        for node in ray.nodes()  # type: ignore[no-untyped-call]
+        # One without processors, a cluster's head for instance, gets no work.
+        if node["Alive"] and node["Resources"].get("CPU")
+    ]
     probe = ray.remote(this_host)
-    asked = [probe.options(num_cpus=0, scheduling_strategy=_only(node["NodeID"])).remote() for node in alive]
-    pins = [partial(_on_ray_node, node["NodeID"], node["Resources"].get("CPU", 0.0)) for node in alive]
-    return list(zip(ray.get(asked), pins, strict=True))
+    asked = [probe.options(num_cpus=0, label_selector=_one_of(node)).remote() for node in found]
+    return list(zip(ray.get(asked), found, strict=True))
 
 
 @contextmanager
-def _on_ray_node(node: str, processors: float) -> Iterator[None]:
+def _on_ray_nodes(nodes: tuple[_RayNode, ...]) -> Iterator[None]:
     from prefect_ray.context import remote_options
 
-    # All of the node's processors: Ray then starts nothing beside it.
-    with remote_options(num_cpus=processors, scheduling_strategy=_only(node)):
+    # All of a node's processors: Ray then starts nothing beside it.
+    processors = min(node.processors for node in nodes)
+    with remote_options(num_cpus=processors, label_selector=_one_of(*nodes)):
         yield
 
 
-def _only(node: str) -> NodeAffinitySchedulingStrategy:
-    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
-
-    return NodeAffinitySchedulingStrategy(node_id=node, soft=False)
+def _one_of(*nodes: _RayNode) -> dict[str, str]:
+    return {"ray.io/node-id": f"in({','.join(node.identity for node in nodes)})"}

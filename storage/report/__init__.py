@@ -11,8 +11,8 @@ from pathlib import Path
 import duckdb
 import jinja2
 
+from storage import humanize
 from storage.errors import ConfigurationError
-from storage.report import humanize
 from storage.report.history import History, history_of, shown_of
 from storage.report.machine import conditions_of
 from storage.report.marks import Mark, marks_of
@@ -24,8 +24,8 @@ from storage.results.regressions import Regression, compare_night
 from storage.root import StoreRoot
 
 _FILTERS = (
-    "size", "duration", "ratio", "difference", "quality_unit", "number", "percent", "change", "time", "metric", "name",
-    "count",
+    "size", "duration", "ratio", "difference", "quality_unit", "number", "percent", "change", "moment", "metric",
+    "name", "plural",
 )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pydantic import BaseModel
 
-from storage.report.humanize import percent
+from storage.humanize import percent
 from storage.results import Row, number
 
 # Beyond these, numbers are worse than a quiet machine's; `nightquant doctor` warns from the same ones on.

@@ -6,9 +6,9 @@ import datetime as dt
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from storage.humanize import duration, duration_unit, plural, quality_unit, ratio, size, size_unit
 from storage.report.figure import drawing
 from storage.report.history import History
-from storage.report.humanize import count, duration, duration_unit, quality_unit, ratio, size, size_unit
 from storage.report.marks import Mark
 from storage.results import Row, number
 
@@ -33,7 +33,7 @@ def quality_plot(
     metric, is_up = str(drawn[0]["quality_metric"]), bool(drawn[0]["higher_is_better"])
     fastest = max(drawn, key=lambda row: number(row, "shown_speedup") or 0)
     description = (
-        f"{count(len(drawn), 'candidate')}; the fastest is {fastest['name']} with "
+        f"{plural(len(drawn), 'candidate')}; the fastest is {fastest['name']} with "
         f"{ratio(number(fastest, 'shown_speedup'))} the baseline's speed. The table above has every number."
     )
     with drawing(title, description) as picture:
@@ -69,7 +69,7 @@ def size_plot(title: str, rows: Sequence[Row], marks: Mapping[str, Mark], curren
     sizes, latencies = ([number(row, name) or 0 for row in drawn] for name in ("size_bytes", "latency_s"))
     (size_name, size_scale), (time_name, time_scale) = size_unit(max(sizes)), duration_unit(max(latencies))
     description = (
-        f"{count(len(drawn), 'candidate')}; sizes from {size(min(sizes))} to {size(max(sizes))}, latencies from "
+        f"{plural(len(drawn), 'candidate')}; sizes from {size(min(sizes))} to {size(max(sizes))}, latencies from "
         f"{duration(min(latencies))} to {duration(max(latencies))}. The table above has every number."
     )
     with drawing(title, description) as picture:
@@ -98,8 +98,10 @@ def history_plot(title: str, history: History, names: Sequence[str], marks: Mapp
     nights = history.nights
     if len(nights) < 2 or not names:
         return ""
-    description = f"{count(len(nights), 'night')} from {nights[0]} to {nights[-1]}, {count(len(names), 'candidate')}; "
-    description += f"{count(len(history.events), 'event')}, listed beside the picture."
+    description = (
+        f"{plural(len(nights), 'night')} from {nights[0]} to {nights[-1]}, {plural(len(names), 'candidate')}; "
+    )
+    description += f"{plural(len(history.events), 'event')}, listed beside the picture."
     with drawing(title, description) as picture:
         axes = picture.axes
         for name in names:

@@ -118,7 +118,10 @@ def checker_source(runtime: str) -> str:
             f'The bundle is for the runtime "{runtime}", which this version cannot check.',
             hint="Verify it with the nightquant that made it, or run its own verify.py.",
         )
-    source = "# What the loader's annotations name.\nRawCall = RawTensor = object\n\n\n" + inspect.getsource(load_model)
+    source = (
+        "# What the loader's annotations name.\nRawCall = RawTensor = JsonObject = object\n\n\n"
+        + inspect.getsource(load_model)
+    )
     ending = f'if __name__ == "__main__":\n    sys.exit(main(sys.argv[1:], {load_model.__name__}))\n'
     return "\n\n".join([_CHECKER.read_text(encoding="utf-8").rstrip("\n") + "\n", source, ending])
 

@@ -100,7 +100,11 @@ class _Follow(TorchFunctionMode):
         self.rounded: Any = WeakIdKeyDictionary()
 
     def __torch_function__(
-        self, func: Callable[..., object], types: object, args: tuple[object, ...] = (), kwargs: Any = None
+        self,
+        func: Callable[..., object],
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: dict[str, object] | None = None,
     ) -> object:
         result = func(*args, **(kwargs or {}))
         given = (value for value in tree_leaves((args, kwargs)) if isinstance(value, Tensor))

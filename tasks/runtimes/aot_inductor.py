@@ -10,8 +10,9 @@ import tempfile
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
+from storage.documents import JsonObject
 from storage.errors import QuantizationError
 from tasks.quantize.methods import METHODS
 from tasks.quantize.methods.qat import QatRecipe
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 MODEL = "model.pt2"
 
 
-def load_aot_inductor(files: dict[str, bytes], manifest: dict[str, Any]) -> RawCall:
+def load_aot_inductor(files: dict[str, bytes], manifest: JsonObject) -> RawCall:
     """Open ``model.pt2``, and its operators' library, with the torch and on the kind of processor of its making."""
     import ctypes
     import tempfile

@@ -11,10 +11,11 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field, JsonValue
 
+from storage.documents import JsonObject
 from storage.errors import QuantizationError
 from tasks.machine import installed_version, require_installed
 from tasks.refs import CandidateRef, Frozen, ModuleCoverage
@@ -34,8 +35,8 @@ _EXACT = "qnnpack"
 # A tensor without a library: its dtype's name, its shape, and its values as bytes in C order.
 RawTensor = tuple[str, list[int], bytes]
 RawCall = Callable[[list[RawTensor]], list[RawTensor]]
-# From a bundle's files by name and its manifest. A manifest is JSON of many shapes: Any.
-Checker = Callable[[dict[str, bytes], dict[str, Any]], RawCall]
+# From a bundle's files by name and its manifest.
+Checker = Callable[[dict[str, bytes], JsonObject], RawCall]
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,15 @@ import json
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from storage.documents import JsonObject
 from tasks.machine import this_machine
 from tasks.runtimes import onnx_model
 from tasks.runtimes.base import CandidateFiles, Checker, Made, Opened, RawCall, RawTensor, Runtime
 
 if TYPE_CHECKING:
+    from onnxruntime import InferenceSession, SessionOptions
     from torch import Tensor
 
     from tasks.proof.operators import Arithmetic, Operator
@@ -27,7 +29,7 @@ _DISABLED = ["WeightBiasQuantization"]
 _KERNEL = "_kernel_time"  # what the names of a profile's events end with, of those that are an operator's own work
 
 
-def load_onnx(files: dict[str, bytes], manifest: dict[str, Any]) -> RawCall:
+def load_onnx(files: dict[str, bytes], manifest: JsonObject) -> RawCall:
     """Open ``model.onnx`` with onnxruntime and numpy alone."""
     import numpy
     import onnxruntime
@@ -141,8 +143,7 @@ outputs = session.run(None, {entry.name: array for entry, array in zip(session.g
         return Opened(_call(_session(files, options)))
 
 
-# ONNX Runtime's objects have no types: Any.
-def _session(files: CandidateFiles, options: Any) -> Any:
+def _session(files: CandidateFiles, options: SessionOptions) -> InferenceSession:
     import onnxruntime
 
     return onnxruntime.InferenceSession(
@@ -150,7 +151,7 @@ def _session(files: CandidateFiles, options: Any) -> Any:
     )
 
 
-def _options(threads: int) -> Any:
+def _options(threads: int) -> SessionOptions:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -161,7 +162,7 @@ def _options(threads: int) -> Any:
     return options
 
 
-def _call(session: Any) -> Callable[..., tuple[Tensor, ...]]:
+def _call(session: InferenceSession) -> Callable[..., tuple[Tensor, ...]]:
     names = [entry.name for entry in session.get_inputs()]
 
     def call(*inputs: Tensor) -> tuple[Tensor, ...]:
@@ -173,7 +174,7 @@ def _call(session: Any) -> Callable[..., tuple[Tensor, ...]]:
     return call
 
 
-def _operator(event: dict[str, Any]) -> Operator:
+def _operator(event: JsonObject) -> Operator:
     from tasks.proof.operators import Operator
 
     kind, inputs = event["args"]["op_name"], event["args"].get("input_type_shape", [])

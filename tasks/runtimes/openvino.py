@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from storage.documents import JsonObject
 from storage.errors import QuantizationError
 from tasks.quantize.methods.cast import computes_bfloat16
 from tasks.quantize.methods.qat import QatRecipe
@@ -17,6 +18,7 @@ from tasks.runtimes import onnx_model
 from tasks.runtimes.base import CandidateFiles, Checker, Made, Opened, RawCall, RawTensor, Runtime
 
 if TYPE_CHECKING:
+    from openvino import InferRequest
     from torch import Tensor
 
     from tasks.proof.operators import Arithmetic, Operator
@@ -30,7 +32,7 @@ _GARBAGE_SHARE = 0.3
 _SHAPES = 4  # that stay compiled; an evaluation has a few, a benchmark one
 
 
-def load_openvino(files: dict[str, bytes], manifest: dict[str, Any]) -> RawCall:
+def load_openvino(files: dict[str, bytes], manifest: JsonObject) -> RawCall:
     """Open ``model.xml`` and ``model.bin`` with openvino and numpy alone."""
     import numpy
     import openvino
@@ -176,7 +178,7 @@ def _open(path: Path, threads: int) -> Callable[..., tuple[Tensor, ...]]:
     import openvino
 
     @lru_cache(maxsize=_SHAPES)
-    def compiled_for(*shapes: tuple[int, ...]) -> tuple[Any, range]:
+    def compiled_for(*shapes: tuple[int, ...]) -> tuple[InferRequest, range]:
         return _compile(path, threads, shapes)
 
     def call(*inputs: Tensor) -> tuple[Tensor, ...]:
@@ -193,10 +195,9 @@ def _open(path: Path, threads: int) -> Callable[..., tuple[Tensor, ...]]:
     return call
 
 
-# OpenVINO's objects have no types: Any.
 def _compile(
     path: Path, threads: int, shapes: Sequence[tuple[int, ...]], *, profiled: bool = False
-) -> tuple[Any, range]:
+) -> tuple[InferRequest, range]:
     """A request for inputs of these shapes, and the numbers of its outputs."""
     import openvino
 

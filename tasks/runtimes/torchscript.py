@@ -5,8 +5,9 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
+from storage.documents import JsonObject
 from storage.errors import QuantizationError
 from tasks.runtimes.base import CandidateFiles, Checker, Made, RawCall, RawTensor, TorchRuntime
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 MODEL = "model.ts"
 
 
-def load_torchscript(files: dict[str, bytes], manifest: dict[str, Any]) -> RawCall:
+def load_torchscript(files: dict[str, bytes], manifest: JsonObject) -> RawCall:
     """Open ``model.ts`` with torch alone."""
     import ctypes
     import io

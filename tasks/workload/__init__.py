@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from copy import deepcopy
 from pathlib import Path
-from typing import Any
 
 from pydantic import ValidationError
 
+from storage.documents import JsonObject
 from storage.errors import ConfigurationError
 from storage.messages import did_you_mean
 from tasks.workload.explain import explain
@@ -44,7 +44,7 @@ def read_workload(path: Path) -> Workload:
     return validated(path, document)
 
 
-def validated(path: Path, document: Mapping[str, Any]) -> Workload:
+def validated(path: Path, document: JsonObject) -> Workload:
     """Validate what stands, or will stand, in a workload file; it is left as it is.
 
     Raises

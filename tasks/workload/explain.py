@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import get_args
 
 from pydantic import AliasChoices, BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from storage.documents import JsonObject
 from storage.messages import did_you_mean
 from tasks.domains import DOMAINS
 from tasks.quantize.methods import METHODS
@@ -19,7 +20,7 @@ from tasks.workload.workload import Workload
 _QUOTED = re.compile(r"'([^']*)'")
 
 
-def explain(path: Path, document: Mapping[str, Any], error: ValidationError) -> str:
+def explain(path: Path, document: JsonObject, error: ValidationError) -> str:
     """One line for each problem."""
     lines = [f"{path}: not a valid workload:"]
     for problem in error.errors(include_url=False):
@@ -30,7 +31,7 @@ def explain(path: Path, document: Mapping[str, Any], error: ValidationError) -> 
     return "\n".join(lines)
 
 
-def _meant(document: Mapping[str, Any], problem: ErrorDetails) -> str:
+def _meant(document: JsonObject, problem: ErrorDetails) -> str:
     """A proposal, where a key, a kind or a word is like one that there is."""
     context = problem.get("ctx", {})
     match problem["type"]:
@@ -43,7 +44,7 @@ def _meant(document: Mapping[str, Any], problem: ErrorDetails) -> str:
     return ""
 
 
-def _keys_at(document: Mapping[str, Any], place: Sequence[str | int]) -> list[str]:
+def _keys_at(document: JsonObject, place: Sequence[str | int]) -> list[str]:
     """The keys that a table of the file may have; of pydantic's place some parts are kinds."""
     domain = document.get("domain", document.get("purpose"))
     models: list[type[BaseModel]] = [DOMAINS[str(domain)].workload if domain else Workload]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from pydantic import AliasChoices, BaseModel
 from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
+from storage.documents import JsonObject
 from tasks.domains import DOMAINS
 from tasks.quantize.methods import METHODS
 from tasks.workload.recipe import Recipe
@@ -15,17 +15,14 @@ from tasks.workload.workload import Workload
 
 _DEFINITIONS = "#/$defs/"
 
-# JSON of many shapes: Any.
-Schema = dict[str, Any]
 
-
-def workload_schema() -> Schema:
+def workload_schema() -> JsonObject:
     """A workload file as JSON Schema: ``domain`` decides on the sections, and ``kind`` or ``method`` on their keys."""
     workloads = {name: DOMAINS[name].workload for name in DOMAINS}
     recipes = {name: METHODS[name].recipe for name in METHODS}
     models: list[type[BaseModel]] = [*workloads.values(), *recipes.values()]
     references, whole = models_json_schema([(model, "validation") for model in models])
-    definitions: Schema = whole["$defs"]
+    definitions: JsonObject = whole["$defs"]
     found = {model: references[model, "validation"]["$ref"].removeprefix(_DEFINITIONS) for model in models}
     any_recipe = {
         "oneOf": [{"$ref": _DEFINITIONS + found[recipe]} for recipe in recipes.values()],
@@ -52,13 +49,13 @@ def workload_schema() -> Schema:
     }
 
 
-def _describe(properties: Schema, base: type[BaseModel]) -> None:
+def _describe(properties: JsonObject, base: type[BaseModel]) -> None:
     """Say what keys mean that a class narrows: pydantic takes a description from the narrowed field alone."""
     for name, field in base.model_fields.items():
         properties[name].setdefault("description", field.description)
 
 
-def _allow_older_names(model: type[BaseModel], schema: Schema) -> None:
+def _allow_older_names(model: type[BaseModel], schema: JsonObject) -> None:
     """Add a key's other names, of which pydantic's schema knows the first only."""
     for field in model.model_fields.values():
         if not isinstance(field.validation_alias, AliasChoices):
@@ -71,9 +68,9 @@ def _allow_older_names(model: type[BaseModel], schema: Schema) -> None:
             schema["oneOf"] = [{"required": [name]} for name in names]
 
 
-def _reachable(definitions: Mapping[str, Schema], start: list[str]) -> Schema:
+def _reachable(definitions: Mapping[str, JsonObject], start: list[str]) -> JsonObject:
     """The definitions that something refers to, in the order in which they are met."""
-    found: Schema = {}
+    found: JsonObject = {}
     while start:
         name = start.pop(0)
         if name not in found:

@@ -73,13 +73,14 @@ def postgresql():
 class Site:
     """A server, a pool, a worker and their store; SQLite, or a database of its own."""
 
-    def __init__(self, folder, database=None):
+    def __init__(self, folder, database=None, address="127.0.0.1"):
         self.folder, self.database = folder, database
         self.store = folder / "store"
         port = free_port()
-        self.api = f"http://127.0.0.1:{port}/api"
+        self.api = f"http://{address}:{port}/api"
         self.variables = {
             "PREFECT_API_URL": self.api,
+            "PREFECT_SERVER_API_HOST": address,
             "PREFECT_SERVER_API_PORT": str(port),
             "PREFECT_SERVER_SERVICES_SCHEDULER_ENABLED": "false",
             "NIGHTQUANT_ROOT": str(ROOT),
@@ -112,6 +113,9 @@ class Site:
     def start(self):
         """Start the server and the worker."""
         self.start_server()
+        self.start_worker()
+
+    def start_worker(self):
         worker = ("worker", "start", "--pool", "nightquant", "--type", "process")
         self.running.append(self.command(*worker, log=self.folder / "worker.log"))
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from storage.documents import JsonObject
 from storage.errors import InputError, first_line
 
 CONFIG, TOKENIZER, WEIGHTS = "config.json", "tokenizer.json", "model.safetensors"
@@ -21,8 +22,8 @@ _UNTOLD = 2  # classes, where a configuration says nothing of them: transformers
 _LARGEST_JSON = 64 * 1024**2
 
 
-def read_config(folder: Path) -> dict[str, Any]:
-    """``config.json`` without what decides nothing; a JSON object of any shape, hence Any.
+def read_config(folder: Path) -> JsonObject:
+    """``config.json`` without what decides nothing.
 
     Raises
     ------

@@ -31,12 +31,14 @@ from tasks.refs import DatasetRef
 from tasks.sources import code_digest
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    from tokenizers import Tokenizer
+
     from tasks.job import Workspace
 
 _TRAINED_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 _NOT_ONE_CLASS = ("regression", "multi_label_classification")
-# tokenizers has no types: Any.
-Tokenizer = Any
 
 
 @dataclass(frozen=True)
@@ -93,8 +95,8 @@ def _from_table(path: Path, workload: EncoderWorkload) -> Splits:
             )
     rows = rows_of_splits(table, data)
 
-    def column(name: str | None, chosen: Any) -> list[Any] | None:
-        return table[name].take(pa.array(chosen)).to_pylist() if name else None
+    def column(name: str | None, chosen: npt.NDArray[np.int64]) -> list[Any] | None:
+        return table[name].take(pa.array(chosen, pa.int64())).to_pylist() if name else None
 
     return {
         split: Split(column(data.text, chosen) or [], column(data.label, chosen), column(data.pair, chosen) or [])
@@ -235,7 +237,7 @@ def train_tokenizer(texts: Sequence[str], vocabulary: int) -> Tokenizer:
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(vocab_size=vocabulary, special_tokens=list(_TRAINED_TOKENS), show_progress=False)
     tokenizer.train_from_iterator(texts, trainer)
-    begin, end = ((token, tokenizer.token_to_id(token)) for token in _TRAINED_TOKENS[2:])
+    _, _, begin, end = ((token, number) for number, token in enumerate(_TRAINED_TOKENS))  # the first ids, in order
     tokenizer.post_processor = processors.BertProcessing(end, begin)
     return tokenizer
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, JsonValue, PositiveFloat, PositiveInt, ValidationInfo, field_validator, model_validator
 
@@ -98,7 +98,7 @@ class EncoderDirectory(EncoderSpec):
 
     @model_validator(mode="before")
     @classmethod
-    def _read_directory(cls, value: Any, info: ValidationInfo) -> Any:  # what a TOML file may hold
+    def _read_directory(cls, value: object, info: ValidationInfo) -> object:
         if not isinstance(value, Mapping) or not isinstance(value.get("path"), str):
             if isinstance(value, Mapping) and "config" not in value:  # which it has where it comes from the store
                 raise ValueError("path must name the directory")

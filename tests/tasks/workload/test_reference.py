@@ -12,8 +12,9 @@ import jsonschema
 import pytest
 
 from flows.request import BUILT_IN
+from storage.documents import JsonObject
 from tasks.workload import read_workload
-from tasks.workload.schema import Schema, workload_schema
+from tasks.workload.schema import workload_schema
 from tests.documentation.pages import ROOT
 
 PAGE = ROOT / "docs" / "workload-file.md"
@@ -28,7 +29,7 @@ OWN = ("fine_tune",)  # sections that some domains alone have
 class Reference:
     """The page's tables, from the schema."""
 
-    def __init__(self, schema: Schema) -> None:
+    def __init__(self, schema: JsonObject) -> None:
         self.definitions = schema["$defs"]
         self.domains = {self._domain(each["$ref"]): self._at(each["$ref"]) for each in schema["oneOf"]}
         users = Counter(
@@ -81,11 +82,11 @@ class Reference:
             yield f"### Kind `{self._tag(self._at(reference)).strip('`')}`\n".replace('"', "")
             yield from self._section(self._at(reference))
 
-    def _section(self, schema: Schema, leave_out: Iterable[str] = ()) -> Iterator[str]:
+    def _section(self, schema: JsonObject, leave_out: Iterable[str] = ()) -> Iterator[str]:
         yield _one_line(schema["description"]) + "\n"
         yield from self._table(schema, leave_out=(*leave_out, "kind"))
 
-    def _table(self, schema: Schema, leave_out: Iterable[str] = ()) -> Iterator[str]:
+    def _table(self, schema: JsonObject, leave_out: Iterable[str] = ()) -> Iterator[str]:
         rows = []
         for name, field in schema["properties"].items():
             if name in leave_out or field.get("deprecated"):
@@ -102,11 +103,11 @@ class Reference:
                     ]
         yield "\n".join(["| key | type | default | meaning |", "| --- | --- | --- | --- |", *rows, ""]) if rows else ""
 
-    def _meaning(self, field: Schema) -> str:
+    def _meaning(self, field: JsonObject) -> str:
         """Of a key; pydantic leaves out what the section's own description says."""
         return _one_line(field.get("description") or self._at(field["$ref"])["description"])
 
-    def _type(self, field: Schema) -> str:
+    def _type(self, field: JsonObject) -> str:
         if "$ref" in field:
             return "any" if field["$ref"].endswith("/JsonValue") else "table"
         if field.get("const") is not None:
@@ -129,32 +130,32 @@ class Reference:
             case kind:
                 return {"object": "table", "boolean": "`true` or `false`"}.get(str(kind), "any")
 
-    def _bounds(self, field: Schema) -> Iterator[str]:
+    def _bounds(self, field: JsonObject) -> Iterator[str]:
         signs = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
         yield from (f" {sign} {field[key]:g}" for key, sign in signs.items() if key in field)
 
     def _value(self, value: object) -> str:
         return "" if value in (None, {}, []) or isinstance(value, dict) else f"`{json.dumps(value)}`"
 
-    def _kinds(self, domain: Schema, section: str) -> list[str]:
+    def _kinds(self, domain: JsonObject, section: str) -> list[str]:
         return self._references(domain["properties"][section])
 
-    def _references(self, field: Schema) -> list[str]:
+    def _references(self, field: JsonObject) -> list[str]:
         found = [each["$ref"] for each in field.get("oneOf") or field.get("anyOf") or [field] if "$ref" in each]
         return [reference for reference in found if "properties" in self._at(reference)]
 
-    def _tag(self, schema: Schema) -> str:
+    def _tag(self, schema: JsonObject) -> str:
         kind = schema.get("properties", {}).get("kind", {})
         return " or ".join(f'"{each}"' for each in kind.get("enum", [kind["const"]] if "const" in kind else []))
 
-    def _anchor(self, schema: Schema) -> str:
+    def _anchor(self, schema: JsonObject) -> str:
         return self._tag(schema).replace('"', "").replace(" ", "-")
 
     def _domain(self, reference: str) -> str:
         return str(self._at(reference)["properties"]["domain"]["const"])
 
-    def _at(self, reference: str) -> Schema:
-        found: Schema = self.definitions[reference.removeprefix("#/$defs/")]
+    def _at(self, reference: str) -> JsonObject:
+        found: JsonObject = self.definitions[reference.removeprefix("#/$defs/")]
         return found
 
 

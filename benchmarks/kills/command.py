@@ -1,21 +1,12 @@
-"""Nights that are killed at random moments of every stage: what they leave behind, and whether the next one goes on.
-
-    python -m benchmarks.kills [--times 50] [--seed 20261121]
-
-Each time SIGKILL goes to the flow's process alone, to one of its stage workers, or to every process at once. Prints
-one line per kill, and ends with an error at the first thing that is wrong: a process that is left 10 s later, a store
-that is not whole, an artifact that has changed, a last night that does not complete, or a row that is there twice.
-"""
+"""Nights of the command, killed: SIGKILL to the flow's process, to a stage worker, to its own server, or to all."""
 
 from __future__ import annotations
 
-import argparse
 import os
 import random
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -24,9 +15,7 @@ from pathlib import Path
 
 import psutil
 
-from storage.check import check
-from storage.results.catalog import CATALOG
-from storage.results.query import run_query
+from benchmarks.kills.store import Files, require_each_row_once, require_whole
 
 # After which line of the night, and up to how many seconds later.
 MOMENTS = {
@@ -38,12 +27,13 @@ MOMENTS = {
     "benchmark …": 20.0,
     "benchmark: done": 4.0,
 }
-TARGETS = ("flow", "stage worker", "all")
-_GONE_S = 10.0
-_NIGHT_S = 600.0
+TARGETS = ("flow", "stage worker", "all", "server")
+# What the command line of a process holds that is killed while the flow's own lives.
+_OTHERS = {"stage worker": "spawn_main", "server": "flows.execution.server_process"}
+GONE_S = 10.0
+NIGHT_S = 600.0
 # 3: a machine that others load may be slower than in an earlier night.
 _WELL = (0, 3)
-_KEYS = "run_id, recipe, runtime, setting, threads, batch_size, attempt"
 
 
 @dataclass(frozen=True)
@@ -55,7 +45,7 @@ class Kill:
     after_s: float
 
 
-def kill_nights(folder: Path, times: int, seed: int) -> Iterator[Kill]:
+def kill_commands(folder: Path, times: int, seed: int) -> Iterator[Kill]:
     """Kill one night after the other over one store, then let one end; yield each kill once it is looked into.
 
     Raises
@@ -65,36 +55,35 @@ def kill_nights(folder: Path, times: int, seed: int) -> Iterator[Kill]:
     """
     chance = random.Random(seed)
     store = folder / "store"
-    before: dict[str, tuple[int, int]] = {}
+    before: Files = {}
     for number in range(times):
         moment = chance.choice(list(MOMENTS))
         # Every target in turn, so that few times meet all of them.
         kill = Kill(TARGETS[number % len(TARGETS)], moment, chance.uniform(0.0, MOMENTS[moment]))
         _carry_out(kill, folder, chance)
-        before = _whole(store, before, {CATALOG})
+        before = require_whole(store, before, killed=True)
         yield kill
     with _Night(folder) as night:
         night.end()
     if night.process.returncode not in _WELL:
         raise RuntimeError(f"The night after them ended with {night.process.returncode}:\n{night.said()}")
-    _whole(store, before, set())
-    if run_query(str(store), f"SELECT {_KEYS} FROM measurements GROUP BY ALL HAVING count(*) > 1").num_rows:
-        raise RuntimeError("A row is there twice.")
+    require_whole(store, before, killed=False)
+    require_each_row_once(store)
 
 
 def _carry_out(kill: Kill, folder: Path, chance: random.Random) -> None:
     with _Night(folder) as night:
         night.wait_for(kill.moment, kill.after_s)
-        if kill.target == "stage worker":
-            workers = [each for each in night.others() if "spawn_main" in " ".join(_command(each))]
-            _kill(chance.sample(workers, min(1, len(workers))))
-            night.end()  # it goes on without that stage, or says what failed
+        if kill.target in _OTHERS:
+            found = [each for each in night.others() if _OTHERS[kill.target] in " ".join(command_of(each))]
+            kill_processes(chance.sample(found, min(1, len(found))))
+            night.end()  # it goes on without that, or says what failed
             if night.process.returncode not in (1, *_WELL):
                 raise RuntimeError(f"{kill}: the night ended with {night.process.returncode}:\n{night.said()}")
         elif kill.target == "flow":
-            _kill([psutil.Process(night.process.pid)])
+            kill_processes([psutil.Process(night.process.pid)])
         else:
-            _kill([*night.others(), psutil.Process(night.process.pid)])
+            kill_processes([*night.others(), psutil.Process(night.process.pid)])
 
 
 class _Night:
@@ -117,15 +106,15 @@ class _Night:
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
-            _kill([*self.others(), psutil.Process(self.process.pid)])
+            kill_processes([*self.others(), psutil.Process(self.process.pid)])
         self.process.wait()
-        deadline = time.monotonic() + _GONE_S
+        deadline = time.monotonic() + GONE_S
         while (left := self.others()) and time.monotonic() < deadline:
             time.sleep(0.1)
         if left and kind is None:
-            lines = [" ".join(_command(each)) for each in left]
-            _kill(left)
-            raise RuntimeError(f"Left {_GONE_S:.0f} s later: {lines}")
+            lines = [" ".join(command_of(each)) for each in left]
+            kill_processes(left)
+            raise RuntimeError(f"Left {GONE_S:.0f} s later: {lines}")
 
     def said(self) -> str:
         return self._log.read_text(encoding="utf-8")
@@ -139,7 +128,7 @@ class _Night:
 
     def end(self) -> None:
         try:
-            self.process.wait(_NIGHT_S)
+            self.process.wait(NIGHT_S)
         except subprocess.TimeoutExpired as error:
             raise RuntimeError(f"The night has not ended:\n{self.said()}") from error
 
@@ -154,41 +143,15 @@ class _Night:
         return found
 
 
-def _command(process: psutil.Process) -> list[str]:
+def command_of(process: psutil.Process) -> list[str]:
+    """The command line, [] of a process that is gone."""
     with suppress(psutil.NoSuchProcess):
         return process.cmdline()
     return []
 
 
-def _kill(processes: list[psutil.Process]) -> None:
+def kill_processes(processes: list[psutil.Process]) -> None:
+    """SIGKILL to each that is alive."""
     for process in processes:
         with suppress(psutil.NoSuchProcess):
             process.send_signal(signal.SIGKILL)
-
-
-def _whole(store: Path, before: dict[str, tuple[int, int]], allowed: set[str]) -> dict[str, tuple[int, int]]:
-    """Refuse a store that is not whole; give each file of each finished artifact, which must not change any more."""
-    # Killed between a file of results and the catalog, a night leaves the catalog of the one before it.
-    problems = [each for each in check(store).problems if each.where not in allowed]
-    files = (path for path in (store / "artifacts").glob("*/[0-9a-f][0-9a-f]/*/**/*") if path.is_file())
-    after = {str(path): (path.stat().st_ino, path.stat().st_mtime_ns) for path in files}
-    if problems or not before.items() <= after.items():
-        raise RuntimeError(f"The store is not whole: {problems or 'an artifact has changed'}")
-    return after
-
-
-def main() -> None:
-    """Print one line per kill."""
-    parser = argparse.ArgumentParser(description="What do killed nights leave behind?")
-    parser.add_argument("--times", type=int, default=50, help="nights to kill")
-    parser.add_argument("--seed", type=int, default=20261121, help="of the moments")
-    arguments = parser.parse_args()
-    began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="nightquant-") as folder:
-        for kill in kill_nights(Path(folder), arguments.times, arguments.seed):
-            print(f"{kill.target:14} {kill.after_s:5.1f} s after {kill.moment}", flush=True)
-    print(f"{arguments.times} kills in {time.monotonic() - began:.0f} s: nothing left, store whole, no row twice.")
-
-
-if __name__ == "__main__":
-    main()

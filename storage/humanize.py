@@ -63,7 +63,7 @@ def percent(value: float | None) -> str:
     return MISSING if value is None else f"{100 * value:.{0 if abs(value) >= 0.095 else 1}f}%"
 
 
-def time(value: dt.datetime | None) -> str:
+def moment(value: dt.datetime | None) -> str:
     """A time in UTC, to the minute."""
     return MISSING if value is None else f"{value.astimezone(dt.UTC):%Y-%m-%d %H:%M} UTC"
 
@@ -83,7 +83,7 @@ def name(candidate: str) -> Markup:
     return escape(candidate).replace("/", Markup("/<wbr>"))
 
 
-def count(found: int, noun: str) -> str:
+def plural(found: int, noun: str) -> str:
     """A number of things: "1 alarm", "2 alarms"."""
     return f"{found} {noun}{'' if found == 1 else 's'}"
 

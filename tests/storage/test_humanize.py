@@ -4,7 +4,7 @@ import datetime as dt
 
 import pytest
 
-from storage.report import humanize
+from storage import humanize
 
 
 @pytest.mark.parametrize(
@@ -27,12 +27,15 @@ from storage.report import humanize
         (humanize.percent(0.31), "31%"),
         (humanize.percent(0.0214), "2.1%"),
         (humanize.change(-0.151), "−15.1%"),
-        (humanize.time(dt.datetime(2026, 3, 1, 4, tzinfo=dt.timezone(dt.timedelta(hours=1)))), "2026-03-01 03:00 UTC"),
+        (
+            humanize.moment(dt.datetime(2026, 3, 1, 4, tzinfo=dt.timezone(dt.timedelta(hours=1)))),
+            "2026-03-01 03:00 UTC",
+        ),
         (humanize.metric(2048, "size_bytes"), "2.05 kB"),
         (humanize.metric(2, "speedup"), "2.00×"),
         (humanize.metric(2, "quality"), "2"),
-        (humanize.count(1, "alarm"), "1 alarm"),
-        (humanize.count(2, "alarm"), "2 alarms"),
+        (humanize.plural(1, "alarm"), "1 alarm"),
+        (humanize.plural(2, "alarm"), "2 alarms"),
         (humanize.name("a<b>/eager"), "a&lt;b&gt;/<wbr>eager"),
     ],
 )
@@ -43,7 +46,7 @@ def test_numbers_are_short_and_have_their_unit(shown: str, expected: str) -> Non
 def test_what_is_missing_is_a_dash() -> None:
     shown = (
         humanize.size, humanize.duration, humanize.ratio, humanize.difference, humanize.number, humanize.percent,
-        humanize.change, humanize.time,
+        humanize.change, humanize.moment,
     )  # fmt: skip
     assert {show(None) for show in shown} == {"–"}
 

@@ -1,0 +1,40 @@
+"""What comes of an attack, and the changes of bytes that several begin with."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Literal
+
+from storage.errors import NightquantError
+
+Outcome = Literal["refused", "harmless", "through"]
+Attack = Callable[[random.Random, int, Path], Iterator[Outcome]]
+
+
+def mutated(content: bytes, chance: random.Random, changes: int) -> bytes:
+    """Some bytes of `content` changed, removed or doubled."""
+    changed = bytearray(content)
+    for _ in range(changes):
+        place = chance.randrange(len(changed))
+        kind = chance.randrange(3)
+        if kind == 0:
+            changed[place] = chance.randrange(256)
+        elif kind == 1:
+            del changed[place : place + chance.randint(1, 8)]
+        else:
+            changed[place:place] = changed[place : place + chance.randint(1, 8)]
+    return bytes(changed)
+
+
+def outcome_of(attack: Callable[[], object]) -> Outcome:
+    """What came of one attack."""
+    try:
+        attack()
+    except NightquantError:
+        return "refused"
+    except Exception as error:  # noqa: BLE001 - that any other is raised is the finding
+        print(f"  through: {type(error).__name__}: {str(error)[:200]!r}")
+        return "through"
+    return "harmless"

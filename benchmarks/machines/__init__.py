@@ -1,0 +1,1 @@
+"""Nights on several machines, one of which dies: ``python -m benchmarks.machines``."""

@@ -1,0 +1,38 @@
+"""An S3 server (moto's) in this process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+
+@contextmanager
+def s3_server(address: str = "127.0.0.1") -> Iterator[str]:
+    """Serve S3 on a free port of `address` while the block runs; yield the endpoint's URL."""
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication
+    from moto.server import ThreadedMotoServer
+
+    answer, alone = DomainDispatcherApplication.__call__, threading.Lock()
+
+    def one_at_a_time(self: Any, environment: Any, start: Any) -> list[bytes]:
+        # S3 decides "only if there is none" and stores in one step; moto in two, between which another request fits.
+        with alone:
+            return list(answer(self, environment, start))
+
+    with patch.object(DomainDispatcherApplication, "__call__", one_at_a_time):
+        server = ThreadedMotoServer(ip_address=address, port=0)
+        server.start()
+        host, port = server.get_host_and_port()
+        try:
+            yield f"http://{host}:{port}"
+        finally:
+            server.stop()
+
+
+def credentials(endpoint: str) -> dict[str, str]:
+    """What a user's environment has for such a server."""
+    keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
+    return keys | {"AWS_ENDPOINT_URL": endpoint}
