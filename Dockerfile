@@ -13,15 +13,16 @@ RUN useradd --uid 10001 --create-home nightquant \
  && install --directory --owner=nightquant /store
 WORKDIR /srv/nightquant
 
-# Dependencies first: a change of the code builds only what comes after them.
+# Dependencies first: a change of the code builds only what comes after them. Debian's own Python asks whether pip may
+# install beside its packages; nothing else lives in this image.
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 RUN for name in flows storage tasks; do mkdir $name && touch $name/__init__.py; done \
- && pip install --no-cache-dir --constraint constraints.txt --editable '.[all,s3]'
+ && PIP_BREAK_SYSTEM_PACKAGES=1 python3 -m pip install --no-cache-dir --constraint constraints.txt --editable '.[all,s3]'
 COPY prefect.yaml ./
 COPY storage storage
 COPY tasks tasks
 COPY flows flows
-RUN python -m compileall -q flows storage tasks
+RUN python3 -m compileall -q flows storage tasks
 
 ENV NIGHTQUANT_ROOT=/srv/nightquant \
     NIGHTQUANT_STORE=/store \

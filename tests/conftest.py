@@ -1,7 +1,11 @@
 """Order of the whole suite, and what keeps tests from being blamed for others."""
 
 import gc
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -23,3 +27,13 @@ def garbage_of_its_own() -> Iterator[None]:
     """Collect what a module leaves: an error in a finalizer fails the test that runs meanwhile, whoever made it."""
     yield
     gc.collect()
+
+
+@pytest.fixture(scope="session")
+def migrated_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Prefect's home with its database made, to be copied: making it is half of a fresh server's start."""
+    home = tmp_path_factory.mktemp("migrated") / "prefect"
+    code = "from flows.execution.server import prefect_api\nwith prefect_api(90): pass"
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
+    subprocess.run([sys.executable, "-c", code], env=inherited | {"PREFECT_HOME": str(home)}, check=True)
+    return home

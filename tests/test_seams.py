@@ -17,10 +17,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.server]
 ROOT = Path(__file__).parents[1]
 BLOCK = re.compile(r"^```python\n# (?P<path>[\w/]+\.py)(, in (?P<registry>[A-Z]+))?\n(?P<code>.*?)^```$", re.M | re.S)
 
-COMMON = """
+HEAD = """
 schema_version = 1
-name = "toy"
+name = "{name}"
 description = "an extension"
+"""
+GATE = """
 [gate]
 objective = "fastest"
 """
@@ -37,9 +39,14 @@ name = "float"
 method = "none"
 """
 WORKLOADS = {
-    "runtime": f'{SEQUENCE}\n[[recipe]]\nname = "saved"\nmethod = "none"\nruntimes = ["state-dict"]\n',
-    "quantization method": f'{SEQUENCE}\n[[recipe]]\nname = "saved"\nmethod = "rounded"\nruntimes = ["torchscript"]\n',
-    "domain": """
+    "a-runtime": ("runtime", f'{SEQUENCE}\n[[recipe]]\nname = "saved"\nmethod = "none"\nruntimes = ["state-dict"]\n'),
+    "a-method": (
+        "quantization method",
+        f'{SEQUENCE}\n[[recipe]]\nname = "saved"\nmethod = "rounded"\nruntimes = ["torchscript"]\n',
+    ),
+    "a-domain": (
+        "domain",
+        """
 domain = "table"
 [data]
 kind = "random-table"
@@ -56,6 +63,7 @@ method = "dynamic"
 modules = ["Linear"]
 runtimes = ["torchscript"]
 """,
+    ),
 }
 
 
@@ -78,27 +86,28 @@ def extend(copy: Path, what: str) -> None:
     registry.write_text(text[:end] + line["code"] + text[end:], encoding="utf-8")
 
 
-@pytest.mark.parametrize("what", WORKLOADS)
-def test_an_extension_runs_through_a_night_to_a_verified_bundle(tmp_path: Path, what: str) -> None:
+def test_each_extension_runs_through_a_night_to_a_verified_bundle(migrated_home: Path, tmp_path: Path) -> None:
     copy = tmp_path / "copy"
     for layer in ("flows", "tasks", "storage"):
         shutil.copytree(ROOT / layer, copy / layer, ignore=shutil.ignore_patterns("__pycache__"))
-    extend(copy, what)
-    head, gate = COMMON.split("[gate]")
-    (tmp_path / "toy.toml").write_text(f"{head}{WORKLOADS[what]}\n[gate]{gate}", encoding="utf-8")
+    shutil.copytree(migrated_home, tmp_path / "prefect")
+    named = []
+    for name, (what, sections) in WORKLOADS.items():
+        extend(copy, what)
+        (tmp_path / f"{name}.toml").write_text(HEAD.format(name=name) + sections + GATE, encoding="utf-8")
+        named += ["--workload", f"{name}.toml"]
     environment = {**os.environ, "PYTHONPATH": str(copy), "PREFECT_HOME": str(tmp_path / "prefect")}
     environment.pop("PREFECT_API_URL", None)
-    command = [sys.executable, "-P", "-m", "flows", "nightly", "--workload", "toy.toml", "--profile", "quick"]
-    done = subprocess.run(
-        [*command, "--store", "store"], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
-    )
+    command = [sys.executable, "-P", "-m", "flows", "nightly", *named, "--profile", "quick", "--store", "store"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    pointer = json.loads((tmp_path / "store" / "handoff" / "toy" / "current.json").read_text(encoding="utf-8"))
-    bundle = tmp_path / "store" / "handoff" / "toy" / pointer["version"]
-    manifest = json.loads((bundle / "manifest.json").read_text(encoding="utf-8"))
-    assert manifest["recipe"]["name"] == "saved"
-    verified = subprocess.run(
-        [sys.executable, "-I", str(bundle / "verify.py")], capture_output=True, text=True, check=False
-    )
-    assert verified.returncode == 0, verified.stdout
-    assert verified.stdout.startswith("good")
+    for name in WORKLOADS:
+        folder = tmp_path / "store" / "handoff" / name
+        bundle = folder / json.loads((folder / "current.json").read_text(encoding="utf-8"))["version"]
+        manifest = json.loads((bundle / "manifest.json").read_text(encoding="utf-8"))
+        assert manifest["recipe"]["name"] == "saved"
+        verified = subprocess.run(
+            [sys.executable, "-I", str(bundle / "verify.py")], capture_output=True, text=True, check=False
+        )
+        assert verified.returncode == 0, verified.stdout
+        assert verified.stdout.startswith("good")

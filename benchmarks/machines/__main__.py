@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import re
 import sys
@@ -51,7 +52,7 @@ class Ground:
     def __init__(self, site: Site, network: Network, store: str) -> None:
         self.site, self.network, self.store = site, network, store
         for machine in network.machines:
-            machine.variables |= site.variables | {"NIGHTQUANT_STORE": store}
+            machine.variables = site.variables | {"NIGHTQUANT_STORE": store} | machine.variables
 
     def machine(self, name: str) -> Machine:
         """The machine of a name."""
@@ -82,7 +83,8 @@ class Ground:
         """Print what became of the store, and whether all is as it must be."""
         problems = check(self.store).problems
         twice = run_query(self.store, f"SELECT {_KEYS} FROM measurements GROUP BY ALL HAVING count(*) > 1").num_rows
-        rows = run_query(self.store, "SELECT host, status, error FROM measurements").to_pylist()
+        told = "SELECT host, measurements.status, error FROM measurements JOIN runs USING (run_id)"
+        rows = run_query(self.store, told).to_pylist()
         after = self.artifacts()
         lost = sum(after.get(key) != when for key, when in before.items())
         measured = sorted({row["host"] for row in rows if row["status"] in ("ok", "inconclusive")})
@@ -101,8 +103,8 @@ class Ground:
 @contextmanager
 def _ground(scratch: Path) -> Iterator[Ground]:
     """Start everything anew, for one night."""
-    with tempfile.TemporaryDirectory(dir=scratch) as name, s3_server(ADDRESS) as endpoint, postgresql() as database:
-        folder = Path(name)
+    folder = Path(tempfile.mkdtemp(dir=scratch))
+    with Network(folder, _NAMES) as network, s3_server(ADDRESS) as endpoint, postgresql() as database:
         os.environ.update(credentials(endpoint))
         set_cache_folder(str(folder / "cache"))
         boto3.client("s3").create_bucket(Bucket=_BUCKET)
@@ -110,9 +112,10 @@ def _ground(scratch: Path) -> Iterator[Ground]:
         site.variables["NIGHTQUANT_CACHE"] = str(folder / "cache")
         try:
             site.start_server()
-            with Network(folder, _NAMES) as network:
-                yield Ground(site, network, f"s3://{_BUCKET}/{folder.name}")
+            yield Ground(site, network, f"s3://{_BUCKET}/{folder.name}")
         finally:
+            for machine in network.machines:
+                machine.die()
             for command in site.running:
                 command.kill()
 
@@ -231,6 +234,7 @@ def main() -> None:
     parser.add_argument("kinds", nargs="*", default=[*KINDS], help=f"of {', '.join(KINDS)}")
     parser.add_argument("--stage", choices=_STAGES, help="one stage alone")
     arguments = parser.parse_args()
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # it tells every request
     is_good = True
     with tempfile.TemporaryDirectory(prefix="nq-", ignore_cleanup_errors=True) as scratch:
         for kind in arguments.kinds:

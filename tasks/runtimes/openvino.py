@@ -134,7 +134,7 @@ outputs = compiled([{{ m.model.inputs | map(attribute="name") | join(", ") }}]) 
         from tasks.proof.operators import Operator, typical
 
         shapes = [tuple(each.shape) for each in inputs]
-        request, _ = _compile(files.folder / MODEL, threads, shapes, profiled=True)
+        request, _ = _compile(files.folder / MODEL, threads, shapes, PERF_COUNT=True)
         operators = []
         for _ in range(calls):
             request.infer([each.numpy() for each in inputs])
@@ -148,6 +148,13 @@ outputs = compiled([{{ m.model.inputs | map(attribute="name") | join(", ") }}]) 
                 for node in request.profiling_info
             ]
         return typical(operators)
+
+    def reference(self, files: CandidateFiles, threads: int) -> Opened | None:
+        """Without its low-precision transformations, a quantized IR is float operators between rounding ones.
+
+        The setting is not documented: the plugin's own tests use it.
+        """
+        return Opened(_open(files.folder / MODEL, threads, LP_TRANSFORMS_MODE=False))
 
 
 def _arithmetic(kind: str, kernel: str) -> Arithmetic:
@@ -173,13 +180,13 @@ def _refuse_garbage(outputs: Sequence[Tensor], recipe: QatRecipe, source: ModelS
         )
 
 
-def _open(path: Path, threads: int) -> Callable[..., tuple[Tensor, ...]]:
+def _open(path: Path, threads: int, **more: object) -> Callable[..., tuple[Tensor, ...]]:
     """Compile for each shape of the inputs that comes: kernels for lengths that are known are faster by a fifth."""
     import openvino
 
     @lru_cache(maxsize=_SHAPES)
     def compiled_for(*shapes: tuple[int, ...]) -> tuple[InferRequest, range]:
-        return _compile(path, threads, shapes)
+        return _compile(path, threads, shapes, **more)
 
     def call(*inputs: Tensor) -> tuple[Tensor, ...]:
         import torch
@@ -195,9 +202,7 @@ def _open(path: Path, threads: int) -> Callable[..., tuple[Tensor, ...]]:
     return call
 
 
-def _compile(
-    path: Path, threads: int, shapes: Sequence[tuple[int, ...]], *, profiled: bool = False
-) -> tuple[InferRequest, range]:
+def _compile(path: Path, threads: int, shapes: Sequence[tuple[int, ...]], **more: object) -> tuple[InferRequest, range]:
     """A request for inputs of these shapes, and the numbers of its outputs."""
     import openvino
 
@@ -209,7 +214,6 @@ def _compile(
         "NUM_STREAMS": 1,
         "ENABLE_CPU_PINNING": False,  # the process is pinned already
         "INFERENCE_PRECISION_HINT": model.get_rt_info(PRECISION).astype(str),
-        "PERF_COUNT": profiled,
     }
-    compiled = core.compile_model(model, "CPU", settings)
+    compiled = core.compile_model(model, "CPU", settings | more)
     return compiled.create_infer_request(), range(len(compiled.outputs))

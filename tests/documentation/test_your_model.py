@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -26,7 +27,8 @@ def commands(name: str) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("name", ["gestures", "power", "encoder", "classifier"])
-def test_an_example_runs_as_the_page_says_to_a_verified_bundle(tmp_path: Path, name: str) -> None:
+def test_an_example_runs_as_the_page_says_to_a_verified_bundle(migrated_home: Path, tmp_path: Path, name: str) -> None:
+    shutil.copytree(migrated_home, tmp_path / "prefect")
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("PREFECT_", "NIGHTQUANT_"))}
     environment |= {"PREFECT_HOME": str(tmp_path / "prefect"), "PYTHONPATH": str(ROOT), "DO_NOT_TRACK": "1"}
     (tmp_path / "docs").symlink_to(ROOT / "docs")

@@ -51,7 +51,9 @@ class Database:
             psutil.wait_procs(all_of_them)
 
     def _run(self, program, *arguments):
-        subprocess.run([self._programs / program, *arguments], cwd="/", check=True, **self._user)
+        subprocess.run(
+            [self._programs / program, *arguments], cwd="/", check=True, stdout=subprocess.DEVNULL, **self._user
+        )
 
 
 @contextlib.contextmanager

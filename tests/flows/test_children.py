@@ -1,5 +1,6 @@
 """What the processes of a night inherit: no module of the working folder, and no signing key."""
 
+import shutil
 import sys
 import threading
 from importlib.resources import files
@@ -23,9 +24,9 @@ KINDS = ("flows.execution.server_process", "multiprocessing.spawn", "tasks.bench
 class Night:
     """A night in a folder whose modules have the names of ours and fail on import; its children's environments."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, migrated_home):
         self.key = Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-        self.store, self.home = folder / "store", folder / "prefect"
+        self.store, self.home = folder / "store", shutil.copytree(migrated_home, folder / "prefect")
         self.environments = {}
         work = folder / "work"
         (work / "flows").mkdir(parents=True)
@@ -57,8 +58,8 @@ class Night:
 
 
 @pytest.fixture(scope="module")
-def night(tmp_path_factory):
-    return Night(tmp_path_factory.mktemp("night"))
+def night(migrated_home, tmp_path_factory):
+    return Night(tmp_path_factory.mktemp("night"), migrated_home)
 
 
 def test_modules_of_the_working_folder_are_not_taken_for_ours(night):

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -75,8 +76,8 @@ WORKLOADS = FAILING | {
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory):
-    return tmp_path_factory.mktemp("prefect")
+def home(migrated_home, tmp_path_factory):
+    return shutil.copytree(migrated_home, tmp_path_factory.mktemp("home") / "prefect")
 
 
 def _end(command):

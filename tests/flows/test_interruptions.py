@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 import signal
 from importlib.resources import files
 
@@ -16,8 +17,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.server, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory):
-    return tmp_path_factory.mktemp("prefect")
+def home(migrated_home, tmp_path_factory):
+    return shutil.copytree(migrated_home, tmp_path_factory.mktemp("home") / "prefect")
 
 
 def _signal_all(command, number):

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import shutil
 
 import pytest
 
@@ -17,9 +18,9 @@ CANDIDATES = {(recipe, runtime) for recipe in ("float", "dynamic-int8") for runt
 class Nights:
     """Nights of two stores that ran at once, and a second one of the first store after them."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, migrated_home):
         self.store, self.other = folder / "store", folder / "other"
-        self.home = folder / "prefect"
+        self.home = shutil.copytree(migrated_home, folder / "prefect")
         begun = [self._begin(folder, store, "--timings") for store in (self.store, self.other)]
         self.ended = [self._end(command) for command in begun]
         self.artifacts = self.files()
@@ -43,8 +44,8 @@ class Nights:
 
 
 @pytest.fixture(scope="module")
-def nights(tmp_path_factory):
-    return Nights(tmp_path_factory.mktemp("nights"))
+def nights(migrated_home, tmp_path_factory):
+    return Nights(tmp_path_factory.mktemp("nights"), migrated_home)
 
 
 def test_every_night_ends_good_or_with_a_regression_against_the_one_before(nights):

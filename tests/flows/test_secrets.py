@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -55,12 +56,13 @@ def corpus_workload(folder: Path, uri: str, sha256: str) -> str:
     return "no-corpus.toml"
 
 
-def test_no_secret_of_a_night_is_left_in_what_it_wrote_or_said(tmp_path: Path) -> None:
+def test_no_secret_of_a_night_is_left_in_what_it_wrote_or_said(migrated_home: Path, tmp_path: Path) -> None:
     weights = save({f"lstm.{key}": value for key, value in torch.nn.LSTM(256, 256).state_dict().items()})
     key = Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     (key_line,) = re.findall(rb"\n(\S+)\n", key)
     work = tmp_path / "work"
     work.mkdir()
+    shutil.copytree(migrated_home, tmp_path / "out" / "prefect")
     with serving(Site(weights)) as site:
         secret = site.url.replace("://", f"://{MARK}-user:{MARK}-password@") + f"?X-Amz-Signature={MARK}-signature"
         gone = secret.replace(str(site.url.split(":")[2].split("/")[0]), "1")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -91,8 +92,9 @@ WORKLOADS = {
 }
 
 
-def test_a_night_hands_over_a_bundle_of_each_runtime_without_them(tmp_path: Path) -> None:
+def test_a_night_hands_over_a_bundle_of_each_runtime_without_them(migrated_home: Path, tmp_path: Path) -> None:
     (tmp_path / "patch").mkdir()
+    shutil.copytree(migrated_home, tmp_path / "prefect")
     (tmp_path / "patch" / "sitecustomize.py").write_text(REFUSING, encoding="utf-8")
     environment = {
         **os.environ, "PYTHONPATH": f"{tmp_path / 'patch'}{os.pathsep}{ROOT}", "PREFECT_HOME": str(tmp_path / "prefect")

@@ -23,7 +23,7 @@ def s3_server(address: str = "127.0.0.1") -> Iterator[str]:
             return list(answer(self, environment, start))
 
     with patch.object(DomainDispatcherApplication, "__call__", one_at_a_time):
-        server = ThreadedMotoServer(ip_address=address, port=0)
+        server = ThreadedMotoServer(ip_address=address, port=0, verbose=False)
         server.start()
         host, port = server.get_host_and_port()
         try:

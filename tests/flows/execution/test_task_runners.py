@@ -33,19 +33,10 @@ STAGES = {
 }
 
 
-@pytest.fixture(scope="module")
-def migrated(tmp_path_factory):
-    """Prefect's home with its database made: what takes a fresh server most of its start."""
-    folder = tmp_path_factory.mktemp("migrated") / "prefect"
-    code = "from flows.execution.server import prefect_api\nwith prefect_api(90): pass"
-    subprocess.run([sys.executable, "-c", code], env=os.environ | {"PREFECT_HOME": str(folder)}, check=True)
-    return folder
-
-
 @pytest.fixture
-def home(migrated, tmp_path):
+def home(migrated_home, tmp_path):
     """A home of the test's own: the log in it is read afterwards."""
-    return shutil.copytree(migrated, tmp_path / "prefect")
+    return shutil.copytree(migrated_home, tmp_path / "prefect")
 
 
 def processes_of_stages(home):

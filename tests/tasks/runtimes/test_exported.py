@@ -21,6 +21,7 @@ from storage.artifacts import ArtifactStore
 from storage.bundles import BundleStore
 from storage.errors import QuantizationError
 from tasks.machine import this_machine
+from tasks.outputs import distance, tensors_of
 from tasks.proof.doubts import doubts_about
 from tasks.proof.operators import int8_share
 from tasks.quantize.methods.cast import INSTRUCTIONS
@@ -206,6 +207,20 @@ def test_a_trained_model_runs_in_int8_kernels(images: MakeJob, store: ArtifactSt
     kernels = [each.exec_type for each in request.profiling_info if each.node_type.startswith(kinds)]
     assert len(kernels) == 5
     assert all(kernel.lower().endswith("i8") for kernel in kernels)
+
+
+@pytest.mark.parametrize("runtime", EXPORTED)
+def test_the_reference_of_a_static_model_rounds_as_it_does_and_computes_in_float(
+    images: MakeJob, store: ArtifactStore, runtime: str
+) -> None:
+    files = CandidateFiles.find(pipeline.build(images(recipe(runtime, "static")), "tried", runtime, store), store)
+    exact = RUNTIMES[runtime].reference(files, 1)
+    assert exact is not None
+    inputs = torch.rand(4, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    (found,), (expected,) = tensors_of(RUNTIMES[runtime].open(files, 1)(inputs)), tensors_of(exact(inputs))
+    assert distance(found, expected) < 0.02
+    # The order of its float sums moves an activation to the next of its steps here and there; its int8 kernels do not.
+    assert runtime != "openvino" or not found.equal(expected)
 
 
 @pytest.mark.parametrize("runtime", EXPORTED)
