@@ -2,8 +2,9 @@
 PYTHON ?= python3
 PROFILE ?= quick
 BIN := .venv/bin
-# Two at a time, each module in one process; the slow modules begin (tests/conftest.py).
-PARALLEL := --numprocesses 2 --dist loadfile --no-loadscope-reorder
+# One more than there are processors, for nights wait much; each module in one process; the slow ones begin
+# (tests/conftest.py).
+PARALLEL := --numprocesses $(shell expr $$(nproc) + 1) --dist loadfile --no-loadscope-reorder
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export DO_NOT_TRACK := 1
 

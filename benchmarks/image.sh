@@ -24,11 +24,11 @@ variables=()
 while read -r name; do variables+=(--env "$name"); done < <(compgen -e | grep -E '^(PIP|SSL)_' || true)
 buildah build --network host --layers=false "${mounts[@]}" "${variables[@]}" \
     --build-arg BASE=localhost/nightquant-base --tag nightquant . 2>&1 | grep -E '^STEP|rror' || true
-buildah images --format '{{.Name}} {{.Size}}' nightquant
+buildah images --format '{{.Name}}, {{.Size}}' localhost/nightquant
 
 container=$(buildah from nightquant)
 in_image() { buildah run --network host "$container" -- "$@"; }
 echo "user $(in_image id -u), $(in_image python3 --version), $(in_image nightquant --version)"
 in_image nightquant nightly --workload lstm-demo --profile quick
 in_image nightquant store check
-in_image nightquant query "SELECT recipe, runtime, round(speedup, 2) AS speedup, decision FROM leaderboard"
+in_image nightquant query "SELECT candidate, speedup, decision FROM leaderboard"

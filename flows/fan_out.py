@@ -228,7 +228,7 @@ def _with_benchmark(result: WorkloadResult, future: PrefectFuture[BenchmarkResul
     refused = {key: Failure(stage="benchmark", error=error) for key, error in benchmark.refused.items()}
     names = {f"{each.recipe}/{each.runtime}" for each in result.candidates}
     for key in sorted(refused.keys() - names):
-        remark = f"{result.workload.name} · {key}: not timed: {refused[key].error}"
+        remark = f"{result.workload.name} · {key}: not measured: {refused[key].error}"
         _note(remark)
     held = result.incumbent
     if held is not None and held.candidate is not None and (why := refused.get(held.candidate.name + INCUMBENT_SUFFIX)):

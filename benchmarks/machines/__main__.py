@@ -75,7 +75,11 @@ class Ground:
 
     def artifacts(self) -> dict[str, str]:
         """Every artifact that is whole, and when it was: its manifest is put last."""
-        pages = boto3.client("s3").get_paginator("list_objects_v2").paginate(Bucket=_BUCKET)
+        pages = (
+            boto3.client("s3")
+            .get_paginator("list_objects_v2")
+            .paginate(Bucket=_BUCKET, Prefix=self.store.partition(f"{_BUCKET}/")[2])
+        )
         entries = [entry for page in pages for entry in page.get("Contents", ())]
         return {each["Key"]: str(each["LastModified"]) for each in entries if each["Key"].endswith("/artifact.json")}
 
@@ -185,6 +189,7 @@ def dask(scratch: Path, stage: str) -> bool:
 
 def ray(scratch: Path, stage: str) -> bool:
     """A Ray node on each machine, the one at work killed; the head, on the host, has no processors to give."""
+    os.environ["RAY_AUTH_MODE"] = "disabled"  # nobody else is on this network
     with _ground(scratch) as ground:
         program = (str(Path(sys.executable).parent / "ray"),)
         begin = ("--block", "--disable-usage-stats")
@@ -198,7 +203,7 @@ def ray(scratch: Path, stage: str) -> bool:
             node = (f"--address={ADDRESS}:26379", f"--node-ip-address={machine.address}", "--num-cpus=1", *begin)
             machine.start("-m", "ray.scripts.scripts", "start", *node)
         for machine in ground.network.machines:
-            ground.site.wait_for(lambda: "Ray runtime started" in machine.log(), 120)  # noqa: B023 - called at once
+            ground.site.wait_for(lambda: "block forever" in machine.log(), 120)  # noqa: B023 - called at once
         return _on_cluster(ground, "ray", stage, NIGHTQUANT_RAY_ADDRESS=f"{ADDRESS}:26379")
 
 

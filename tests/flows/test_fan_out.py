@@ -37,7 +37,7 @@ def test_a_refusal_in_a_further_setting_is_told_and_fails_no_candidate(monkeypat
     with disable_run_logger():
         result = fan_out._with_benchmark(WorkloadResult(workload=workload(), candidates=candidates), future)
 
-    assert told == ["demo · int8/eager (batch 64, 1 thread): not timed: its output is NaN"]
+    assert told == ["demo · int8/eager (batch 64, 1 thread): not measured: its output is NaN"]
     assert [one.failure.error if one.failure else "" for one in result.candidates] == ["", "", "its output differs"]
 
 
