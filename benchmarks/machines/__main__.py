@@ -202,7 +202,7 @@ def ray(scratch: Path, stage: str) -> bool:
         for machine in ground.network.machines:
             node = (f"--address={ADDRESS}:26379", f"--node-ip-address={machine.address}", "--num-cpus=1", *begin)
             machine.start("-m", "ray.scripts.scripts", "start", *node)
-        for machine in ground.network.machines:
+            # One after the other: they share a folder, as machines do not.
             ground.site.wait_for(lambda: "block forever" in machine.log(), 120)  # noqa: B023 - called at once
         return _on_cluster(ground, "ray", stage, NIGHTQUANT_RAY_ADDRESS=f"{ADDRESS}:26379")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +13,7 @@ from tests.documentation.pages import ROOT
 from tests.flows.processes import Command
 
 ADDRESS = "10.77.0.1"
-_BRIDGE = "nightquant0"
+_BRIDGE = f"nq{os.getpid()}"
 _BEGIN = 'hostname "$0"; exec "$@"'
 
 
@@ -61,7 +62,7 @@ class Machine:
         """Make its name space and plug it in."""
         self.folder.mkdir(parents=True)
         _ip("netns", "add", self.name)
-        cable = f"nq{self.address.rpartition('.')[2]}"
+        cable = f"{self._bridge}-{self.address.rpartition('.')[2]}"
         _ip("link", "add", cable, "type", "veth", "peer", "name", "eth0", "netns", self.name)
         _ip("link", "set", cable, "master", self._bridge, "up")
         _ip("-n", self.name, "address", "add", f"{self.address}/24", "dev", "eth0")

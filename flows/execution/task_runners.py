@@ -15,7 +15,7 @@ import platform
 import signal
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -231,8 +231,13 @@ def _ray_nodes() -> list[tuple[Host, _RayNode]]:
         if node["Alive"] and node["Resources"].get("CPU")
     ]
     probe = ray.remote(this_host)
-    asked = [probe.options(num_cpus=0, label_selector=_one_of(node)).remote() for node in found]
-    return list(zip(ray.get(asked), found, strict=True))
+    asked = [(probe.options(num_cpus=0, label_selector=_one_of(node)).remote(), node) for node in found]
+    hosts = []
+    for answer, node in asked:
+        # Ray calls a node alive until it has missed heartbeats for half a minute.
+        with suppress(ray.exceptions.TaskUnschedulableError, ray.exceptions.NodeDiedError):
+            hosts.append((ray.get(answer), node))
+    return hosts
 
 
 @contextmanager
