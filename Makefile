@@ -8,7 +8,7 @@ PARALLEL := --numprocesses $(shell expr $$(nproc) + 1) --dist loadfile --no-load
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export DO_NOT_TRACK := 1
 
-.PHONY: help nightly test unit lint format docs clean
+.PHONY: help nightly test tests unit lint format docs clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -16,7 +16,10 @@ help: ## Show this list
 nightly: .venv/installed ## Install if needed, then run a night over the built-in workloads (PROFILE=quick|standard|full)
 	$(BIN)/nightquant nightly --profile $(PROFILE)
 
-test: lint ## Install if needed, then lint and run every test
+test: .venv/installed-dev ## Install if needed, then lint and run every test, side by side
+	@$(MAKE) --no-print-directory --jobs=2 lint tests
+
+tests: .venv/installed-dev
 	$(BIN)/python -m pytest $(PARALLEL)
 
 unit: .venv/installed-dev ## Run the fast tests only

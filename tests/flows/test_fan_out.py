@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from prefect.logging import disable_run_logger
@@ -41,19 +40,26 @@ def test_a_refusal_in_a_further_setting_is_told_and_fails_no_candidate(monkeypat
     assert [one.failure.error if one.failure else "" for one in result.candidates] == ["", "", "its output differs"]
 
 
-def test_benchmarks_take_the_hosts_of_a_cluster_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    entered = []
+@pytest.mark.parametrize("runner", ["threads", "dask"])
+def test_a_cluster_gets_every_benchmark_at_once_and_each_where_it_may_run(
+    monkeypatch: pytest.MonkeyPatch, runner: Literal["threads", "dask"]
+) -> None:
+    events: list[str] = []
 
     @contextmanager
-    def pin(host: str) -> Iterator[None]:
-        entered.append(host)
+    def pin() -> Iterator[None]:
+        events.append("pinned")
         yield
 
-    monkeypatch.setattr(fan_out, "place_benchmarks", lambda settings: (partial(pin, "left"), partial(pin, "right")))
-    results = [WorkloadResult(workload=workload(), candidates=())] * 3
+    monkeypatch.setattr(fan_out, "place_benchmarks", lambda settings: pin)
+    results = [WorkloadResult(workload=workload(), candidates=())] * 2
 
-    assert list(fan_out.benchmark_all(results, Settings(), "store")) == results
-    assert entered == ["left", "right", "left"]
+    for result in fan_out.benchmark_all(results, Settings(task_runner=runner), "store"):
+        assert result == results[0]
+        events.append("through")
+
+    one = ["pinned", "through"]
+    assert events == ({"threads": one * 2, "dask": ["pinned", "pinned", "through", "through"]}[runner])
 
 
 def candidate(recipe: str, runtime: str = "torchscript", size: int = 100) -> CandidateResult:
