@@ -41,7 +41,7 @@ def test_a_store_without_workloads_says_how_to_begin(tmp_path: Path, nightquant:
 def test_a_story_tells_bundle_reason_rules_nights_and_recipe(two_nights: Path, nightquant: NightQuant) -> None:
     shown = nightquant("show", "word-lm", "--store", two_nights)[1]
     for part in (
-        "dynamic/torchscript, 0.4 kB", VERSIONS[0], f"promoted by run {RUNS[0]}", "fastest of 1",
+        "dynamic/torchscript, 400 B", VERSIONS[0], f"promoted by run {RUNS[0]}", "fastest of 1",
         "speedup at least 1.05: 1.9, passed", "LSTM, Linear", "not studied: nightquant sensitivity --workload word-lm",
     ):  # fmt: skip
         assert part in shown
