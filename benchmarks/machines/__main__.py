@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import logging
 import os
 import re
 import sys
@@ -239,7 +238,6 @@ def main() -> None:
     parser.add_argument("kinds", nargs="*", default=[*KINDS], help=f"of {', '.join(KINDS)}")
     parser.add_argument("--stage", choices=_STAGES, help="one stage alone")
     arguments = parser.parse_args()
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # it tells every request
     is_good = True
     with tempfile.TemporaryDirectory(prefix="nq-", ignore_cleanup_errors=True) as scratch:
         for kind in arguments.kinds:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ def s3_server(address: str = "127.0.0.1") -> Iterator[str]:
         with alone:
             return list(answer(self, environment, start))
 
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # it tells every request
     with patch.object(DomainDispatcherApplication, "__call__", one_at_a_time):
         server = ThreadedMotoServer(ip_address=address, port=0, verbose=False)
         server.start()
