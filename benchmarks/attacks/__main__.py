@@ -10,6 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 from benchmarks.attacks import ATTACKS
+from benchmarks.attacks.outcome import bounded_memory
 
 
 def main() -> None:
@@ -24,7 +25,7 @@ def main() -> None:
     print(f"{'attack':<34}{'tried':>8}{'refused':>9}{'harmless':>10}{'through':>9}")
     for name in arguments.only:
         attack = ATTACKS[name]
-        with tempfile.TemporaryDirectory(prefix="nightquant-") as folder:
+        with tempfile.TemporaryDirectory(prefix="nightquant-") as folder, bounded_memory():
             counts = Counter(attack(random.Random(arguments.seed), arguments.tries, Path(folder)))
         through += counts["through"]
         numbers = f"{counts['refused']:>9}{counts['harmless']:>10}{counts['through']:>9}"

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import random
+import resource
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Literal
 
+import psutil
+
 from storage.errors import NightquantError
+
+MORE_BYTES = 2 << 30  # than the process has: stacks of threads and arenas, but no tensor of gigabytes
 
 Outcome = Literal["refused", "harmless", "through"]
 Attack = Callable[[random.Random, int, Path], Iterator[Outcome]]
@@ -38,3 +44,14 @@ def outcome_of(attack: Callable[[], object]) -> Outcome:
         print(f"  through: {type(error).__name__}: {str(error)[:200]!r}")
         return "through"
     return "harmless"
+
+
+@contextmanager
+def bounded_memory() -> Iterator[None]:
+    """Let the process's address space grow by `MORE_BYTES` and no more."""
+    before, most = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (psutil.Process().memory_info().vms + MORE_BYTES, most))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (before, most))

@@ -6,33 +6,19 @@
 from __future__ import annotations
 
 import os
-import resource
 import tempfile
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 
-import psutil
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from benchmarks.attacks import ATTACKS
+from benchmarks.attacks.outcome import bounded_memory
 
 EXAMPLES = int(os.environ.get("NIGHTQUANT_FUZZ_EXAMPLES", "20"))
-MORE_BYTES = 2 << 30  # than the process has: stacks of threads and arenas, but no tensor of gigabytes
-
-
-@contextmanager
-def bounded_memory() -> Iterator[None]:
-    before, most = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (psutil.Process().memory_info().vms + MORE_BYTES, most))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, (before, most))
 
 
 @pytest.mark.timeout(24 * 3600)
