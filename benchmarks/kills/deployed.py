@@ -11,7 +11,7 @@ import psutil
 
 from benchmarks.kills.command import GONE_S, NIGHT_S, Kill, command_of, kill_processes
 from benchmarks.kills.store import Files, require_each_row_once, require_whole
-from tests.flows.site import Site, postgresql
+from tests.flows.site import FINAL, Site, postgresql
 
 # What the server is told of a stage, and up to how many seconds later the kill comes.
 MOMENTS = {
@@ -23,7 +23,6 @@ MOMENTS = {
 }
 TARGETS = ("flow", "stage worker", "worker", "server", "all")
 _REQUEST = 'request={"workloads": ["lstm-demo"], "profile": "quick"}'
-_FINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 
 
 def kill_deployed(folder: Path, times: int, seed: int) -> Iterator[Kill]:
@@ -48,12 +47,12 @@ def kill_deployed(folder: Path, times: int, seed: int) -> Iterator[Kill]:
                 before = require_whole(site.store, before, killed=True)
                 yield kill
             run = _begun(site)
-            _wait(site, run, lambda state: state in _FINAL)
+            _wait(site, run, lambda state: state in FINAL)
             if _state(site, run) != "COMPLETED":
                 raise RuntimeError(f"The night after them is {_state(site, run)}: {site.states()[-1]}")
             require_whole(site.store, before, killed=False)
             require_each_row_once(site.store)
-            if alive := [state for state, _ in site.states() if state not in _FINAL]:
+            if alive := [state for state, _ in site.states() if state not in FINAL]:
                 raise RuntimeError(f"Nights that died are still {alive}.")
         finally:
             site.cut_power()
@@ -61,7 +60,7 @@ def kill_deployed(folder: Path, times: int, seed: int) -> Iterator[Kill]:
 
 def _carry_out(site: Site, kill: Kill, chance: random.Random) -> None:
     run = _begun(site)
-    _wait(site, run, lambda state: state in _FINAL or _has_begun(site, run, kill.moment))
+    _wait(site, run, lambda state: state in FINAL or _has_begun(site, run, kill.moment))
     time.sleep(kill.after_s)
     night = _processes(site)
     flow, others = night[:1], night[1:]
@@ -82,13 +81,11 @@ def _carry_out(site: Site, kill: Kill, chance: random.Random) -> None:
         site.database.start()
         site.start()
     if kill.target in ("stage worker", "server"):
-        _wait(site, run, lambda state: state in _FINAL)
-    else:
-        # A night whose worker died alone may go on; it is no orphan while it works.
-        for process in night:
-            _end_of(process, NIGHT_S if kill.target == "worker" else GONE_S)
+        _wait(site, run, lambda state: state in FINAL)
+    # A night whose worker died alone may go on; it is no orphan while it works.
+    limit_s = NIGHT_S if kill.target == "worker" else GONE_S
     for process in night:
-        _end_of(process, GONE_S)
+        _end_of(process, limit_s)
 
 
 def _begun(site: Site) -> str:

@@ -24,7 +24,12 @@ def require_whole(store: Path, before: Files, *, killed: bool) -> Files:
     return after
 
 
+def rows_twice(store: Path | str) -> int:
+    """How many measurements are there more than once."""
+    return run_query(store, f"SELECT {_KEYS} FROM measurements GROUP BY ALL HAVING count(*) > 1").num_rows
+
+
 def require_each_row_once(store: Path) -> None:
     """`RuntimeError` where a measurement is there twice."""
-    if run_query(str(store), f"SELECT {_KEYS} FROM measurements GROUP BY ALL HAVING count(*) > 1").num_rows:
+    if rows_twice(store):
         raise RuntimeError("A row is there twice.")

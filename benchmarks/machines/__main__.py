@@ -27,12 +27,13 @@ from pathlib import Path
 
 import boto3
 
+from benchmarks.kills.store import rows_twice
 from benchmarks.machines.network import ADDRESS, Machine, Network
 from storage.check import check
 from storage.results.query import run_query
 from storage.root import set_cache_folder
 from tests.flows.processes import Command
-from tests.flows.site import Site, postgresql
+from tests.flows.site import FINAL, Site, postgresql
 from tests.storage.s3_server import credentials, s3_server
 
 _WORKLOAD, _BUCKET = "lstm-demo", "nights"
@@ -41,7 +42,6 @@ _NAMES = ("machine-a", "machine-b")
 _NIGHT_S = 900.0
 # A stage that makes something, and the one that times it.
 _STAGES = ("build", "benchmark")
-_KEYS = "run_id, recipe, runtime, setting, threads, batch_size, attempt"
 _AT = re.compile(r".*: ([a-z ]+): started on (\S+), process \d+")
 
 
@@ -85,7 +85,7 @@ class Ground:
     def judge(self, name: str, before: dict[str, str], killed: Machine) -> bool:
         """Print what became of the store, and whether all is as it must be."""
         problems = check(self.store).problems
-        twice = run_query(self.store, f"SELECT {_KEYS} FROM measurements GROUP BY ALL HAVING count(*) > 1").num_rows
+        twice = rows_twice(self.store)
         told = "SELECT host, measurements.status, error FROM measurements JOIN runs USING (run_id)"
         rows = run_query(self.store, told).to_pylist()
         after = self.artifacts()
@@ -133,7 +133,7 @@ def workers(scratch: Path, stage: str) -> bool:
             machine.start("-m", "prefect", "worker", "start", "--pool", "nightquant", "--type", "process")
         begin = ("deployment", "run", "nightly-quantization/nightly", "--param", _REQUEST)
         site.done(*begin)
-        killed = ground.wait_for_stage(stage, lambda: _state(site, 0) in _FINAL)
+        killed = ground.wait_for_stage(stage, lambda: _state(site, 0) in FINAL)
         before = ground.artifacts()
         killed.die()
         began, nights = time.monotonic(), 1
@@ -152,16 +152,13 @@ def workers(scratch: Path, stage: str) -> bool:
         return ground.judge(f"workers, at {stage}", before, killed) & (state == "COMPLETED")
 
 
-_FINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
-
-
 def _state(site: Site, number: int) -> str:
     return str(site.states()[number][0])
 
 
 def _ended(site: Site, number: int) -> str:
     deadline = time.monotonic() + _NIGHT_S
-    while (state := _state(site, number)) not in _FINAL:
+    while (state := _state(site, number)) not in FINAL:
         if time.monotonic() > deadline:
             raise RuntimeError(f"The night has not ended: {site.states()}")
         time.sleep(1)

@@ -18,6 +18,7 @@ from tests.documentation.pages import ROOT
 from tests.flows.processes import Command, free_port
 
 PREFECT = (sys.executable, "-m", "prefect")
+FINAL = ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")  # states that a run does not leave
 
 
 class Database:

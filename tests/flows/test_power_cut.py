@@ -7,7 +7,7 @@ import pytest
 
 from storage.check import check
 from storage.results.query import run_query
-from tests.flows.site import Site, postgresql
+from tests.flows.site import FINAL, Site, postgresql
 
 pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -69,4 +69,4 @@ def _holder(site):
 
 
 def _final(states):
-    return next((state for state in states if state[0] in ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")), None)
+    return next((state for state in states if state[0] in FINAL), None)
