@@ -81,7 +81,7 @@ def _rebuild(like: object, name: str, tensors: Mapping[str, Tensor]) -> object:
     """The value of that name, of the kind that another module's is."""
     match like:
         case Tensor(is_quantized=False):
-            return tensors[name]
+            return like if _is_qnnpacks_own(like, name, tensors) else tensors[name]
         case Tensor():
             values, scales, zero_points = (tensors[f"{name}.{part}"] for part in ("values", "scales", "zero_points"))
             if scales.dim() == 0:
@@ -95,6 +95,11 @@ def _rebuild(like: object, name: str, tensors: Mapping[str, Tensor]) -> object:
                 *(_rebuild(part, f"{name}.{i}", tensors) for i, part in enumerate(packing.unpack(like)))
             )
     return like
+
+
+def _is_qnnpacks_own(like: Tensor, name: str, tensors: Mapping[str, Tensor]) -> bool:
+    """Whether a tensor was not stored because it is the zeros that QNNPACK alone packs where a layer has no bias."""
+    return name not in tensors and torch.backends.quantized.engine == "qnnpack" and not like.any()
 
 
 def _quantization(value: Tensor) -> tuple[Tensor, Tensor]:

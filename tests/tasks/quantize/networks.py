@@ -38,6 +38,14 @@ def plain() -> nn.Module:
     )  # fmt: skip
 
 
+def without_biases() -> nn.Module:
+    """A convolution and linear layers that have none, and nothing that would fold one into them."""
+    return one_path(
+        nn.Conv2d(3, 8, 3, stride=2, bias=False), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(),
+        nn.Linear(32, 16, bias=False), nn.ReLU(), nn.Linear(16, 4, bias=False),
+    )  # fmt: skip
+
+
 class Residual(nn.Module):
     """A functional addition, which only FX graph mode can express."""
 

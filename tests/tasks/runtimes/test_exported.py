@@ -27,6 +27,7 @@ from tasks.proof.operators import int8_share
 from tasks.quantize.methods.cast import INSTRUCTIONS
 from tasks.refs import CandidateRef
 from tasks.runtimes import RUNTIMES, onnx_quantize, openvino_quantize
+from tasks.runtimes import onnxruntime as runtime_module
 from tasks.runtimes.base import CandidateFiles
 from tasks.workload import Workload
 from tests.tasks import pipeline
@@ -221,6 +222,29 @@ def test_the_reference_of_a_static_model_rounds_as_it_does_and_computes_in_float
     assert distance(found, expected) < 0.02
     # The order of its float sums moves an activation to the next of its steps here and there; its int8 kernels do not.
     assert runtime != "openvino" or not found.equal(expected)
+
+
+def test_the_reference_of_a_dynamic_onnx_model_is_the_same_with_unsigned_weights(
+    images: MakeJob, store: ArtifactStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = images(recipe("onnxruntime", "dynamic", modules=["Linear"]))
+    files = CandidateFiles.find(pipeline.build(job, "tried", "onnxruntime", store), store)
+    optimized, options_of = tmp_path / "optimized.onnx", runtime_module._options
+
+    def options_that_write(threads: int) -> onnxruntime.SessionOptions:
+        options = options_of(threads)
+        options.optimized_model_filepath = str(optimized)
+        return options
+
+    runtime, inputs = RUNTIMES["onnxruntime"], torch.rand(4, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    (expected,) = tensors_of(runtime.open(files, 1)(inputs))
+    monkeypatch.setattr(runtime_module, "_options", options_that_write)
+    exact = runtime.reference(files, 1)
+    assert exact is not None
+    dtypes = {tensor.data_type for tensor in onnx.load(optimized).graph.initializer if len(tensor.dims) == 2}
+    assert dtypes == {onnx.TensorProto.UINT8}
+    (found,) = tensors_of(exact(inputs))
+    assert distance(found, expected) < 1e-6 or not this_machine().has_vnni
 
 
 @pytest.mark.parametrize("runtime", EXPORTED)

@@ -1,0 +1,40 @@
+"""What torch's runtimes have in common."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from storage.artifacts import ArtifactStore
+from tasks.outputs import distance, tensors_of
+from tasks.runtimes import RUNTIMES
+from tasks.runtimes.base import CandidateFiles
+from tests.tasks import pipeline
+from tests.tasks.runtimes.conftest import MakeJob
+
+pytestmark = pytest.mark.skipif(
+    "qnnpack" not in torch.backends.quantized.supported_engines, reason="this torch has no QNNPACK"
+)
+
+RECIPES: dict[str, dict[str, Any]] = {
+    "static": {"method": "static", "calibration_batches": 1, "calibration_batch_size": 8},
+    "static-onednn": {"method": "static", "calibration_batches": 1, "calibration_batch_size": 8, "engine": "onednn"},
+    "dynamic": {"method": "dynamic", "modules": ["Linear"]},
+}
+
+
+@pytest.mark.parametrize("network", ["plain", "without_biases"])
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_reference_of_a_torch_module_computes_what_it_does(
+    images: MakeJob, store: ArtifactStore, name: str, network: str
+) -> None:
+    job = images(RECIPES[name] | {"name": name, "runtimes": ["eager"]}, network=network)
+    files = CandidateFiles.find(pipeline.build(job, name, "eager", store), store)
+    opened, exact = RUNTIMES["eager"].open(files, 1), RUNTIMES["eager"].reference(files, 1)
+    assert exact is not None
+    inputs = torch.rand(4, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        (found,), (expected,) = tensors_of(opened(inputs)), tensors_of(exact(inputs))
+    assert distance(found, expected) < 0.02
