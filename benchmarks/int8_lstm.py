@@ -35,9 +35,11 @@ from tasks.domains.language_model.corpus import load_ids
 from tasks.domains.language_model.model import WordLanguageModel
 from tasks.job import Job, Workspace
 from tasks.quantize.engine import quantized_engine
+from tasks.quantize.int8_modules import align_for_aot_inductor
 from tasks.quantize.methods.dynamic_per_row import DynamicPerRow, DynamicPerRowRecipe
 from tasks.quantize.operators import find_or_compile, load_libraries
 from tasks.quantize.source import ModelSource
+from tasks.runtimes.aot_compile import open_package
 from tasks.workload import Workload
 
 SHARED = Path(__file__).parents[2] / "shared" / "data"
@@ -120,8 +122,11 @@ def aot(model: nn.Module, exact: nn.Module, path: Path) -> Subject:
     steps, batch = torch.export.Dim("steps"), torch.export.Dim("batch")
     shapes = {"tokens": {0: steps, 1: batch}, "h": {1: batch}, "c": {1: batch}}
     example = tuple(torch.cat([each, each], 1) for each in inputs_of(exact, 25))
-    program = torch.export.export(model, example, dynamic_shapes=shapes, strict=False)
-    return torch._inductor.aoti_load_package(torch._inductor.aoti_compile_and_package(program, package_path=str(path)))
+    aligned = copy.deepcopy(model)
+    align_for_aot_inductor(aligned)
+    program = torch.export.export(aligned, example, dynamic_shapes=shapes, strict=False)
+    torch._inductor.aoti_compile_and_package(program, package_path=str(path))
+    return open_package(path)
 
 
 def torch_int8(model: nn.Module) -> Subject:

@@ -28,6 +28,8 @@ from tasks.quantize.packing import (
     unpack_lstm,
 )
 
+_IN_FRONT = 48  # as in native/operators.cpp
+
 
 class _Packed(nn.Module):
     """A module whose only tensor is `packed`, which is another thing in a state dict."""
@@ -71,6 +73,16 @@ class _Packed(nn.Module):
                 )
                 return
         self.packed = self.pack({name: state_dict[prefix + name] for name in like})
+
+
+def align_for_aot_inductor(model: nn.Module) -> None:
+    """Put bytes in front of a model's packed weights, which lie at cache lines then where AOTInductor keeps them.
+
+    The model can be called as before, but has no state dict any more.
+    """
+    for module in model.modules():
+        if isinstance(module, _Packed):
+            module.packed = torch.cat([module.packed.new_zeros(_IN_FRONT), module.packed])
 
 
 class Int8Linear(_Packed):

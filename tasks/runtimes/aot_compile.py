@@ -42,13 +42,24 @@ _INT8_PRODUCT = re.compile(rb"aoti_torch_cpu__q(?:conv|linear)\w*\(")
 
 
 def open_package(path: Path) -> Call:
-    """Load a package; torch tries out the compiler for it, to warn if it was made on another processor."""
+    """Load a package, to be called with tensors alone.
+
+    torch tries out the compiler for it, to warn if it was made on another processor. What torch loads is called as a
+    program in C++ would call it: its wrapper in Python reads descriptions of inputs and outputs in every call.
+    """
     import torch
+    from torch.utils import _pytree as pytree
 
     from tasks.quantize.engine import quiet
 
     with quiet(), own_cache(_kept_folder()):
-        return torch._inductor.aoti_load_package(str(path))
+        loader = torch._inductor.aoti_load_package(str(path)).loader
+    structure = pytree.treespec_loads(loader.get_call_spec()[1])
+
+    def call(*inputs: Tensor) -> object:
+        return pytree.tree_unflatten(loader.run(list(inputs)), structure)
+
+    return call
 
 
 def compile_package(program: ExportedProgram, path: Path) -> None:

@@ -103,7 +103,8 @@ torch.ops.load_library("{{ library }}")
 os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", os.path.expanduser("~/.cache/inductor"))
 model = torch._inductor.aoti_load_package("{{ m.model.file }}")
 with torch.inference_mode():
-    outputs = model({{ m.model.inputs | map(attribute="name") | join(", ") }})
+    # As model(...), which reads descriptions of inputs and outputs in every call.
+    outputs = model.loader.run([{{ m.model.inputs | map(attribute="name") | join(", ") }}])
 """
     not_reproducible: ClassVar[dict[str, str]] = {
         MODEL: "a package holds what the C++ compiler made in folders of random names; the file is the very one that "
@@ -212,10 +213,12 @@ with torch.inference_mode():
                 Made(size_bytes=0, coverage=quantized.coverage, graph=quantized.graph),
             )
         from tasks.quantize.converted import Structure, find_or_convert, open_converted
+        from tasks.quantize.int8_modules import align_for_aot_inductor
         from tasks.quantize.operators import SUFFIX
 
         converted = find_or_convert(source, recipe)
-        structure = Structure.read(converted)
+        structure, model = Structure.read(converted), open_converted(converted)
+        align_for_aot_inductor(model)
         for library in converted.glob(f"*{SUFFIX}"):
             shutil.copyfile(library, folder / library.name)
-        return open_converted(converted), 0, Made(size_bytes=0, coverage=structure.coverage, graph=structure.graph)
+        return model, 0, Made(size_bytes=0, coverage=structure.coverage, graph=structure.graph)

@@ -14,7 +14,7 @@ from torch.export import Dim, export
 
 from storage.errors import QuantizationError
 from tasks.domains.language_model.model import WordLanguageModel
-from tasks.quantize.int8_modules import Int8Embedding, Int8Linear, Int8Lstm
+from tasks.quantize.int8_modules import Int8Embedding, Int8Linear, Int8Lstm, align_for_aot_inductor
 from tasks.quantize.packing import quantize_rows
 from tests.tasks.quantize.int8_reference import SETS, cell_of, instruction_set, linear_of, runs_here, supported_sets
 
@@ -342,3 +342,14 @@ def test_threads_change_nothing() -> None:
     finally:
         torch.set_num_threads(before)
     assert all(torch.equal(one, other) for result in results[1:] for one, other in zip(results[0], result, strict=True))
+
+
+def test_bytes_in_front_of_the_weights_change_no_result() -> None:
+    plain, aligned = words(), words()
+    aligned.load_state_dict(plain.state_dict())
+    align_for_aot_inductor(aligned)
+    for name in ("rnn", "decoder"):
+        assert len(aligned.get_submodule(name).packed) == len(plain.get_submodule(name).packed) + 48
+    for steps, batch in ((1, 1), (25, 1), (3, 9)):
+        given = inputs_of(steps, batch)
+        assert all(map(torch.equal, aligned(*given), plain(*given)))
