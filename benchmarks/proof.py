@@ -21,7 +21,8 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -38,9 +39,9 @@ from tasks.domains import DOMAINS
 from tasks.job import Job, Workspace
 from tasks.machine import this_machine
 from tasks.outputs import distance, tensors_of
-from tasks.proof.child import sample
+from tasks.proof.child import count_families, sample
 from tasks.proof.golden import golden_cases
-from tasks.proof.instructions import INT8
+from tasks.proof.instructions import INT8, Family
 from tasks.proof.operators import Operator, int8_share
 from tasks.proof.processor import environment_of, lesser_processors
 from tasks.proof.sampler import Sampler
@@ -51,6 +52,7 @@ from tasks.tensor_files import Golden, case_prefix
 from tasks.workload import Workload
 
 CALLS = 60
+ENOUGH, MOST_SAMPLINGS = 200, 20  # samples in loops that multiply, and periods of sampling to come by them
 # They move numbers and multiply none.
 _MOVES = re.compile(
     r"concat|cat\b|stack|split|squeeze|gather|index|copy|clone|reshape|transpose|slice|cast|expand|shape|arange|embedding",
@@ -198,18 +200,32 @@ def look(job: Job[Workload], workspace: Workspace, sampler: Sampler | None) -> I
             with torch.inference_mode():
                 opened = RUNTIMES[runtime].open(files, 1)
                 with opened.scope():
-                    families = sample(sampler, partial(opened.call, *inputs)) if sampler else {}
+                    counted = count(sampler, partial(opened.call, *inputs)) if sampler else Counter()
                 operators = RUNTIMES[runtime].profile(files, list(inputs), 1, CALLS)
-            yield row(f"{workload.name} {candidate.name}", operators, families)
+            yield row(f"{workload.name} {candidate.name}", operators, counted)
 
 
-def row(name: str, operators: Sequence[Operator], families: dict[str, float]) -> str:
+def count(sampler: Sampler, call: Callable[[], object]) -> Counter[Family]:
+    """Samples by family, of which as many multiply as a share needs to be known to some points, if calls allow."""
+    counted: Counter[Family] = Counter()
+    for _ in range(MOST_SAMPLINGS):
+        counted += count_families(sampler, call)
+        if multiplying(counted) >= ENOUGH:
+            break
+    return counted
+
+
+def multiplying(counted: Counter[Family]) -> int:
+    """How many of the samples fell into loops that multiply and do not quantize."""
+    return counted.total() - counted["quantize"] - counted["other"]
+
+
+def row(name: str, operators: Sequence[Operator], counted: Counter[Family]) -> str:
     """One line of the table."""
     computing = [each for each in operators if each.arithmetic in ("int8", "float") and not _MOVES.search(each.type)]
     # Of a package's compiled loops a profile cannot tell what they compute: the share is between two bounds.
     low, known = int8_share(computing), [each for each in computing if each.type != "compiled loops"]
     high = low + 1 - sum(each.seconds for each in known) / sum(each.seconds for each in computing) if computing else low
-    multiplying = sum(share for family, share in families.items() if family not in ("quantize", "other"))
     floats = sorted((each for each in operators if each.arithmetic == "float"), key=lambda each: -each.seconds)
     total = sum(each.seconds for each in operators)
     dearest = f"{floats[0].type} {floats[0].seconds / total:.0%}" if floats else "–"
@@ -217,8 +233,8 @@ def row(name: str, operators: Sequence[Operator], families: dict[str, float]) ->
         f"{int8_share(operators):.0%}",
         f"{low:.0%}" if len(known) == len(computing) else f"{low:.0%} to {high:.0%}",
     ]
-    if multiplying:
-        sampled = sum(share for family, share in families.items() if family in INT8) / multiplying
+    if among := multiplying(counted):
+        sampled = sum(counted[family] for family in INT8) / among
         cells += [f"{sampled:.0%}", f"{100 * max(low - sampled, sampled - high, 0):.0f}"]
     else:
         cells += ["–", "–"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -22,7 +23,7 @@ from tasks.benchmark.processors import choose_processors
 from tasks.machine import affinity
 from tasks.outputs import distance, tensors_of
 from tasks.proof.doubts import doubts_about
-from tasks.proof.instructions import INT8, SATURATING, Disassembler
+from tasks.proof.instructions import INT8, SATURATING, Disassembler, Family
 from tasks.proof.messages import Proof, ProofReport
 from tasks.proof.operators import int8_share, most_expensive_floats
 from tasks.proof.sampler import Sampler
@@ -89,15 +90,20 @@ def _seconds(call: Callable[[], object]) -> float:
 
 def sample(sampler: Sampler, call: Callable[[], object]) -> dict[str, float]:
     """Shares of the time in each family of instructions, those that are noticed."""
+    counted = count_families(sampler, call)
+    total = counted.total()
+    return {family: times / total for family, times in counted.most_common() if times >= _NOTICED * total}
+
+
+def count_families(sampler: Sampler, call: Callable[[], object]) -> Counter[Family]:
+    """How many samples of a fifth of a second of calls fall into each family of instructions."""
     sampler.start()
     until = time.perf_counter() + _SAMPLED_S
     while time.perf_counter() < until:
         call()
     counters = sampler.stop()
     # Disassembling takes longer than sampling; a share of this many is known to 5 points at worst.
-    counted = Disassembler().families(counters[:: 1 + len(counters) // _DISASSEMBLED])
-    total = counted.total()
-    return {family: times / total for family, times in counted.most_common() if times >= _NOTICED * total}
+    return Disassembler().families(counters[:: 1 + len(counters) // _DISASSEMBLED])
 
 
 def _saturation(

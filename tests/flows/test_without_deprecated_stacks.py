@@ -74,7 +74,7 @@ model = { kind = "lstm", dimension = 8 }
 """
 IMAGES = """
 domain = "image-classification"
-model = { kind = "torchvision", name = "resnet18" }
+model = { kind = "factory", factory = "tests.tasks.quantize.networks:plain" }
 [data]
 kind = "rendered-characters"
 characters = "AHTX"

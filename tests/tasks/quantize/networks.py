@@ -46,6 +46,11 @@ def without_biases() -> nn.Module:
     )  # fmt: skip
 
 
+def perceptron() -> nn.Module:
+    """Linear layers alone, and wide ones."""
+    return one_path(nn.Flatten(), nn.Linear(768, 64), nn.ReLU(), nn.Linear(64, 4))
+
+
 class Residual(nn.Module):
     """A functional addition, which only FX graph mode can express."""
 

@@ -247,6 +247,19 @@ def test_the_reference_of_a_dynamic_onnx_model_is_the_same_with_unsigned_weights
     assert distance(found, expected) < 1e-6 or not this_machine().has_vnni
 
 
+@pytest.mark.skipif("avx2" not in this_machine().isa, reason="OpenVINO has other kernels on this processor")
+def test_products_with_compressed_weights_count_as_int8_where_openvino_rounds_their_activations(
+    images: MakeJob, store: ArtifactStore
+) -> None:
+    job = images(recipe("openvino", "dynamic", modules=["Linear"]), network="perceptron")
+    files = CandidateFiles.find(pipeline.build(job, "tried", "openvino", store), store)
+    inputs = torch.rand(4, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+    operators = RUNTIMES["openvino"].profile(files, [inputs], 1, 2)
+    compressed = {each.arithmetic for each in operators if each.type.startswith("FullyConnectedCompressed")}
+    rounds = {"avx512_vnni", "avx_vnni"} & set(this_machine().isa) and "amx_int8" not in this_machine().isa
+    assert compressed == {"int8" if rounds else "float"}
+
+
 @pytest.mark.parametrize("runtime", EXPORTED)
 def test_a_model_that_cannot_be_exported_is_one_message(images: MakeJob, store: ArtifactStore, runtime: str) -> None:
     job = images(recipe(runtime, "none"), network="DataDependent")
