@@ -45,6 +45,7 @@ FLOAT = {"name": "float", "method": "none"}
 STATIC = {"name": "int8", "method": "static", "calibration_batches": 1, "calibration_batch_size": 8}
 RUNTIMES = ("eager", "torchscript", "onnxruntime", "openvino")
 TOGETHER = 20  # candidates in one process
+_ONEDNN_AS_ON_AVX2 = {"ONEDNN_MAX_CPU_ISA": "AVX2"}
 
 
 class Network(nn.Module):
@@ -81,11 +82,11 @@ def network(seed: int, *, saturating: bool = False) -> nn.Module:
 
 @dataclass(frozen=True)
 class Planted:
-    """A candidate to look at, in what processor's place, and what is known about its rows."""
+    """A candidate to look at, whether as on a processor without VNNI, and what is known about its rows."""
 
     kind: str
     subject: Subject
-    processor: str = ""
+    without_vnni: bool = False
     batch_doubt: str = ""
 
 
@@ -99,12 +100,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     with tempfile.TemporaryDirectory() as folder:
         garden = Garden(Workspace(ArtifactStore(Path(folder) / "store")), Path(folder))
-        kinds = [garden.fallback, garden.unfused, garden.shared_range]
-        try:
-            environment_of("avx2", garden.workspace)
-            kinds.append(garden.saturating)
-        except UnavailableError as error:
-            print(f"- saturation is left out: {error}\n")
+        kinds = [garden.fallback, garden.unfused, garden.shared_range, garden.saturating]
         kinds = [kind for kind in kinds if arguments.kind in (None, kind.__name__)]
         faults = [kinds[number % len(kinds)](number) for number in range(arguments.faults)]
         clean = [garden.clean(1000 + number) for number in range(arguments.clean)]
@@ -123,11 +119,11 @@ def main() -> None:
 
 def look(garden: Garden, planted: list[Planted]) -> Iterator[tuple[Planted, list[str]]]:
     """What is doubted about each, looked at in processes of some candidates at once."""
-    for processor in dict.fromkeys(each.processor for each in planted):
-        alike = [each for each in planted if each.processor == processor]
+    for without_vnni in dict.fromkeys(each.without_vnni for each in planted):
+        alike = [each for each in planted if each.without_vnni == without_vnni]
         for first in range(0, len(alike), TOGETHER):
             some = alike[first : first + TOGETHER]
-            report = garden.prove([each.subject for each in some], processor)
+            report = garden.prove([each.subject for each in some], without_vnni=without_vnni)
             for each in some:
                 if each.subject.name in report.refused:
                     print(f"- {each.kind}: {report.refused[each.subject.name]}")
@@ -141,6 +137,11 @@ class Garden:
 
     def __init__(self, workspace: Workspace, folder: Path) -> None:
         self.workspace, self.folder = workspace, folder
+        try:
+            self._without_vnni, self._saturating = environment_of("avx2", workspace), {"runtimes": ["onnxruntime"]}
+        except UnavailableError as error:
+            print(f"- saturation is planted in oneDNN alone, which has a switch: {error}\n")
+            self._without_vnni, self._saturating = _ONEDNN_AS_ON_AVX2, {"runtimes": ["eager"], "engine": "onednn"}
 
     def clean(self, seed: int) -> Planted:
         """A static candidate as it should be."""
@@ -165,8 +166,9 @@ class Garden:
 
     def saturating(self, seed: int) -> Planted:
         """Products of extreme weights with 8-bit activations, made for VNNI, on a processor without."""
-        job, candidate = self._static(seed, "onnxruntime", saturating=True)
-        return self._planted("saturation", job, candidate, processor="avx2")
+        (runtime,) = self._saturating["runtimes"]
+        job, candidate = self._static(seed, runtime, saturating=True, **self._saturating)
+        return self._planted("saturation", job, candidate, without_vnni=True)
 
     def shared_range(self, seed: int) -> Planted:
         """Dynamic quantization, whose activations share a range over the rows of a call."""
@@ -177,10 +179,10 @@ class Garden:
             "rows that share a range", job, build(self.workspace, job, job.workload.recipe[1], runtime)
         )
 
-    def prove(self, subjects: list[Subject], processor: str) -> ProofReport:
-        """Look at them in a process, as on a lesser processor if one is named."""
+    def prove(self, subjects: list[Subject], *, without_vnni: bool) -> ProofReport:
+        """Look at them in a process, which may be as on a processor without VNNI."""
         before = dict(os.environ)
-        os.environ.update(environment_of(processor, self.workspace) if processor else {})
+        os.environ.update(self._without_vnni if without_vnni else {})
         try:
             spec = ChildSpec(subjects=tuple(subjects), loader="", threads=1)
             return run_child("tasks.proof.child", spec, ProofReport, Limit())
@@ -217,7 +219,7 @@ class Garden:
         candidate: CandidateRef,
         *,
         claimed: list[str] | None = None,
-        processor: str = "",
+        without_vnni: bool = False,
     ) -> Planted:
         store = self.workspace.store
         opened = open_candidate(candidate, self.workspace, 1)
@@ -237,7 +239,7 @@ class Garden:
             runtime=candidate.runtime,
             golden=str(own / GOLDEN),
         )
-        return Planted(kind, subject, processor, doubt_about_batches(batching.difference if batching else None))
+        return Planted(kind, subject, without_vnni, doubt_about_batches(batching.difference if batching else None))
 
 
 def _bypass(path: Path, modules: list[str]) -> None:
