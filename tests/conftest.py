@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 from hypothesis import settings
 
 # How long one example takes on a machine that is shared says nothing of the code.
@@ -30,10 +31,32 @@ def garbage_of_its_own() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def migrated_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that all workers of this run have in common."""
+    own = tmp_path_factory.getbasetemp()
+    return own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+
+
+@pytest.fixture(scope="session")
+def migrated_home(shared_folder: Path) -> Path:
     """Prefect's home with its database made, to be copied: making it is half of a fresh server's start."""
-    home = tmp_path_factory.mktemp("migrated") / "prefect"
+    home = shared_folder / "migrated"
     code = "from flows.execution.server import prefect_api\nwith prefect_api(90): pass"
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
-    subprocess.run([sys.executable, "-c", code], env=inherited | {"PREFECT_HOME": str(home)}, check=True)
+    with FileLock(f"{home}.lock"):
+        if not home.is_dir():
+            making = shared_folder / "migrating"
+            subprocess.run([sys.executable, "-c", code], env=inherited | {"PREFECT_HOME": str(making)}, check=True)
+            making.rename(home)
     return home
+
+
+@pytest.fixture(scope="session")
+def compiled_operators(shared_folder: Path) -> Path:
+    """A store that has the int8 operators, to be copied: compiling them takes half a minute of a processor."""
+    from storage.artifacts import ArtifactStore
+    from tasks.job import Workspace
+    from tasks.quantize.operators import find_or_compile
+
+    find_or_compile(Workspace(ArtifactStore(shared_folder / "operators")))
+    return shared_folder / "operators"

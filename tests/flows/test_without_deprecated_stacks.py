@@ -92,7 +92,10 @@ WORKLOADS = {
 }
 
 
-def test_a_night_hands_over_a_bundle_of_each_runtime_without_them(migrated_home: Path, tmp_path: Path) -> None:
+def test_a_night_hands_over_a_bundle_of_each_runtime_without_them(
+    migrated_home: Path, compiled_operators: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(compiled_operators / "artifacts", tmp_path / "store" / "artifacts")
     (tmp_path / "patch").mkdir()
     shutil.copytree(migrated_home, tmp_path / "prefect")
     (tmp_path / "patch" / "sitecustomize.py").write_text(REFUSING, encoding="utf-8")

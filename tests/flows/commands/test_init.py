@@ -128,7 +128,10 @@ def test_a_table_gets_its_columns(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_old_checkpoint_of_torchvisions_gets_as_many_outputs_as_it_has(folder: Path) -> None:
+def test_an_old_checkpoint_of_torchvisions_gets_as_many_outputs_as_it_has(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CXX", str(folder / "none"))  # compiling what init tries takes most of a minute
     for name in ("cats", "dogs"):
         (folder / "photos" / name).mkdir(parents=True)
         for index in range(20):

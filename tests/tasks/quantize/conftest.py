@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -38,8 +39,9 @@ def images_store(tmp_path_factory: pytest.TempPathFactory) -> ArtifactStore:
 
 
 @pytest.fixture(scope="session")
-def operators_loaded(images_store: ArtifactStore) -> Path:
-    """The library of int8 operators, compiled once for all tests and loaded."""
+def operators_loaded(images_store: ArtifactStore, compiled_operators: Path) -> Path:
+    """The library of int8 operators in the store of images, loaded."""
+    shutil.copytree(compiled_operators / "artifacts", images_store.root / "artifacts", dirs_exist_ok=True)
     library = find_or_compile(Workspace(images_store))
     load_libraries(library.parent)
     return library

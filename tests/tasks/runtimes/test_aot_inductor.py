@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -351,7 +352,10 @@ def test_a_resnet_needs_nothing_that_upstream_has_deprecated(
     assert all(module.quantized for module in candidate.coverage)
 
 
-def test_operators_of_our_own_go_with_the_package(words: MakeJob, store: ArtifactStore, tmp_path: Path) -> None:
+def test_operators_of_our_own_go_with_the_package(
+    words: MakeJob, store: ArtifactStore, compiled_operators: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(compiled_operators / "artifacts", store.root / "artifacts", dirs_exist_ok=True)
     job = words(recipe("dynamic-per-row", embedding_bits=8))
     candidate = pipeline.build(job, "tried", RUNTIME, store)
     assert [module.module for module in candidate.coverage if module.quantized] == ["encoder", "rnn", "decoder"]
