@@ -201,7 +201,7 @@ def look(job: Job[Workload], workspace: Workspace, sampler: Sampler | None) -> I
                 opened = RUNTIMES[runtime].open(files, 1)
                 with opened.scope():
                     counted = count(sampler, partial(opened.call, *inputs)) if sampler else Counter()
-                operators = RUNTIMES[runtime].profile(files, list(inputs), 1, CALLS)
+                operators = RUNTIMES[runtime].profile(files, opened, list(inputs), 1, CALLS)
             yield row(f"{workload.name} {candidate.name}", operators, counted)
 
 

@@ -68,7 +68,7 @@ def _look(subject: Subject, threads: int, sampler: Sampler | None) -> Proof:
             call = partial(opened.call, *inputs)
             calls = min(_MOST_CALLS, max(1, int(_PROFILED_S / _seconds(call))))
             families = sample(sampler, call) if sampler else None
-        operators = runtime.profile(files, inputs, threads, calls)
+        operators = runtime.profile(files, opened, inputs, threads, calls)
         saturation = _saturation(opened, runtime.reference, files, threads, inputs, families)
     coverage = files.made().coverage
     return Proof(

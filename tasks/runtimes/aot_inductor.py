@@ -188,11 +188,13 @@ with torch.inference_mode():
         load_libraries(files.folder)
         return Opened(open_package(files.folder / MODEL))
 
-    def profile(self, files: CandidateFiles, inputs: Sequence[Tensor], threads: int, calls: int) -> list[Operator]:
+    def profile(
+        self, files: CandidateFiles, opened: Opened, inputs: Sequence[Tensor], threads: int, calls: int
+    ) -> list[Operator]:
         """By torch's profiler and oneDNN's: a package's own loops are what neither names."""
         from tasks.runtimes.torch_profile import profile_torch
 
-        return profile_torch(partial(self.open(files, threads).call, *inputs), calls)
+        return profile_torch(partial(opened.call, *inputs), calls)
 
     def _model(self, source: ModelSource, recipe: Recipe, folder: Path) -> tuple[nn.Module, int, Made]:
         """What is compiled, how many of its products must then be int8, and what became of its modules.

@@ -170,8 +170,14 @@ class Runtime(ABC):
     def open(self, files: CandidateFiles, threads: int) -> Opened:
         """Open what `make` wrote, for calls with torch tensors on `threads` threads."""
 
-    def profile(self, files: CandidateFiles, inputs: Sequence[Tensor], threads: int, calls: int) -> list[Operator]:
-        """What the operators of `calls` calls took, by the runtime's own profiler; [] where it has none."""
+    def profile(
+        self, files: CandidateFiles, opened: Opened, inputs: Sequence[Tensor], threads: int, calls: int
+    ) -> list[Operator]:
+        """What the operators of `calls` calls took, by the runtime's own profiler; [] where it has none.
+
+        `opened` is what `open` gave of the same files; where a profiler must be asked for beforehand, they are opened
+        again.
+        """
         return []
 
     def reference(self, files: CandidateFiles, threads: int) -> Opened | None:
@@ -211,11 +217,12 @@ class TorchRuntime(Runtime):
         with scope():
             return Opened(self.load(files), scope)
 
-    def profile(self, files: CandidateFiles, inputs: Sequence[Tensor], threads: int, calls: int) -> list[Operator]:
+    def profile(
+        self, files: CandidateFiles, opened: Opened, inputs: Sequence[Tensor], threads: int, calls: int
+    ) -> list[Operator]:
         """By torch's profiler."""
         from tasks.runtimes.torch_profile import profile_torch
 
-        opened = self.open(files, threads)
         with opened.scope():
             return profile_torch(partial(opened.call, *inputs), calls)
 

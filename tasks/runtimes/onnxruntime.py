@@ -114,7 +114,9 @@ outputs = session.run(None, {entry.name: array for entry, array in zip(session.g
         """Start a session of that many threads, which do not spin between calls."""
         return Opened(_call(_session(files, _options(threads))))
 
-    def profile(self, files: CandidateFiles, inputs: Sequence[Tensor], threads: int, calls: int) -> list[Operator]:
+    def profile(
+        self, files: CandidateFiles, opened: Opened, inputs: Sequence[Tensor], threads: int, calls: int
+    ) -> list[Operator]:
         """By ONNX Runtime's profile, which has the kernels' types and those of their inputs."""
         from tasks.proof.operators import typical
 

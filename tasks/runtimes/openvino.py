@@ -130,12 +130,14 @@ outputs = compiled([{{ m.model.inputs | map(attribute="name") | join(", ") }}]) 
         """Compile, when a shape first comes, for that many threads, one stream, and the recipe's precision."""
         return Opened(_open(files.folder / MODEL, threads))
 
-    def profile(self, files: CandidateFiles, inputs: Sequence[Tensor], threads: int, calls: int) -> list[Operator]:
+    def profile(
+        self, files: CandidateFiles, opened: Opened, inputs: Sequence[Tensor], threads: int, calls: int
+    ) -> list[Operator]:
         """By OpenVINO's performance counts: kernels' names say what they compute in (``brgconv_avx512_amx_I8``)."""
         from tasks.proof.operators import Operator, typical
 
         path, shapes = files.folder / MODEL, [tuple(each.shape) for each in inputs]
-        rounds = files.recipe().method == "dynamic" and _rounds_activations(path, threads, inputs)
+        rounds = files.recipe().method == "dynamic" and _rounds_activations(opened, path, threads, inputs)
         request, _ = _compile(path, threads, shapes, PERF_COUNT=True)
         operators = []
         for _ in range(calls):
@@ -165,15 +167,17 @@ def _arithmetic(node: ProfilingInfo) -> Arithmetic:
     return "int8" if node.exec_type.lower().endswith(("_i8", "_u8")) else "float"
 
 
-def _rounds_activations(path: Path, threads: int, inputs: Sequence[Tensor]) -> bool:
+def _rounds_activations(opened: Opened, path: Path, threads: int, inputs: Sequence[Tensor]) -> bool:
     """Whether products with compressed weights round activations to int8 on this processor, which no count says.
 
     Told not to, they give other answers then.
     """
     import torch
 
+    from tasks.outputs import tensors_of
+
     plain = _open(path, threads, DYNAMIC_QUANTIZATION_GROUP_SIZE=0)
-    return not all(map(torch.equal, _open(path, threads)(*inputs), plain(*inputs)))
+    return not all(map(torch.equal, tensors_of(opened(*inputs)), plain(*inputs)))
 
 
 def _refuse_garbage(outputs: Sequence[Tensor], recipe: QatRecipe, source: ModelSource) -> None:

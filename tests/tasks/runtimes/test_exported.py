@@ -162,7 +162,8 @@ def test_what_is_excluded_stays_float_when_the_runtime_loads_it(store: ArtifactS
     job = pipeline.job_of(Workload.model_validate(IMAGES | {"model": model, "recipe": recipes}), store)
     candidate = pipeline.build(job, "tried", runtime, store)
     inputs = list(pipeline.source_of(job.workload, store).example_inputs.values())
-    operators = RUNTIMES[runtime].profile(CandidateFiles.find(candidate, store), inputs, 1, 3)
+    files = CandidateFiles.find(candidate, store)
+    operators = RUNTIMES[runtime].profile(files, RUNTIMES[runtime].open(files, 1), inputs, 1, 3)
     assert int8_share(operators) > 0
     assert not [each for each in doubts_about(operators, candidate.coverage, None, None) if "counts as float" in each]
 
@@ -254,7 +255,7 @@ def test_products_with_compressed_weights_count_as_int8_where_openvino_rounds_th
     job = images(recipe("openvino", "dynamic", modules=["Linear"]), network="perceptron")
     files = CandidateFiles.find(pipeline.build(job, "tried", "openvino", store), store)
     inputs = torch.rand(4, 3, 16, 16, generator=torch.Generator().manual_seed(0))
-    operators = RUNTIMES["openvino"].profile(files, [inputs], 1, 2)
+    operators = RUNTIMES["openvino"].profile(files, RUNTIMES["openvino"].open(files, 1), [inputs], 1, 2)
     compressed = {each.arithmetic for each in operators if each.type.startswith("FullyConnectedCompressed")}
     rounds = {"avx512_vnni", "avx_vnni"} & set(this_machine().isa) and "amx_int8" not in this_machine().isa
     assert compressed == {"int8" if rounds else "float"}
