@@ -71,12 +71,13 @@ def _look(subject: Subject, threads: int, sampler: Sampler | None) -> Proof:
         operators = runtime.profile(files, opened, inputs, threads, calls)
         saturation = _saturation(opened, runtime.reference, files, threads, inputs, families)
     coverage = files.made().coverage
+    doubts = doubts_about(operators, coverage, families, saturation, runtime.saturation_noticed)
     return Proof(
         int8_time_share=int8_share(operators) if operators else None,
         float_operators=most_expensive_floats(operators, coverage),
         instructions=families,
         saturation=saturation,
-        doubts=tuple(dict.fromkeys(doubts_about(operators, coverage, families, saturation))),
+        doubts=tuple(dict.fromkeys(doubts)),
     )
 
 

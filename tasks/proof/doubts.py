@@ -9,8 +9,6 @@ from tasks.proof.instructions import SATURATING
 from tasks.proof.operators import Operator, owner
 from tasks.refs import ModuleCoverage
 
-# Without saturation, rounding at other places than the reference makes up to 0.015 (python -m benchmarks.proof).
-SATURATION_NOTICED = 0.02
 # As a share of the output's range. Rows that share a range are off by 3e-3 or so, rows that do not by float's rounding.
 BATCH_TOLERANCE = 1e-4
 
@@ -27,8 +25,12 @@ def doubts_about(
     coverage: Sequence[ModuleCoverage],
     instructions: Mapping[str, float] | None,
     saturation: float | None,
+    saturation_noticed: float = 0.0,
 ) -> Iterator[str]:
-    """What was noticed, each in one sentence without a full stop; nothing of a float candidate."""
+    """What was noticed, each in one sentence without a full stop; nothing of a float candidate.
+
+    `saturation_noticed` is how far outputs may be off from the reference's without saturation, as a share of their range.
+    """
     if not any(module.quantized for module in coverage):
         return
     yield from _in_float(operators, coverage)
@@ -37,7 +39,7 @@ def doubts_about(
         for operator in operators:
             if operator.arithmetic == "float" and operator.seconds > 0 and _FOLDED.search(operator.type):
                 yield f"{_shown(operator)} runs in float by itself: it was not fused into the product before it"
-    if saturation is not None and saturation > SATURATION_NOTICED and SATURATING & (instructions or {}).keys():
+    if saturation is not None and saturation > saturation_noticed and SATURATING & (instructions or {}).keys():
         yield f"products saturate: outputs are off by {saturation:.1%} of their range"
 
 

@@ -60,6 +60,7 @@ class OnnxRuntime(Runtime):
 
     extra = "onnxruntime"
     distributions = ("onnxruntime", *onnx_model.DISTRIBUTIONS)
+    saturation_noticed = 1e-3  # the reference rounds at the same places
     usage = """\
 import onnxruntime
 
@@ -132,18 +133,9 @@ outputs = session.run(None, {entry.name: array for entry, array in zip(session.g
         return typical(_operator(event) for event in events if event.get("name", "").endswith(_KERNEL))
 
     def reference(self, files: CandidateFiles, threads: int) -> Opened | None:
-        """Unoptimized, a quantized graph is float operators between QuantizeLinear and DequantizeLinear.
-
-        Dynamic quantization has no such form: there ONNX Runtime makes signed weights unsigned, and adds up their
-        products in 32 bits on every processor.
-        """
-        import onnxruntime
-
+        """The same with signed weights made unsigned, whose products it adds up in 32 bits on every processor."""
         options = _options(threads)
-        if files.recipe().method == "dynamic":
-            options.add_session_config_entry("session.x64quantprecision", "1")
-        else:
-            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        options.add_session_config_entry("session.x64quantprecision", "1")
         return Opened(_call(_session(files, options)))
 
 

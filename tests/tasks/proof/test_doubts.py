@@ -59,11 +59,11 @@ def test_what_belongs_into_a_product_and_runs_by_itself_was_not_fused(kind: str)
 
 
 def test_saturation_is_told_where_such_instructions_ran() -> None:
-    assert list(doubts_about([int8()], COVERAGE, {"avx2-int8": 0.9}, 0.2)) == [
+    assert list(doubts_about([int8()], COVERAGE, {"avx2-int8": 0.9}, 0.2, 0.02)) == [
         "products saturate: outputs are off by 20.0% of their range"
     ]
-    assert not list(doubts_about([int8()], COVERAGE, {"avx2-int8": 0.9}, 0.01))
-    assert not list(doubts_about([int8()], COVERAGE, {"vnni": 0.9}, 0.2))
+    assert not list(doubts_about([int8()], COVERAGE, {"avx2-int8": 0.9}, 0.01, 0.02))
+    assert not list(doubts_about([int8()], COVERAGE, {"vnni": 0.9}, 0.2, 0.02))
 
 
 def test_a_float_candidate_is_not_doubted() -> None:

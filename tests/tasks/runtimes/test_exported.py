@@ -212,9 +212,7 @@ def test_a_trained_model_runs_in_int8_kernels(images: MakeJob, store: ArtifactSt
 
 
 @pytest.mark.parametrize("runtime", EXPORTED)
-def test_the_reference_of_a_static_model_rounds_as_it_does_and_computes_in_float(
-    images: MakeJob, store: ArtifactStore, runtime: str
-) -> None:
+def test_the_reference_of_a_static_model_rounds_as_it_does(images: MakeJob, store: ArtifactStore, runtime: str) -> None:
     files = CandidateFiles.find(pipeline.build(images(recipe(runtime, "static")), "tried", runtime, store), store)
     exact = RUNTIMES[runtime].reference(files, 1)
     assert exact is not None
@@ -225,10 +223,11 @@ def test_the_reference_of_a_static_model_rounds_as_it_does_and_computes_in_float
     assert runtime != "openvino" or not found.equal(expected)
 
 
-def test_the_reference_of_a_dynamic_onnx_model_is_the_same_with_unsigned_weights(
-    images: MakeJob, store: ArtifactStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("method", ["static", "dynamic"])
+def test_the_reference_of_an_onnx_model_is_the_same_with_unsigned_weights(
+    images: MakeJob, store: ArtifactStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
 ) -> None:
-    job = images(recipe("onnxruntime", "dynamic", modules=["Linear"]))
+    job = images(recipe("onnxruntime", method, **({"modules": ["Linear"]} if method == "dynamic" else {})))
     files = CandidateFiles.find(pipeline.build(job, "tried", "onnxruntime", store), store)
     optimized, options_of = tmp_path / "optimized.onnx", runtime_module._options
 
@@ -242,10 +241,11 @@ def test_the_reference_of_a_dynamic_onnx_model_is_the_same_with_unsigned_weights
     monkeypatch.setattr(runtime_module, "_options", options_that_write)
     exact = runtime.reference(files, 1)
     assert exact is not None
-    dtypes = {tensor.data_type for tensor in onnx.load(optimized).graph.initializer if len(tensor.dims) == 2}
-    assert dtypes == {onnx.TensorProto.UINT8}
+    dtypes = Counter(tensor.data_type for tensor in onnx.load(optimized).graph.initializer if len(tensor.dims) > 1)
+    assert onnx.TensorProto.INT8 not in dtypes
+    assert dtypes[onnx.TensorProto.UINT8] == (5 if method == "static" else 2)
     (found,) = tensors_of(exact(inputs))
-    assert distance(found, expected) < 1e-6 or not this_machine().has_vnni
+    assert distance(found, expected) < runtime.saturation_noticed or not this_machine().has_vnni
 
 
 @pytest.mark.skipif("avx2" not in this_machine().isa, reason="OpenVINO has other kernels on this processor")
