@@ -29,7 +29,7 @@ def doubts_about(
 ) -> Iterator[str]:
     """What was noticed, each in one sentence without a full stop; nothing of a float candidate.
 
-    `saturation_noticed` is how far outputs may be off from the reference's without saturation, as a share of their range.
+    `saturation_noticed` is how far outputs may be off from the reference's without saturation, as a share of the range.
     """
     if not any(module.quantized for module in coverage):
         return
