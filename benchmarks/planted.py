@@ -138,10 +138,12 @@ class Garden:
     def __init__(self, workspace: Workspace, folder: Path) -> None:
         self.workspace, self.folder = workspace, folder
         try:
-            self._without_vnni, self._saturating = environment_of("avx2", workspace), {"runtimes": ["onnxruntime"]}
+            self._without_vnni = environment_of("avx2", workspace)
+            self._saturating, self._engine = "onnxruntime", "x86"
         except UnavailableError as error:
             print(f"- saturation is planted in oneDNN alone, which has a switch: {error}\n")
-            self._without_vnni, self._saturating = _ONEDNN_AS_ON_AVX2, {"runtimes": ["eager"], "engine": "onednn"}
+            self._without_vnni = _ONEDNN_AS_ON_AVX2
+            self._saturating, self._engine = "eager", "onednn"
 
     def clean(self, seed: int) -> Planted:
         """A static candidate as it should be."""
@@ -166,8 +168,7 @@ class Garden:
 
     def saturating(self, seed: int) -> Planted:
         """Products of extreme weights with 8-bit activations, made for VNNI, on a processor without."""
-        (runtime,) = self._saturating["runtimes"]
-        job, candidate = self._static(seed, runtime, saturating=True, **self._saturating)
+        job, candidate = self._static(seed, self._saturating, saturating=True, engine=self._engine)
         return self._planted("saturation", job, candidate, without_vnni=True)
 
     def shared_range(self, seed: int) -> Planted:

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from filelock import FileLock
 from hypothesis import settings
+
+from storage.locks import file_lock
 
 # How long one example takes on a machine that is shared says nothing of the code.
 settings.register_profile("shared machine", deadline=None)
@@ -43,7 +44,7 @@ def migrated_home(shared_folder: Path) -> Path:
     home = shared_folder / "migrated"
     code = "from flows.execution.server import prefect_api\nwith prefect_api(90): pass"
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("PREFECT_")}
-    with FileLock(f"{home}.lock"):
+    with file_lock(shared_folder / "migrated.lock"):
         if not home.is_dir():
             making = shared_folder / "migrating"
             subprocess.run([sys.executable, "-c", code], env=inherited | {"PREFECT_HOME": str(making)}, check=True)
