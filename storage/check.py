@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
@@ -111,7 +110,7 @@ def _check_artifact(root: StoreRoot, artifact: Artifact) -> Iterator[Problem]:
     for name in sorted(set(listed) - present):
         yield Problem(f"{artifact.location}/{name}", "is missing", remedy)
     for name in sorted(present & set(listed)):
-        if hashlib.sha256(root.read(f"{artifact.location}/{name}")).hexdigest() != listed[name].sha256:
+        if root.digest(f"{artifact.location}/{name}") != listed[name].sha256:
             yield Problem(f"{artifact.location}/{name}", "is not what was written: its digest differs", remedy)
     made = artifact_digest(artifact.manifest.kind, artifact.manifest.made_from)
     if {made, artifact.manifest.digest} != {artifact.digest} or artifact.manifest.kind != artifact.kind:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -18,6 +19,8 @@ from storage.root import Entry, StoreRoot
 if TYPE_CHECKING:
     import pyarrow.fs
     from s3fs import S3FileSystem
+
+_PIECE = 8 << 20
 
 
 @dataclass(frozen=True)
@@ -75,6 +78,14 @@ class ObjectRoot(StoreRoot):
         """Read an object."""
         with self._opened(may_miss=True) as files:
             return bytes(files.cat_file(f"{self._prefix}/{name}"))
+
+    def digest(self, name: str) -> str:
+        """Return an object's SHA-256, read in pieces."""
+        with (
+            self._opened(may_miss=True) as files,
+            files.open(f"{self._prefix}/{name}", "rb", block_size=_PIECE) as stream,
+        ):
+            return hashlib.file_digest(stream, "sha256").hexdigest()
 
     def put_new(self, name: str, content: bytes) -> bool:
         """Write an object unless the key is taken: one conditional put."""

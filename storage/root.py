@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from storage.digest import file_digest
 from storage.errors import ConfigurationError, StoreError, unwritable
 from storage.locks import file_lock
 
@@ -73,6 +74,10 @@ class StoreRoot(abc.ABC):
     @abc.abstractmethod
     def read(self, name: str) -> bytes:
         """Read a file; `FileNotFoundError` if there is none."""
+
+    @abc.abstractmethod
+    def digest(self, name: str) -> str:
+        """Return a file's SHA-256 (64 hexadecimal digits), read in pieces; `FileNotFoundError` if there is none."""
 
     @abc.abstractmethod
     def put_new(self, name: str, content: bytes) -> bool:
@@ -150,6 +155,11 @@ class LocalRoot(StoreRoot):
         """Read a file."""
         with self._reading():
             return (self.local / name).read_bytes()
+
+    def digest(self, name: str) -> str:
+        """Return a file's SHA-256, read in pieces."""
+        with self._reading():
+            return file_digest(self.local / name)
 
     def put_new(self, name: str, content: bytes) -> bool:
         """Write a file unless the name is taken: temporary name, fsync, link, fsync of the folder."""

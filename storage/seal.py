@@ -1,4 +1,4 @@
-"""What a bundle's folder holds (``SHA256SUMS``, its signature, the schema of ``manifest.json``), and its export.
+"""What a bundle's folder holds: ``SHA256SUMS``, its signature, the schema of ``manifest.json``.
 
 A bundle is flat: regular files with plain names in one folder, so that there is no path to escape by. Anything else (a
 link, a folder, a device, a file that is not listed) is a reason to refuse it before a byte of it is used.
@@ -7,25 +7,20 @@ link, a folder, a device, a file that is not listed) is a reason to refuse it be
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import os
 import re
 import stat
-import tarfile
-import uuid
-import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
-import zstandard
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from storage.digest import file_digest
 from storage.documents import JsonObject
-from storage.errors import BundleError, ConfigurationError, StoreError
+from storage.errors import BundleError
 from storage.keys import signers_among
 
 if TYPE_CHECKING:
@@ -36,9 +31,6 @@ SUMS, SIGNATURE, MANIFEST = "SHA256SUMS", "SHA256SUMS.sig", "manifest.json"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _LINE = re.compile(rf"([0-9a-f]{{64}})  ({_NAME.pattern})")
 _LONGEST = 1 << 20
-# The earliest time that a zip can hold; the same bundle must yield the same archive.
-_EPOCH = (1980, 1, 1, 0, 0, 0)
-_MODE = 0o644
 
 
 def write_sums(folder: Path) -> str:
@@ -149,7 +141,7 @@ def listed(folder: Path, sha256sums: str) -> dict[str, str]:
     except OSError as error:
         raise BundleError(f"{folder}: {SUMS} cannot be read: {error.strerror or error}.") from error
     if hashlib.sha256(content).hexdigest() != sha256sums:
-        raise _changed(folder, SUMS)
+        raise changed(folder, SUMS)
     return _parse(folder, content)
 
 
@@ -161,7 +153,7 @@ def read_file(folder: Path, name: str, sha256sums: str) -> bytes:
     except OSError as error:
         raise BundleError(f"{folder}: {name} cannot be read: {error.strerror or error}.") from error
     if digests.get(name) != hashlib.sha256(content).hexdigest():
-        raise _changed(folder, name)
+        raise changed(folder, name)
     return content
 
 
@@ -175,7 +167,8 @@ def read_manifest(folder: Path, sha256sums: str) -> JsonObject:
     return document
 
 
-def _changed(folder: Path, name: str) -> BundleError:
+def changed(folder: Path, name: str) -> BundleError:
+    """Return the error for a file that another one replaced after the folder was checked."""
     return BundleError(f"{folder}: {name} changed while it was read.", hint="Do not use it; fetch the bundle again.")
 
 
@@ -185,61 +178,3 @@ def _validator() -> Draft202012Validator:
     from jsonschema import Draft202012Validator
 
     return Draft202012Validator(json.loads(Path(__file__).with_name("manifest.schema.json").read_text("utf-8")))
-
-
-def export_bundle(folder: Path, target: Path, *, name: str, overwrite: bool = False) -> Path:
-    """Write a bundle's folder, once its checksums are right, into a ``.zip`` or ``.tar.zst`` under ``<name>/``."""
-    ending = next((ending for ending in _WRITERS if target.name.endswith(ending)), None)
-    if ending is None:
-        raise ConfigurationError(f"{target}: the name must end in {' or '.join(_WRITERS)}.")
-    files = _checked_files(folder, check_sums(folder))
-    if target.exists() and not overwrite:
-        raise ConfigurationError(f"{target} exists already.", hint="Use --force to replace it, or another name.")
-    temporary = target.with_name(f".{target.name}-{uuid.uuid4().hex}.tmp")
-    try:
-        with temporary.open("xb") as stream:
-            _WRITERS[ending](files, name, stream)
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.replace(target)
-    except OSError as error:
-        raise StoreError(f"{target} cannot be written: {error.strerror or error}.") from error
-    finally:
-        temporary.unlink(missing_ok=True)
-    return target
-
-
-def _checked_files(folder: Path, sha256sums: str) -> Iterator[tuple[str, bytes]]:
-    """Names and contents in order, each read once: what is yielded is what was checked."""
-    for name in sorted({*listed(folder, sha256sums), SUMS, SIGNATURE}):
-        if name != SIGNATURE:
-            yield name, read_file(folder, name, sha256sums)
-        elif (folder / SIGNATURE).is_file():  # in no list; it is good for this one, or for none
-            yield name, (folder / SIGNATURE).read_bytes()
-
-
-def _zip(files: Iterator[tuple[str, bytes]], name: str, stream: IO[bytes]) -> None:
-    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
-        for each, content in files:
-            info = zipfile.ZipInfo(f"{name}/{each}", _EPOCH)
-            info.create_system, info.compress_type = 3, zipfile.ZIP_DEFLATED
-            info.external_attr = (0o100000 | _MODE) << 16
-            archive.writestr(info, content)
-
-
-def _tar_zst(files: Iterator[tuple[str, bytes]], name: str, stream: IO[bytes]) -> None:
-    # A single thread: with more, the frame's layout would depend on their number.
-    with (
-        zstandard.ZstdCompressor(level=10).stream_writer(stream, closefd=False) as packed,
-        tarfile.open(fileobj=packed, mode="w|", format=tarfile.PAX_FORMAT) as archive,
-    ):
-        for each, content in files:
-            info = tarfile.TarInfo(f"{name}/{each}")
-            info.size, info.mode, info.mtime = len(content), _MODE, 0
-            archive.addfile(info, io.BytesIO(content))
-
-
-_WRITERS: dict[str, Callable[[Iterator[tuple[str, bytes]], str, IO[bytes]], None]] = {
-    ".zip": _zip,
-    ".tar.zst": _tar_zst,
-}

@@ -11,8 +11,9 @@ from flows.commands import by_option, complete_workload, format_option, print_js
 from flows.commands.trust import sign, verify
 from flows.settings import load_settings
 from storage.bundles import BundleStore
+from storage.export import export_bundle
 from storage.pointer import Pointer
-from storage.seal import MANIFEST, check_sums, export_bundle, read_file
+from storage.seal import MANIFEST, check_sums, read_file
 
 # ``workload: str``.
 _workload_argument = click.argument("workload", shell_complete=complete_workload)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import datetime as dt
 import os
 import shutil
+import tracemalloc
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -87,6 +88,19 @@ def test_a_changed_missing_or_added_file_of_an_artifact_is_named(store: Path) ->
     assert "more is in no manifest" in said(store)
     (artifact(store) / "weights").unlink()
     assert "weights is missing" in said(store)
+
+
+def test_a_large_artifact_is_not_read_into_memory(store: Path) -> None:
+    size, digest = 64 << 20, artifact_digest("quantized", {"seed": 2})
+    with ArtifactStore(store).create("quantized", digest, {"seed": 2}) as folder, (folder / "w").open("wb") as stream:
+        stream.truncate(size)
+    tracemalloc.start()
+    try:
+        assert check(store).problems == ()
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < size / 2
 
 
 def test_an_artifact_under_a_wrong_name_or_without_manifest_is_named(store: Path) -> None:

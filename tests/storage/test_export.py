@@ -1,16 +1,21 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tarfile
+import tracemalloc
 import zipfile
 from pathlib import Path
+from typing import IO
 
 import pytest
 import zstandard
 
+from storage import export
 from storage.errors import BundleError, ConfigurationError
-from storage.seal import SIGNATURE, SUMS, check_sums, export_bundle
+from storage.export import export_bundle
+from storage.seal import SIGNATURE, SUMS, check_sums, write_sums
 from tests.storage.bundle_files import fill
 
 
@@ -48,6 +53,43 @@ def test_the_same_bundle_yields_the_same_archive(ending: str, bundle: Path, tmp_
     assert export_bundle(bundle, tmp_path / f"two{ending}", name="word-lm").read_bytes() == first
 
 
+@pytest.mark.parametrize("ending", [".zip", ".tar.zst"])
+def test_a_file_is_read_in_pieces(ending: str, bundle: Path, tmp_path: Path):
+    size = 32 << 20
+    with (bundle / "large.bin").open("wb") as stream:
+        stream.truncate(size)
+    write_sums(bundle)
+    tracemalloc.start()
+    try:
+        export_bundle(bundle, tmp_path / f"out{ending}", name="word-lm")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < size / 2
+
+
+@pytest.mark.parametrize("ending", [".zip", ".tar.zst"])
+@pytest.mark.parametrize("size", [1, 7000, 9000])
+def test_a_file_that_changes_its_length_while_it_is_read_is_not_exported(
+    size: int, ending: str, bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    opened = export._File.__init__
+
+    def resized(self: export._File, folder: Path, name: str, *rest: IO[bytes]) -> None:
+        opened(self, folder, name, *rest)
+        if name == "file-0.bin":
+            os.truncate(folder / name, size)
+
+    monkeypatch.setattr(export._File, "__init__", resized)
+    if size == 9000:  # more than was there: what was checked is what is exported
+        archive = export_bundle(bundle, tmp_path / f"out{ending}", name="word-lm")
+        check_sums(unpack(archive, tmp_path / "unpacked"))
+        return
+    with pytest.raises(BundleError, match=r"file-0\.bin changed while it was read"):
+        export_bundle(bundle, tmp_path / f"out{ending}", name="word-lm")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bundle"]
+
+
 def test_an_existing_file_is_kept_unless_it_is_to_be_replaced(bundle: Path, tmp_path: Path):
     target = tmp_path / "out.zip"
     target.write_bytes(b"mine")
@@ -76,7 +118,7 @@ def test_a_file_that_is_exchanged_after_it_was_checked_is_not_exported(
         (folder / name).write_bytes(b"exchanged")
         return sums
 
-    monkeypatch.setattr("storage.seal.check_sums", exchanged)
+    monkeypatch.setattr("storage.export.check_sums", exchanged)
     with pytest.raises(BundleError, match=f"{name} changed while it was read"):
         export_bundle(bundle, tmp_path / f"out{ending}", name="word-lm")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bundle"]
