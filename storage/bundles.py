@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from storage.copies import keep_copy
 from storage.errors import BundleError, ConfigurationError, writing
 from storage.keys import Signer
 from storage.pointer import VERSION, Action, Pointer, Statement, Switch
@@ -172,16 +173,13 @@ class BundleStore:
         return self._switch("rollback", workload, version, by=by, reason=reason)
 
     def local_folder(self, workload: str, version: str) -> Path:
-        """The bundle's folder on this machine; one on an object store is copied to the cache."""
+        """The bundle's folder on this machine; of one on an object store, a copy that is whole and never changes."""
         location = _location(workload, self.require(workload, version))
         if self.root.local is not None:
             return self.root.local / location
-        target = cache_folder(self.root.url) / location
-        with self.downloaded(location) as copy, writing(self.root.url, target):
-            shutil.rmtree(target, ignore_errors=True)
-            target.parent.mkdir(parents=True, exist_ok=True)
-            copy.rename(target)
-        return target
+        with self.downloaded(location) as copy, writing(self.root.url, cache_folder(self.root.url)):
+            self._check(location, copy)
+            return keep_copy(self.root, copy, f"{workload}/{version}")
 
     @contextmanager
     def downloaded(self, location: str) -> Iterator[Path]:
@@ -211,6 +209,14 @@ class BundleStore:
                 withdrawn = tuple(sorted({*pointer.withdrawn} - {version} | left))
                 after = after.model_copy(update={"withdrawn": withdrawn, "history": (*pointer.history, switch)})
             return self._write(after, before)
+
+    def _check(self, location: str, folder: Path) -> str:
+        """Check a bundle or its copy in `folder`; return the digest of its list. An error names the bundle."""
+        try:
+            return check_sums(folder)
+        except BundleError as error:
+            message = error.message.replace(str(folder), self.root.uri(location), 1)
+            raise BundleError(message, hint=error.hint) from error.__cause__
 
     def is_signed(self, workload: str, version: str) -> bool:
         """Whether the signer signed the bundle's list; always where there is no signer."""
