@@ -12,7 +12,7 @@ import shutil
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,8 +20,8 @@ from pathlib import Path
 from storage.copies import keep_copy
 from storage.errors import BundleError, ConfigurationError, writing
 from storage.keys import Signer
-from storage.pointer import VERSION, Action, Pointer, Statement, Switch
-from storage.pointers import Pointers, how_to_sign
+from storage.pointer import VERSION, Action, Pointer, Statement, Switch, signed, switched
+from storage.pointers import Pointers, conflict, how_to_sign
 from storage.root import StoreRoot, cache_folder
 from storage.seal import SIGNATURE, SUMS, check_name, check_sums, signed_sums
 
@@ -121,20 +121,36 @@ class BundleStore:
             path.chmod(0o444)
         return self.root.publish(draft, location, SUMS)
 
-    def promote(self, workload: str, version: str, *, by: str, reason: str) -> Pointer:
-        """Switch to a bundle that the night chose, unless it was withdrawn; what stays current is signed anew."""
-        return self._switch("promote", workload, version, by=by, reason=reason)
+    def promote(self, workload: str, version: str, *, by: str, reason: str, replacing: str | None) -> Pointer:
+        """Switch to a bundle that the night chose, unless it was withdrawn; what stays current is signed anew.
 
-    def renew(self, workload: str) -> None:
+        Parameters
+        ----------
+        replacing
+            The version that the night compared its choice with; None if no bundle was current.
+
+        Raises
+        ------
+        ConflictError
+            Neither this version nor `version` is current.
+        """
+        return self._switch("promote", workload, version, by=by, reason=reason, replacing=replacing)
+
+    def renew(self, workload: str, version: str | None = None) -> None:
         """Sign the pointer to what stays current anew, if it was signed with this signer's keys and has not expired.
 
-        A night vouches for nothing else: others may have changed ``current.json``.
+        A night vouches for nothing else: others may have changed ``current.json``. `ConflictError` if another bundle
+        than `version` is current (None: any bundle may be).
         """
         if self.signer is None:
             return
-        with self.root.lock(f"handoff-{workload}"):
-            if (pointer := self.pointer(workload)) is not None:
-                self._write(pointer, self.pointers.renewable(pointer))
+
+        def decide(pointer: Pointer | None) -> Pointer | None:
+            if version is not None and (pointer is None or pointer.version != version):
+                raise conflict(workload, pointer, version)
+            return pointer and self._vouched(pointer, self.pointers.renewable(pointer))
+
+        self.pointers.change(_location(workload), workload, decide)
 
     def sign(self, workload: str, version: str, sha256sums: str) -> Pointer | None:
         """Vouch for a bundle by hand, whoever signed before: sign its list and, where it is current, the pointer.
@@ -142,35 +158,48 @@ class BundleStore:
         `sha256sums` stands for what was looked at. Returns the pointer, or None where another bundle is current.
         """
         signer, name = self.pointers.require_signer(), f"{_location(workload, version)}/{SUMS}"
-        with self.root.lock(f"handoff-{workload}"):
-            content = self.root.read(name)
-            if hashlib.sha256(content).hexdigest() != sha256sums:
-                raise BundleError(f"{self.root.uri(name)} changed while it was verified.", hint="Do not use it.")
-            self.root.put(f"{_location(workload, version)}/{SIGNATURE}", signer.keys[0].sign(content))
-            pointer = self.pointer(workload)
+        content = self.root.read(name)
+        if hashlib.sha256(content).hexdigest() != sha256sums:
+            raise BundleError(f"{self.root.uri(name)} changed while it was verified.", hint="Do not use it.")
+        self.root.put(f"{_location(workload, version)}/{SIGNATURE}", signer.keys[0].sign(content))
+
+        def decide(pointer: Pointer | None) -> Pointer | None:
             if pointer is None or pointer.version != version:
                 return None
             before = self.pointers.last(pointer, workload, by_hand=True)
-            return self._write(pointer.model_copy(update={"sha256sums": sha256sums}), before)
+            return self._vouched(pointer.model_copy(update={"sha256sums": sha256sums}), before)
+
+        return self.pointers.change(_location(workload), workload, decide)
 
     def promote_by_hand(self, workload: str, version: str, *, by: str, reason: str) -> Pointer:
-        """Switch to any bundle, a withdrawn one too, which is then in service again; what was current may return."""
-        self.require(workload, version)
-        return self._switch("promote-by-hand", workload, version, by=by, reason=reason)
+        """Switch to any bundle, a withdrawn one too, which is then in service again; what was current may return.
 
-    def roll_back(self, workload: str, version: str | None = None, *, by: str, reason: str) -> Pointer:
-        """Switch to an earlier bundle (any named one, or the previous), and withdraw the one that was current."""
+        `ConflictError` if another bundle becomes current meanwhile.
+        """
+        pointer = self.pointer(workload)
         self.require(workload, version)
-        if version is None:
-            if pointer := self.pointer(workload):
-                passed_over = {pointer.version, *pointer.withdrawn}
-                earlier = (switch.version for switch in reversed(pointer.history))
-                version = next((name for name in earlier if name not in passed_over), None)
-            if version is None:
-                raise ConfigurationError(
-                    f'"{workload}" has no earlier bundle to go back to.', hint="Name one with --to."
-                )
-        return self._switch("rollback", workload, version, by=by, reason=reason)
+        replacing = pointer.version if pointer else None
+        return self._switch("promote-by-hand", workload, version, by=by, reason=reason, replacing=replacing)
+
+    def roll_back(
+        self, workload: str, version: str | None = None, *, by: str, reason: str, replacing: str | None = None
+    ) -> Pointer:
+        """Switch to an earlier bundle (any named one, or the previous), and withdraw the one that was current.
+
+        Parameters
+        ----------
+        replacing
+            The version to withdraw; by default the one that is current when this is called.
+
+        Raises
+        ------
+        ConflictError
+            Another bundle is current.
+        """
+        if replacing is None and (pointer := self.pointer(workload)):
+            replacing = pointer.version
+        self.require(workload, version)
+        return self._switch("rollback", workload, version, by=by, reason=reason, replacing=replacing)
 
     def local_folder(self, workload: str, version: str) -> Path:
         """The bundle's folder on this machine; of one on an object store, a copy that is whole and never changes."""
@@ -191,24 +220,32 @@ class BundleStore:
                 self.root.download(entry.name, copy / name)
             yield copy
 
-    def _switch(self, action: Action, workload: str, version: str, *, by: str, reason: str) -> Pointer:
-        with self.root.lock(f"handoff-{workload}"):
-            pointer = self.pointer(workload)
+    def _switch(
+        self, action: Action, workload: str, version: str | None, *, by: str, reason: str, replacing: str | None
+    ) -> Pointer:
+        def decide(pointer: Pointer | None) -> Pointer:
             before = self.pointers.last(pointer, workload, by_hand=action != "promote")
-            if pointer is not None and (
-                version == pointer.version or (action == "promote" and version in pointer.withdrawn)
-            ):
-                return self._write(pointer, before) if self.signer else pointer
+            current = pointer.version if pointer else None
+            # A roll-back withdraws as well, which whoever made `version` current meanwhile may not have done.
+            is_done = version == current and (action != "rollback" or current == replacing)
+            if not is_done and current != replacing:
+                raise conflict(workload, pointer, replacing)
+            target = version or (pointer.previous() if pointer else None)
+            if target is None:
+                raise ConfigurationError(
+                    f'"{workload}" has no earlier bundle to go back to.', hint="Name one with --to."
+                )
+            if pointer is not None and (is_done or (action == "promote" and target in pointer.withdrawn)):
+                return self._vouched(pointer, before)
             # The bundle must be good at the moment of the switch, whatever has touched it meanwhile.
-            sums = check_sums(self.local_folder(workload, version))
+            location = _location(workload, self.require(workload, target))
+            with nullcontext(self.root.local / location) if self.root.local else self.downloaded(location) as folder:
+                sums = self._check(location, folder)
             now = datetime.now(UTC).replace(microsecond=0)
-            switch = Switch(action=action, version=version, sha256sums=sums, at=now, by=by, reason=reason)
-            after = Pointer(workload=workload, version=version, sha256sums=sums, history=(switch,))
-            if pointer is not None:
-                left = {pointer.version} if action == "rollback" else set()
-                withdrawn = tuple(sorted({*pointer.withdrawn} - {version} | left))
-                after = after.model_copy(update={"withdrawn": withdrawn, "history": (*pointer.history, switch)})
-            return self._write(after, before)
+            switch = Switch(action=action, version=target, sha256sums=sums, at=now, by=by, reason=reason)
+            return self._vouched(switched(pointer, workload, switch), before)
+
+        return self.pointers.change(_location(workload), workload, decide)
 
     def _check(self, location: str, folder: Path) -> str:
         """Check a bundle or its copy in `folder`; return the digest of its list. An error names the bundle."""
@@ -237,12 +274,17 @@ class BundleStore:
         except BundleError as error:
             raise BundleError(error.message, hint=how) from error
 
-    def _write(self, pointer: Pointer, before: Statement | None) -> Pointer:
-        """Write the pointer; where there is a key, only to a bundle that is signed with it."""
+    def _vouched(self, pointer: Pointer, before: Statement | None) -> Pointer:
+        """Return the pointer with a new signed statement where there is a key, if its bundle is signed with this key.
+
+        Without a key, return the pointer as it is.
+        """
+        if self.signer is None:
+            return pointer
         workload, version = pointer.workload, pointer.version
-        if self.signer is not None and self._signed_sums(self.signer, workload, version) != pointer.sha256sums:
+        if self._signed_sums(self.signer, workload, version) != pointer.sha256sums:
             raise BundleError(f"{self.root.uri(_location(workload, version))} changed.", hint="Do not use it.")
-        return self.pointers.write(_location(workload), pointer, before)
+        return signed(pointer, self.signer, before, datetime.now(UTC).replace(microsecond=0))
 
     def _bundles(self, prefix: str) -> Iterator[tuple[str, str]]:
         for entry in self.root.list(prefix):

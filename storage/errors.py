@@ -65,6 +65,12 @@ class NightRunningError(NightquantError):
     exit_code = 4
 
 
+class ConflictError(NightquantError):
+    """Another writer changed what is current after the caller had looked; nothing was switched."""
+
+    exit_code = 1
+
+
 class BundleError(NightquantError):
     """A bundle is incomplete, was tampered with or does not reproduce its golden outputs."""
 

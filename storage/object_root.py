@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from storage.errors import ConfigurationError, StoreError
 from storage.lease import leased
-from storage.root import Entry, StoreRoot
+from storage.root import Entry, Stamped, StoreRoot, unconditional
 
 if TYPE_CHECKING:
     import pyarrow.fs
@@ -24,11 +24,9 @@ _PIECE = 8 << 20
 
 
 @dataclass(frozen=True)
-class Stamped:
-    """An object's content, its version, and how many seconds ago it was written by the store's own clock."""
+class Aged(Stamped):
+    """An object's content and tag, and how many seconds ago it was written by the store's own clock."""
 
-    content: bytes
-    etag: str
     age_s: float
 
 
@@ -97,25 +95,25 @@ class ObjectRoot(StoreRoot):
         return True
 
     def swap(self, name: str, content: bytes, etag: str | None) -> str | None:
-        """Replace an object if it is still of that version, or write it if there was none (None); its new version.
-
-        None if another writer was quicker.
-        """
+        """Replace an object if it still has this tag, or write it if there was none (None): one conditional put."""
         condition = {"IfNoneMatch": "*"} if etag is None else {"IfMatch": etag}
         with self._opened() as files:
             try:
                 return str(files.pipe_file(f"{self._prefix}/{name}", content, **condition)["ETag"])
             except OSError as error:
-                answer = getattr(error.__cause__, "response", {})
-                status = answer.get("ResponseMetadata", {}).get("HTTPStatusCode")
-                if status not in (HTTPStatus.PRECONDITION_FAILED, HTTPStatus.CONFLICT, HTTPStatus.NOT_FOUND):
+                status, code = _answer(error)
+                if status == HTTPStatus.NOT_IMPLEMENTED:
+                    raise unconditional(self.url, "If-None-Match" if etag is None else "If-Match") from error
+                # The object was removed meanwhile; a bucket that is missing is another matter.
+                is_gone = status == HTTPStatus.NOT_FOUND and etag is not None and code != "NoSuchBucket"
+                if not is_gone and status not in (HTTPStatus.PRECONDITION_FAILED, HTTPStatus.CONFLICT):
                     raise
         return None
 
-    def stamped(self, name: str) -> Stamped | None:
-        """Read an object with its version and age; None if there is none.
+    def stamped(self, name: str) -> Aged | None:
+        """Read an object with its tag and age; None if there is none.
 
-        Where it is replaced meanwhile, the version is older than the content, so that a `swap` of it does nothing.
+        If it is replaced meanwhile, the tag is older than the content, so that a `swap` of it does nothing.
         """
         bucket, _, key = f"{self._prefix}/{name}".partition("/")
         with self._opened() as files:
@@ -125,7 +123,7 @@ class ObjectRoot(StoreRoot):
             except FileNotFoundError:
                 return None
         now = parsedate_to_datetime(head["ResponseMetadata"]["HTTPHeaders"]["date"])
-        return Stamped(content, str(head["ETag"]), (now - head["LastModified"]).total_seconds())
+        return Aged(content, str(head["ETag"]), (now - head["LastModified"]).total_seconds())
 
     def lease(self, name: str, content: bytes, is_over: Callable[[bytes], bool]) -> AbstractContextManager[bytes]:
         """Hold a lease among all hosts that use this store."""
@@ -186,3 +184,12 @@ class ObjectRoot(StoreRoot):
                 hint="Check the bucket's name, the network, the credentials and AWS_ENDPOINT_URL; the next run "
                 "continues from what is already there.",
             ) from error
+
+
+def _answer(error: OSError) -> tuple[int, str]:
+    """Return the HTTP status and S3's code of a request that the store refused; 0 and "" if it did not answer."""
+    answer = getattr(error.__cause__, "response", {})
+    return (
+        answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0),
+        answer.get("Error", {}).get("Code", ""),
+    )

@@ -98,9 +98,29 @@ class Pointer(_Frozen):
         fields = ("workload", "version", "sha256sums", "withdrawn")
         return all(getattr(self, name) == getattr(statement, name) for name in fields)
 
+    def previous(self) -> str | None:
+        """Return the version that was current before this one and is not withdrawn; None if there is none."""
+        passed_over = {self.version, *self.withdrawn}
+        return next((switch.version for switch in reversed(self.history) if switch.version not in passed_over), None)
+
     def text(self) -> str:
         """The file's content."""
         return self.model_dump_json(indent=1, exclude_none=True, by_alias=True) + "\n"
+
+
+def switched(pointer: Pointer | None, workload: str, switch: Switch) -> Pointer:
+    """Return the unsigned pointer after a switch; a roll-back withdraws the version that was current."""
+    withdrawn: set[str] = set()
+    if pointer is not None:
+        left = {pointer.version} if switch.action == "rollback" else set()
+        withdrawn = {*pointer.withdrawn} - {switch.version} | left
+    return Pointer(
+        workload=workload,
+        version=switch.version,
+        sha256sums=switch.sha256sums,
+        withdrawn=tuple(sorted(withdrawn)),
+        history=(*(pointer.history if pointer else ()), switch),
+    )
 
 
 def signed(pointer: Pointer, signer: Signer, before: Statement | None, now: datetime) -> Pointer:

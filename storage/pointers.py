@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import UTC, datetime
+import random
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from pydantic import ValidationError
 
-from storage.errors import BundleError, ConfigurationError, StoreError
+from storage.errors import BundleError, ConfigurationError, ConflictError, StoreError
 from storage.freshness import check_serial, check_statement, seen_in
 from storage.keys import VARIABLE, Signer
-from storage.pointer import Pointer, Statement, cosigned, signed, statement_of
-from storage.root import StoreRoot
+from storage.pointer import Pointer, Statement, cosigned, statement_of
+from storage.root import StoreRoot, check_writable
+
+# Of many writers at once, one succeeds each time.
+_TRIES = 20
+_PAUSE_S = 0.1
+_Decided = TypeVar("_Decided", bound=Pointer | None)
 
 
 class Pointers:
@@ -31,23 +38,51 @@ class Pointers:
         """The pointer in a workload's folder; None if there is none."""
         name = f"{location}/current.json"
         try:
-            return Pointer.model_validate_json(self._root.read(name))
+            return self._parsed(name, self._root.read(name))
         except FileNotFoundError:
             return None
-        except ValidationError as error:
-            raise StoreError(
-                f"{self._root.uri(name)} is damaged: {error.error_count()} of its values are wrong.",
-                hint="Restore it from a copy, or remove it and promote again.",
-            ) from error
 
-    def write(self, location: str, pointer: Pointer, before: Statement | None) -> Pointer:
-        """Write a pointer, in one step with its signed statement where there is a key."""
-        if self._signer is not None:
-            pointer = signed(pointer, self._signer, before, datetime.now(UTC).replace(microsecond=0))
-        self._root.put(f"{location}/current.json", pointer.text().encode())
-        if self._signer is not None:
-            check_serial(self._seen, statement_of(pointer, self._signer.public))
-        return pointer
+    def change(self, location: str, workload: str, decide: Callable[[Pointer | None], _Decided]) -> _Decided:
+        """Replace a pointer by compare-and-swap; return what `decide` returned.
+
+        The lock keeps out the other processes of this host, which would otherwise change what `last` remembers. The
+        swap keeps out other hosts.
+
+        Parameters
+        ----------
+        decide
+            Return what to write in place of a pointer (None: there is none yet), or the same pointer or None to write
+            nothing. It is called again each time that the pointer changed before it could be replaced, and raises if
+            the change must not be made any more.
+
+        Raises
+        ------
+        ConflictError
+            Others changed the pointer each time.
+        StoreError
+            The store cannot be used, or does not support conditional writes.
+        """
+        name = f"{location}/current.json"
+        with self._root.lock(f"handoff-{workload}"):
+            if self._root.local is None:
+                check_writable(self._root)
+            before: Pointer | None = None
+            after: _Decided | None = None
+            for _ in range(_TRIES):
+                stamped = self._root.stamped(name)
+                found = self._parsed(name, stamped.content) if stamped else None
+                if after is not None and _has_landed(before, after, found):
+                    return self._remembered(after)
+                before, after = found, decide(found)
+                if after is None or after is found:
+                    return after
+                if self._root.swap(name, after.text().encode(), stamped.etag if stamped else None) is not None:
+                    return self._remembered(after)
+                time.sleep(random.uniform(0, _PAUSE_S))
+        raise ConflictError(
+            f"{self._root.uri(name)} changed {_TRIES} times while it was about to be replaced.",
+            hint="Look at what is current, and run the command again if it is still wanted.",
+        )
 
     def last(self, pointer: Pointer | None, workload: str, *, by_hand: bool = False) -> Statement | None:
         """What was stated last, with our signature and of this very pointer; None if nothing was signed yet.
@@ -88,19 +123,40 @@ class Pointers:
         check_statement(before, pointer.workload)
         return before
 
-    def cosign(self, location: str, workload: str, trusted: Sequence[Ed25519PublicKey]) -> Pointer:
-        """Add this signer's signatures to what one of the `trusted` keys states; the bundle was looked at before."""
+    def cosign(self, location: str, workload: str, trusted: Sequence[Ed25519PublicKey], sha256sums: str) -> Pointer:
+        """Add this signer's signatures to what one of the `trusted` keys states.
+
+        `sha256sums` stands for the bundle that was looked at: a statement of another one is refused.
+        """
         signer = self.require_signer()
-        with self._root.lock(f"handoff-{workload}"):
-            pointer = self.read(location, workload)
+
+        def decide(pointer: Pointer | None) -> Pointer:
             if pointer is None or pointer.signed is None:
                 raise BundleError(f"The current.json of {workload} is not signed yet.", hint=how_to_sign(workload))
             before = statement_of(pointer, trusted)
             _check_says(pointer, before)
             check_statement(before, workload)
-            after = pointer.model_copy(update={"signed": cosigned(pointer.signed, signer)})
-            self._root.put(f"{location}/current.json", after.text().encode())
-            return after
+            check_serial(self._seen, before, remember=False)
+            if before.sha256sums != sha256sums:
+                raise conflict(workload, pointer, "the one that was verified")
+            return pointer.model_copy(update={"signed": cosigned(pointer.signed, signer)})
+
+        return self.change(location, workload, decide)
+
+    def _remembered(self, pointer: _Decided) -> _Decided:
+        """Remember that this machine signed a pointer, and return it."""
+        if self._signer is not None and pointer is not None:
+            check_serial(self._seen, statement_of(pointer, self._signer.public))
+        return pointer
+
+    def _parsed(self, name: str, content: bytes) -> Pointer:
+        try:
+            return Pointer.model_validate_json(content)
+        except ValidationError as error:
+            raise StoreError(
+                f"{self._root.uri(name)} is damaged: {error.error_count()} of its values are wrong.",
+                hint="Restore it from a copy, or remove it and promote again.",
+            ) from error
 
     def require_signer(self) -> Signer:
         """The signer; `ConfigurationError` without one."""
@@ -110,6 +166,30 @@ class Pointers:
                 hint=f"Set {VARIABLE} to it or to its path.",
             )
         return self._signer
+
+
+def conflict(workload: str, pointer: Pointer | None, seen: str | None) -> ConflictError:
+    """Return the error for a change that was decided while another bundle (`seen`; None: none) was current."""
+    if pointer is None:
+        now = f'"{workload}" has no current bundle now'
+    else:
+        last = pointer.history[-1:]
+        who = "".join(f" ({switch.action} by {switch.by}, {switch.at:%Y-%m-%d %H:%M} UTC)" for switch in last)
+        now = f'The current bundle of "{workload}" is {pointer.version} now{who}'
+    was = f"while it was {seen}" if seen else "while there was none"
+    return ConflictError(
+        f"{now}, but this change was decided {was}; nothing was changed.",
+        hint=f"See what happened (nightquant handoff show {workload} --history), then decide again.",
+    )
+
+
+def _has_landed(before: Pointer | None, after: Pointer, found: Pointer | None) -> bool:
+    """Whether the switch from `before` to `after` is in what was found: its answer was lost, and the put was repeated.
+
+    A renewal adds no switch and is simply done again.
+    """
+    known, wanted = (pointer.history if pointer else () for pointer in (before, after))
+    return len(wanted) > len(known) and found is not None and found.history[: len(wanted)] == wanted
 
 
 def how_to_sign(workload: str, version: str = "") -> str:

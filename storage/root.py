@@ -33,6 +33,14 @@ class Entry:
     modified: float
 
 
+@dataclass(frozen=True)
+class Stamped:
+    """A file's content, and an entity tag that another content of this file does not have."""
+
+    content: bytes
+    etag: str
+
+
 class StoreRoot(abc.ABC):
     """Where a store is; names are relative to it and use forward slashes.
 
@@ -78,6 +86,17 @@ class StoreRoot(abc.ABC):
     @abc.abstractmethod
     def digest(self, name: str) -> str:
         """Return a file's SHA-256 (64 hexadecimal digits), read in pieces; `FileNotFoundError` if there is none."""
+
+    @abc.abstractmethod
+    def stamped(self, name: str) -> Stamped | None:
+        """Read a file with its entity tag; None if there is none."""
+
+    @abc.abstractmethod
+    def swap(self, name: str, content: bytes, etag: str | None) -> str | None:
+        """Replace a file that still has this entity tag, or write it if there was none (None); return its new tag.
+
+        Return None, and change nothing, if another writer was quicker.
+        """
 
     @abc.abstractmethod
     def put_new(self, name: str, content: bytes) -> bool:
@@ -160,6 +179,23 @@ class LocalRoot(StoreRoot):
         """Return a file's SHA-256, read in pieces."""
         with self._reading():
             return file_digest(self.local / name)
+
+    def stamped(self, name: str) -> Stamped | None:
+        """Read a file; its tag is the digest of its content."""
+        try:
+            content = self.read(name)
+        except FileNotFoundError:
+            return None
+        return Stamped(content, hashlib.sha256(content).hexdigest())
+
+    def swap(self, name: str, content: bytes, etag: str | None) -> str | None:
+        """Replace a file if it still has this tag: under a lock, read it again, then `put`."""
+        with self.lock("swap"):
+            found = self.stamped(name)
+            if (found.etag if found else None) != etag:
+                return None
+            self.put(name, content)
+        return hashlib.sha256(content).hexdigest()
 
     def put_new(self, name: str, content: bytes) -> bool:
         """Write a file unless the name is taken: temporary name, fsync, link, fsync of the folder."""
@@ -252,11 +288,27 @@ class LocalRoot(StoreRoot):
 
 
 def check_writable(place: StoreRoot | Path | str) -> None:
-    """Write and remove a small file, so that a `StoreError` comes before hours of work are spent on it."""
+    """Write and remove a small file, so that a `StoreError` comes before hours of work are spent on it.
+
+    Two writes under conditions that do not hold must be refused, because some object stores ignore such conditions.
+    """
     root = StoreRoot.of(place)
     name = f".probe/{uuid.uuid4().hex}"
     root.put(name, b"nightquant\n")
-    root.delete(name)
+    try:
+        for header, etag in (("If-None-Match", None), ("If-Match", f'"{"0" * 32}"')):
+            if root.swap(name, b"replaced\n", etag) is not None:
+                raise unconditional(root.url, header)
+    finally:
+        root.delete(name)
+
+
+def unconditional(url: str, header: str) -> StoreError:
+    """Return the error for an object store in which one writer can overwrite another's bytes unseen."""
+    return StoreError(
+        f"The store {url} does not support `{header}` for puts.",
+        hint="Use an object store that does, as S3 does, or a folder: otherwise two writers overwrite each other.",
+    )
 
 
 _chosen_cache = ""

@@ -159,7 +159,7 @@ def _promote_new(root: StoreRoot, promise: Callable[[str], None]) -> None:
             bundle_files.fill(folder, b"3", 1)
             bundles.publish(folder, WORKLOAD, version)
     promise(f"bundle {version}")
-    bundles.promote(WORKLOAD, version, by="a run", reason="it is faster")
+    bundle_files.promote(bundles, version, WORKLOAD, by="a run", reason="it is faster")
     promise(f"switch to {version}")
 
 

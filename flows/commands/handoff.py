@@ -124,23 +124,28 @@ def promote(workload: str, version: str, reason: str, by: str, format: str, stor
 
 @command.command()
 @_workload_argument
-@click.option("--to", "version", metavar="VERSION", help="The bundle to go to (default: the one before).")
+@click.option("--to", "version", metavar="VERSION", help="Go to this bundle (default: the one before).")
+@click.option("--from", "replacing", metavar="VERSION", help="Withdraw this bundle, or refuse if another is current.")
 @reason_option("Why; it is kept in the history.")
 @by_option
 @format_option("text", "json")
 @store_option
-def rollback(workload: str, version: str | None, reason: str, by: str, format: str, store: str) -> None:
+def rollback(
+    workload: str, version: str | None, replacing: str | None, reason: str, by: str, format: str, store: str
+) -> None:
     """Make an earlier bundle of WORKLOAD current again.
 
     What was current is withdrawn: no night promotes it again by itself; rolling back --to it, or promoting it by hand,
-    does.
+    does. If a night or a colleague makes another bundle current meanwhile, nothing is changed; --from says which bundle
+    you mean.
 
     \b
     Example:
       nightquant handoff rollback word-lm --reason "worse on our traffic"
+      nightquant handoff rollback word-lm --from 2026-11-21-0123456789ab --reason "worse on our traffic"
     """
     bundles = BundleStore(store, load_settings().signer())
-    _show_switch(bundles.roll_back(workload, version, by=by, reason=reason), format)
+    _show_switch(bundles.roll_back(workload, version, by=by, reason=reason, replacing=replacing), format)
 
 
 def _show_switch(pointer: Pointer, format: str) -> None:

@@ -149,7 +149,7 @@ def sign(workload: str, version: str | None, public_key: tuple[Path, ...], forma
         raise BundleError(f"Not signed: {report.problem}")
     signed: Pointer | None
     if statement is not None:
-        signed = bundles.pointers.cosign(f"handoff/{workload}", workload, trusted)
+        signed = bundles.pointers.cosign(f"handoff/{workload}", workload, trusted, report.sha256sums)
     else:
         signed = bundles.sign(workload, chosen, report.sha256sums)
     if format == "json":

@@ -9,6 +9,7 @@ import json
 import platform
 from collections.abc import Mapping
 from pathlib import Path
+from types import EllipsisType
 from typing import Literal
 
 from storage.bundles import BundleStore
@@ -51,7 +52,13 @@ class BundleRef(Frozen):
     outcome: Outcome
 
 
-def package(made: Provenance, workspace: Workspace, *, bundles: BundleStore | None = None) -> BundleRef:
+def package(
+    made: Provenance,
+    workspace: Workspace,
+    *,
+    bundles: BundleStore | None = None,
+    replacing: str | EllipsisType | None = ...,
+) -> BundleRef:
     """Hand over the promoted candidate; return the bundle that is current afterwards.
 
     A version is the night and twelve digits of a digest of what decides the content; content that was handed over
@@ -61,12 +68,17 @@ def package(made: Provenance, workspace: Workspace, *, bundles: BundleStore | No
     ----------
     bundles
         Where to, and who signs; by default the store that the artifacts lie in, and nobody.
+    replacing
+        The version that the candidate was compared with, None if no bundle was current; by default the one that is
+        current when packaging begins.
 
     Raises
     ------
     BundleError
         The candidate was not promoted, its runtime cannot be handed over, or its files do not reproduce the golden
         outputs; nothing is published.
+    ConflictError
+        Another bundle became current meanwhile, which stays; the new bundle is published and not current.
     """
     workload, decision = made.job.workload, made.decision
     if decision.decision != "promote":
@@ -92,7 +104,8 @@ def package(made: Provenance, workspace: Workspace, *, bundles: BundleStore | No
             _fill(folder, version, made, workspace, bundles.signer)
             workspace.progress(1, 2, "steps")
             bundles.publish(folder, workload.name, version)
-    current = bundles.promote(workload.name, version, by=f"run {made.run_id}", reason=decision.reason)
+    seen = (before.version if before else None) if replacing is ... else replacing
+    current = bundles.promote(workload.name, version, by=f"run {made.run_id}", reason=decision.reason, replacing=seen)
     workspace.progress(2, 2, "steps")
     outcome: Outcome = "published" if existing is None else "restored"
     if before is not None and before.version == current.version:

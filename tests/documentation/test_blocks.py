@@ -14,6 +14,7 @@ import pytest
 from storage.bundles import BundleStore
 from tests.documentation.pages import MARKDOWN, ROOT, Block, Document
 from tests.flows.commands.filled_store import write
+from tests.storage.bundle_files import promote
 from tests.tasks.bundle.conftest import make
 
 pytestmark = pytest.mark.slow
@@ -38,7 +39,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     bundles = BundleStore(store)
     for seed in (1, 2):
         packaged = make(store, seed=seed, name="word-lm").package(bundles)
-        bundles.promote("word-lm", packaged.version, by="a test", reason="fastest of 1")
+        promote(bundles, packaged.version, by="a test", reason="fastest of 1")
     return store
 
 

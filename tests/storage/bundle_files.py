@@ -9,6 +9,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from storage.bundles import BundleStore
 from storage.keys import Signer
+from storage.pointer import Pointer
 from storage.seal import sign, write_sums
 
 
@@ -31,8 +32,17 @@ def publish(bundles: BundleStore, number: int, workload: str = "word-lm", *, fil
         if bundles.signer is not None:
             sign(folder, bundles.signer.keys[0])
         bundles.publish(folder, workload, version(number))
-    bundles.promote(workload, version(number), by="a test", reason=f"number {number}")
+    promote(bundles, version(number), workload, by="a test", reason=f"number {number}")
     return version(number)
+
+
+def promote(
+    bundles: BundleStore, chosen: str, workload: str = "word-lm", *, by: str = "a night", reason: str = "fastest"
+) -> Pointer:
+    """Promote a bundle as a night does during which nobody else switches."""
+    pointer = bundles.pointer(workload)
+    replacing = pointer.version if pointer else None
+    return bundles.promote(workload, chosen, by=by, reason=reason, replacing=replacing)
 
 
 def pem(*keys: Ed25519PrivateKey) -> str:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from storage.bundles import BundleStore
-from storage.errors import BundleError, ConfigurationError
+from storage.errors import BundleError, ConfigurationError, ConflictError
 from storage.pointer import Statement, statement_of
 from storage.seal import SIGNATURE, check_sums
-from tests.storage.bundle_files import fill, publish, signer_of, version
+from tests.storage.bundle_files import fill, promote, publish, signer_of, version
 
 KEY, OTHER = (Ed25519PrivateKey.from_private_bytes(bytes(range(start, start + 32))) for start in (0, 1))
 
@@ -40,10 +41,10 @@ def test_every_switch_and_every_renewal_is_signed_with_a_higher_serial(bundles: 
     for change in (
         lambda: publish(bundles, 1),
         lambda: publish(bundles, 2),
-        lambda: bundles.promote("word-lm", version(2), by="a night", reason="it is the same"),
+        lambda: promote(bundles, version(2), reason="it is the same"),
         lambda: bundles.renew("word-lm"),
         lambda: bundles.roll_back("word-lm", by="someone", reason="worse"),
-        lambda: bundles.promote("word-lm", version(2), by="a night", reason="it was withdrawn"),
+        lambda: promote(bundles, version(2), reason="it was withdrawn"),
         lambda: bundles.promote_by_hand("word-lm", version(2), by="someone", reason="it was the data"),
     ):
         change()
@@ -83,7 +84,7 @@ def test_a_bundle_that_others_put_there_is_not_pointed_at(planted: str, bundles:
     publish(others, 2)
     others.local_folder("word-lm", version(2)).rename(tmp_path / "store/handoff/word-lm" / version(2))
     assert (bundles.is_signed("word-lm", version(1)), bundles.is_signed("word-lm", version(2))) == (True, False)
-    for switch in (bundles.promote, bundles.promote_by_hand, bundles.roll_back):
+    for switch in (partial(bundles.promote, replacing=version(1)), bundles.promote_by_hand, bundles.roll_back):
         with pytest.raises(BundleError, match="sign"):
             switch("word-lm", version(2), by="someone", reason="x")
     assert statement(bundles).version == version(1)
@@ -106,7 +107,7 @@ def test_a_night_does_not_vouch_for_what_others_made_of_the_pointer(bundles: Bun
         with pytest.raises(BundleError, match="nightquant handoff sign word-lm"):
             bundles.renew("word-lm")
         with pytest.raises(BundleError, match="nightquant handoff sign word-lm"):
-            bundles.promote("word-lm", version(2), by="a night", reason="fastest")
+            promote(bundles, version(2))
         assert current.read_text() == changed
     current.write_text(newest)
     with pytest.raises(BundleError, match="is signed by 0"):
@@ -114,7 +115,7 @@ def test_a_night_does_not_vouch_for_what_others_made_of_the_pointer(bundles: Bun
     bundles.renew("word-lm")
     current.unlink()
     with pytest.raises(BundleError, match="is not any more"):
-        bundles.promote("word-lm", version(2), by="a night", reason="fastest")
+        promote(bundles, version(2))
 
 
 def test_what_has_expired_is_not_renewed_by_itself(tmp_path: Path):
@@ -123,7 +124,7 @@ def test_what_has_expired_is_not_renewed_by_itself(tmp_path: Path):
     with pytest.raises(BundleError, match="which is over"):
         bundles.renew("word-lm")
     # One that a night promotes was made by that night.
-    assert bundles.promote("word-lm", version(1), by="a night", reason="fastest").version == version(1)
+    assert promote(bundles, version(1)).version == version(1)
 
 
 def test_an_old_store_is_signed_by_hand_or_by_its_next_new_bundle(tmp_path: Path):
@@ -163,13 +164,24 @@ def test_keys_change_without_a_day_on_which_nobody_is_believed(tmp_path: Path):
 def test_another_machine_adds_its_signature_to_the_same_statement(bundles: BundleStore, current: Path):
     publish(bundles, 1)
     first, second = statement(bundles), BundleStore(bundles.root, signer_of(OTHER))
+    cosign = partial(second.pointers.cosign, "handoff/word-lm", "word-lm", sha256sums=first.sha256sums)
     with pytest.raises(BundleError, match="is signed by 0"):
-        second.pointers.cosign("handoff/word-lm", "word-lm", [OTHER.public_key()])
-    second.pointers.cosign("handoff/word-lm", "word-lm", [KEY.public_key()])
+        cosign([OTHER.public_key()])
+    cosign([KEY.public_key()])
     assert statement(bundles, KEY, OTHER, threshold=2) == first
     current.write_text(current.read_text().replace(version(1), version(2)))
     with pytest.raises(BundleError, match="not what was signed"):
-        second.pointers.cosign("handoff/word-lm", "word-lm", [KEY.public_key()])
+        cosign([KEY.public_key()])
+
+
+def test_a_signature_is_not_added_for_a_bundle_that_nobody_verified(bundles: BundleStore, current: Path):
+    publish(bundles, 1)
+    second, verified = BundleStore(bundles.root, signer_of(OTHER)), statement(bundles).sha256sums
+    publish(bundles, 2)
+    before = current.read_bytes()
+    with pytest.raises(ConflictError, match=f"is {version(2)} now"):
+        second.pointers.cosign("handoff/word-lm", "word-lm", [KEY.public_key()], verified)
+    assert current.read_bytes() == before
 
 
 @pytest.mark.server
@@ -182,11 +194,11 @@ def test_an_object_store_is_signed_as_a_folder_is(s3_store: str):
         fill(folder, b"unsigned")
         bundles.publish(folder, "word-lm", version(2))
     with pytest.raises(BundleError, match="not signed"):
-        bundles.promote("word-lm", version(2), by="a night", reason="fastest")
+        promote(bundles, version(2))
     sums = check_sums(bundles.local_folder("word-lm", version(2)))
     bundles.sign("word-lm", version(2), sums)
     assert (bundles.local_folder("word-lm", version(2)) / SIGNATURE).is_file()
-    bundles.promote("word-lm", version(2), by="a night", reason="fastest")
+    promote(bundles, version(2))
     bundles.root.put("handoff/word-lm/current.json", before)
     with pytest.raises(BundleError, match="old copy"):
         bundles.renew("word-lm")

@@ -6,13 +6,15 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from storage.digest import file_digest
 from storage.errors import ConfigurationError, StoreError
-from storage.root import StoreRoot
+from storage.root import StoreRoot, check_writable
 
 pytestmark = pytest.mark.server
 
@@ -63,6 +65,39 @@ def test_put_replaces(root: StoreRoot) -> None:
     root.put("x", b"first")
     root.put("x", b"second")
     assert root.read("x") == b"second"
+
+
+def test_a_swap_replaces_what_was_read_and_nothing_else(root: StoreRoot) -> None:
+    assert root.stamped("x") is None
+    assert root.swap("x", b"first", "another") is None
+    first = root.swap("x", b"first", None)
+    found = root.stamped("x")
+    assert found is not None
+    assert (found.content, found.etag) == (b"first", first)
+    assert root.swap("x", b"second", None) is None
+    second = root.swap("x", b"second", first)
+    assert second not in (None, first)
+    assert root.swap("x", b"third", first) is None
+    assert root.read("x") == b"second"
+    root.delete("x")
+    assert root.swap("x", b"third", second) is None
+    assert not root.exists("x")
+
+
+def test_of_many_swaps_of_one_version_one_is_done(root: StoreRoot) -> None:
+    root.put("x", b"before")
+    before = root.stamped("x")
+    assert before is not None
+    with ThreadPoolExecutor(8) as threads:
+        numbers = [str(number).encode() for number in range(8)]
+        tags = list(threads.map(lambda number: root.swap("x", number, before.etag), numbers))
+    (done,) = [number for number, tag in zip(numbers, tags, strict=True) if tag is not None]
+    assert root.read("x") == done
+
+
+def test_a_store_that_can_be_written_is_left_as_it_was(root: StoreRoot) -> None:
+    check_writable(root)
+    assert [entry.name for entry in root.list("") if not entry.name.startswith(".locks/")] == []
 
 
 def test_a_digest_is_that_of_the_bytes(root: StoreRoot) -> None:
@@ -147,8 +182,9 @@ def test_a_missing_extra_says_what_to_install(missing: str, monkeypatch: pytest.
 
 def test_a_missing_bucket_is_reported(s3_store: str) -> None:
     root = StoreRoot.of("s3://no-such-bucket-anywhere/store")
-    with pytest.raises(StoreError, match="bucket"):
-        root.put("x", b"1")
+    for write in (root.put, root.put_new, partial(root.swap, etag=None)):
+        with pytest.raises(StoreError, match="bucket"):
+            write("x", b"1")
 
 
 def operations(root: StoreRoot, tmp_path: Path) -> list[Callable[[], object]]:
@@ -157,6 +193,8 @@ def operations(root: StoreRoot, tmp_path: Path) -> list[Callable[[], object]]:
         lambda: root.exists("a/x"),
         lambda: root.read("a/x"),
         lambda: root.digest("a/x"),
+        lambda: root.stamped("a/x"),
+        lambda: root.swap("a/x", b"1", None),
         lambda: root.download("a/x", tmp_path / "copy"),
         lambda: root.put("a/x", b"1"),
         lambda: root.put_new("a/x", b"1"),

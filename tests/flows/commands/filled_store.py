@@ -11,6 +11,7 @@ from storage.bundles import BundleStore
 from storage.results.catalog import refresh
 from storage.results.writer import ResultsStore
 from storage.seal import MANIFEST, write_sums
+from tests.storage.bundle_files import promote
 from tests.storage.results.rows import at, baseline, measurement, promotion, run_row
 from tests.storage.test_manifest import OLD
 
@@ -56,7 +57,7 @@ def hand_over(root: Path, number: int) -> None:
         (folder / "model.ts").write_text(VERSIONS[number])
         write_sums(folder)
         bundles.publish(folder, "word-lm", VERSIONS[number])
-    bundles.promote("word-lm", VERSIONS[number], by=f"run {RUNS[number]}", reason="fastest of 1")
+    promote(bundles, VERSIONS[number], by=f"run {RUNS[number]}", reason="fastest of 1")
 
 
 def fill(root: Path) -> Path:

@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 
 from flows.commands.handoff import command
 from storage.bundles import BundleStore
-from storage.errors import BundleError, ConfigurationError
+from storage.errors import BundleError, ConfigurationError, ConflictError
 from storage.seal import check_sums
 from tests.storage.bundle_files import publish, version
 
@@ -46,6 +46,21 @@ def test_rollback_switches_and_keeps_who_and_why(store: Path):
     history = json.loads(invoke("show", "word-lm", "--history", store=store).output)
     assert history["version"] == version(1)
     assert (history["history"][-1]["by"], history["history"][-1]["reason"]) == ("someone", "worse")
+
+
+def test_rollback_leaves_another_bundle_than_the_one_that_is_named(store: Path):
+    asked = ("rollback", "word-lm", "--from", version(2), "--reason", "worse")
+    publish(BundleStore(store), 3)
+    error = invoke(*asked, store=store).exception
+    assert isinstance(error, ConflictError)
+    assert error.exit_code == 1
+    assert error.message.startswith(f'The current bundle of "word-lm" is {version(3)} now (promote by a test, ')
+    assert error.message.endswith(f"but this change was decided while it was {version(2)}; nothing was changed.")
+    invoke("rollback", "word-lm", "--from", version(3), "--reason", "worse", store=store)
+    assert (
+        invoke(*asked, store=store).output
+        == f"word-lm: current is {version(1)}.\nWithdrawn: {version(2)}, {version(3)}.\n"
+    )
 
 
 def test_promoting_by_hand_switches_and_keeps_who_and_why(store: Path):

@@ -18,7 +18,7 @@ from storage.errors import BundleError, ConfigurationError
 from storage.freshness import stated
 from storage.keys import public_keys
 from storage.seal import SIGNATURE
-from tests.storage.bundle_files import pem, public_key_text, publish, signer_of, version
+from tests.storage.bundle_files import pem, promote, public_key_text, publish, signer_of, version
 from tests.tasks.bundle.conftest import make
 
 pytestmark = pytest.mark.slow
@@ -154,7 +154,7 @@ def test_a_person_vouches_for_an_old_store_and_another_machine_adds_its_signatur
     (folder / "current.json").unlink()
     (tmp_path / "store" / "handoff").mkdir(parents=True)
     folder.rename(tmp_path / "store" / "handoff" / "tiny")
-    BundleStore(tmp_path / "store").promote("tiny", bundle.name, by="a night", reason="fastest")
+    promote(BundleStore(tmp_path / "store"), bundle.name, "tiny")
     where = ("--store", str(tmp_path / "store"))
     monkeypatch.delenv("NIGHTQUANT_SIGNING_KEY", raising=False)
     assert isinstance(handoff("sign", "tiny", *where).exception, ConfigurationError)

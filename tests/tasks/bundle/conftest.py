@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
+from types import EllipsisType
 from typing import Any
 
 import pytest
@@ -81,8 +82,8 @@ class Made:
         }
         return Provenance(**(given | changes))
 
-    def package(self, bundles: BundleStore, **changes: Any) -> BundleRef:
-        return package(self.provenance(**changes), Workspace(self.store), bundles=bundles)
+    def package(self, bundles: BundleStore, *, replacing: str | EllipsisType | None = ..., **changes: Any) -> BundleRef:
+        return package(self.provenance(**changes), Workspace(self.store), bundles=bundles, replacing=replacing)
 
 
 def make(folder: Path, *, seed: int = 29592, name: str = "tiny") -> Made:

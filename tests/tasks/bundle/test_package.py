@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from storage.artifacts import ArtifactStore
 from storage.bundles import BundleStore
-from storage.errors import BundleError, StoreError
+from storage.errors import BundleError, ConflictError, StoreError
 from storage.seal import check_manifest, sign
 from tasks.bundle.verify import verify
 from tasks.domains.language_model.sections import TextCorpus
@@ -90,6 +90,17 @@ def test_content_that_comes_back_is_restored_and_content_that_was_withdrawn_is_n
     kept = other.package(bundles, night=NIGHT + timedelta(days=4))
     assert (kept.outcome, kept.version) == ("withdrawn", first.version)
     assert sorted(bundles.versions("tiny")) == sorted([first.version, second.version])
+
+
+def test_a_bundle_that_became_current_after_the_comparison_is_not_replaced(made: Made, other: Made, tmp_path: Path):
+    bundles = BundleStore(tmp_path)
+    first = made.package(bundles, replacing=None)
+    with pytest.raises(ConflictError, match=f"is {first.version} now.*while there was none"):
+        other.package(bundles, replacing=None)
+    current = bundles.pointer("tiny")
+    assert current is not None
+    assert (current.version, len(current.history)) == (first.version, 1)
+    assert other.package(bundles, replacing=first.version).outcome == "restored"
 
 
 def test_content_that_the_key_did_not_sign_is_packaged_anew_but_not_if_it_was_withdrawn(

@@ -1,0 +1,348 @@
+"""Who switches while others switch: nothing that was reported is lost, and nothing is replaced that nobody saw."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from storage.bundles import BundleStore
+from storage.errors import ConflictError, StoreError
+from storage.pointer import Pointer, switched
+from storage.root import check_writable
+from tests.storage.bundle_files import publish, signer_of, version
+
+WORKLOAD = "word-lm"
+KEY = signer_of(Ed25519PrivateKey.from_private_bytes(bytes(range(32))))
+CURRENT = f"handoff/{WORKLOAD}/current.json"
+s3_only = pytest.mark.parametrize("place", [pytest.param("s3", marks=pytest.mark.server)], indirect=True)
+
+
+@pytest.fixture(params=["local", pytest.param("s3", marks=pytest.mark.server)])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return str(tmp_path / "store") if request.param == "local" else request.getfixturevalue("s3_store")
+
+
+@pytest.fixture
+def bundles(place: str) -> BundleStore:
+    """Two bundles, the second of them current."""
+    found = BundleStore(place)
+    for number in (1, 2):
+        publish(found, number)
+    return found
+
+
+@pytest.fixture
+def elsewhere(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., BundleStore]:
+    """Open the same store as another host does: with a cache, and so with locks, of its own."""
+
+    def opened(*arguments: Any) -> BundleStore:
+        with monkeypatch.context() as patched:
+            patched.setenv("NIGHTQUANT_CACHE", str(tmp_path / "another host"))
+            found = BundleStore(place, *arguments)
+            folder = found.root.lock_folder()
+        monkeypatch.setattr(found.root, "lock_folder", lambda: folder)
+        return found
+
+    return opened
+
+
+@pytest.fixture
+def before_the_lock(monkeypatch: pytest.MonkeyPatch) -> Callable[[BundleStore, Callable[[], object]], None]:
+    """Let something happen between what a caller of a store reads and the lock that it takes."""
+
+    def interleave(bundles: BundleStore, other: Callable[[], object]) -> None:
+        lock = bundles.root.lock
+
+        def locked(name: str, **options: bool) -> Any:
+            monkeypatch.setattr(bundles.root, "lock", lock)
+            other()
+            return lock(name, **options)
+
+        monkeypatch.setattr(bundles.root, "lock", locked)
+
+    return interleave
+
+
+@pytest.fixture
+def before_the_write(monkeypatch: pytest.MonkeyPatch) -> Callable[[BundleStore, Callable[[], object]], None]:
+    """Let something happen between the request that reads an object store's pointer and the one that replaces it."""
+
+    def interleave(bundles: BundleStore, other: Callable[[], object]) -> None:
+        files = bundles.root._files  # type: ignore[attr-defined]
+        pipe_file, others = files.pipe_file, iter([other])
+
+        def written(path: str, *arguments: Any, **options: Any) -> Any:
+            if path.endswith(CURRENT):
+                for first_time in others:
+                    first_time()
+            return pipe_file(path, *arguments, **options)
+
+        monkeypatch.setattr(files, "pipe_file", written)
+
+    return interleave
+
+
+def state(bundles: BundleStore) -> tuple[str, tuple[str, ...], list[str]]:
+    """What is current, what is withdrawn, and every switch."""
+    pointer = bundles.pointer(WORKLOAD)
+    assert pointer is not None
+    return pointer.version, pointer.withdrawn, [f"{each.action} {each.version}" for each in pointer.history]
+
+
+FIRST_TWO = [f"promote {version(1)}", f"promote {version(2)}"]
+
+
+def roll_back(bundles: BundleStore, **options: str) -> Pointer:
+    return bundles.roll_back(WORKLOAD, by="someone", reason="worse", **options)
+
+
+def test_a_roll_back_withdraws_what_its_caller_saw_or_nothing(
+    bundles: BundleStore, elsewhere: Callable[[], BundleStore], before_the_lock: Callable[..., None]
+) -> None:
+    before_the_lock(bundles, lambda: publish(elsewhere(), 3))
+    with pytest.raises(ConflictError, match=rf"is {version(3)} now \(promote by a test, .*while it was {version(2)};"):
+        roll_back(bundles)
+    assert state(bundles) == (version(3), (), [*FIRST_TWO, f"promote {version(3)}"])
+    with pytest.raises(ConflictError, match=f"is {version(3)} now"):
+        roll_back(bundles, replacing=version(2))
+    assert roll_back(bundles, replacing=version(3)).withdrawn == (version(3),)
+
+
+def test_of_two_roll_backs_of_the_same_bundle_one_is_done(
+    bundles: BundleStore, elsewhere: Callable[[], BundleStore], before_the_lock: Callable[..., None]
+) -> None:
+    publish(bundles, 3)
+    before_the_lock(bundles, lambda: roll_back(elsewhere()))
+    with pytest.raises(ConflictError, match=rf"is {version(2)} now \(rollback by someone"):
+        roll_back(bundles)
+    assert state(bundles)[:2] == (version(2), (version(3),))
+
+
+def test_a_promotion_by_hand_replaces_what_its_caller_saw_or_nothing(
+    bundles: BundleStore, elsewhere: Callable[[], BundleStore], before_the_lock: Callable[..., None]
+) -> None:
+    before_the_lock(bundles, lambda: publish(elsewhere(), 3))
+    with pytest.raises(ConflictError, match=f"is {version(3)} now"):
+        bundles.promote_by_hand(WORKLOAD, version(1), by="someone", reason="known to work")
+    assert state(bundles)[0] == version(3)
+
+
+def test_a_night_replaces_only_what_it_compared_its_choice_with(bundles: BundleStore) -> None:
+    for seen, was in ((version(1), version(1)), (None, "there was none")):
+        with pytest.raises(ConflictError, match=rf"is {version(2)} now.*while (it was )?{was};"):
+            bundles.promote(WORKLOAD, version(1), by="a night", reason="fastest", replacing=seen)
+    # Its choice is current already, whoever brought that about.
+    assert bundles.promote(WORKLOAD, version(2), by="a night", reason="fastest", replacing=None).version == version(2)
+    for entry in bundles.root.list("handoff"):
+        if entry.name == CURRENT:
+            bundles.root.delete(entry.name)
+    with pytest.raises(ConflictError, match="has no current bundle now"):
+        bundles.promote(WORKLOAD, version(1), by="a night", reason="fastest", replacing=version(2))
+    assert bundles.pointer(WORKLOAD) is None
+
+
+@s3_only
+def test_a_roll_back_during_a_night_s_switch_is_not_lost(
+    bundles: BundleStore, elsewhere: Callable[[], BundleStore], before_the_write: Callable[..., None]
+) -> None:
+    before_the_write(bundles, lambda: roll_back(elsewhere()))
+    with pytest.raises(ConflictError, match=rf"is {version(1)} now \(rollback by someone"):
+        publish(bundles, 3)
+    assert state(bundles) == (version(1), (version(2),), [*FIRST_TWO, f"rollback {version(1)}"])
+
+
+@s3_only
+def test_a_night_s_switch_during_a_roll_back_is_not_withdrawn(
+    bundles: BundleStore, elsewhere: Callable[[], BundleStore], before_the_write: Callable[..., None]
+) -> None:
+    before_the_write(bundles, lambda: publish(elsewhere(), 3))
+    with pytest.raises(ConflictError, match=f"is {version(3)} now"):
+        roll_back(bundles)
+    assert state(bundles) == (version(3), (), [*FIRST_TWO, f"promote {version(3)}"])
+
+
+@s3_only
+def test_the_first_bundle_of_two_hosts_is_one_of_them(
+    place: str, elsewhere: Callable[[], BundleStore], before_the_write: Callable[..., None]
+) -> None:
+    bundles = BundleStore(place)
+    before_the_write(bundles, lambda: publish(elsewhere(), 2))
+    with pytest.raises(ConflictError, match="while there was none"):
+        publish(bundles, 1)
+    assert state(bundles) == (version(2), (), [f"promote {version(2)}"])
+
+
+@s3_only
+def test_what_only_changes_the_signature_is_no_conflict(
+    place: str, elsewhere: Callable[..., BundleStore], before_the_write: Callable[..., None]
+) -> None:
+    bundles = BundleStore(place, KEY)
+    for number in (1, 2):
+        publish(bundles, number)
+    renewed: list[Pointer | None] = []
+
+    def renew() -> None:
+        other = elsewhere(KEY)
+        other.renew(WORKLOAD, version(2))
+        renewed.append(other.pointer(WORKLOAD))
+
+    before_the_write(bundles, renew)
+    after = roll_back(bundles)
+    assert (after.version, after.withdrawn) == (version(1), (version(2),))
+    serials = [json.loads(each.signed.payload)["serial"] for each in (*renewed, after) if each and each.signed]
+    assert serials[0] < serials[1]
+
+
+@s3_only
+def test_a_write_that_the_store_did_and_did_not_confirm_is_not_done_twice(
+    bundles: BundleStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    swap = bundles.root.swap
+
+    def unconfirmed(name: str, content: bytes, etag: str | None) -> str | None:
+        # The answer is lost; the client puts the object again, and finds that its condition does not hold any more.
+        done = swap(name, content, etag)
+        return None if name == CURRENT else done
+
+    monkeypatch.setattr(bundles.root, "swap", unconfirmed)
+    assert roll_back(bundles).version == version(1)
+    assert state(bundles) == (version(1), (version(2),), [*FIRST_TWO, f"rollback {version(1)}"])
+
+
+def test_a_pointer_that_never_stands_still_is_given_up(bundles: BundleStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    swap = bundles.root.swap
+    monkeypatch.setattr("storage.pointers._PAUSE_S", 0.0)
+    monkeypatch.setattr(bundles.root, "swap", lambda name, *rest: None if name == CURRENT else swap(name, *rest))
+    with pytest.raises(ConflictError, match="changed 20 times"):
+        roll_back(bundles)
+
+
+def test_a_night_renews_only_the_bundle_that_it_judged(place: str) -> None:
+    bundles = BundleStore(place, KEY)
+    for number in (1, 2):
+        publish(bundles, number)
+    before = bundles.pointer(WORKLOAD)
+    with pytest.raises(ConflictError, match=f"is {version(2)} now.*while it was {version(1)}"):
+        bundles.renew(WORKLOAD, version(1))
+    assert bundles.pointer(WORKLOAD) == before
+    bundles.renew(WORKLOAD, version(2))
+    assert bundles.pointer(WORKLOAD) != before
+
+
+@pytest.fixture(params=["ignored", "refused"])
+def unconditional(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Make the S3 server ignore a condition, as some object stores do, or refuse it as not implemented."""
+
+    def without(header: str) -> None:
+        from moto.moto_server.werkzeug_app import DomainDispatcherApplication
+
+        answer, name = DomainDispatcherApplication.__call__, f"HTTP_{header.upper().replace('-', '_')}"
+
+        def call(self: Any, environment: Any, start: Any) -> Iterator[bytes] | list[bytes]:
+            if environment.pop(name, None) is None or request.param == "ignored":
+                return list(answer(self, environment, start))
+            start("501 Not Implemented", [("Content-Type", "application/xml")])
+            return [b"<Error><Code>NotImplemented</Code><Message>A header is not implemented.</Message></Error>"]
+
+        monkeypatch.setattr(DomainDispatcherApplication, "__call__", call)
+
+    return without
+
+
+@s3_only
+@pytest.mark.parametrize("header", ["If-None-Match", "If-Match"])
+def test_a_store_without_conditional_writes_is_refused(
+    header: str, place: str, bundles: BundleStore, unconditional: Callable[[str], None]
+) -> None:
+    before = state(bundles)
+    unconditional(header)
+    with pytest.raises(StoreError, match=rf"does not support `{header}` for puts\. Use an object store that does"):
+        roll_back(bundles)
+    with pytest.raises(StoreError, match=f"does not support `{header}`"):  # as a night does before it begins
+        check_writable(place)
+    assert state(bundles) == before
+    assert bundles.root.list(".probe") == []
+
+
+RACER = textwrap.dedent(
+    """
+    import json, random, sys
+    from storage.bundles import BundleStore
+    from storage.errors import ConfigurationError, ConflictError
+
+    place, who, times, *versions = sys.argv[1:]
+    bundles, chance = BundleStore(place), random.Random(who)
+    done = {}
+    print("ready", flush=True)
+    sys.stdin.readline()  # until all are
+    for number in range(int(times)):
+        reason, seen = f"{who} {number}", bundles.pointer("word-lm").version
+        try:
+            if chance.random() < 0.5:
+                after = bundles.roll_back("word-lm", by=who, reason=reason, replacing=seen)
+            else:
+                after = bundles.promote_by_hand("word-lm", chance.choice(versions), by=who, reason=reason)
+        except ConflictError:
+            continue
+        except ConfigurationError as error:
+            if "no earlier bundle" not in error.message:
+                raise
+            continue
+        if after.history[-1].reason == reason:
+            done[reason] = seen if after.history[-1].action == "rollback" else ""
+    print(json.dumps(done))
+    """
+)
+
+
+@pytest.mark.slow
+def test_of_processes_that_switch_at_once_none_loses_what_it_was_told(
+    place: str, bundles: BundleStore, tmp_path: Path
+) -> None:
+    publish(bundles, 3)
+    times = "60" if bundles.root.local else "10"
+    racers = [
+        subprocess.Popen(
+            [sys.executable, "-c", RACER, place, who, times, *(version(number) for number in (1, 2, 3))],
+            env=os.environ | {"NIGHTQUANT_CACHE": str(tmp_path / who)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for who in ("one", "two", "three")
+    ]
+    for racer in racers:
+        assert racer.stdout is not None
+        assert racer.stdout.readline() == "ready\n"
+    for racer in racers:
+        assert racer.stdin is not None
+        racer.stdin.write("go\n")
+        racer.stdin.flush()
+    told: dict[str, str] = {}
+    for racer in racers:
+        output, _ = racer.communicate(timeout=300)
+        assert racer.returncode == 0
+        told |= json.loads(output)
+    pointer = bundles.pointer(WORKLOAD)
+    assert pointer is not None
+    assert told
+    # Every switch that was reported happened once, and no other did.
+    assert sorted(each.reason for each in pointer.history[3:]) == sorted(told)
+    # Every roll-back left the very bundle that its caller had seen, and what is withdrawn follows from the history.
+    for before, after in pairwise(pointer.history):
+        if after.action == "rollback":
+            assert before.version == told[after.reason]
+    replayed: Pointer | None = None
+    for switch in pointer.history:
+        replayed = switched(replayed, WORKLOAD, switch)
+    assert replayed == pointer
