@@ -5,42 +5,53 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
 from pathlib import Path
 
 from storage.errors import StoreError, unwritable
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
+# In this order for everybody: two that hold them in different orders would wait for each other.
+_HOST_FOLDERS = (Path("/run/lock"), Path("/dev/shm"), Path("/tmp"))
 
 
 @contextmanager
-def host_lock(name: str, *, on_wait: Callable[[], None] | None = None, folder: Path | None = None) -> Iterator[None]:
+def host_lock(
+    name: str, *, on_wait: Callable[[], None] | None = None, folders: Sequence[Path] = _HOST_FOLDERS
+) -> Iterator[None]:
     """Hold the lock `name` of this host while the block runs; wait, without polling, until it is free.
 
+    It is held in every one of `folders` in which this process can hold it, so that it excludes everybody who shares at
+    least one of them. No choice between them is the same for all users: only root may write to ``/run/lock`` on some
+    systems, a service may have a ``/tmp`` of its own or see all but ``/dev`` read-only, and a log-out or a cleaner may
+    remove a file. A socket in the abstract namespace would need no file, but belongs to a network namespace, which
+    containers do not share; folders can be shared with them. The environment (``TMPDIR``) has no say.
+
     It is not re-entrant: a process that asks for a lock it already holds waits forever.
+
+    Raises
+    ------
+    StoreError
+        It can be held in none of the folders.
     """
     if not _NAME.fullmatch(name):
         raise ValueError(f"{name!r} is not a valid lock name: expected lower-case letters, digits and hyphens")
-    shared = Path("/run/lock")
-    if not os.access(shared, os.W_OK | os.X_OK):
-        shared = Path(tempfile.gettempdir())
-    path = (folder or shared) / f"nightquant-{name}.lock"
-    try:
-        lock = open(path, "rb", opener=_open_shared)  # noqa: SIM115
-    except OSError as error:
-        raise StoreError(
-            f"The lock {path} cannot be opened: {error.strerror}.", hint="Make it readable for this user, or remove it."
-        ) from error
-    # Closing releases a lock: no child inherits the file.
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if on_wait is not None:
-                on_wait()
-            fcntl.flock(lock, fcntl.LOCK_EX)
+    announce = cache(on_wait or (lambda: None))
+    problems: list[str] = []
+    with ExitStack() as stack:
+        for folder in folders:
+            path = folder / f"nightquant-{name}.lock"
+            try:
+                stack.enter_context(_held(path, announce))
+            except OSError as error:
+                problems.append(f"{path}: {error.strerror or error}")
+        if len(problems) == len(folders):
+            raise StoreError(
+                f"The host's lock cannot be held anywhere ({'; '.join(problems)}).",
+                hint="Make one of these files readable for all users, or remove it.",
+            )
         yield
 
 
@@ -88,10 +99,31 @@ def _is_at(descriptor: int, path: Path) -> bool:
         return False
 
 
+@contextmanager
+def _held(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
+    """Hold ``flock`` on a file that all users share; what cannot be opened raises `OSError`."""
+    while True:
+        # Closing releases a lock: no child inherits the file.
+        with open(path, "rb", opener=_open_shared) as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                on_wait()
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            if _is_at(lock.fileno(), path):
+                yield
+                return
+        # The file was removed meanwhile, and another process may hold a new one.
+
+
 def _open_shared(path: str, flags: int) -> int:
+    """Open a file, which may be another user's, for reading: that is enough to lock it, and all that others allow."""
     flags |= os.O_NOFOLLOW
-    try:
+    while True:
         # Without O_CREAT first: Linux refuses to "create" another user's file in a sticky folder.
-        return os.open(path, flags)
-    except FileNotFoundError:
-        return os.open(path, flags | os.O_CREAT, 0o644)
+        with suppress(FileNotFoundError):
+            return os.open(path, flags)
+        with suppress(FileExistsError):  # another process was quicker
+            descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o644)
+            os.fchmod(descriptor, 0o644)  # whatever the umask
+            return descriptor
