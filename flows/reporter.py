@@ -63,14 +63,12 @@ class _Lines(Reporter):
 
     def __post_init__(self) -> None:
         self._running: dict[str, _Running] = {}
-        self._ended: set[str] = set()
         self._lock = threading.Lock()
         self._closed = threading.Event()
 
     def started(self, label: str) -> None:
         with self._lock:
-            # It comes from another thread than the end, which may overtake it.
-            if label not in self._ended and label not in self._running:
+            if label not in self._running:
                 self._begin(label)
 
     def progressed(self, label: str, done: float, total: float, unit: str) -> None:
@@ -83,7 +81,6 @@ class _Lines(Reporter):
             if label not in self._running:
                 self._begin(label)
             del self._running[label]
-            self._ended.add(label)
             text = f"FAILED after {elapsed(seconds)}: {error}" if error else f"done in {seconds:.1f} s"
             self._print(f"{label}: {text}")
 
@@ -128,7 +125,6 @@ class _Bars(Reporter):
     def __init__(self, console: Console) -> None:
         self._console = console
         self._bars: dict[str, TaskID] = {}
-        self._ended: set[str] = set()
         self._lock = threading.Lock()
         self.progress = Progress(
             SpinnerColumn(),
@@ -142,7 +138,7 @@ class _Bars(Reporter):
 
     def started(self, label: str) -> None:
         with self._lock:
-            if label not in self._ended and label not in self._bars:
+            if label not in self._bars:
                 self._bars[label] = self.progress.add_task(label, total=None, unit="")
 
     def progressed(self, label: str, done: float, total: float, unit: str) -> None:
@@ -152,7 +148,6 @@ class _Bars(Reporter):
 
     def finished(self, label: str, seconds: float, error: str = "") -> None:
         with self._lock:
-            self._ended.add(label)
             if label in self._bars:
                 self.progress.remove_task(self._bars.pop(label))
         # Escaped: an error's brackets are its own, not rich's markup.

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt, SecretStr, ValidationError
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from storage.errors import ConfigurationError
@@ -36,6 +36,9 @@ class Settings(BaseSettings):
         default_factory=lambda: min(4, os.cpu_count() or 1), description="stages at work at once"
     )
     stage_timeout_s: PositiveFloat = Field(default=4 * 3600.0, description="a stage that works for longer is ended")
+    retry_wait_s: NonNegativeFloat = Field(
+        default=10.0, description="pause before a stage whose network or server failed is tried again; it grows"
+    )
     server_startup_timeout_s: PositiveFloat = Field(default=90.0, description="patience with Prefect's own server")
     dask_address: str = Field(default="", description="scheduler to use; none: a local cluster")
     ray_address: str = Field(default="", description="cluster to use; none: a local one")

@@ -15,15 +15,18 @@ from typing import Concatenate, ParamSpec, TypeVar
 from prefect import Task, task
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.context import TaskRunContext
+from prefect.logging import get_run_logger
 
 from flows.execution.context import current_execution
 from flows.execution.task_runners import require_fingerprint
 from storage.artifacts import ArtifactStore
 from storage.bundles import BundleStore
+from storage.errors import NightquantError
 from storage.report import write_report
 from storage.results import Row
 from storage.results.writer import ResultsStore
 from storage.root import StoreRoot
+from storage.transient import is_transient
 from tasks import stages
 from tasks.benchmark.stage import BenchmarkCandidate
 from tasks.bundle.manifest import Provenance
@@ -37,35 +40,53 @@ from tasks.workload.workload import Workload
 
 P = ParamSpec("P")
 R = TypeVar("R")
+_RETRIES = 3
 
 
-def _network_failed(task: object, run: TaskRun, state: State[object]) -> bool:
-    # A wrong input stays wrong; only what the network or the disk did is worth another try.
-    return isinstance(state.result(raise_on_failure=False), OSError)
+def _is_worth_a_retry(task: object, run: TaskRun, state: State[object]) -> bool:
+    """Decide whether a failed stage is tried again, after a pause that ends at once if the run is stopped."""
+    failure = state.data
+    if isinstance(failure, BaseException) and is_transient(failure):
+        return current_execution().pause(_label(run), run.run_count - 1)
+    # Prefect logs it only if no retry is left. What caused an expected failure may quote a URI with its secrets.
+    get_run_logger().error("Task run failed: %r", failure, exc_info=not isinstance(failure, NightquantError))
+    return False
 
 
-def _stage(name: str, of: str, retries: int = 0) -> Callable[[Callable[P, R]], Task[P, R]]:
-    """Make a function the Prefect task `name`; its runs, logs and lines at the terminal read ``<of>: <name>``.
+def _task(name: str, run_name: str) -> Callable[[Callable[P, R]], Task[P, R]]:
+    """Make a function the Prefect task `name`; its runs, logs and lines at the terminal read `run_name`.
 
-    None has a tag: before a task that has one, Prefect asks its server for the tag's limit, and loses the stage where
+    It is tried again after a transient failure: a network or a server failed for now. That does no harm. Artifacts are
+    found by their digest, rows and bundles that were written are left as they are, and a benchmark keeps nothing of an
+    attempt that failed. Other errors would come again, and so might what killed a worker.
+
+    No task has a tag: before a task that has one, Prefect asks its server for the tag's limit, and loses the stage if
     the server restarts just then.
     """
     return task(
         name=name,
-        task_run_name=f"{of}: {name}",
+        task_run_name=run_name,
         persist_result=False,
-        retries=retries,
-        retry_delay_seconds=[5.0, 30.0],
-        retry_condition_fn=_network_failed if retries else None,
+        retries=_RETRIES,
+        # Prefect's own pause cannot be interrupted.
+        retry_delay_seconds=0,
+        retry_condition_fn=_is_worth_a_retry,
     )
 
 
-def _label() -> str:
-    """Return the name of the task run, by which logs and terminal call the stage as well."""
-    run = TaskRunContext.get()
+def _stage(name: str, of: str) -> Callable[[Callable[P, R]], Task[P, R]]:
+    """Make a function the Prefect task ``<of>: <name>``; see `_task`."""
+    return _task(name, f"{of}: {name}")
+
+
+def _label(run: TaskRun | None = None) -> str:
+    """Return the name of the task run, by which logs and terminal call the stage, with the number of its attempt."""
     if run is None:
-        raise RuntimeError("this is no task run")
-    return run.task_run.name
+        context = TaskRunContext.get()
+        if context is None:
+            raise RuntimeError("this is no task run")
+        run = context.task_run
+    return run.name if run.run_count < 2 else f"{run.name} (attempt {run.run_count})"
 
 
 def _run(stage: Callable[Concatenate[Workspace, P], R], store: str, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -73,13 +94,13 @@ def _run(stage: Callable[Concatenate[Workspace, P], R], store: str, *args: P.arg
     return execution.run(stage, _label(), execution.settings.stage_timeout_s, store, *args, **kwargs)
 
 
-@_stage("prepare data set", "{workload.name}", retries=2)
+@_stage("prepare data set", "{workload.name}")
 def prepare(workload: Workload, store: str) -> DatasetRef:
     """Tokenize the corpus, or decode and split the images; found again by digest."""
     return _run(stages.prepare, store, workload)
 
 
-@_stage("obtain checkpoint", "{workload.name}", retries=2)
+@_stage("obtain checkpoint", "{workload.name}")
 def obtain(workload: Workload, dataset: DatasetRef, store: str) -> Job[Workload]:
     """Fetch the float weights, or train them on first use; found again by digest."""
     return _run(stages.obtain, store, workload, dataset)
@@ -150,7 +171,7 @@ def renew(workload: str, store: str) -> None:
         BundleStore(store, execution.settings.signer()).renew(workload)
 
 
-@task(name="record", task_run_name="record {run.run_id}", persist_result=False)
+@_task("record", "record {run.run_id}")
 def record(run: RunInfo, tables: dict[str, list[Row]], store: str) -> None:
     """Write the night's rows as Parquet, one file per table; a reader never sees half a file."""
     results = ResultsStore(store)
@@ -159,7 +180,7 @@ def record(run: RunInfo, tables: dict[str, list[Row]], store: str) -> None:
             results.append(table, rows, run.run_id, datetime.now(UTC))
 
 
-@task(name="report", task_run_name="report {run.night}", persist_result=False)
+@_task("report", "report {run.night}")
 def report(run: RunInfo, store: str) -> str:
     """Write the night's report, one HTML file that needs nothing else, into the store; return its URL."""
     root = StoreRoot.of(store)

@@ -9,16 +9,22 @@ from pathlib import Path
 from typing import ClassVar
 
 from storage.messages import printable
+from storage.transient import is_transient
 
 
 class NightquantError(Exception):
-    """An expected failure, shown to the user as is; `hint` says what to do about it."""
+    """An expected failure, shown to the user as is; `hint` says what to do about it.
+
+    It is `transient` if the same work may succeed later, because a network or a server failed for now. Stages that end
+    with such an error are tried again.
+    """
 
     exit_code: ClassVar[int] = 2
 
-    def __init__(self, message: str, *, hint: str = "") -> None:
+    def __init__(self, message: str, *, hint: str = "", transient: bool = False) -> None:
         # Here, because it passes every message, and much of what messages quote comes from outside.
         self.message, self.hint = printable(message), printable(hint)
+        self.transient = transient
         super().__init__(self.message)
 
     def __str__(self) -> str:
@@ -26,7 +32,7 @@ class NightquantError(Exception):
 
     def __reduce__(self) -> tuple[object, ...]:
         # The default drops keyword arguments, and errors cross process boundaries (Dask, Ray, process pools).
-        return (partial(type(self), hint=self.hint), (self.message,))
+        return (partial(type(self), hint=self.hint, transient=self.transient), (self.message,))
 
 
 class ConfigurationError(NightquantError):
@@ -88,6 +94,7 @@ def unwritable(place: object, error: OSError) -> StoreError:
         f"The store {place} cannot be written: {error.strerror or error}.",
         hint="Free some space or fix the permissions, or choose another place with --store; the next run continues "
         "from what is already there.",
+        transient=is_transient(error),
     )
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from storage.errors import ConfigurationError, StoreError
 from storage.lease import leased
 from storage.root import Entry, Stamped, StoreRoot, unconditional
+from storage.transient import is_transient
 
 if TYPE_CHECKING:
     import pyarrow.fs
@@ -173,16 +174,18 @@ class ObjectRoot(StoreRoot):
         """Yield the file system, and say what to do if it cannot be reached; `may_miss` lets a missing file through."""
         files = self._files
         from botocore.exceptions import BotoCoreError, ClientError  # type: ignore[import-untyped]
+        from s3fs.core import S3_RETRYABLE_ERRORS  # some of which are neither OSErrors nor botocore's
 
         try:
             yield files
-        except (OSError, BotoCoreError, ClientError) as error:
+        except (OSError, BotoCoreError, ClientError, *S3_RETRYABLE_ERRORS) as error:
             if may_miss and isinstance(error, FileNotFoundError):
                 raise
             raise StoreError(
                 f"The store {self.url} cannot be used: {str(error).rstrip('.')}.",
                 hint="Check the bucket's name, the network, the credentials and AWS_ENDPOINT_URL; the next run "
                 "continues from what is already there.",
+                transient=is_transient(error),
             ) from error
 
 

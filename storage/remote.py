@@ -15,17 +15,21 @@ import fsspec
 import httpx
 
 from storage.errors import ConfigurationError
+from storage.transient import STATUSES, is_transient
 
 _PIECE = 1 << 20
-_TRY_AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
 
 
 class Broken(Exception):  # noqa: N818
     """The transfer failed for now: try again."""
 
+    transient = True
+
 
 class Refused(Exception):  # noqa: N818
     """The file is not available, however often one tries."""
+
+    transient = False
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,7 @@ def _open_http(uri: str, start: int) -> Iterator[Stream]:
     except (httpx.UnsupportedProtocol, httpx.InvalidURL, httpx.TooManyRedirects, httpx.DecodingError) as error:
         raise Refused(str(error)) from error
     except httpx.TransportError as error:
-        raise Broken(str(error) or type(error).__name__) from error
+        raise (Broken if is_transient(error) else Refused)(str(error) or type(error).__name__) from error
 
 
 def _http_stream(response: httpx.Response, start: int) -> Stream:
@@ -72,7 +76,7 @@ def _http_stream(response: httpx.Response, start: int) -> Stream:
         # Nothing follows what is here: it is complete, or another version of the file. Its SHA-256 will tell.
         return Stream(start, None, iter(()))
     reason = f"the server answered {status} {response.reason_phrase}".rstrip()
-    raise Broken(reason) if status in _TRY_AGAIN else Refused(reason)
+    raise (Broken if status in STATUSES else Refused)(reason)
 
 
 def _check_http(uri: str) -> None:
@@ -119,10 +123,8 @@ def _read_from(file: IO[bytes], start: int) -> Iterator[bytes]:
 
 @contextmanager
 def _classified() -> Iterator[None]:
-    """Tell failures that may pass from those that will not."""
+    """Raise `Broken` for a transient failure, `Refused` for any other."""
     try:
         yield
-    except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
-        raise Refused(f"{type(error).__name__}: {error}") from error
     except Exception as error:
-        raise Broken(f"{type(error).__name__}: {error}") from error
+        raise (Broken if is_transient(error) else Refused)(f"{type(error).__name__}: {error}") from error

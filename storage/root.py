@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from storage.digest import file_digest
 from storage.errors import ConfigurationError, StoreError, unwritable
 from storage.locks import file_lock
+from storage.transient import is_transient
 
 if TYPE_CHECKING:
     import pyarrow.fs
@@ -284,6 +285,7 @@ class LocalRoot(StoreRoot):
             raise StoreError(
                 f"The store {self.url} cannot be read: {error}.",
                 hint="Fix the permissions or the disk, or name another store with --store.",
+                transient=is_transient(error),
             ) from error
 
 

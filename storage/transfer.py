@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import random
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -18,10 +17,9 @@ from storage.errors import ConfigurationError, InputError, StoreError
 from storage.locks import passing_lock
 from storage.messages import shown
 from storage.remote import Broken, Refused, Stream, open_stream
+from storage.transient import backoff_s, is_transient
 
 Listener = Callable[[float, float, str], None]
-
-_LONGEST_WAIT_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -91,7 +89,9 @@ def _check_local(path: Path, sha256: str | None, max_bytes: int) -> str:
             raise InputError(f"{path}: {size} bytes, but at most {max_bytes} are allowed.", hint="Raise max_bytes.")
         digest = file_digest(path)
     except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror or error}.") from error
+        raise InputError(
+            f"{path}: cannot be read: {error.strerror or error}.", transient=is_transient(error)
+        ) from error
     if sha256 is not None and digest != sha256:
         raise InputError(f"{path}: its SHA-256 is {digest}, but {sha256} was expected.", hint="Is it the right file?")
     return digest
@@ -124,6 +124,7 @@ class _Download:
                 raise StoreError(
                     f"{self.folder}: cannot be written: {error.strerror or error}.",
                     hint="Free some space or fix the permissions; the download continues where it stopped.",
+                    transient=is_transient(error),
                 ) from error
             yield target
             target.unlink(missing_ok=True)
@@ -157,9 +158,9 @@ class _Download:
                         f"{shown(self.uri)} is not available: {error}{tried}.",
                         hint="Check the URI and the network; what was downloaded so far is kept, and the next run "
                         "continues from it.",
+                        transient=error.transient,
                     ) from error
-            # Jitter keeps many hosts that lost one server from coming back at the same moment.
-            time.sleep(min(_LONGEST_WAIT_S, self.first_wait_s * 2**attempt) * random.uniform(0.5, 1.0))
+            time.sleep(backoff_s(attempt, self.first_wait_s))
         return is_resumed
 
     def _write(self, part: Path, stream: Stream) -> None:

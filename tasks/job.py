@@ -50,7 +50,7 @@ class Workspace:
         """Make an artifact while no other process makes the same one; wait where one does.
 
         Yields a work folder for what unfinished work goes on from after a kill. It is removed at the end, unless the
-        block was interrupted or the store could not be written: other errors would come again.
+        block was interrupted, the store could not be written, or the error may pass: other errors would come again.
 
         Raises
         ------
@@ -66,7 +66,7 @@ class Workspace:
             try:
                 yield work
             except NightquantError as error:
-                if not isinstance(error, StoreError):
+                if not (error.transient or isinstance(error, StoreError)):
                     shutil.rmtree(work, ignore_errors=True)
                 raise
             shutil.rmtree(work, ignore_errors=True)

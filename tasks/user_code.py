@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from storage.errors import ConfigurationError, NightquantError
+from storage.transient import is_transient
 
 if TYPE_CHECKING:
     from torch import nn
@@ -86,7 +87,9 @@ def in_its_own_words(what: str, hint: str) -> Iterator[None]:
     except Exception as error:
         hint = _hint(error, hint)
         raise ConfigurationError(
-            f"{what}: {type(error).__name__}: {str(error).rstrip('.')}.\n{_own_lines(error)}", hint=hint
+            f"{what}: {type(error).__name__}: {str(error).rstrip('.')}.\n{_own_lines(error)}",
+            hint=hint,
+            transient=is_transient(error),
         ) from error
 
 

@@ -32,6 +32,7 @@ from flows.execution.workers import STARTED, StoppedError, Workers
 from flows.reporter import Reporter
 from flows.settings import Settings, children_inherit, load_settings
 from storage.root import set_cache_folder
+from storage.transient import backoff_s
 from tasks.job import Progress, Workspace
 
 P = ParamSpec("P")
@@ -67,7 +68,10 @@ class Execution:
         # When stages ran: (began, ended) in seconds of the host's monotonic clock.
         self._busy: list[tuple[float, float]] = []
         self._artifacts: dict[str, _ProgressArtifact] = {}
+        self._awaited: set[str] = set()
         self._begun: set[str] = set()
+        # What the workers say of a stage comes from another thread than its end.
+        self._order = threading.Lock()
 
     def run(
         self,
@@ -80,12 +84,26 @@ class Execution:
     ) -> R:
         """Run a stage in a worker and report it; see `Workers.run` for the parameters and for what it raises."""
         self._artifacts[label] = _ProgressArtifact(label)
+        with self._order:
+            self._awaited.add(label)
+            self._begun.discard(label)
         queued = time.monotonic()
         with self._logged(label, queued):
             finished = self.workers.run(stage, label, timeout_s, store, *args, **kwargs)
         self._ended(label, finished.began, finished.ended)
         self._artifacts[label].finished()
         return finished.value
+
+    def pause(self, label: str, attempt: int) -> bool:
+        """Wait before a stage is tried again, longer after each attempt (0 is the first); False if the run is stopped.
+
+        The pause then ends at once.
+        """
+        if not self.workers.pause(0):
+            return False
+        seconds = backoff_s(attempt, self.settings.retry_wait_s)
+        self.reporter.noted(f"{label}: this may pass: next attempt in {seconds:.0f} s")
+        return self.workers.pause(seconds)
 
     @contextmanager
     def here(self, label: str) -> Iterator[Progress]:
@@ -118,16 +136,21 @@ class Execution:
         return total
 
     def _heard(self, label: str, done: float, total: float, unit: str) -> None:
-        if unit == STARTED:
-            self._begun.add(label)
-            self.reporter.started(label)
-            return
-        self.reporter.progressed(label, done, total, unit)
+        with self._order:
+            if label not in self._awaited:
+                return
+            if unit == STARTED:
+                self._begun.add(label)
+                self.reporter.started(label)
+                return
+            self.reporter.progressed(label, done, total, unit)
         self._artifacts[label].progressed(done, total, unit)
 
     def _ended(self, label: str, began: float, ended: float, error: str = "") -> None:
-        self._busy.append((began, ended))
-        self.reporter.finished(label, ended - began, error)
+        with self._order:
+            self._awaited.discard(label)
+            self._busy.append((began, ended))
+            self.reporter.finished(label, ended - began, error)
 
 
 _EXECUTION: ContextVar[Execution] = ContextVar("nightquant_execution")

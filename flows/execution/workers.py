@@ -66,7 +66,7 @@ class Workers:
         self._socket.bind(self._address)
         threading.Thread(target=self._listen, daemon=True).start()
         self._awaited: set[ProcessFuture[Finished[Any]]] = set()
-        self._stopped = False
+        self._stopped = threading.Event()
         self._lock = threading.Lock()
         self._pool = self._start_pool()
 
@@ -82,12 +82,16 @@ class Workers:
     def stop(self) -> None:
         """End the workers now, whatever they are running; refuse stages that wait or come later."""
         with self._lock:
-            self._stopped = True
+            self._stopped.set()
         self._pool.stop()  # type: ignore[no-untyped-call]
         self._clean_up()
         for future in tuple(self._awaited):
             # The pool forgets a stage that no worker had acknowledged yet: waiting for it would never end.
             future.cancel()  # type: ignore[no-untyped-call]
+
+    def pause(self, seconds: float) -> bool:
+        """Wait, and return whether stages can still be run; return at once when the workers are stopped."""
+        return not self._stopped.wait(seconds)
 
     def _clean_up(self) -> None:
         self._pool.join()
@@ -137,7 +141,7 @@ class Workers:
 
     def _result(self, call: tuple[object, ...], timeout_s: float | None) -> Finished[Any]:
         with self._lock:
-            if self._stopped:
+            if self._stopped.is_set():
                 raise CancelledError
             if not self._pool.active:
                 self._pool.stop()  # type: ignore[no-untyped-call]

@@ -9,7 +9,7 @@ from io import StringIO
 import pytest
 from rich.console import Console
 
-from flows.reporter import _Lines, elapsed, reporter_for
+from flows.reporter import _Bars, _Lines, elapsed, reporter_for
 
 ERROR = "cannot read [/data/x]: bad value [type=missing, input_value=3] here"
 
@@ -34,12 +34,36 @@ def test_brackets_in_an_error_are_shown_as_they_are(terminal: bool) -> None:
     assert ERROR in out.file.getvalue()
 
 
-def test_a_stage_begins_before_it_ends_whoever_is_heard_first() -> None:
+def test_a_stage_of_which_nothing_was_heard_begins_before_it_ends() -> None:
     out = console()
     with reporter_for(out) as reporter:
         reporter.finished("word-lm: build", 0.1)
-        reporter.started("word-lm: build")
     assert told(out) == ["word-lm: build …", "word-lm: build: done in 0.1 s"]
+
+
+def test_a_stage_that_begins_again_is_heard_of_again() -> None:
+    out = console()
+    lines = _Lines(out, heartbeat_s=0.05)
+    with lines.beating():
+        lines.started("word-lm: fetch")
+        lines.finished("word-lm: fetch", 1.0, "it is away")
+        lines.started("word-lm: fetch")
+        lines.progressed("word-lm: fetch", 1, 4, "MB")
+        deadline = time.monotonic() + 10
+        while len(told(out)) < 4 and time.monotonic() < deadline:
+            time.sleep(0.01)
+    assert told(out)[:3] == ["word-lm: fetch …", "word-lm: fetch: FAILED after 0:01: it is away", "word-lm: fetch …"]
+    assert told(out)[3].startswith("word-lm: fetch: 1 of 4 MB")
+
+
+def test_a_stage_that_begins_again_has_a_bar_again() -> None:
+    bars = _Bars(console(terminal=True))
+    bars.started("word-lm: fetch")
+    bars.finished("word-lm: fetch", 1.0, "it is away")
+    assert bars.progress.tasks == []
+    bars.started("word-lm: fetch")
+    bars.progressed("word-lm: fetch", 1, 4, "MB")
+    assert [(bar.description, bar.completed, bar.total) for bar in bars.progress.tasks] == [("word-lm: fetch", 1, 4)]
 
 
 def test_a_long_stage_is_heard_of_again_and_again_with_what_it_last_said() -> None:

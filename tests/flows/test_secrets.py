@@ -80,6 +80,7 @@ def test_no_secret_of_a_night_is_left_in_what_it_wrote_or_said(migrated_home: Pa
             | {
                 "PREFECT_HOME": str(tmp_path / "out" / "prefect"),
                 "PREFECT_LOGGING_TO_API_ENABLED": "true",
+                "NIGHTQUANT_RETRY_WAIT_S": "0",
                 "NIGHTQUANT_SIGNING_KEY": key.decode(),
                 "NIGHTQUANT_WEBHOOK_URL": f"http://{MARK}-hook:{MARK}@127.0.0.1:1/hook?token={MARK}",
                 "AWS_SECRET_ACCESS_KEY": f"{MARK}-aws",

@@ -34,6 +34,31 @@ def s3_server(address: str = "127.0.0.1") -> Iterator[str]:
             server.stop()
 
 
+@contextmanager
+def answering(*faults: str) -> Iterator[list[str]]:
+    """Have the server of this process answer with `faults` first, one for each request; yield those still to come.
+
+    A fault is a status line and the code in the answer's body: ``503 Slow Down: SlowDown``. "cut" cuts the body off.
+    """
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication
+
+    to_come, answer = list(faults), DomainDispatcherApplication.__call__
+
+    def fail(self: Any, environment: Any, start: Any) -> Any:
+        if not to_come:
+            return answer(self, environment, start)
+        fault = to_come.pop(0)
+        if fault == "cut":
+            start("200 OK", [("Content-Length", "1000"), ("Content-Type", "application/octet-stream")])
+            return [b"only the beginning"]
+        status, _, code = fault.partition(": ")
+        start(status, [("Content-Type", "application/xml")])
+        return [f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>{status}</Message></Error>".encode()]
+
+    with patch.object(DomainDispatcherApplication, "__call__", fail):
+        yield to_come
+
+
 def credentials(endpoint: str) -> dict[str, str]:
     """What a user's environment has for such a server."""
     keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}

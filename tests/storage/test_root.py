@@ -15,6 +15,7 @@ import pytest
 from storage.digest import file_digest
 from storage.errors import ConfigurationError, StoreError
 from storage.root import StoreRoot, check_writable
+from tests.storage.s3_server import answering
 
 pytestmark = pytest.mark.server
 
@@ -229,3 +230,49 @@ def test_nothing_of_a_failed_write_stays(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="cannot be written"):
         root.put("folder/x", tmp_path / "missing")
     assert [path.name for path in tmp_path.rglob("*")] == ["folder"]
+
+
+@pytest.mark.parametrize(
+    ("fault", "expected"),
+    [
+        ("503 Slow Down: SlowDown", True),
+        ("500 Internal Server Error: InternalError", True),
+        ("502 Bad Gateway: BadGateway", True),
+        ("400 Bad Request: RequestTimeout", True),
+        ("409 Conflict: OperationAborted", True),
+        ("cut", True),
+        ("403 Forbidden: AccessDenied", False),
+        ("404 Not Found: NoSuchBucket", False),
+        ("400 Bad Request: InvalidArgument", False),
+    ],
+)
+def test_a_fault_of_an_object_store_is_transient_or_not(
+    fault: str, expected: bool, s3_store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    root = StoreRoot.of(s3_store)
+    root.put("x", b"content")
+    # Many: s3fs itself tries some of these again.
+    with answering(*[fault] * 20), pytest.raises(StoreError, match="cannot be used") as failure:
+        root.read("x") if fault == "cut" else root.put("y", b"content")
+    assert failure.value.transient is expected
+
+
+def test_an_object_store_that_is_away_may_come_back(s3_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{taken.getsockname()[1]}")
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    with pytest.raises(StoreError, match="cannot be used") as failure:
+        StoreRoot.of(s3_store).put("x", b"content")
+    assert failure.value.transient
+
+
+def test_missing_credentials_stay_missing(s3_store: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    with pytest.raises(StoreError, match="credentials") as failure:
+        StoreRoot.of(s3_store).put("x", b"content")
+    assert not failure.value.transient

@@ -116,27 +116,31 @@ def test_lasting_server_errors_give_one_message_with_the_uri(site: Site, tmp_pat
     site.statuses = [503] * 10
     with pytest.raises(
         InputError, match=r"http://127\.0\.0\.1:\d+/weights\.bin is not available: .*503.*tried 3 times"
-    ):
+    ) as failure:
         content_of(site.url, tmp_path, retries=2)
+    assert failure.value.transient
 
 
 def test_a_missing_file_is_requested_once(site: Site, tmp_path: Path) -> None:
     site.statuses = [404] * 10
-    with pytest.raises(InputError, match="404"):
+    with pytest.raises(InputError, match="404") as failure:
         content_of(site.url, tmp_path)
+    assert not failure.value.transient
     assert len(site.asked) == 1
 
 
 def test_no_server_gives_one_message_with_the_uri(site: Site, tmp_path: Path) -> None:
     with serving(Site(b"")) as closed:
         pass
-    with pytest.raises(InputError, match=f"{closed.url} is not available"):
+    with pytest.raises(InputError, match=f"{closed.url} is not available") as failure:
         content_of(closed.url, tmp_path, retries=1)
+    assert failure.value.transient
 
 
 def test_content_with_another_sha256_is_refused_and_leaves_nothing(site: Site, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=f"its SHA-256 is {SHA256}, but {'0' * 64} was expected"):
+    with pytest.raises(InputError, match=f"its SHA-256 is {SHA256}, but {'0' * 64} was expected") as failure:
         content_of(site.url, tmp_path, sha256="0" * 64)
+    assert not failure.value.transient
     assert all(path.stat().st_size == 0 for path in tmp_path.iterdir())
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from storage.artifacts import ArtifactStore
-from storage.errors import NightquantError, QuantizationError, StoreError
+from storage.errors import InputError, NightquantError, QuantizationError, StoreError
 from tasks.job import Workspace
 
 
@@ -40,7 +40,12 @@ def test_other_work_does_not_wait(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("error", "kept"),
-    [(QuantizationError("diverged"), False), (StoreError("disk full"), True), (KeyboardInterrupt(), True)],
+    [
+        (QuantizationError("diverged"), False),
+        (InputError("the server is away", transient=True), True),
+        (StoreError("disk full"), True),
+        (KeyboardInterrupt(), True),
+    ],
 )
 def test_work_stays_where_it_can_go_on(error: NightquantError | KeyboardInterrupt, kept: bool, tmp_path: Path) -> None:
     def fail() -> None:

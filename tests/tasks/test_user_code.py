@@ -134,3 +134,16 @@ def test_an_error_shows_the_users_lines_and_none_of_ours(tmp_path):
     assert [f"line {line}, in {name}" in shown for line, name in ((3, "network"), (5, "make"))] == [True, True]
     assert "user_code" not in shown
     assert "site-packages" not in shown
+
+
+@pytest.mark.parametrize(("raised", "transient"), [("ConnectionResetError", True), ("ValueError", False)])
+def test_a_network_that_fails_in_the_users_code_may_pass(own_module, raised, transient):
+    name = own_module(f"""
+        def network():
+            raise {raised}("while it was loaded")
+    """)
+
+    with pytest.raises(ConfigurationError, match=raised) as failure:
+        call_factory(spec(f"{name}:network"))
+
+    assert failure.value.transient is transient

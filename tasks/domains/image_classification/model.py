@@ -7,6 +7,8 @@ from torch import Tensor, nn
 from torchvision.models import WeightsEnum, get_weight
 
 from storage.errors import ConfigurationError, InputError
+from storage.transient import is_transient
+from storage.urllib_retries import with_retries
 from tasks.domains.image_classification.sections import ClassifierSpec
 from tasks.refs import DatasetRef
 from tasks.user_code import call_factory
@@ -73,11 +75,14 @@ def load_weights(weights: WeightsEnum) -> dict[str, Tensor]:
     """
     try:
         # The file's name carries the first digits of its SHA-256, which torch.hub compares after a download.
-        state = weights.get_state_dict(progress=False, check_hash=True, weights_only=True, map_location="cpu")
+        state = with_retries(
+            lambda: weights.get_state_dict(progress=False, check_hash=True, weights_only=True, map_location="cpu")
+        )
     except Exception as error:  # a file that was cut short makes torch's unpickler fail in any way
         raise InputError(
             f"{weights} could not be loaded from {weights.url}: {error}.",
             hint="Try again with a network; or put the file into the folder checkpoints/ under $TORCH_HOME/hub, or "
             'fetch it yourself and use checkpoint.kind = "uri".',
+            transient=is_transient(error),
         ) from error
     return {key: tensor for key, tensor in state.items() if not key.startswith(_AUXILIARY)}

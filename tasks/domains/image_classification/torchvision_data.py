@@ -18,6 +18,9 @@ from torchvision.datasets import VisionDataset
 from storage.digest import file_digest
 from storage.errors import ConfigurationError, InputError
 from storage.messages import did_you_mean
+from storage.remote import Broken
+from storage.transient import is_transient
+from storage.urllib_retries import with_retries
 from tasks.domains.image_classification.images import Split
 from tasks.domains.image_classification.pictures import Part, Quotas, prepare_pictures, training_quotas
 from tasks.domains.image_classification.sections import ImageWorkload, TorchvisionDataset
@@ -94,11 +97,12 @@ def _open(data: TorchvisionDataset) -> tuple[VisionDataset, VisionDataset | None
 
 def _make(kind: type[VisionDataset], data: TorchvisionDataset, **arguments: object) -> VisionDataset:
     try:
-        return kind(**arguments)
-    except (RuntimeError, OSError) as error:
+        return with_retries(lambda: kind(**arguments))
+    except (Broken, RuntimeError, OSError) as error:
         raise InputError(
             f'torchvision\'s "{data.name}" cannot be read from {data.root}: {error}.',
             hint="Put the files there, or have them downloaded with data.download = true and a network.",
+            transient=is_transient(error),
         ) from error
     except (ImportError, TypeError, ValueError) as error:
         # Another name for its splits, an argument that every other class does without, a package that is not here.

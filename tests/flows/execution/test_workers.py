@@ -46,6 +46,14 @@ def test_a_users_error_arrives_with_its_type_and_hint(workers, tmp_path):
         _run(workers, worker_stages.refuse, tmp_path)
 
 
+def test_whether_an_error_may_pass_arrives_with_it(workers, tmp_path):
+    with pytest.raises(InputError) as passing:
+        _run(workers, worker_stages.be_refused_for_now, tmp_path)
+    with pytest.raises(InputError) as lasting:
+        _run(workers, worker_stages.refuse, tmp_path)
+    assert (passing.value.transient, lasting.value.transient) == (True, False)
+
+
 def test_a_stage_that_hangs_is_ended_by_its_timeout_and_the_next_one_runs(workers, tmp_path):
     with pytest.raises(MeasurementError, match="NIGHTQUANT_STAGE_TIMEOUT_S"):
         _run(workers, worker_stages.hang, tmp_path, timeout_s=1.0)

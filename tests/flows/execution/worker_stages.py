@@ -1,11 +1,15 @@
-"""Stages for test_workers; they must be importable by name in a worker process."""
+"""Stages for tests; they must be importable by name in a worker process."""
 
+import hashlib
 import os
 import signal
 import threading
+import time
+from pathlib import Path
 
 from storage.errors import InputError
 from storage.root import cache_folder
+from storage.transfer import fetch as fetched
 
 
 def echo(workspace, value):
@@ -24,8 +28,31 @@ def pid(workspace):
     return os.getpid()
 
 
+def wait_for(workspace, file):
+    """Wait until somebody has made a file, a minute at most."""
+    deadline = time.monotonic() + 60
+    while not Path(file).exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+def fetch(workspace, url, folder):
+    """Tell of the attempt, wait until that was heard, and ask for the file once."""
+    attempt = 1
+    while Path(folder, str(attempt)).exists():
+        attempt += 1
+    workspace.progress(attempt, 9, "attempts")
+    wait_for(workspace, Path(folder, str(attempt)))
+    sha256 = hashlib.sha256(b"content").hexdigest()
+    with fetched(url, Path(folder, "downloads"), sha256=sha256, max_bytes=1000, retries=0) as source:
+        return source.path().read_bytes()
+
+
 def refuse(workspace):
     raise InputError("It is broken.", hint="Mend it.")
+
+
+def be_refused_for_now(workspace):
+    raise InputError("It is away.", transient=True)
 
 
 def hang(workspace):

@@ -5,12 +5,22 @@ import pytest
 import torch
 import torchvision
 from torch import nn
-from torchvision.models import GoogLeNet_Weights, ResNet18_Weights, googlenet, quantization, resnet18
+from torchvision.models import (
+    GoogLeNet_Weights,
+    ResNet18_Weights,
+    Weights,
+    WeightsEnum,
+    googlenet,
+    quantization,
+    resnet18,
+)
 
+from storage import urllib_retries
 from storage.errors import ConfigurationError, InputError
 from tasks.domains.image_classification.model import build_vision, load_weights, published
 from tasks.domains.image_classification.sections import TorchvisionModel, TorchvisionSpec
 from tasks.refs import DatasetRef
+from tests.storage.http_server import Site, serving
 
 RESNET = ResNet18_Weights.IMAGENET1K_V1
 
@@ -128,3 +138,22 @@ def test_a_file_of_the_old_format_that_was_cut_off_is_refused_with_its_address(s
 
     with pytest.raises(InputError, match=r"resnet18-f37072fd\.pth"):
         load_weights(RESNET)
+
+
+def test_published_weights_are_downloaded_again_from_a_server_that_was_busy(checkpoints, monkeypatch):
+    monkeypatch.setattr(urllib_retries, "backoff_s", lambda attempt, first_s: 0.0)
+    stream = io.BytesIO()
+    torch.save({"w": torch.ones(3)}, stream)
+    with serving(Site(stream.getvalue(), statuses=[503])) as site:
+
+        class Published(WeightsEnum):
+            FIRST = Weights(url=site.url, transforms=torch.nn.Identity, meta={})
+
+        assert torch.equal(load_weights(Published.FIRST)["w"], torch.ones(3))
+        assert len(site.asked) == 2
+        (checkpoints / "weights.bin").unlink()
+        site.statuses = [404]
+        with pytest.raises(InputError, match="404") as failure:
+            load_weights(Published.FIRST)
+    assert not failure.value.transient
+    assert len(site.asked) == 3

@@ -1,3 +1,5 @@
+import gzip
+import hashlib
 import struct
 from pathlib import Path
 
@@ -6,12 +8,14 @@ import pytest
 import torch
 import torchvision
 
+from storage import urllib_retries
 from storage.artifacts import ArtifactStore
 from storage.errors import ConfigurationError, InputError
 from tasks.domains.image_classification import torchvision_data
 from tasks.domains.image_classification.images import load_images, read_description
 from tasks.job import Workspace
 from tasks.stages import prepare
+from tests.storage.http_server import Site, serving
 from tests.tasks.vision_workloads import image_workload
 
 
@@ -147,3 +151,47 @@ def test_a_data_set_that_keeps_its_pictures_as_tensors_is_read(tmp_path, monkeyp
     dataset, _ = prepared(tmp_path, name="FER2013")
 
     assert dataset.splits == {"test": 12, "valid": 4, "calibration": 10, "train": 26}
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    """A mirror that has one of FashionMNIST's files; the others are there already."""
+    file = fashion(tmp_path) / "FashionMNIST" / "raw" / "train-labels-idx1-ubyte"
+    packed = gzip.compress(file.read_bytes())
+    file.unlink()
+    resources = [(f"{file.name}.gz", hashlib.md5(packed, usedforsecurity=False).hexdigest())]
+    monkeypatch.setattr(torchvision.datasets.FashionMNIST, "resources", resources)
+    monkeypatch.setattr(urllib_retries, "backoff_s", lambda attempt, first_s: 0.0)
+    with serving(Site(packed)) as running:
+        monkeypatch.setattr(torchvision.datasets.FashionMNIST, "mirrors", [f"{running.url}/"])
+        yield running
+
+
+def test_a_mirror_that_is_busy_is_asked_again(site, tmp_path):
+    site.statuses = [503, 503]
+    dataset, _ = prepared(tmp_path, name="FashionMNIST", download=True)
+    assert dataset.splits["train"] == 26
+
+
+def test_a_mirror_that_stays_busy_is_worth_another_try_later(site, tmp_path):
+    site.statuses = [503] * 99
+    with pytest.raises(InputError, match="503") as failure:
+        prepared(tmp_path, name="FashionMNIST", download=True)
+    assert failure.value.transient
+    assert len(site.asked) == 5
+
+
+def test_a_mirror_that_lacks_the_file_is_asked_once(site, tmp_path):
+    site.statuses = [404] * 99
+    with pytest.raises(InputError, match="404") as failure:
+        prepared(tmp_path, name="FashionMNIST", download=True)
+    assert not failure.value.transient
+    assert len(site.asked) == 1
+
+
+def test_a_file_with_another_checksum_is_downloaded_once(site, tmp_path):
+    site.content += b"and more"
+    with pytest.raises(InputError, match="corrupted") as failure:
+        prepared(tmp_path, name="FashionMNIST", download=True)
+    assert not failure.value.transient
+    assert len(site.asked) == 2  # the first request only looks for redirects

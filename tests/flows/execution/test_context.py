@@ -1,0 +1,52 @@
+"""What is heard of stages, whatever thread is quicker."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from prefect.logging import disable_run_logger
+
+from flows.execution.context import Execution
+from flows.execution.workers import STARTED
+from flows.reporter import Reporter
+from flows.settings import Settings
+from tests.flows.execution import worker_stages
+
+
+class Starts(Reporter):
+    """Notes which stages begin, and leaves a file for each, by its number."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.labels = folder, list[str]()
+
+    def started(self, label: str) -> None:
+        self.labels.append(label)
+        (self.folder / str(len(self.labels))).touch()
+
+
+@pytest.fixture
+def execution(tmp_path: Path) -> Iterator[Execution]:
+    made = Execution(Settings(workers=1), Starts(tmp_path))
+    with disable_run_logger():
+        yield made
+    made.workers.close()
+
+
+def starts(execution: Execution) -> list[str]:
+    assert isinstance(execution.reporter, Starts)
+    return execution.reporter.labels
+
+
+def test_a_stage_that_is_run_twice_begins_twice(execution: Execution, tmp_path: Path) -> None:
+    for number in (1, 2):
+        execution.run(worker_stages.wait_for, "compare", 60, str(tmp_path), str(tmp_path / str(number)))
+    assert starts(execution) == ["compare", "compare"]
+
+
+def test_a_beginning_that_is_heard_after_the_end_is_none(execution: Execution, tmp_path: Path) -> None:
+    execution.run(worker_stages.echo, "build", 60, str(tmp_path), 1)
+    before = list(starts(execution))
+    execution._heard("build", 0, 0, STARTED)
+    assert starts(execution) == before

@@ -1,0 +1,157 @@
+"""Stages that meet a network or a server that fails: tried again, or not, and what is heard of it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import date
+from pathlib import Path
+
+import pytest
+from prefect import Task, flow
+
+from flows import steps
+from flows.execution.context import Execution, executing
+from flows.reporter import Reporter
+from flows.settings import Settings
+from storage.errors import InputError, StoreError
+from storage.results.query import run_query
+from tasks.results import RunInfo
+from tests.flows.execution import worker_stages
+from tests.storage.conftest import s3_endpoint, s3_store  # noqa: F401 - fixtures
+from tests.storage.http_server import Site, serving
+from tests.storage.results.rows import measurement
+from tests.storage.s3_server import answering
+
+pytestmark = pytest.mark.server
+RUN = RunInfo(run_id="2026-11-21-1", night=date(2026, 11, 21), profile="quick")
+
+
+class Heard(Reporter):
+    """Notes what it hears, and leaves a file for each stage whose progress it has heard."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.lines = folder, list[str]()
+
+    def started(self, label: str) -> None:
+        self.lines.append(f"{label} …")
+
+    def progressed(self, label: str, done: float, total: float, unit: str) -> None:
+        self.lines.append(f"{label}: {done} of {total} {unit}")
+        (self.folder / f"{done}").touch()
+
+    def finished(self, label: str, seconds: float, error: str = "") -> None:
+        self.lines.append(f"{label}: {'failed' if error else 'done'}")
+
+    def noted(self, text: str) -> None:
+        self.lines.append(text)
+
+
+@steps._stage("fetch", "{name}")
+def fetch(name: str, url: str, folder: str, store: str) -> bytes:
+    """Ask once for a file, in a worker, after telling of the attempt."""
+    return steps._run(worker_stages.fetch, store, url, folder)
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    with serving(Site(b"content")) as running:
+        yield running
+
+
+@pytest.fixture
+def heard(tmp_path: Path) -> Heard:
+    return Heard(tmp_path)
+
+
+@contextmanager
+def executed(heard: Heard) -> Iterator[Execution]:
+    with executing(Settings(workers=1, retry_wait_s=0), heard) as execution:
+        yield execution
+
+
+def fetched(site: Site, heard: Heard) -> object:
+    """What the stage gives in a flow, or the error that it ends with."""
+
+    @flow(persist_result=False)
+    def one_stage() -> bytes:
+        with executed(heard):
+            return fetch("demo", site.url, str(heard.folder), str(heard.folder / "store"))
+
+    return one_stage()
+
+
+def test_a_stage_whose_server_failed_is_tried_again_and_shows_its_progress(
+    prefect_server: None, site: Site, heard: Heard
+) -> None:
+    site.statuses = [503]
+    assert fetched(site, heard) == b"content"
+    assert len(site.asked) == 2
+    assert heard.lines == [
+        "demo: fetch …",
+        "demo: fetch: 1 of 9 attempts",
+        "demo: fetch: failed",
+        "demo: fetch: this may pass: next attempt in 0 s",
+        "demo: fetch (attempt 2) …",
+        "demo: fetch (attempt 2): 2 of 9 attempts",
+        "demo: fetch (attempt 2): done",
+    ]
+
+
+def test_a_failure_that_lasts_ends_the_stage_at_once(prefect_server: None, site: Site, heard: Heard) -> None:
+    site.statuses = [404]
+    with pytest.raises(InputError, match="404"):
+        fetched(site, heard)
+    assert len(site.asked) == 1
+
+
+def test_a_server_that_stays_busy_is_given_up(prefect_server: None, site: Site, heard: Heard) -> None:
+    site.statuses = [503] * 99
+    with pytest.raises(InputError, match="503"):
+        fetched(site, heard)
+    assert len(site.asked) == 4
+
+
+def test_every_stage_is_tried_again() -> None:
+    stages = {name: found for name, found in vars(steps).items() if isinstance(found, Task)}
+    assert {"prepare", "obtain", "build", "evaluate", "find_incumbent", "benchmark", "package"} <= stages.keys()
+    assert {(stage.retries, stage.retry_condition_fn) for stage in stages.values()} == {(3, steps._is_worth_a_retry)}
+
+
+@pytest.mark.parametrize(
+    ("fault", "attempts"), [("503 Slow Down: InternalError", 2), ("403 Forbidden: AccessDenied", 1)]
+)
+def test_rows_reach_an_object_store_that_failed_once_and_are_there_once(
+    fault: str,
+    attempts: int,
+    prefect_server: None,
+    s3_store: str,  # noqa: F811
+    heard: Heard,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+
+    @flow(persist_result=False)
+    def recording() -> None:
+        with executed(heard), answering(fault):
+            steps.record(RUN, {"measurements": [measurement(RUN.run_id, RUN.night)]}, s3_store)
+
+    if attempts == 1:
+        with pytest.raises(StoreError, match="Forbidden"):
+            recording()
+        assert heard.lines == []
+    else:
+        recording()
+        assert heard.lines == [f"record {RUN.run_id}: this may pass: next attempt in 0 s"]
+        assert run_query(s3_store, "FROM measurements").num_rows == 1
+
+
+def test_a_run_that_is_stopped_waits_for_no_further_attempt(heard: Heard) -> None:
+    execution = Execution(Settings(workers=1, retry_wait_s=3600), heard)
+    went_on: list[bool] = []
+    waiting = threading.Thread(target=lambda: went_on.append(execution.pause("demo: fetch", 0)))
+    waiting.start()
+    execution.workers.stop()
+    waiting.join(60)
+    assert went_on == [False]
