@@ -188,10 +188,24 @@ def run_stage(
 def _begin_worker(threads: int, cache: str) -> None:
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = str(threads)
+    _keep_bars_to_threads()
     set_cache_folder(cache)
     # Control-C reaches the whole process group; the parent decides what becomes of its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_parent()
+
+
+def _keep_bars_to_threads() -> None:
+    """Let tqdm show no bars, and give those that it makes all the same a lock of this process alone.
+
+    Libraries make bars: torch one for each graph that it interprets, shown or not. By default, they share a named
+    semaphore, which a worker that is killed leaves behind. Python reports it as leaked, as the last line of a night.
+    """
+    os.environ["TQDM_DISABLE"] = "1"
+    with suppress(ImportError):  # only some libraries bring it
+        from tqdm import tqdm
+
+        tqdm.set_lock(threading.RLock())
 
 
 def end_with_parent() -> None:

@@ -16,6 +16,7 @@ from tasks.quantize.methods.cast import computes_bfloat16
 from tasks.quantize.methods.qat import QatRecipe
 from tasks.runtimes import onnx_model
 from tasks.runtimes.base import CandidateFiles, Checker, Made, Opened, RawCall, RawTensor, Runtime
+from tasks.runtimes.signal_stack import signal_stack_kept
 
 if TYPE_CHECKING:
     from openvino import InferRequest, ProfilingInfo
@@ -232,5 +233,6 @@ def _compile(path: Path, threads: int, shapes: Sequence[tuple[int, ...]], **more
         "ENABLE_CPU_PINNING": False,  # the process is pinned already
         "INFERENCE_PRECISION_HINT": model.get_rt_info(PRECISION).astype(str),
     }
-    compiled = core.compile_model(model, "CPU", settings | more)
+    with signal_stack_kept():
+        compiled = core.compile_model(model, "CPU", settings | more)
     return compiled.create_infer_request(), range(len(compiled.outputs))

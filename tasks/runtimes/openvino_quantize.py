@@ -18,6 +18,7 @@ from tasks.quantize.methods.dynamic import DynamicRecipe, named_types
 from tasks.quantize.methods.static import GraphRecipe, StaticRecipe
 from tasks.runtimes.onnx_model import folded_into, module_of
 from tasks.runtimes.openvino import PRECISION
+from tasks.runtimes.signal_stack import signal_stack_kept
 from tasks.workload.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -127,7 +128,8 @@ def _compress(model: Node, named: frozenset[str], excluded: frozenset[str]) -> N
         if node.get_type_name() not in types or _module(node) in excluded
     ]
     scope = nncf.IgnoredScope(names=ignored, validate=False)
-    return nncf.compress_weights(model, mode=nncf.CompressWeightsMode.INT8_SYM, ignored_scope=scope)
+    with signal_stack_kept():
+        return nncf.compress_weights(model, mode=nncf.CompressWeightsMode.INT8_SYM, ignored_scope=scope)
 
 
 def _calibrate(model: Node, recipe: StaticRecipe, excluded: frozenset[str], source: ModelSource) -> Node:
@@ -151,13 +153,14 @@ def _calibrate(model: Node, recipe: StaticRecipe, excluded: frozenset[str], sour
         weights_quantization_params=QuantizationParameters(per_channel=recipe.weights == "per-channel"),
     )
     names = [n.get_friendly_name() for n in _products(model) if _module(n) in excluded]
-    return nncf.quantize(
-        model,
-        nncf.Dataset(data),
-        subset_size=len(data),
-        ignored_scope=nncf.IgnoredScope(names=names, validate=False),
-        advanced_parameters=advanced,
-    )
+    with signal_stack_kept():
+        return nncf.quantize(
+            model,
+            nncf.Dataset(data),
+            subset_size=len(data),
+            ignored_scope=nncf.IgnoredScope(names=names, validate=False),
+            advanced_parameters=advanced,
+        )
 
 
 def _nncf() -> ModuleType:

@@ -102,6 +102,49 @@ def test_workers_end_when_their_parent_is_killed(tmp_path):
     assert not _alive(worker)
 
 
+_STAGES = """
+import multiprocessing, sys
+from flows.execution.workers import Workers
+from storage.errors import MeasurementError
+from tests.flows.execution import worker_stages
+if __name__ == "__main__":
+    store, *stages = sys.argv[1:]
+    workers = Workers(count=1, threads=1)
+    for name in stages:
+        try:
+            workers.run(getattr(worker_stages, name), name, 600.0, store)
+        except MeasurementError as error:
+            print(error)
+    processes = multiprocessing.active_children()
+    workers.close()
+    print(*(process.exitcode for process in processes))
+"""
+
+
+def _run_apart(tmp_path, *stages):
+    """Run stages in a process of its own; return its output, in lines, and all that it and its workers complain of."""
+    (tmp_path / "stages.py").write_text(_STAGES)
+    command = [sys.executable, str(tmp_path / "stages.py"), str(tmp_path / "store"), *stages]
+    path = os.pathsep.join(filter(None, (str(Path.cwd()), os.environ.get("PYTHONPATH"))))
+    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True, check=True)
+    return done.stdout.splitlines(), done.stderr
+
+
+def test_a_worker_that_is_killed_leaves_no_semaphore_of_a_progress_bar(tmp_path):
+    lines, complaints = _run_apart(tmp_path, "interpret", "be_killed")
+    assert "was killed" in lines[0]
+    assert complaints == ""
+
+
+@pytest.mark.slow
+def test_a_worker_that_calibrated_for_openvino_ends_when_it_is_told_to_and_leaves_nothing(tmp_path):
+    pytest.importorskip("openvino", reason="the openvino extra is not installed")
+    pytest.importorskip("nncf", reason="the openvino extra is not installed")
+    lines, complaints = _run_apart(tmp_path, "calibrate")
+    assert lines == [str(int(signal.SIGTERM))]  # by itself: had the signal killed it, this would be negative
+    assert complaints == ""
+
+
 def _alive(pid):
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"

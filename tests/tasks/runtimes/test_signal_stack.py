@@ -1,0 +1,46 @@
+"""A process that has opened OpenVINO models still gets its signals."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tasks.runtimes.openvino import PRECISION
+
+_OPEN = """
+import os, signal, sys
+from pathlib import Path
+from tasks.runtimes.openvino import _compile
+
+def hear(number, frame):
+    print("heard", flush=True)
+
+signal.signal(signal.SIGTERM, hear)
+first = _compile(Path(sys.argv[1]), 1, [(1, 4)])
+second = _compile(Path(sys.argv[1]), 1, [(2, 4)])
+os.kill(os.getpid(), signal.SIGTERM)
+del first
+os.kill(os.getpid(), signal.SIGTERM)
+del second
+os.kill(os.getpid(), signal.SIGTERM)
+"""
+
+
+def test_signals_are_handled_while_models_are_open_and_after_they_are_closed(tmp_path: Path) -> None:
+    openvino = pytest.importorskip("openvino", reason="the openvino extra is not installed")
+    operators = pytest.importorskip("openvino.opset13")
+    given = operators.parameter([-1, 4], np.float32, name="given")
+    model = openvino.Model([operators.relu(given)], [given], "relu")
+    model.set_rt_info("f32", PRECISION)
+    path = tmp_path / "model.xml"
+    openvino.save_model(model, path)
+    root = Path(__file__).parents[3]
+    done = subprocess.run(
+        [sys.executable, "-c", _OPEN, str(path)], cwd=root, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["heard"] * 3
