@@ -25,11 +25,12 @@ tests: .venv/installed-dev
 unit: .venv/installed-dev ## Run the fast tests only
 	$(BIN)/python -m pytest $(PARALLEL) -m "not slow and not server and not browser"
 
-lint: .venv/installed-dev ## Check style, types and import layers
+lint: .venv/installed-dev ## Check style, types, import layers and dependencies
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/deptry flows tasks storage
 
 format: .venv/installed-dev ## Rewrite the source in the house style
 	$(BIN)/ruff check --fix .

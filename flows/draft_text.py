@@ -8,7 +8,6 @@ import textwrap
 from collections.abc import Iterator, Mapping
 
 from pydantic import BaseModel
-from pydantic_core import PydanticUndefined
 
 from flows.draft import SECTIONS
 from storage.documents import JsonObject
@@ -56,8 +55,8 @@ def _section(name: str, section: BaseModel, given: Mapping[str, object], *, repe
         if key in given:
             yield f"{key} = {toml(given[key])}"
         else:
-            default = fields[key].get_default(call_default_factory=True)
-            is_value = default is not None and not isinstance(default, BaseModel) and default is not PydanticUndefined
+            default = None if fields[key].is_required() else fields[key].get_default(call_default_factory=True)
+            is_value = default is not None and not isinstance(default, BaseModel)
             yield f"# {key} = {toml(default) if is_value else '…'}"
 
 

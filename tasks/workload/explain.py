@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import get_args
 
 from pydantic import AliasChoices, BaseModel, ValidationError
-from pydantic_core import ErrorDetails
 
 from storage.documents import JsonObject
 from storage.messages import did_you_mean
@@ -27,18 +26,18 @@ def explain(path: Path, document: JsonObject, error: ValidationError) -> str:
         key = ".".join(map(str, problem["loc"])) or "the file as a whole"
         given = problem.get("input")
         shown = f" (got {given!r})" if isinstance(given, str | int | float | bool) else ""
-        lines.append(f"  {key}: {problem['msg']}{shown}{_meant(document, problem)}")
+        meant = _meant(document, problem["type"], problem["loc"], given, problem.get("ctx", {}))
+        lines.append(f"  {key}: {problem['msg']}{shown}{meant}")
     return "\n".join(lines)
 
 
-def _meant(document: JsonObject, problem: ErrorDetails) -> str:
-    """A proposal, where a key, a kind or a word is like one that there is."""
-    context = problem.get("ctx", {})
-    match problem["type"]:
+def _meant(document: JsonObject, kind: str, place: Sequence[str | int], given: object, context: JsonObject) -> str:
+    """Propose what a key, a kind or a word is like, if there is such a one, for a problem as pydantic describes it."""
+    match kind:
         case "extra_forbidden":
-            return did_you_mean(str(problem["loc"][-1]), _keys_at(document, problem["loc"][:-1]))
+            return did_you_mean(str(place[-1]), _keys_at(document, place[:-1]))
         case "literal_error":
-            return did_you_mean(str(problem["input"]), _QUOTED.findall(context["expected"]))
+            return did_you_mean(str(given), _QUOTED.findall(context["expected"]))
         case "union_tag_invalid":
             return did_you_mean(context["tag"], _QUOTED.findall(context["expected_tags"]))
     return ""
