@@ -173,11 +173,16 @@ def renew(workload: str, store: str) -> None:
 
 @_task("record", "record {run.run_id}")
 def record(run: RunInfo, tables: dict[str, list[Row]], store: str) -> None:
-    """Write the night's rows as Parquet, one file per table; a reader never sees half a file."""
-    results = ResultsStore(store)
-    for table, rows in tables.items():
-        if rows:
-            results.append(table, rows, run.run_id, datetime.now(UTC))
+    """Write the night's rows as Parquet, one file per table; a reader never sees half a file.
+
+    The terminal and the run's log say what a row lacks, and why.
+    """
+
+    def tell(line: str) -> None:
+        get_run_logger().warning("%s", line)
+        current_execution().reporter.noted(line)
+
+    ResultsStore(store).record(tables, run.run_id, datetime.now(UTC), tell)
 
 
 @_task("report", "report {run.night}")

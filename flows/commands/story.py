@@ -89,7 +89,7 @@ def _sections(told: Story, store: str) -> dict[str, Iterator[object]]:
     metric = next((str(row["quality_metric"]) for row in told.nights if row["quality_metric"]), "quality")
     sections[f"Nights (quality: {metric})"] = _nights(told.nights)
     sections["Layers"] = _layers(told, store)
-    if any(number(row, "int8_time_share") for row in told.executed):
+    if any(number(row, "int8_time_share") or _unproven(row) for row in told.executed):
         sections["What ran"] = _executed(told.executed)
     if told.current:
         sections["Recipe"] = _recipe(told.current.recipe)
@@ -148,7 +148,9 @@ def _layers(told: Story, store: str) -> Iterator[object]:
     for recipe, rows in groupby(told.layers, key=lambda row: row["recipe"]):
         table = plain_table(f"  most sensitive with {recipe}", "type", "SQNR (dB)", right=("SQNR (dB)",))
         for row in list(rows)[:_SHOWN_LAYERS]:
-            table.add_row(*map(Text, (f"  {row['module']}", str(row["type"]), f"{row['sqnr_db']:.1f}")))
+            sqnr_db = number(row, "sqnr_db")
+            noise = MISSING if sqnr_db is None else f"{sqnr_db:.1f}"
+            table.add_row(*map(Text, (f"  {row['module']}", str(row["type"]), noise)))
         yield table
     if not told.layers:
         yield Text(f"  not studied: nightquant sensitivity --workload {told.workload}{store_flag(store)}")
@@ -164,8 +166,17 @@ def _executed(executed: Sequence[Row]) -> Iterator[object]:
             by = ", ".join(kind for kind in kinds if kind not in ("other", "float")) or MISSING
             table.add_row(f"  {_candidate(row)}", f"{share:.0%}", by)
             doubts += [f"  {_candidate(row)}: {doubt}" for doubt in str(row["doubts"]).splitlines()]
+        elif why := _unproven(row):
+            doubts.append(f"  {_candidate(row)}: unknown: {why}")
     yield table
     yield from (Text(doubt, style="yellow") for doubt in doubts)
+
+
+def _unproven(row: Row) -> str:
+    """Return why nobody could see what a candidate executes; "" if somebody could."""
+    if number(row, "int8_time_share") is not None or row["instructions"] or not row["unknown"]:
+        return ""
+    return str(row["unknown"]).partition("\n")[0]
 
 
 def _recipe(recipe: Row) -> Iterator[object]:

@@ -19,9 +19,19 @@ Caches = Literal["warm", "cold"]
 FindingKind = Literal["slower", "larger", "worse", "vanished", "appeared", "improved"]
 FindingMetric = Literal["speedup", "size_bytes", "quality_difference", "quality", "candidate"]
 
+# The column that maps columns of its row to why they are NULL although they should have a value.
+UNKNOWN = "unknown"
+
 # Maps may be written as pairs; a date-time is a date too.
 Cell: TypeAlias = (
-    str | int | float | dt.date | Sequence[float] | Sequence[tuple[str, float]] | Mapping[str, float] | None
+    str
+    | int
+    | float
+    | dt.date
+    | Sequence[float | None]
+    | Sequence[tuple[str, float | str]]
+    | Mapping[str, float | str]
+    | None
 )
 Row: TypeAlias = Mapping[str, Cell]
 
@@ -42,3 +52,10 @@ def number(row: Row, column: str) -> float | None:
     if value is None or isinstance(value, int | float):
         return value
     raise TypeError(f"{column} is {value!r}, not a number")
+
+
+def why_unknown(row: Row, *columns: str) -> str:
+    """Return why one of these columns has no value although it should; "" if none is recorded as unknown."""
+    reasons: object = row.get(UNKNOWN)  # a map column: as pairs, too
+    found = dict(reasons) if isinstance(reasons, Mapping | list | tuple) else {}
+    return next((str(found[column]) for column in columns if column in found), "")

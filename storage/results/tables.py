@@ -11,7 +11,18 @@ from typing import get_args
 
 import pyarrow as pa
 
-from storage.results import PROFILES, Caches, Decision, FindingKind, FindingMetric, RunStatus, Setting, Status, Verdict
+from storage.results import (
+    PROFILES,
+    UNKNOWN,
+    Caches,
+    Decision,
+    FindingKind,
+    FindingMetric,
+    RunStatus,
+    Setting,
+    Status,
+    Verdict,
+)
 
 SCHEMA_VERSION = 1
 
@@ -44,6 +55,11 @@ class Table:
     order: tuple[str, ...]
 
     @cached_property
+    def names(self) -> frozenset[str]:
+        """The names of its columns."""
+        return frozenset(column.name for column in self.columns)
+
+    @cached_property
     def schema(self) -> pa.Schema:
         """The pyarrow schema, with unit and meaning in each field's metadata and the version in the file's."""
         fields = [
@@ -70,6 +86,7 @@ _PROFILE = _required("profile", TEXT, "length of the benchmarks", choices=PROFIL
 _FINGERPRINT = Column("fingerprint", TEXT, "SHA-256 of what is constant about the host and its libraries")
 _MACHINE = Column("machine", TEXT, "SHA-256 of what is constant about the host: processor, memory, what it is")
 _ARTIFACT_DIGEST = Column("artifact_digest", TEXT, "the candidate in the artifact store")
+_UNKNOWN = Column(UNKNOWN, pa.map_(TEXT, TEXT), "columns of this row that could not be measured or recorded, and why")
 
 RUNS = Table(
     name="runs",
@@ -94,6 +111,7 @@ RUNS = Table(
         Column("git_commit", TEXT, "commit of the checkout that ran, or NULL outside one"),
         Column("prefect_flow_run_id", TEXT, "the Prefect flow run, or NULL"),
         Column("message", TEXT, "the run's outcome in one line"),
+        _UNKNOWN,
     ),
 )
 
@@ -215,12 +233,13 @@ MEASUREMENTS = Table(
         Column("float_operators", TEXT, "the most expensive operators in float, with shares and reasons, as JSON"),
         Column("instructions", pa.map_(TEXT, REAL), "shares of its time in loops of each kind of arithmetic"),
         Column(
-            "saturation", REAL, "distance from the same arithmetic without saturation / the output's range", "share"
+            "saturation", REAL, "distance from the same arithmetic without saturation / the output's range", "ranges"
         ),
         Column("doubts", TEXT, "what speaks against int8 having run as promised, a sentence each, as a JSON list"),
-        Column("batch_difference", REAL, "a batch's distance from its rows one by one / the output's range", "share"),
+        Column("batch_difference", REAL, "a batch's distance from its rows one by one / the output's range", "ranges"),
         Column("batch_changed", REAL, "share of a batch's rows that choose another class than one by one", "share"),
         Column("sequence_length", INT, "steps in a call, where they are not those of the primary setting", "steps"),
+        _UNKNOWN,
     ),
 )
 
@@ -243,6 +262,7 @@ LAYERS = Table(
         Column("sensitivity_rank", INT, "1 for the module that loses most", "rank"),
         Column("kept_float_quality", REAL, "quality with this and every worse module kept float", "quality_metric"),
         Column("runtime", TEXT, "runtime that it was made for, or NULL: all that share the torch module"),
+        _UNKNOWN,
     ),
 )
 
@@ -272,6 +292,7 @@ PROMOTIONS = Table(
         Column("incumbent_version", TEXT, "version of the bundle that was current before, or NULL"),
         Column("incumbent_stays", FLAG, "whether it stays current, or NULL if there was none"),
         Column("incumbent_reason", TEXT, "why it stays or goes, or NULL"),
+        _UNKNOWN,
     ),
 )
 
@@ -303,6 +324,7 @@ FINDINGS = Table(
         Column("changed", TEXT, "the same in words, with the versions before and after"),
         _MACHINE,
         _FINGERPRINT,
+        _UNKNOWN,
     ),
 )
 

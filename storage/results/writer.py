@@ -4,32 +4,23 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from math import inf
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from storage.errors import StoreError
-from storage.results import Cell, Row
+from storage.results import Row
 from storage.results.checksum import PLACEHOLDER, sealed
 from storage.results.layout import find_files, folder
-from storage.results.tables import TABLES, Column, Table
+from storage.results.tables import TABLES, Table
+from storage.results.values import admit, array_of
 from storage.root import StoreRoot
 
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 _ROW_GROUP = 122_880  # DuckDB's own vector of rows: one group is one unit of its parallel scan
-# Smallest and largest value by unit. Differences have the metric's own unit and no bounds.
-_BOUNDS: dict[str, tuple[float, float]] = {
-    **dict.fromkeys(("seconds", "bytes", "samples", "tokens", "parameters", "modules", "workloads"), (0, inf)),
-    **dict.fromkeys(("candidates", "blocks", "calls", "launches", "rounds", "busy threads"), (0, inf)),
-    **dict.fromkeys(("attempts", "threads", "rank"), (1, inf)),
-    "ratio": (5e-324, inf),
-    "share": (0, 1),
-}
 
 
 class ResultsStore:
@@ -43,24 +34,74 @@ class ResultsStore:
 
         If this run's rows are in the store already (its file, or in a compacted month) nothing is written and the
         existing file is returned, so that a retried run never counts twice. `published` decides the month's folder.
+
+        Raises
+        ------
+        StoreError
+            The table does not take a row as it is (see `validated`; nothing is written), or the store fails.
         """
-        if table not in TABLES:
-            raise StoreError(f'There is no table "{table}".', hint=f"Expected one of: {', '.join(TABLES)}.")
-        layout = TABLES[table]
-        if not _RUN_ID.fullmatch(run_id) or run_id.startswith("compacted-"):
-            raise StoreError(
-                f"{run_id!r} is not a valid run id.", hint="Use letters, digits, dots, dashes, underscores."
-            )
-        if published.tzinfo is None:
-            raise StoreError("The time of publication has no time zone.", hint="Pass datetime.now(UTC).")
-        content = serialized(layout, validated(layout, rows, run_id))
-        name = f"{folder(layout)}/month={published.astimezone(UTC):%Y-%m}/{run_id}.parquet"
+        layout = _layout(table, run_id, published)
+        name, _ = self._put(layout, validated(layout, rows, run_id), run_id, published)
+        return self.root.uri(name)
+
+    def record(
+        self,
+        tables: Mapping[str, Sequence[Row]],
+        run_id: str,
+        published: datetime,
+        tell: Callable[[str], None] = lambda line: None,
+    ) -> None:
+        """Write one run's rows of several tables; tables without rows are left out.
+
+        A value that its column does not take costs itself only, and a row that cannot be kept costs no other row (see
+        `storage.results.values`); `tell` is called with a line about each. A table that fails costs no other table.
+
+        Raises
+        ------
+        StoreError
+            As `append`, after all other tables were written; but a bad value is not an error here.
+        """
+        failures: list[Exception] = []
+        for table, rows in tables.items():
+            try:
+                for line in self._record(table, rows, run_id, published) if rows else ():
+                    tell(line)
+            except Exception as error:  # noqa: BLE001 - raised below: the other tables have no part in it
+                failures.append(error)
+        for failure in failures[:1]:
+            for other in failures[1:]:
+                failure.add_note(str(other))
+            raise failure
+
+    def _record(self, table: str, rows: Sequence[Row], run_id: str, published: datetime) -> tuple[str, ...]:
+        """Write one table's rows; return the lines about them, none if they are in the store already."""
+        layout = _layout(table, run_id, published)
+        _refuse_defects(layout, rows, run_id)
+        admitted = admit(layout, rows)
+        _, is_new = self._put(layout, validated(layout, admitted.rows, run_id), run_id, published)
+        return admitted.lines if is_new else ()
+
+    def _put(self, table: Table, rows: pa.Table, run_id: str, published: datetime) -> tuple[str, bool]:
+        """Write a run's file, unless its rows are in the store; return their file's name, and whether it is new."""
+        content = serialized(table, rows)
+        name = f"{folder(table)}/month={published.astimezone(UTC):%Y-%m}/{run_id}.parquet"
         # Shared: writers never wait for each other, only for the instant in which a compacted month is swapped in.
         with self.root.lock("results", shared=True):
-            existing = find_files(self.root, layout).file_of(run_id)
+            existing = find_files(self.root, table).file_of(run_id)
             if existing is None:
                 self.root.put_new(name, content)
-        return self.root.uri(existing.name if existing else name)
+        return (name, True) if existing is None else (existing.name, False)
+
+
+def _layout(table: str, run_id: str, published: datetime) -> Table:
+    """Return the table to write to, after a look at what every write is given."""
+    if table not in TABLES:
+        raise StoreError(f'There is no table "{table}".', hint=f"Expected one of: {', '.join(TABLES)}.")
+    if not _RUN_ID.fullmatch(run_id) or run_id.startswith("compacted-"):
+        raise StoreError(f"{run_id!r} is not a valid run id.", hint="Use letters, digits, dots, dashes, underscores.")
+    if published.tzinfo is None:
+        raise StoreError("The time of publication has no time zone.", hint="Pass datetime.now(UTC).")
+    return TABLES[table]
 
 
 def serialized(table: Table, rows: pa.Table) -> bytes:
@@ -95,14 +136,25 @@ def _leaves(path: str, type_: pa.DataType) -> list[tuple[str, pa.DataType]]:
 
 
 def validated(table: Table, rows: Sequence[Row], run_id: str) -> pa.Table:
-    """Turn rows into an Arrow table of the table's schema, sorted by its order."""
-    known = {column.name for column in table.columns}
-    for position, row in enumerate(rows):
-        if unknown := sorted(set(row) - known):
-            raise _refused(table, f"row {position} has unknown columns {unknown}")
-        if row.get("run_id") != run_id:
-            raise _refused(table, f"row {position} has run_id {row.get('run_id')!r} in a file of run {run_id!r}")
-    arrays = [_array(table, column, [row.get(column.name) for row in rows]) for column in table.columns]
+    """Turn rows into an Arrow table of the table's schema, sorted by its order.
+
+    Raises
+    ------
+    StoreError
+        A row has columns that the table does not have, another run's id, or no value for a required column; a column
+        does not take a value (see `storage.results.values`); or two rows have the same key.
+    """
+    _refuse_defects(table, rows, run_id)
+    arrays = []
+    for column in table.columns:
+        values = [row.get(column.name) for row in rows]
+        try:
+            array = array_of(column, values)
+        except ValueError as error:
+            raise _refused(table, f"column {column.name}: {error}") from error
+        if not column.nullable and array.null_count:
+            raise _refused(table, f"column {column.name} is NULL in row {values.index(None)}")
+        arrays.append(array)
     checked = pa.Table.from_arrays(arrays, schema=table.schema)
     keys = checked.select(list(table.key)).group_by(list(table.key)).aggregate([])
     if keys.num_rows != len(rows):
@@ -111,38 +163,17 @@ def validated(table: Table, rows: Sequence[Row], run_id: str) -> pa.Table:
     return checked.sort_by([(name, "ascending") for name in table.order])
 
 
-def _array(table: Table, column: Column, values: Sequence[Cell]) -> pa.Array[pa.Scalar[pa.DataType]]:
-    try:
-        array = pa.array(values, column.type)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise _refused(table, f"column {column.name} is not {column.type}: {error}") from error
-    if not column.nullable and array.null_count:
-        raise _refused(table, f"column {column.name} is NULL in row {values.index(None)}")
-    for value in values if column.choices else ():
-        if value not in (None, *column.choices):
-            raise _refused(table, f"column {column.name} is {value!r}; expected one of {', '.join(column.choices)}")
-    _check_numbers(table, column, array)
-    return array
+def _refuse_defects(table: Table, rows: Sequence[Row], run_id: str) -> None:
+    """Refuse what no measurement can cause: only the code that made such rows is wrong."""
+    required = {column.name for column in table.columns if not column.nullable}
+    for position, row in enumerate(rows):
+        if unknown := sorted(set(row) - table.names):
+            raise _refused(table, f"row {position} has unknown columns {unknown}")
+        if absent := sorted(required - set(row)):
+            raise _refused(table, f"row {position} lacks columns {absent}")
+        if row["run_id"] != run_id:
+            raise _refused(table, f"row {position} has run_id {row['run_id']!r} in a file of run {run_id!r}")
 
 
-def _check_numbers(table: Table, column: Column, array: pa.Array[pa.Scalar[pa.DataType]]) -> None:
-    if isinstance(array, pa.MapArray):
-        array = array.items
-    elif isinstance(array, pa.ListArray):
-        array = array.flatten()
-    if not (pa.types.is_floating(array.type) or pa.types.is_integer(array.type)):
-        return
-    if pa.types.is_floating(array.type) and pc.any(pc.invert(pc.is_finite(array))).as_py():
-        raise _refused(
-            table,
-            f"column {column.name} holds NaN or an infinity",
-            "Leave the value out (NULL) if there is none: NaN would sort first and be every maximum.",
-        )
-    low, high = _BOUNDS.get(column.unit, (-inf, inf))
-    for value in (pc.min(array).as_py(), pc.max(array).as_py()):
-        if value is not None and not low <= value <= high:
-            raise _refused(table, f"column {column.name} is {value}, out of range for {column.unit}")
-
-
-def _refused(table: Table, what: str, hint: str = "") -> StoreError:
-    return StoreError(f"The {table.name} rows were refused: {what}.", hint=hint or "Nothing was written.")
+def _refused(table: Table, what: str) -> StoreError:
+    return StoreError(f"The {table.name} rows were refused: {what}.", hint="Nothing was written.")

@@ -4,6 +4,7 @@
 -- column instructions: kinds of arithmetic with their shares of the time, the largest first
 -- column dearest_float: the operator in float that takes most of the time, and why, where that is known
 -- column doubts: sentences, a line each; empty where there are none
+-- column unknown: why numbers are missing that the night looked for; NULL if none is
 create macro internal.instructions_in_words(shares) as
     array_to_string(list_transform(
         list_reverse_sort(list_transform(map_entries(shares), lambda entry: {share: entry.value, kind: entry.key})),
@@ -26,7 +27,11 @@ select workload, recipe, runtime, night, int8_time_share,
     internal.instructions_in_words(instructions) as instructions,
     internal.dearest_float(float_operators) as dearest_float,
     saturation, batch_difference, batch_changed,
-    internal.lines_of(doubts) as doubts
+    internal.lines_of(doubts) as doubts,
+    coalesce(
+        unknown['int8_time_share'], unknown['instructions'], unknown['saturation'], unknown['batch_difference']
+    ) as unknown
 from latest
-where setting = 'primary' and status = 'ok' and (int8_time_share is not null or instructions is not null)
+where setting = 'primary' and status = 'ok'
+    and (int8_time_share is not null or instructions is not null or unknown['int8_time_share'] is not null)
 order by workload, int8_time_share desc nulls last, recipe, runtime;

@@ -52,18 +52,18 @@ def test_a_retried_run_returns_the_existing_file(tmp_path: Path, month: int) -> 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"speedup": math.nan}, "column speedup holds NaN"),
-        ({"block_s": [0.1, math.inf]}, "column block_s holds NaN"),
-        ({"metrics": {"loss": math.nan}}, "column metrics holds NaN"),
+        ({"speedup": math.nan}, "column speedup: nan is not a finite"),
+        ({"block_s": [0.1, math.inf]}, "column block_s: inf is not a finite"),
+        ({"metrics": {"loss": math.nan}}, "column metrics: nan is not a finite"),
         ({"speedup": 0.0}, "out of range for ratio"),
         ({"latency_s": -1.0}, "out of range for seconds"),
         ({"coverage": 1.5}, "out of range for share"),
-        ({"size_bytes": "many"}, "column size_bytes is not int64"),
+        ({"size_bytes": "many"}, "column size_bytes: not int64"),
         ({"workload": None}, "column workload is NULL in row 1"),
         ({"latency_ms": 3.0}, "unknown columns"),
         ({"run_id": "other"}, "in a file of run"),
         ({"recipe": "float"}, "share"),
-        ({"status": "fine"}, "expected one of ok, failed"),
+        ({"status": "fine"}, "not one of ok, failed"),
     ],
 )
 def test_a_bad_row_is_refused_and_nothing_is_written(tmp_path: Path, changes: dict[str, object], message: str) -> None:

@@ -1,0 +1,181 @@
+"""Which values a column takes, and what becomes of a row that has others.
+
+One odd number must not cost its row, let alone the rows of other workloads. A value that its column does not take
+becomes NULL, and the row's column ``unknown`` says why. A row is dropped only if it lacks a required value or repeats
+a key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from storage.messages import printable
+from storage.results import UNKNOWN, Cell, Row
+from storage.results.tables import Column, Table
+
+# Smallest and largest value by unit. Differences have the metric's own unit and no bounds.
+_BOUNDS: dict[str, tuple[float, float]] = {
+    **dict.fromkeys(("seconds", "bytes", "samples", "tokens", "parameters", "modules", "workloads"), (0, inf)),
+    **dict.fromkeys(("candidates", "blocks", "calls", "launches", "rounds", "busy threads"), (0, inf)),
+    **dict.fromkeys(("attempts", "threads", "rank"), (1, inf)),
+    "ratio": (5e-324, inf),
+    "share": (0, 1),
+    # Distances as multiples of an output's range: two outputs may be further apart than the reference's range is wide.
+    "ranges": (0, inf),
+}
+_NAMED = 3  # rows that a line names before it counts them
+
+
+@dataclass(frozen=True)
+class Admitted:
+    """The rows that a table takes, and lines that name what it does not take and why."""
+
+    rows: tuple[Row, ...]
+    lines: tuple[str, ...]
+
+
+def array_of(column: Column, values: Sequence[Cell]) -> pa.Array[pa.Scalar[pa.DataType]]:
+    """Return values as the column's Arrow array; NULL is left to the caller.
+
+    Raises
+    ------
+    ValueError
+        The column does not take one of them; the message says which one and why.
+    """
+    try:
+        array = pa.array(values, column.type)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise ValueError(f"not {column.type}: {error}") from error
+    for value in values if column.choices else ():
+        if value not in (None, *column.choices):
+            raise ValueError(f"{value!r} is not one of {', '.join(column.choices)}")
+    for value in values if pa.types.is_integer(column.type) else ():
+        if isinstance(value, float) and not value.is_integer():  # Arrow would cut it
+            raise ValueError(f"{value} is not a whole number")
+    _check_numbers(column, array)
+    return array
+
+
+def why_not(column: Column, value: Cell) -> str:
+    """Return why the column does not take a value; "" if it does."""
+    try:
+        array_of(column, [value])
+    except ValueError as error:
+        return printable(str(error))
+    return ""
+
+
+def known(table: Table, row: Row, columns: Iterable[Column] | None = None) -> Row:
+    """Return the row with NULL for each value that its column does not take, and with the reasons in ``unknown``.
+
+    Parameters
+    ----------
+    columns
+        The columns to look at; None for all of the table's.
+    """
+    values, reasons = dict(row), _reasons(row)
+    for column in table.columns if columns is None else columns:
+        if column.name != UNKNOWN and (value := row.get(column.name)) is not None:
+            values[column.name], why = _taken(column, value)
+            reasons |= {column.name: why} if why else {}
+    if reasons and UNKNOWN in table.names:
+        values[UNKNOWN] = reasons
+    return values
+
+
+def admit(table: Table, rows: Sequence[Row]) -> Admitted:
+    """Make rows that the table takes: see `known`; a row that lacks a required value or repeats a key is dropped."""
+    suspects = [column for column in table.columns if not _takes_all(column, rows)]
+    complete: list[Row] = []
+    dropped: list[str] = []
+    for row in (known(table, row, suspects) for row in rows) if suspects else rows:
+        missing = [column.name for column in table.columns if not column.nullable and row.get(column.name) is None]
+        if missing:
+            whys = "; ".join(f"{name}: {_reasons(row).get(name, 'it is NULL')}" for name in missing)
+            dropped.append(f"{table.name}: the row {_label(row)} is dropped: {whys}")
+        else:
+            complete.append(row)
+    # As Arrow has them: values that Python tells apart may be the same there.
+    keys = [column for column in table.columns if column.name in table.key]
+    arrays = {column.name: array_of(column, [row.get(column.name) for row in complete]) for column in keys}
+    first: dict[tuple[object, ...], Row] = {}
+    for row, key in zip(complete, pa.table(arrays).to_pylist(), strict=True):
+        if first.setdefault(tuple(key.values()), row) is not row:
+            dropped.append(f"{table.name}: the row {_label(row)} is dropped: an earlier row has the same key")
+    return Admitted(tuple(first.values()), (*_unknown(table, first.values()), *dropped))
+
+
+def _takes_all(column: Column, rows: Sequence[Row]) -> bool:
+    try:
+        array_of(column, [row.get(column.name) for row in rows])
+    except ValueError:
+        return False
+    return True
+
+
+def _taken(column: Column, value: Cell) -> tuple[Cell, str]:
+    """Return what a column takes of a value, and why it does not take all of it."""
+    if isinstance(value, str):
+        # Half a character, as in names of files that are not UTF-8: no column takes it, and the rest is worth keeping.
+        value = value.encode("utf-8", "backslashreplace").decode("utf-8")
+    why = why_not(column, value)
+    if why and isinstance(value, Mapping) and pa.types.is_map(column.type):
+        whys = {name: why_not(column, {name: item}) for name, item in value.items()}
+        kept = {name: item for name, item in value.items() if not whys[name]}
+        return kept, "; ".join(f"{name}: {why}" for name, why in whys.items() if why)
+    if why and isinstance(value, list | tuple) and pa.types.is_list(column.type):
+        # Lists of a row belong together item by item, so that none may become shorter than the others.
+        found = [why_not(column, [item]) for item in value]
+        return [None if bad else item for item, bad in zip(value, found, strict=True)], next(filter(None, found), why)
+    return (None, why) if why else (value, "")
+
+
+def _check_numbers(column: Column, array: pa.Array[pa.Scalar[pa.DataType]]) -> None:
+    if isinstance(array, pa.MapArray):
+        array = array.items
+    elif isinstance(array, pa.ListArray):
+        array = array.flatten()
+    if not (pa.types.is_floating(array.type) or pa.types.is_integer(array.type)):
+        return
+    if pa.types.is_floating(array.type) and len(bad := array.filter(pc.invert(pc.is_finite(array)))):
+        raise ValueError(f"{bad[0].as_py()} is not a finite number")  # NaN would sort first and be every maximum
+    low, high = _BOUNDS.get(column.unit, (-inf, inf))
+    for value in (pc.min(array).as_py(), pc.max(array).as_py()):
+        if value is not None and not low <= value <= high:
+            raise ValueError(f"{value:g} is out of range for {column.unit} ({low:g} to {high:g})")
+
+
+def _reasons(row: Row) -> dict[str, str]:
+    reasons: object = row.get(UNKNOWN)
+    if not isinstance(reasons, Mapping | list | tuple):
+        return {}
+    return {str(name): printable(str(why)) for name, why in dict(reasons).items()}
+
+
+def _unknown(table: Table, rows: Iterable[Row]) -> Iterator[str]:
+    """Say what was not recorded of each row, once for all rows that share columns and reason."""
+    alike: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        columns: dict[str, list[str]] = {}
+        for column, why in _reasons(row).items():
+            columns.setdefault(why, []).append(column)
+        for why, names in columns.items():
+            alike.setdefault((", ".join(names), why), []).append(_label(row))
+    for (names_of_columns, why), labels in alike.items():
+        more = f" and {len(labels) - _NAMED} more" if len(labels) > _NAMED else ""
+        yield f"{table.name} of {', '.join(labels[:_NAMED])}{more}: {names_of_columns} not recorded: {why}"
+
+
+def _label(row: Row) -> str:
+    """Name a row as people know it: its workload, candidate, module or metric; of a run its id."""
+    parts = {name: str(row[name]) for name in ("workload", "recipe", "runtime", "module", "metric") if row.get(name)}
+    if "recipe" in parts and "runtime" in parts:
+        parts["recipe"] += f"/{parts.pop('runtime')}"
+    if row.get("setting") not in (None, "primary"):
+        parts["setting"] = f"({row['setting']})"
+    return " ".join(parts.values()) or str(row.get("run_id"))

@@ -1,0 +1,207 @@
+"""What becomes of rows that a table does not take as they are."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage.errors import StoreError
+from storage.results.catalog import refresh
+from storage.results.query import run_query
+from storage.results.tables import MEASUREMENTS
+from storage.results.values import admit, known
+from storage.results.writer import ResultsStore, validated
+from tests.storage.results.rows import at, baseline, measurement, promotion, run_row
+
+NIGHT = dt.date(2026, 3, 1)
+
+
+def recorded(root: Path, *rows: dict[str, Any], table: str = "measurements") -> tuple[list[dict[str, Any]], list[str]]:
+    """Record one table's rows; give them as they are in the store, and the lines that were told."""
+    told: list[str] = []
+    ResultsStore(root).record({table: rows}, "r1", at(NIGHT), told.append)
+    [path] = (root / f"results/{table}").rglob("*.parquet")
+    return pq.ParquetFile(path).read().to_pylist(maps_as_pydicts="strict"), told
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "why"),
+    [
+        ("speedup", math.nan, "nan is not a finite number"),
+        ("speedup", 0.0, "0 is out of range for ratio"),
+        ("latency_s", math.inf, "inf is not a finite number"),
+        ("latency_s", -1.0, "-1 is out of range for seconds"),
+        ("coverage", 1.5, "1.5 is out of range for share (0 to 1)"),
+        ("saturation", -0.1, "-0.1 is out of range for ranges"),
+        ("size_bytes", -1, "-1 is out of range for bytes"),
+        ("size_bytes", 2.5, "2.5 is not a whole number"),
+        ("size_bytes", 2**70, "not int64"),
+        ("size_bytes", "many", "not int64"),
+        ("error", 3.0, "not string"),
+        ("verdict", "fine", "'fine' is not one of valid, inconclusive, not-measured"),
+        ("metrics", "loss", "not map<string, double>"),
+        ("block_s", 0.1, "not list<item: double>"),
+    ],
+)
+def test_a_bad_value_is_null_with_its_reason_and_costs_nothing_else(
+    tmp_path: Path, column: str, value: object, why: str
+) -> None:
+    good = measurement("r1", NIGHT)
+    rows, told = recorded(tmp_path, baseline("r1", NIGHT), good | {column: value}, measurement("r1", NIGHT, recipe="z"))
+    assert [row["recipe"] for row in rows] == ["dynamic", "float", "z"]
+    bad = rows[0]
+    assert bad[column] is None
+    assert list(bad["unknown"]) == [column]
+    assert why in bad["unknown"][column]
+    assert {name: bad[name] for name in good if name != column} == {n: v for n, v in good.items() if n != column}
+    assert [row["unknown"] for row in rows[1:]] == [None, None]
+    [line] = told
+    assert line.startswith(f"measurements of word-lm dynamic/eager: {column} not recorded: ")
+    assert why in line
+
+
+def test_distances_of_outputs_may_be_larger_than_the_outputs_range(tmp_path: Path) -> None:
+    # A softmax over the batch: alone each row gives 1, together they give shares that are nearly equal.
+    rows, told = recorded(tmp_path, measurement("r1", NIGHT, batch_difference=12.36, saturation=3.0))
+    assert (rows[0]["batch_difference"], rows[0]["saturation"], rows[0]["unknown"]) == (12.36, 3.0, None)
+    assert told == []
+
+
+def test_one_bad_number_of_a_list_or_a_map_is_missing_by_itself(tmp_path: Path) -> None:
+    metrics = {"loss": 4.1, "perplexity": math.inf}
+    rows, told = recorded(tmp_path, measurement("r1", NIGHT, block_s=[0.1, math.nan, 0.3], metrics=metrics))
+    assert rows[0]["block_s"] == [0.1, None, 0.3]
+    assert rows[0]["metrics"] == {"loss": 4.1}
+    assert rows[0]["unknown"] == {
+        "block_s": "nan is not a finite number",
+        "metrics": "perplexity: inf is not a finite number",
+    }
+    assert len(told) == 2
+
+
+def test_text_that_is_not_unicode_is_kept_escaped(tmp_path: Path) -> None:
+    error = b"no such file: caf\xe9".decode(errors="surrogateescape")
+    rows, told = recorded(tmp_path, measurement("r1", NIGHT, status="failed", error=error))
+    assert rows[0]["error"] == "no such file: caf\\udce9"
+    assert (rows[0]["unknown"], told) == (None, [])
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"threads": "two"}, "threads: not int64"),
+        ({"workload": None}, "workload: it is NULL"),
+        ({"status": "fine"}, "status: 'fine' is not one of ok, failed, skipped"),
+        ({"recipe": "float"}, "an earlier row has the same key"),
+        ({"recipe": "float", "batch_size": 1.0}, "an earlier row has the same key"),
+    ],
+)
+def test_a_row_that_cannot_be_kept_costs_no_other_row(tmp_path: Path, changes: dict[str, object], why: str) -> None:
+    rows = baseline("r1", NIGHT), measurement("r1", NIGHT) | changes, measurement("r1", NIGHT, recipe="z")
+    found, told = recorded(tmp_path, *rows)
+    assert [row["recipe"] for row in found] == ["float", "z"]
+    [line] = told
+    assert "is dropped" in line
+    assert why in line
+
+
+def test_rows_with_the_same_reason_share_a_line(tmp_path: Path) -> None:
+    died = {"unknown": {"peak_rss_bytes": "It was killed.", "rss_loaded_bytes": "It was killed."}}
+    rows = [measurement("r1", NIGHT, recipe=f"recipe-{index}", peak_rss_bytes=None, **died) for index in range(5)]
+    _, told = recorded(tmp_path, *rows)
+    assert told == [
+        "measurements of word-lm recipe-0/eager, word-lm recipe-1/eager, word-lm recipe-2/eager and 2 more: "
+        "peak_rss_bytes, rss_loaded_bytes not recorded: It was killed."
+    ]
+
+
+@pytest.mark.parametrize("table", ["layers", "promotions", "findings", "runs"])
+def test_every_table_of_a_night_says_what_it_lacks(tmp_path: Path, table: str) -> None:
+    key = {"run_id": "r1", "night": NIGHT, "workload": "word-lm", "recipe": "dynamic", "runtime": "eager"}
+    layer = {**key, "module": "decoder", "type": "Linear", "parameters": 8, "quantized": True}
+    row, column, label = {
+        "layers": (layer, "sqnr_db", "word-lm dynamic/eager decoder"),
+        "promotions": (promotion("r1", NIGHT), "incumbent_stays", "word-lm dynamic/eager"),
+        "findings": ({**key, "metric": "quality", "kind": "worse"}, "tonight", "word-lm dynamic/eager quality"),
+        "runs": (run_row("r1", NIGHT), "host", "r1"),
+    }[table]
+    found, told = recorded(tmp_path, row | {column: math.nan}, table=table)
+    assert (found[0][column], list(found[0]["unknown"])) == (None, [column])
+    assert told[0].startswith(f"{table} of {label}: {column} not recorded: ")
+
+
+@pytest.mark.parametrize(
+    "defect", [{"latency_ms": 3.0}, {"run_id": "other"}], ids=["an unknown column", "another run's id"]
+)
+def test_a_defect_of_the_program_is_an_error_and_costs_no_other_table(
+    tmp_path: Path, defect: dict[str, object]
+) -> None:
+    tables = {"measurements": [measurement("r1", NIGHT) | defect], "runs": [run_row("r1", NIGHT)]}
+    with pytest.raises(StoreError, match="measurements rows were refused: row 0"):
+        ResultsStore(tmp_path).record(tables, "r1", at(NIGHT))
+    assert [path.parent.parent.name for path in tmp_path.rglob("*.parquet")] == ["runs"]
+
+
+def test_a_row_without_a_required_column_is_a_defect(tmp_path: Path) -> None:
+    row = measurement("r1", NIGHT)
+    del row["threads"]
+    with pytest.raises(StoreError, match=r"row 0 lacks columns \['threads'\]"):
+        ResultsStore(tmp_path).record({"measurements": [row]}, "r1", at(NIGHT))
+
+
+def test_a_table_that_cannot_be_written_costs_no_other_table(tmp_path: Path) -> None:
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results/measurements").write_text("a file, no folder")
+    tables = {"measurements": [measurement("r1", NIGHT)], "runs": [run_row("r1", NIGHT)]}
+    with pytest.raises(StoreError, match="measurements"):
+        ResultsStore(tmp_path).record(tables, "r1", at(NIGHT))
+    assert len(list((tmp_path / "results/runs").rglob("*.parquet"))) == 1
+
+
+def test_what_is_in_the_store_already_is_told_of_once(tmp_path: Path) -> None:
+    row = measurement("r1", NIGHT, speedup=math.nan)
+    assert len(recorded(tmp_path, row)[1]) == 1
+    assert recorded(tmp_path, row)[1] == []
+
+
+def test_a_value_that_is_unknown_is_found_by_a_query(tmp_path: Path) -> None:
+    killed = {"int8_time_share": "The proof process was ended by SIGSEGV.", "instructions": "The same."}
+    good = {"int8_time_share": 0.9, "unknown": None}
+    rows = [
+        baseline("r1", NIGHT, **good),
+        measurement("r1", NIGHT, unknown=killed),
+        measurement("r1", NIGHT, recipe="z", **good),
+    ]
+    recorded(tmp_path, *rows)
+    refresh(tmp_path)
+    asked = "select recipe, unknown['int8_time_share'] as why from latest where unknown is not null"
+    assert run_query(tmp_path, asked).to_pylist() == [{"recipe": "dynamic", "why": killed["int8_time_share"]}]
+    # Not looked at is not the same as nothing to see.
+    executed = run_query(tmp_path, "select recipe, int8_time_share, unknown from executed").to_pylist()
+    assert executed[-1] == {"recipe": "dynamic", "int8_time_share": None, "unknown": killed["int8_time_share"]}
+    assert [row["unknown"] for row in executed[:-1]] == [None, None]
+
+
+junk = st.one_of(
+    st.none(), st.booleans(), st.integers(), st.floats(), st.text(st.characters(exclude_categories=())), st.binary(),
+    st.dates(), st.lists(st.floats()), st.dictionaries(st.text(), st.floats()), st.tuples(st.text(), st.integers()),
+)  # fmt: skip
+VALUES = [column.name for column in MEASUREMENTS.columns if column.nullable and column.name != "unknown"]
+
+
+@given(st.lists(st.dictionaries(st.sampled_from(VALUES), junk, max_size=4), min_size=1, max_size=4))
+def test_whatever_the_values_every_row_is_kept(changes: list[dict[str, Any]]) -> None:
+    rows = [measurement("r1", NIGHT, recipe=f"recipe-{index}") | each for index, each in enumerate(changes)]
+    for row in rows:
+        row.pop("sequence_length", None)  # of the key
+    admitted = admit(MEASUREMENTS, rows)
+    assert validated(MEASUREMENTS, admitted.rows, "r1").num_rows == len(rows)
+    # The gate sees the rows before they are recorded, and must see the same.
+    assert admit(MEASUREMENTS, [known(MEASUREMENTS, row) for row in rows]) == admitted
