@@ -189,7 +189,12 @@ def _better(gate: Gate, row: Row, held: Row | None) -> str:
         if size and before and before / size > gate.margin:
             return f"{before / size:.3g} times as small as the incumbent"
     # Speed is left to the direct ratio: two equals may well be decided differently against the baseline.
-    open_rules = [rule for rule in rules_on(gate, held) if rule.outcome == "held" and rule.name != "min_speedup"]
+    open_rules = [
+        rule
+        for rule in rules_on(gate, held)
+        # A number that could not be had tonight says nothing against the incumbent.
+        if rule.outcome == "held" and rule.name != "min_speedup" and not rule.unknown
+    ]
     return f"passes where the incumbent is undecided: {open_rules[0].describe()}" if open_rules else ""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -72,3 +73,8 @@ def distance(output: Tensor, reference: Tensor) -> float:
     """Largest absolute difference, as a share of the reference's range (of 1 where it is constant)."""
     spread = float(reference.double().max() - reference.double().min()) or 1.0
     return float((output.double() - reference.double()).abs().max()) / spread
+
+
+def worst(*distances: float) -> float:
+    """Return the largest distance; NaN if one is NaN, which `max` takes for small or large by its place."""
+    return math.nan if any(map(math.isnan, distances)) else max(distances)

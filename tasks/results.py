@@ -132,7 +132,8 @@ class BenchmarkResult(Frozen):
     """All timings of one workload, with the A/A check and the machine's state.
 
     ``refused`` maps ``recipe/runtime`` to the reason why it was not timed (its output was wrong, it did not load);
-    ``proofs`` maps the subjects' names to what they executed.
+    ``proofs`` maps the subjects' names to what they executed, ``unknown`` maps them to the columns of ``measurements``
+    that have no value although they were timed, each with the reason.
     """
 
     workload: str
@@ -149,6 +150,7 @@ class BenchmarkResult(Frozen):
     timings: tuple[Timing, ...]
     refused: dict[str, str] = Field(default_factory=dict)
     proofs: dict[str, Proof] = Field(default_factory=dict)
+    unknown: dict[str, dict[str, str]] = Field(default_factory=dict)
     evidence_before: str
     evidence_after: str
     wall_s: float

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from datetime import datetime
 
 from storage.digest import canonical_json
-from storage.results import Cell, Row
+from storage.results import UNKNOWN, Cell, Row
+from storage.results.tables import MEASUREMENTS
+from storage.results.values import known
 from tasks.benchmark.messages import INCUMBENT_SUFFIX
 from tasks.machine import Evidence
 from tasks.proof.doubts import doubt_about_batches
@@ -17,7 +18,10 @@ _AA = tuple(f"{caches}aa_{column}" for caches in ("", "cold_") for column in ("r
 
 
 def measurement_rows(run: RunInfo, result: WorkloadResult, measured_at: datetime) -> list[Row]:
-    """Rows of ``measurements`` for one workload: each candidate and setting, failed ones and the incumbent included."""
+    """Return a workload's rows of ``measurements``: every candidate and setting, failed ones and the incumbent too.
+
+    A value that the table does not take is NULL already: the gate must see the rows that are recorded.
+    """
     benchmark = result.benchmark
     shown: dict[str, Cell] = {}
     if benchmark is not None:
@@ -43,7 +47,7 @@ def measurement_rows(run: RunInfo, result: WorkloadResult, measured_at: datetime
         ]
         untimed: Row = {"setting": "incumbent" if deployed else "primary", "verdict": "not-measured", **primary}
         rows += timed or [{**common, **untimed}]
-    return rows
+    return [known(MEASUREMENTS, row) for row in rows]
 
 
 def _incumbents(result: WorkloadResult) -> list[CandidateResult]:
@@ -68,11 +72,14 @@ def _proof_columns(
     benchmark: BenchmarkResult | None, timing: Timing, batch_difference: float | None
 ) -> dict[str, Cell]:
     # It was looked at in the primary setting.
-    suffix = INCUMBENT_SUFFIX if timing.setting == "incumbent" else ""
-    proof = benchmark.proofs.get(f"{timing.recipe}/{timing.runtime}{suffix}") if benchmark else None
-    if proof is None or timing.setting == "throughput":
+    if benchmark is None or timing.setting == "throughput":
         return {}
-    return {
+    name = f"{timing.recipe}/{timing.runtime}{INCUMBENT_SUFFIX if timing.setting == 'incumbent' else ''}"
+    unknown: dict[str, Cell] = {UNKNOWN: benchmark.unknown[name]} if name in benchmark.unknown else {}
+    proof = benchmark.proofs.get(name)
+    if proof is None:
+        return unknown
+    return unknown | {
         "int8_time_share": proof.int8_time_share,
         "float_operators": canonical_json([each.model_dump(mode="json") for each in proof.float_operators]),
         "instructions": sorted(proof.instructions.items()) if proof.instructions is not None else None,
@@ -146,7 +153,7 @@ def candidate_columns(result: WorkloadResult, candidate: CandidateResult) -> dic
             "source_digest": built.source_digest or None,
             "size_bytes": built.size_bytes,
             "baseline_size_bytes": reference,
-            "size_ratio": reference / built.size_bytes if reference is not None else None,
+            "size_ratio": reference / built.size_bytes if reference is not None and built.size_bytes else None,
         }
     if (evaluation := candidate.evaluation) is not None:
         columns |= {
@@ -158,8 +165,7 @@ def candidate_columns(result: WorkloadResult, candidate: CandidateResult) -> dic
             "higher_is_better": evaluation.higher_is_better,
             "evaluation_mode": evaluation.mode or None,
             "evaluation_samples": evaluation.samples,
-            # A number without a value would cost the whole file: the table takes neither NaN nor infinities.
-            "metrics": sorted((name, value) for name, value in evaluation.metrics.items() if math.isfinite(value)),
+            "metrics": dict(sorted(evaluation.metrics.items())),
             "baseline_quality": baseline.evaluation.quality if baseline and baseline.evaluation else None,
         }
         columns |= candidate.comparison.model_dump() if candidate.comparison else {}

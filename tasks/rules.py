@@ -11,7 +11,9 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import Literal
 
-from storage.results import Row, caches_of, deciding, number
+from pydantic import Field
+
+from storage.results import Row, caches_of, deciding, number, why_unknown
 from tasks.proof.doubts import BATCH_TOLERANCE
 from tasks.proof.operators import FloatOperator
 from tasks.refs import Frozen
@@ -19,6 +21,7 @@ from tasks.runtimes import RUNTIMES
 from tasks.workload.workload import Gate, Workload
 
 Outcome = Literal["passed", "held", "failed"]
+_QUALITY = ("quality_difference", "quality_difference_low", "quality_difference_high", "higher_is_better")
 # Known only once the candidate has been timed.
 _TIMED = {"min_speedup", "max_peak_rss_bytes", "min_int8_time_share", "max_saturation"}
 
@@ -27,6 +30,7 @@ class RuleOutcome(Frozen):
     """One rule: what it asks for, the number that decides (None where there is none) and how it came out.
 
     ``held`` means that the rule could not be decided: its number is missing, or the bound lies within its interval.
+    ``unknown`` says that the number is missing because it could not be measured or recorded this time.
     """
 
     name: str
@@ -34,6 +38,7 @@ class RuleOutcome(Frozen):
     seen: float | str | None
     outcome: Outcome
     note: str = ""
+    unknown: bool = Field(default=False, exclude=True)  # the note says it in the records
 
     def describe(self) -> str:
         """What the rule asked for and saw, in one line."""
@@ -82,32 +87,35 @@ def text(row: Row, column: str) -> str | None:
 def _rules(gate: Gate, row: Row) -> Iterator[RuleOutcome]:
     if gate.max_quality_drop is not None:
         best, worst, note = _quality_drop(gate, row)
-        yield _within("max_quality_drop", gate.max_quality_drop, _negated(worst), _negated(best), note)
+        columns = _QUALITY if gate.quality_drop == "absolute" else (*_QUALITY, "baseline_quality")
+        why = why_unknown(row, *columns)
+        yield _within("max_quality_drop", gate.max_quality_drop, _negated(worst), _negated(best), note, why)
     if gate.min_size_ratio is not None:
         ratio = finite(row, "size_ratio")
-        yield _within("min_size_ratio", gate.min_size_ratio, ratio, ratio)
+        yield _within("min_size_ratio", gate.min_size_ratio, ratio, ratio, why=why_unknown(row, "size_ratio"))
     if gate.min_speedup is not None:
-        low, high = (finite(row, deciding(row, f"speedup_bound_{end}")) for end in ("low", "high"))
+        bounds = tuple(deciding(row, f"speedup_bound_{end}") for end in ("low", "high"))
+        low, high = (finite(row, bound) for bound in bounds)
         note = "it was not timed to be decided" if low is None or high is None else f"from {low:.4g} to {high:.4g}"
         note += " with cold caches" if caches_of(row) == "cold" else ""
-        yield _within("min_speedup", gate.min_speedup, low, high, note)
+        yield _within("min_speedup", gate.min_speedup, low, high, note, why_unknown(row, *bounds))
     if gate.max_peak_rss_bytes is not None:
-        peak = _negated(finite(row, "peak_rss_bytes"))
-        yield _within("max_peak_rss_bytes", gate.max_peak_rss_bytes, peak, peak)
+        peak, why = _negated(finite(row, "peak_rss_bytes")), why_unknown(row, "peak_rss_bytes")
+        yield _within("max_peak_rss_bytes", gate.max_peak_rss_bytes, peak, peak, why=why)
     if gate.min_coverage is not None:
         coverage = finite(row, "coverage")
-        yield _within("min_coverage", gate.min_coverage, coverage, coverage)
+        yield _within("min_coverage", gate.min_coverage, coverage, coverage, why=why_unknown(row, "coverage"))
     if gate.min_int8_time_share is not None:
-        share = finite(row, "int8_time_share")
-        yield _within("min_int8_time_share", gate.min_int8_time_share, share, share, _float_operators(row))
+        share, why = finite(row, "int8_time_share"), why_unknown(row, "int8_time_share")
+        yield _within("min_int8_time_share", gate.min_int8_time_share, share, share, _float_operators(row), why)
     if gate.max_saturation is not None:
-        saturation = _negated(finite(row, "saturation"))
+        saturation, why = _negated(finite(row, "saturation")), why_unknown(row, "saturation")
         note = f"it computes by {_instructions(row)}"
-        yield _within("max_saturation", gate.max_saturation, saturation, saturation, note)
+        yield _within("max_saturation", gate.max_saturation, saturation, saturation, note, why)
     if gate.require_batch_invariance:
-        apart = _negated(finite(row, "batch_difference"))
+        apart, why = _negated(finite(row, "batch_difference")), why_unknown(row, "batch_difference")
         note = "how far rows together are from rows alone, as a share of the output's range"
-        yield _within("max_batch_difference", BATCH_TOLERANCE, apart, apart, note)
+        yield _within("max_batch_difference", BATCH_TOLERANCE, apart, apart, note, why)
 
 
 def _float_operators(row: Row) -> str:
@@ -121,11 +129,17 @@ def _instructions(row: Row) -> str:
     return ", ".join(dict(shares)) if isinstance(shares, Mapping | list) and shares else "unknown instructions"
 
 
-def _within(name: str, bound: float, low: float | None, high: float | None, note: str = "") -> RuleOutcome:
-    """Hold an interval of which more is better against a bound; `max_` rules come with their signs turned."""
+def _within(
+    name: str, bound: float, low: float | None, high: float | None, note: str = "", why: str = ""
+) -> RuleOutcome:
+    """Check an interval of which more is better against a bound; `max_` rules come with their signs turned.
+
+    With a reason `why` a number is unknown that is needed, the rule holds, whatever else is there of the interval.
+    """
     sign = -1 if name.startswith("max_") else 1
-    if low is None or high is None:
-        return RuleOutcome(name=name, bound=float(bound), seen=None, outcome="held", note=note)
+    if low is None or high is None or why:
+        note = why.partition("\n")[0] or note
+        return RuleOutcome(name=name, bound=float(bound), seen=None, outcome="held", note=note, unknown=bool(why))
     outcome: Outcome = "passed" if low >= sign * bound else "failed" if high < sign * bound else "held"
     # The end that decides; where neither does, the one that would have to be better.
     return RuleOutcome(

@@ -21,7 +21,7 @@ from storage.errors import UnavailableError
 from tasks.benchmark.messages import ChildSpec, Subject
 from tasks.benchmark.processors import choose_processors
 from tasks.machine import affinity
-from tasks.outputs import distance, tensors_of
+from tasks.outputs import distance, tensors_of, worst
 from tasks.proof.doubts import doubts_about
 from tasks.proof.instructions import INT8, SATURATING, Disassembler, Family
 from tasks.proof.messages import Proof, ProofReport
@@ -124,4 +124,4 @@ def _saturation(
     if exact is None:
         return None
     pairs = zip(tensors_of(opened(*inputs)), tensors_of(exact(*inputs)), strict=True)
-    return max(distance(output, right) for output, right in pairs)
+    return worst(*(distance(output, right) for output, right in pairs))

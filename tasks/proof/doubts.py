@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -45,7 +46,7 @@ def doubts_about(
 
 def doubt_about_batches(difference: float | None) -> str:
     """Whether rows that are computed together see each other; "" where they do not, or where nobody looked."""
-    if difference is None or difference <= BATCH_TOLERANCE:
+    if difference is None or not BATCH_TOLERANCE < difference < math.inf:  # NaN is not a difference
         return ""
     return f"rows of a batch are not independent: outputs differ by up to {difference:.1%} of their range"
 

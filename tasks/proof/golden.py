@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tasks.domains import DOMAINS
 from tasks.job import Job, Workspace
-from tasks.outputs import Call, distance, tensors_of
+from tasks.outputs import Call, distance, tensors_of, worst
 from tasks.tensor_files import Golden
 from tasks.workload.workload import Workload
 
@@ -69,7 +69,7 @@ def batching(singles: Sequence[Golden], together: Sequence[Tensor], *, chooses: 
         if axis is None:  # something about the whole batch, no row's answer
             continue
         rows = torch.cat(alone, axis)
-        difference = max(difference, distance(rows, whole))
+        difference = worst(difference, distance(rows, whole))
         if index == 0 and chooses:
             changed = float((rows.argmax(-1) != whole.argmax(-1)).double().mean())
     return Batching(difference, changed)

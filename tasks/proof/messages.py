@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from tasks.proof.operators import FloatOperator
 from tasks.refs import Frozen
@@ -17,6 +17,9 @@ class Proof(Frozen):
     far its outputs are from the same arithmetic without saturation, as a share of their range: 0 where its products
     cannot saturate, None where that is not known. ``doubts`` say what speaks against int8 having run as promised.
     """
+
+    # NaN stays NaN on its way through JSON: as null it would look like a number that nobody asked for.
+    model_config = ConfigDict(ser_json_inf_nan="constants")
 
     int8_time_share: float | None = None
     float_operators: tuple[FloatOperator, ...] = ()

@@ -1,3 +1,4 @@
+import json
 from datetime import UTC, date, datetime
 
 import pytest
@@ -7,6 +8,7 @@ from storage.results.tables import LAYERS, MEASUREMENTS
 from storage.results.writer import validated
 from tasks.job import Job
 from tasks.machine import observe
+from tasks.proof.messages import Proof
 from tasks.refs import ArtifactRef, CandidateRef, CheckpointRef, DatasetRef, ModuleCoverage
 from tasks.results import (
     BenchmarkResult,
@@ -21,7 +23,9 @@ from tasks.results import (
     WorkloadResult,
 )
 from tasks.rows import layer_rows, measurement_rows
+from tasks.rules import rules_on
 from tasks.workload import read_workload
+from tasks.workload.workload import Gate
 
 NOW = datetime(2026, 11, 21, 2, 0, tzinfo=UTC)
 RUN = RunInfo(run_id="20261121-abc", night=date(2026, 11, 21), profile="quick")
@@ -236,10 +240,53 @@ def test_layers_have_one_row_a_module_of_each_candidate():
     assert (rows[1]["quantized"], rows[1]["reason"]) == (False, "excluded")
 
 
-def test_a_number_that_no_table_takes_is_left_out():
+def test_a_number_that_no_table_takes_is_left_out_with_its_reason():
     candidate = _candidate()
     metrics = {"loss": 800.0, "perplexity": float("inf")}
     evaluation = candidate.evaluation.model_copy(update={"metrics": metrics})
     rows = measurement_rows(RUN, _result(candidate.model_copy(update={"evaluation": evaluation})), NOW)
     assert validated(MEASUREMENTS, rows, RUN.run_id).num_rows == 1
-    assert rows[0]["metrics"] == [("loss", 800.0)]
+    assert rows[0]["metrics"] == {"loss": 800.0}
+    assert rows[0]["unknown"] == {"metrics": "perplexity: inf is not a finite number"}
+
+
+@pytest.mark.parametrize(("difference", "is_known"), [(12.36, True), (float("nan"), False), (float("inf"), False)])
+def test_one_odd_number_costs_neither_its_row_nor_another_and_the_gate_sees_what_is_recorded(difference, is_known):
+    odd = _candidate("dynamic-int8", quality=1.5)
+    evaluation = odd.evaluation.model_copy(update={"batch_difference": difference})
+    proofs = {"dynamic-int8/eager": Proof(int8_time_share=0.5, saturation=2.5)}
+    benchmark = _benchmark(_timing(), _timing("dynamic-int8", speedup=2.0)).model_copy(update={"proofs": proofs})
+    candidates = _candidate(), odd.model_copy(update={"evaluation": evaluation})
+    rows = measurement_rows(RUN, _result(*candidates, benchmark=benchmark), NOW)
+    assert validated(MEASUREMENTS, rows, RUN.run_id).num_rows == 2
+    row = rows[1]
+    assert (row["speedup"], row["saturation"]) == (2.0, 2.5)
+    assert row["batch_difference"] == (difference if is_known else None)
+    assert ("unknown" in row) is not is_known
+    [rule] = rules_on(Gate(require_batch_invariance=True), row)
+    assert (rule.outcome, rule.unknown) == (("failed", False) if is_known else ("held", True))
+    # A difference that is unknown is no doubt.
+    assert len(json.loads(row["doubts"])) == is_known
+
+
+def test_what_was_not_found_out_about_a_candidate_is_unknown_in_its_row():
+    why = {"peak_rss_bytes": "The memory process was ended by SIGKILL.", "int8_time_share": "It was ended by SIGSEGV."}
+    timings = _timing(), _timing("dynamic-int8"), _timing("dynamic-int8", setting="throughput", batch_size=8)
+    deployed = _candidate("dynamic-int8")
+    incumbent = Incumbent(version="2026-11-20-0123456789ab", candidate=deployed.built, evaluation=deployed.evaluation)
+    benchmark = _benchmark(*timings, _timing("dynamic-int8", setting="incumbent")).model_copy(
+        update={"unknown": {"dynamic-int8/eager": why, "dynamic-int8/eager#incumbent": {"saturation": "The same."}}}
+    )
+    result = _result(_candidate(), deployed, benchmark=benchmark, incumbent=incumbent)
+    rows = {(row["recipe"], row["setting"]): row.get("unknown") for row in measurement_rows(RUN, result, NOW)}
+    assert rows == {
+        ("float", "primary"): None,
+        ("dynamic-int8", "primary"): why,
+        ("dynamic-int8", "throughput"): None,
+        ("dynamic-int8", "incumbent"): {"saturation": "The same."},
+    }
+
+
+def test_a_candidate_without_bytes_has_no_ratio():
+    rows = measurement_rows(RUN, _result(_candidate(), _candidate("dynamic-int8", size=0)), NOW)
+    assert (rows[1]["size_bytes"], rows[1]["size_ratio"]) == (0, None)

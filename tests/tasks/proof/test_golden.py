@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import Tensor
@@ -67,3 +69,18 @@ def test_differences_are_shares_of_the_range_and_choices_are_counted() -> None:
 
 def test_an_output_about_the_whole_batch_says_nothing_of_rows() -> None:
     assert batching(rows([1.0], [2.0]), (torch.tensor([[3.0]]),), chooses=False).difference == 0.0
+
+
+def test_a_batch_that_decides_each_row_may_be_further_off_than_its_range() -> None:
+    # A softmax over the batch: one row alone gives 1, eight together give an eighth each, but for little.
+    together = torch.softmax(torch.linspace(0, 0.5, 8), 0)[:, None]
+    found = batching(rows(*[[1.0]] * 8), (together,), chooses=False)
+    assert found.difference > 10
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_difference_that_is_no_number_is_not_taken_for_none(place: int) -> None:
+    outputs = [torch.tensor([[1.0], [2.0]]), torch.tensor([[1.0], [2.0]])]
+    outputs[place] = outputs[place] * math.nan
+    singles = [Golden({}, (torch.tensor([[row]]), torch.tensor([[row]]))) for row in (1.0, 2.0)]
+    assert math.isnan(batching(singles, outputs, chooses=False).difference)
