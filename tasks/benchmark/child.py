@@ -30,6 +30,11 @@ if TYPE_CHECKING:
 
 Report = TypeVar("Report", bound="Frozen")
 _LAST_LINES = 5
+_CRASHED = "A library crashed in it: update the runtime's package, or leave the runtime out of the recipe."
+_ADVICE: dict[int, str] = {
+    signal.SIGKILL: "Most likely memory ran out: end other programs, or use a host with more memory.",
+    **dict.fromkeys((signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE), _CRASHED),
+}
 _THREAD_POOLS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 
 
@@ -64,12 +69,21 @@ def run_child(module: str, spec: ChildSpec, report: type[Report], limit: Limit) 
         out = folder / "out.json"
         if code == 0 and out.is_file():
             return report.model_validate_json(out.read_text(encoding="utf-8"))
-        how = f"exit code {code} and no report."
-        if code < 0:
-            how = f"{signal.Signals(-code).name}.{' Most likely memory ran out.' if -code == signal.SIGKILL else ''}"
         last = (folder / "log").read_text(errors="replace").strip().splitlines()[-_LAST_LINES:]
-        what = f"The {module.rpartition('.')[2]} process {'was ended by' if code < 0 else 'ended with'}"
-        raise MeasurementError("\n".join([f"{what} {how}", *last]))
+        raise MeasurementError("\n".join([f"The {_name(module)} process {describe_end(code)}", *last]))
+
+
+def describe_end(code: int) -> str:
+    """Say how a process ended that has not reported, and what to do; `code` is negative for a signal."""
+    if code >= 0:
+        return f"ended with exit code {code} and no report."
+    return f"was ended by {signal.Signals(-code).name}. {_ADVICE.get(-code, '')}".rstrip()
+
+
+def _name(module: str) -> str:
+    """Return what people call the process that runs a module."""
+    *_, package, name = module.split(".")
+    return package if name == "child" else name
 
 
 def main(module: str, spec: str, out: str) -> None:
@@ -126,7 +140,7 @@ def _run(module: str, folder: Path, threads: int, limit: Limit) -> int:
             waiting.join(limit.left_s())
             if waiting.is_alive():
                 raise MeasurementError(
-                    f"The benchmark was ended: it took longer than {limit.seconds:.0f} s.",
+                    f"The {_name(module)} process was ended: the benchmark took longer than {limit.seconds:.0f} s.",
                     hint="If it needs longer, raise NIGHTQUANT_STAGE_TIMEOUT_S.",
                 )
             return process.wait()

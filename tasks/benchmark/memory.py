@@ -19,6 +19,7 @@ from pkgutil import resolve_name
 import psutil
 import torch
 
+from tasks.benchmark.child import describe_end
 from tasks.benchmark.messages import ChildSpec, Memory, MemoryReport, Subject
 from tasks.machine import available_cores
 
@@ -43,9 +44,9 @@ def run(spec_json: str) -> MemoryReport:
             try:
                 found[name] = reader.recv()
                 child.join()
-            except EOFError:
+            except (EOFError, OSError):  # it died before, or while it reported
                 child.join()
-                found[name] = f"its process ended with exit code {child.exitcode}"
+                found[name] = f"The candidate's memory process {describe_end(child.exitcode or 0)}"
     return MemoryReport(
         memory={name: memory for name, memory in found.items() if isinstance(memory, Memory)},
         refused={name: reason for name, reason in found.items() if isinstance(reason, str)},

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import product
@@ -16,14 +15,14 @@ from storage.artifacts import ArtifactStore
 from storage.errors import InputError, MeasurementError
 from storage.locks import host_lock
 from tasks.benchmark.child import Limit
-from tasks.benchmark.messages import INCUMBENT_SUFFIX, LaunchReport, MemoryReport, Profile, Subject
+from tasks.benchmark.diagnostics import diagnose
+from tasks.benchmark.messages import INCUMBENT_SUFFIX, LaunchReport, Profile, Subject
 from tasks.benchmark.protocol import LOCK, Contest, Measured, Session
 from tasks.benchmark.statistics import verdict_of
 from tasks.benchmark.timings import timings_of
 from tasks.domains import DOMAINS
 from tasks.job import Job, Workspace
 from tasks.machine import Evidence, fingerprint, observe
-from tasks.proof.messages import ProofReport
 from tasks.refs import ArtifactRef, CandidateRef, Frozen
 from tasks.results import BenchmarkResult
 from tasks.runtimes.base import CandidateFiles
@@ -97,8 +96,8 @@ def benchmark(
     Raises
     ------
     MeasurementError
-        The baseline is missing or wrong, a child process died, or `limit_s` was reached, all in the primary setting;
-        what goes wrong in a further one is reported in ``refused``.
+        The baseline is missing or wrong, a launch died, or `limit_s` was reached, all while the primary setting was
+        timed. What goes wrong in a further setting is reported in ``refused``, with memory or proof in ``unknown``.
     """
     workload, settings = job.workload, job.workload.benchmark
     subjects = [candidate.subject(workspace) for candidate in candidates]
@@ -117,12 +116,12 @@ def benchmark(
         measured = session.measure(subjects, contest)
         timed = [subject for subject in subjects if subject.name in measured.names()]
         tonight = [subject for subject in timed if not subject.name.endswith(INCUMBENT_SUFFIX)]
-        memory, proof, proof_wall_s = _look_at(session, timed, measured.launches[0].modules)
+        diagnosis = diagnose(session, timed, measured.launches[0].modules)
         further, refused = _measure_further(session, tonight, job, workspace.store)
         after = observe("after", settings.threads, engines)
         wall_s = time.perf_counter() - began
     aa, cold_aa = measured.aa_ratio(), measured.with_caches("cold").aa_ratio()
-    timings = list(timings_of(measured, settings.batch_size, "primary", memory.memory))
+    timings = list(timings_of(measured, settings.batch_size, "primary", diagnosis.memory))
     for setting, found in further.items():
         timings += timings_of(found, setting.batch_size, "throughput", {}, setting.sequence_length)
     return BenchmarkResult(
@@ -138,30 +137,14 @@ def benchmark(
         cold_aa_high=cold_aa.high,
         fingerprint=fingerprint(),
         timings=tuple(timings),
-        refused=measured.refused
-        | _labelled("memory", memory.refused)
-        | _labelled("proof", proof.refused | ({"sampling": proof.unsampled} if proof.unsampled else {}))
-        | refused,
-        proofs=proof.proofs,
+        refused=measured.refused | refused,
+        proofs=diagnosis.proofs,
+        unknown=diagnosis.unknown,
         evidence_before=before.model_dump_json(),
-        evidence_after=_with_launches(after, measured.launches, proof_wall_s).model_dump_json(),
+        evidence_after=_with_launches(after, measured.launches, diagnosis.proof_wall_s).model_dump_json(),
         wall_s=wall_s,
         timed_s=measured.timed_s + sum(found.timed_s for found in further.values()),
     )
-
-
-def _look_at(
-    session: Session, subjects: Sequence[Subject], modules: tuple[str, ...]
-) -> tuple[MemoryReport, ProofReport, float]:
-    """Memory and what is executed, side by side, for neither is a matter of wall time; how long the latter took."""
-
-    def prove() -> tuple[ProofReport, float]:
-        began = time.perf_counter()
-        return session.prove(subjects, modules), time.perf_counter() - began
-
-    with ThreadPoolExecutor(2) as pool:
-        memory, proof = pool.submit(session.measure_memory, subjects, modules), pool.submit(prove)
-    return memory.result(), *proof.result()
 
 
 def contest_of(workload: Workload, candidates: Sequence[BenchmarkCandidate]) -> Contest:

@@ -205,9 +205,49 @@ def test_memory_that_was_not_measured_is_told_and_costs_nothing_else(
     report = MemoryReport(memory={}, refused={"dynamic-int8/eager": "MemoryError: "})
     monkeypatch.setattr(Session, "measure_memory", lambda *_: report)
     result = benchmark(job, candidates, TINY, Workspace(store))
-    assert result.refused == {"dynamic-int8/eager (memory)": "MemoryError: "}
+    assert result.refused == {}
+    lacking = result.unknown["dynamic-int8/eager"]
+    assert (lacking["peak_rss_bytes"], lacking["rss_loaded_bytes"]) == ("MemoryError: ", "MemoryError: ")
     assert {row.recipe for row in result.timings} == {"float", "dynamic-int8"}
     assert {row.peak_rss_bytes for row in result.timings} == {None}
+
+
+_MORTAL = """
+import os
+import signal
+import sys
+
+class Mortal(Linear):
+    def forward(self, rows):
+        if not isinstance(self.layer, nn.Linear):  # it is quantized
+            if "tasks.proof.child" in sys.argv:
+                os.kill(os.getpid(), signal.SIGSEGV)
+            if "tasks.benchmark.memory" in sys.argv:
+                os.kill(os.getppid(), signal.SIGKILL)  # not its own fork only, as when the kernel is out of memory
+        return super().forward(rows)
+"""
+
+
+@pytest.mark.slow
+def test_processes_that_are_killed_after_timing_cost_no_timings(tmp_path: Path) -> None:
+    write(tmp_path, CODE + _MORTAL)
+    recipes = [{"name": "float", "method": "none"}, {"name": "int8", "method": "dynamic", "modules": ["Linear"]}]
+    store = ArtifactStore(tmp_path / "store")
+    job = job_of(own(tmp_path, model={"kind": "factory", "factory": "own_code:Mortal"}, recipe=recipes), store)
+    built = [build(job, recipe.name, "eager", store) for recipe in job.workload.recipe]
+    candidates = [BenchmarkCandidate(candidate=each, outputs=evaluate(job, each, store).outputs) for each in built]
+    result = benchmark(job, candidates, TINY, Workspace(store))
+    assert result.refused == {}
+    found = {row.recipe: row for row in result.timings if row.setting == "primary"}
+    assert set(found) == {"float", "int8"}
+    assert found["int8"].speedup > 0
+    # One candidate's crash leaves the others' memory and proof.
+    assert found["float"].peak_rss_bytes
+    assert set(result.proofs) == {"float/eager"}
+    lacking = result.unknown["int8/eager"]
+    assert lacking["peak_rss_bytes"].startswith("The memory process was ended by SIGKILL. Most likely memory ran out: ")
+    assert lacking["int8_time_share"].startswith("The proof process was ended by SIGSEGV. A library crashed in it: ")
+    assert "int8_time_share" not in result.unknown.get("float/eager", {})
 
 
 def test_nothing_is_added_unasked() -> None:

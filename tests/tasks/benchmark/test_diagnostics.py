@@ -1,0 +1,66 @@
+"""Memory and proof in processes that are killed: what is lost is unknown, and nothing else is lost."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tasks.benchmark.child import Limit, run_child
+from tasks.benchmark.diagnostics import Diagnosis, diagnose
+from tasks.benchmark.messages import ChildSpec, Memory, Subject
+from tasks.benchmark.protocol import Session
+from tasks.proof.messages import Proof, ProofReport
+from tests.tasks.benchmark.planted import LOADER, TINY, plan
+
+MEMORY, PROOF = list(Memory.model_fields), list(Proof.model_fields)
+
+
+class _Planted(Session):
+    """A session whose proofs follow the subjects' plans."""
+
+    def prove(self, subjects: Sequence[Subject], modules: tuple[str, ...]) -> ProofReport:
+        spec = ChildSpec(subjects=tuple(subjects), loader=LOADER, threads=1)
+        return run_child("tests.tasks.benchmark.mortal", spec, ProofReport, self.limit)
+
+
+def diagnosed(*subjects: Subject, modules: tuple[str, ...] = (), limit: Limit | None = None) -> Diagnosis:
+    return diagnose(_Planted("float/eager", TINY, loader=LOADER, limit=limit or Limit()), subjects, modules)
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSEGV])
+def test_a_candidate_that_kills_its_processes_costs_only_itself(tmp_path: Path, how: signal.Signals) -> None:
+    subjects = [plan(tmp_path, name, work=1) for name in ("float/eager", "good/eager")]
+    found = diagnosed(subjects[0], plan(tmp_path, "bad/eager", work=1, dies=int(how)), subjects[1])
+    assert set(found.memory) == set(found.proofs) == {"float/eager", "good/eager"}
+    lacking = found.unknown["bad/eager"]
+    assert set(lacking) == {*MEMORY, *PROOF}
+    assert lacking["peak_rss_bytes"].startswith(f"The candidate's memory process was ended by {how.name}. ")
+    # tests.tasks.benchmark.mortal stands for tasks.proof.child, whose name test_child.py tests.
+    assert lacking["int8_time_share"].startswith(f"The mortal process was ended by {how.name}. ")
+    advice = "memory ran out: " if how == signal.SIGKILL else "update the runtime's package"
+    assert all(advice in why for why in lacking.values())
+
+
+def test_a_memory_process_that_dies_whole_costs_no_proof(tmp_path: Path) -> None:
+    subjects = [plan(tmp_path, name, work=1) for name in ("float/eager", "int8/eager")]
+    found = diagnosed(*subjects, modules=("tests.tasks.benchmark.mortal_import",))
+    assert found.memory == {}
+    assert set(found.proofs) == {"float/eager", "int8/eager"}
+    for subject in subjects:
+        why = found.unknown[subject.name]["peak_rss_bytes"]
+        assert why.startswith("The memory process was ended by SIGSEGV. ")
+
+
+def test_without_time_nothing_is_tried_again(tmp_path: Path) -> None:
+    found = diagnosed(*(plan(tmp_path, name, work=1) for name in ("float/eager", "int8/eager")), limit=Limit(0.0))
+    assert (found.memory, found.proofs) == ({}, {})
+    assert set(found.unknown) == {"float/eager", "int8/eager"}
+    assert all("longer than 0 s" in why for lacking in found.unknown.values() for why in lacking.values())
+
+
+def test_what_sampling_would_tell_is_unknown_where_it_is_not_allowed(tmp_path: Path) -> None:
+    found = diagnosed(plan(tmp_path, "float/eager", work=1))
+    assert found.unknown == {"float/eager": {"instructions": "not allowed", "saturation": "not allowed"}}
