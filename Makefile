@@ -8,22 +8,28 @@ PARALLEL := --numprocesses $(shell expr $$(nproc) + 1) --dist loadfile --no-load
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export DO_NOT_TRACK := 1
 
-.PHONY: help nightly test tests unit lint format docs clean
+.PHONY: help nightly test test-all tests tests-all unit lint format docs clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 nightly: .venv/installed ## Install if needed, then run a night over the built-in workloads (PROFILE=quick|standard|full)
 	$(BIN)/nightquant nightly --profile $(PROFILE)
 
-test: .venv/installed-dev ## Install if needed, then lint and run every test, side by side
+test: .venv/installed-dev ## Install if needed, then lint and run the tests that a change needs
 	@$(MAKE) --no-print-directory --jobs=2 lint tests
 
+test-all: .venv/installed-dev ## The same with the long tests, as CI runs them
+	@$(MAKE) --no-print-directory --jobs=2 lint tests-all
+
 tests: .venv/installed-dev
+	$(BIN)/python -m pytest $(PARALLEL) -m "not long"
+
+tests-all: .venv/installed-dev
 	$(BIN)/python -m pytest $(PARALLEL)
 
 unit: .venv/installed-dev ## Run the fast tests only
-	$(BIN)/python -m pytest $(PARALLEL) -m "not slow and not server and not browser"
+	$(BIN)/python -m pytest $(PARALLEL) -m "not slow and not server and not browser and not long"
 
 lint: .venv/installed-dev ## Check style, types, import layers and dependencies
 	$(BIN)/ruff check .

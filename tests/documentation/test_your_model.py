@@ -26,7 +26,15 @@ def commands(name: str) -> list[list[str]]:
     return [shlex.split(line) for line in block.replace("\\\n", " ").splitlines()]
 
 
-@pytest.mark.parametrize("name", ["gestures", "power", "encoder", "classifier"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "gestures",
+        "encoder",
+        pytest.param("power", marks=pytest.mark.long),
+        pytest.param("classifier", marks=pytest.mark.long),
+    ],
+)
 def test_an_example_runs_as_the_page_says_to_a_verified_bundle(migrated_home: Path, tmp_path: Path, name: str) -> None:
     shutil.copytree(migrated_home, tmp_path / "prefect")
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("PREFECT_", "NIGHTQUANT_"))}

@@ -1,18 +1,44 @@
-"""The whole command on one small workload: two stores' nights at once, and one that finds what the first made."""
+"""Nights of the whole command, recorded once and read by many tests.
+
+Two nights of two stores run at once. One of them runs in processes, signs with a key, and starts in a folder whose
+modules have the names of nightquant's packages. A third night then finds what the first one made.
+"""
 
 import itertools
 import json
+import re
 import shutil
+import sqlite3
+import sys
+import threading
+from importlib.resources import files
+from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
 from storage.check import check
+from storage.pointer import read_pointer, statement_of
 from storage.results.query import run_query
-from tests.flows.processes import Command
+from storage.seal import SIGNATURE
+from tests.flows.processes import NIGHTQUANT, Command
 
 pytestmark = [pytest.mark.slow, pytest.mark.server, pytest.mark.timeout(900)]
 
+SCRIPT = (str(Path(sys.executable).parent / "nightquant"),)
 CANDIDATES = {(recipe, runtime) for recipe in ("float", "dynamic-int8") for runtime in ("eager", "torchscript")}
+# Packaging runs in the flow's own process.
+STAGES = {
+    "prepare data set",
+    "obtain checkpoint",
+    "build",
+    "evaluate",
+    "compare with the baseline",
+    "find incumbent",
+    "benchmark",
+}
+KINDS = ("flows.execution.server_process", "multiprocessing.spawn", "tasks.benchmark.child")
 
 
 class Nights:
@@ -20,15 +46,53 @@ class Nights:
 
     def __init__(self, folder, migrated_home):
         self.store, self.other = folder / "store", folder / "other"
-        self.home = shutil.copytree(migrated_home, folder / "prefect")
-        begun = [self._begin(folder, store, "--timings") for store in (self.store, self.other)]
-        self.ended = [self._end(command) for command in begun]
+        self.home, self.folder = shutil.copytree(migrated_home, folder / "prefect"), folder / "work"
+        self.key = Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        self.environments = {}
+        self._hide_the_packages()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("NIGHTQUANT_SIGNING_KEY", self.key.decode())
+            # The runner "processes" has children of every kind.
+            self.first = self._begin(self.store, "--timings", "--task-runner", "processes", program=SCRIPT)
+        other = self._begin(self.other, program=SCRIPT)
+        self.ended = [self._watch(self.first), self._end(other)]
         self.artifacts = self.files()
-        self.ended.append(self._end(self._begin(folder, self.store, "--format", "json")))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("NIGHTQUANT_SIGNING_KEY", self.key.decode())
+            self.ended.append(self._end(self._begin(self.store, "--format", "json", program=SCRIPT)))
 
-    def _begin(self, folder, store, *more):
-        arguments = ["--workload", "lstm-demo", "--profile", "quick", "--store", str(store)]
-        return Command("nightly", *arguments, *more, home=self.home, cwd=folder)
+    def _hide_the_packages(self):
+        (self.folder / "flows").mkdir(parents=True)
+        for name in ("tasks.py", "storage.py", "flows/__init__.py"):
+            (self.folder / name).write_text("raise RuntimeError('this is not nightquant')\n")
+        demo = (files("flows.workloads") / "lstm-demo.toml").read_text()
+        # As TorchScript no candidate is smaller than float, and these nights must package one.
+        (self.folder / "demo.toml").write_text(demo.replace("min_size_ratio = 1.0", ""))
+
+    def _begin(self, store, *more, program=NIGHTQUANT):
+        arguments = ["--workload", "demo.toml", "--profile", "quick", "--workers", "2", "--store", str(store)]
+        return Command("nightly", *arguments, *more, home=self.home, cwd=self.folder, program=program)
+
+    def _watch(self, command):
+        """Record the environment of each child while the command runs."""
+        ended = threading.Event()
+
+        def look():
+            while not ended.wait(0.05):
+                for pid, line in command.survivors():
+                    if pid != command.process.pid:
+                        try:
+                            self.environments[pid, line] = Path(f"/proc/{pid}/environ").read_bytes()
+                        except (FileNotFoundError, ProcessLookupError):
+                            continue
+
+        watch = threading.Thread(target=look)
+        watch.start()
+        try:
+            return self._end(command)
+        finally:
+            ended.set()
+            watch.join()
 
     def _end(self, command):
         output, _ = command.process.communicate(timeout=600)
@@ -42,6 +106,17 @@ class Nights:
     def rows(self, query, store=None):
         return run_query(store or self.store, query).to_pylist()
 
+    def processes_of_stages(self):
+        """Return the process ids that each stage ran in, from Prefect's log."""
+        with sqlite3.connect(self.home / "prefect.db") as database:
+            messages = [row[0] for row in database.execute("SELECT message FROM log")]
+        found = {}
+        for message in messages:
+            if match := re.fullmatch(r".*: ([a-z ]+): started on \S+, process (\d+)", message):
+                found.setdefault(match[1], set()).add(int(match[2]))
+        found.pop("package", None)
+        return found
+
 
 @pytest.fixture(scope="module")
 def nights(migrated_home, tmp_path_factory):
@@ -49,9 +124,14 @@ def nights(migrated_home, tmp_path_factory):
 
 
 def test_every_night_ends_good_or_with_a_regression_against_the_one_before(nights):
-    # 3 is no defect of the run: a machine that others load may well be slower than in the night before.
+    # 3 is not a defect of the run: on a busy machine a night may be slower than the one before.
     assert {code for code, _ in nights.ended} <= {0, 3}, nights.ended
     assert all("Traceback" not in output for _, output in nights.ended)
+
+
+def test_a_night_ends_without_a_warning_of_the_interpreter(nights):
+    assert [line for _, output in nights.ended for line in output.splitlines() if "Warning" in line] == []
+    assert not any("resource_tracker" in output for _, output in nights.ended)
 
 
 def test_every_candidate_of_every_night_has_its_row(nights):
@@ -63,6 +143,12 @@ def test_every_candidate_of_every_night_has_its_row(nights):
     assert all(row["status"] == "ok" and row["latency_s"] > 0 for row in rows)
     assert {row["status"] for row in nights.rows("SELECT status FROM runs")} == {"completed"}
     assert check(nights.store).problems == ()
+
+
+def test_every_stage_runs_in_another_process(nights):
+    ran = nights.processes_of_stages()
+    assert ran.keys() == STAGES
+    assert nights.first.process.pid not in set().union(*ran.values())
 
 
 def test_benchmarks_of_nights_at_once_never_overlap(nights):
@@ -81,7 +167,7 @@ def test_a_later_night_finds_what_is_made_and_measures_again(nights):
         return path.relative_to(nights.store / "artifacts").parts[0]
 
     assert nights.artifacts.items() <= nights.files().items()
-    # What a candidate computed is an evaluation's, which is made anew each night.
+    # Each night evaluates again, and so makes the outputs again.
     assert {kind(path) for path in nights.files().keys() - nights.artifacts.keys()} <= {"outputs"}
     digests = nights.rows("SELECT DISTINCT recipe, artifact_digest FROM measurements WHERE setting = 'primary'")
     assert len(digests) == len(CANDIDATES)
@@ -109,3 +195,17 @@ def test_the_summary_is_printed_as_json_after_all_that_people_read(nights):
     assert "lstm-demo: benchmark: done in" in told
     assert summary["exit_code"] == code
     assert summary["run_id"] in {row["run_id"] for row in nights.rows("SELECT run_id FROM runs")}
+
+
+def test_the_signing_key_signs_and_no_child_sees_it(nights):
+    assert list(nights.store.glob(f"handoff/*/*/{SIGNATURE}"))
+    (pointer,) = map(read_pointer, nights.store.glob("handoff/*/current.json"))
+    assert pointer.says(statement_of(pointer, [load_pem_private_key(nights.key, None).public_key()]))
+    lines = " ".join(line for _, line in nights.environments)
+    assert all(kind in lines for kind in KINDS), lines
+    secret = nights.key.splitlines()[1]
+    seen = [line for (_, line), found in nights.environments.items() if secret in found or b"SIGNING_KEY" in found]
+    assert seen == []
+    written = [path for folder in (nights.store, nights.home) for path in folder.rglob("*") if path.is_file()]
+    assert [path for path in written if secret in path.read_bytes()] == []
+    assert not any("PRIVATE KEY" in output for _, output in nights.ended)

@@ -9,7 +9,7 @@ from storage.check import check
 from storage.results.query import run_query
 from tests.flows.site import FINAL, Site, postgresql
 
-pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.long, pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(900)]
 
 QUICK = 'request={"workloads": ["lstm-demo"], "profile": "quick"}'
 # A night that has not come to its end when it is killed, however busy the machine is.

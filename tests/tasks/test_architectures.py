@@ -75,7 +75,14 @@ def of_pictures(folder: Path, name: str) -> Workload:
     )
 
 
-@pytest.mark.parametrize("name", [*CONFIGS, *VISION])
+# `make test` takes one encoder and one network of pictures; `make test-all` takes them all.
+ALWAYS = (next(iter(CONFIGS)), "torchvision.models:squeezenet1_1")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name if name in ALWAYS else pytest.param(name, marks=pytest.mark.long) for name in (*CONFIGS, *VISION)],
+)
 def test_an_architecture_becomes_int8_or_says_why_not(tmp_path: Path, name: str) -> None:
     workload = of_text(tmp_path, name) if name in CONFIGS else of_pictures(tmp_path, name)
     store = ArtifactStore(tmp_path)

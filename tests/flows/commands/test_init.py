@@ -61,6 +61,8 @@ def broken():
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
+    # tests/documentation/test_your_model.py tries compiled packages out, which takes most of a minute.
+    monkeypatch.setenv("CXX", str(tmp_path / "none"))
     (tmp_path / "tagging_model.py").write_text(MODULE, encoding="utf-8")
     return tmp_path
 
@@ -128,10 +130,7 @@ def test_a_table_gets_its_columns(folder: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_old_checkpoint_of_torchvisions_gets_as_many_outputs_as_it_has(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CXX", str(folder / "none"))  # compiling what init tries takes most of a minute
+def test_an_old_checkpoint_of_torchvisions_gets_as_many_outputs_as_it_has(folder: Path) -> None:
     for name in ("cats", "dogs"):
         (folder / "photos" / name).mkdir(parents=True)
         for index in range(20):

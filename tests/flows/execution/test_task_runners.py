@@ -1,4 +1,4 @@
-"""The same night on other processes, on Dask and on Ray: all rows, other processes, nothing left running."""
+"""The same night on Dask and on Ray: every row is there, and no process is left."""
 
 import contextlib
 import json
@@ -18,7 +18,7 @@ from storage.results.query import run_query
 from tests.flows.processes import Command
 from tests.storage.conftest import s3_endpoint, s3_store  # noqa: F401 - fixtures
 
-pytestmark = [pytest.mark.slow, pytest.mark.server, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.server, pytest.mark.timeout(900)]
 
 NIGHT = ("nightly", "--workload", "lstm-demo", "--profile", "quick", "--workers", "2")
 CANDIDATES = {(recipe, runtime) for recipe in ("float", "dynamic-int8") for runtime in ("eager", "torchscript")}
@@ -58,13 +58,11 @@ def assert_whole(store):
     assert check(store).problems == ()
 
 
-# Dask's whole night is the one on a cluster, below.
-@pytest.mark.parametrize("runner", ["processes", "ray"])
-def test_a_night_runs_in_other_processes_and_leaves_none_behind(runner, home, tmp_path):
-    if runner != "processes":
-        pytest.importorskip(f"prefect_{runner}", reason=f"the {runner} extra is not installed")
+# tests/flows/test_nightly.py has a night in processes, and the cluster below a night on Dask.
+def test_a_night_runs_on_ray_and_leaves_no_process_behind(home, tmp_path):
+    pytest.importorskip("prefect_ray", reason="the ray extra is not installed")
     store = tmp_path / "store"
-    command = Command(*NIGHT, "--store", str(store), "--task-runner", runner, home=home, cwd=tmp_path)
+    command = Command(*NIGHT, "--store", str(store), "--task-runner", "ray", home=home, cwd=tmp_path)
     output, _ = command.process.communicate(timeout=600)
     assert command.process.returncode == 0, output
     assert command.wait_until_gone() == []
@@ -74,13 +72,10 @@ def test_a_night_runs_in_other_processes_and_leaves_none_behind(runner, home, tm
     assert command.process.pid not in set().union(*ran.values())
 
 
-# Every runner and both signals; all six pairs would tell little more and cost minutes.
-@pytest.mark.parametrize(
-    ("runner", "number"), [("processes", signal.SIGTERM), ("dask", signal.SIGKILL), ("ray", signal.SIGTERM)]
-)
+# tests/flows/test_interruptions.py stops nights in threads.
+@pytest.mark.parametrize(("runner", "number"), [("dask", signal.SIGKILL), ("ray", signal.SIGTERM)])
 def test_a_stopped_night_ends_its_other_processes_as_well(runner, number, home, tmp_path):
-    if runner != "processes":
-        pytest.importorskip(f"prefect_{runner}", reason=f"the {runner} extra is not installed")
+    pytest.importorskip(f"prefect_{runner}", reason=f"the {runner} extra is not installed")
     store = tmp_path / "store"
     command = Command(*NIGHT, "--store", str(store), "--task-runner", runner, home=home, cwd=tmp_path)
     deadline = time.monotonic() + 240
@@ -164,19 +159,3 @@ def test_a_night_on_a_cluster_of_separate_processes_with_the_store_on_s3(dask_cl
         )
         assert shown.returncode == 0, shown.stdout + shown.stderr
         assert expected in shown.stdout
-
-
-def test_no_benchmark_runs_on_a_host_of_another_fingerprint(home, tmp_path, monkeypatch):
-    pytest.importorskip("prefect_dask", reason="the dask extra is not installed")
-    monkeypatch.setenv("NIGHTQUANT_FINGERPRINT", "f" * 64)
-    store = tmp_path / "store"
-    command = Command(*NIGHT, "--store", str(store), "--task-runner", "dask", home=home, cwd=tmp_path)
-    output, _ = command.process.communicate(timeout=600)
-    assert command.process.returncode == 1, output
-    assert command.wait_until_gone() == []
-    rows = run_query(store, "SELECT status, stage, error, latency_s, quality FROM measurements").to_pylist()
-    assert len(rows) == 4
-    assert {(row["status"], row["stage"], row["latency_s"]) for row in rows} == {("failed", "benchmark", None)}
-    assert all(row["quality"] is not None for row in rows)
-    message = re.compile(f"wanted on hosts of fingerprint {'f' * 64}; .+ has [0-9a-f]{{64}}")
-    assert all(message.search(row["error"]) for row in rows)

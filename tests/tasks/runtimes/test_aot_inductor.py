@@ -87,6 +87,7 @@ def test_every_layer_is_int8_in_the_graph_and_in_the_machine_code(candidate: Can
     assert not candidate.shared
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("network", ["with_dropout", "Residual", "EveryRow"])
 def test_a_trained_recipe_is_int8_and_computes_what_torchs_own_candidate_does(
     images: MakeJob, store: ArtifactStore, network: str
@@ -162,6 +163,7 @@ def test_a_lstm_takes_any_number_of_steps_and_columns(words: MakeJob, store: Art
             assert torch.allclose(one, other, atol=1e-6)
 
 
+@pytest.mark.long
 def test_float_comes_in_either_memory_format(images: MakeJob, store: ArtifactStore) -> None:
     job = images(recipe("none", memory_format="channels-last"))
     example = pipeline.source_of(job.workload, store).example_inputs.values()
@@ -172,6 +174,7 @@ def test_float_comes_in_either_memory_format(images: MakeJob, store: ArtifactSto
     assert {module.reason for module in coverage} == {"a float recipe"}
 
 
+@pytest.mark.long
 @needs_bfloat16
 def test_a_converted_module_that_can_be_exported_is_compiled(images: MakeJob, store: ArtifactStore) -> None:
     job = images(recipe("cast"))
@@ -296,6 +299,7 @@ def test_opening_a_package_leaves_nothing_in_the_shared_folder(package: Path, tm
     assert not [path for path in tmp_path.glob("torchinductor_*/**/*") if path.is_file()]
 
 
+@pytest.mark.long
 def test_making_a_package_leaves_nothing_in_the_shared_folder(tmp_path: Path) -> None:
     """In a process of its own, as a night does it, with the shared folder of a user that nobody is."""
     user = f"nobody-{os.getpid()}"
@@ -333,6 +337,7 @@ if shared.exists():
     assert done.stderr == ""
 
 
+@pytest.mark.long
 def test_a_resnet_needs_nothing_that_upstream_has_deprecated(
     images: MakeJob, store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
