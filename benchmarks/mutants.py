@@ -4,7 +4,7 @@
 
 Draws mutations from Cosmic Ray's operators (pip install cosmic-ray), applies one at a time to a copy of the project,
 and runs the module's own tests on it. Mutations of annotations and docstrings change nothing and are left out. Prints
-the survivors, then for each module how many mutants survived. A mutant counts as found if its tests run ten times as long.
+the survivors, then for each module how many mutants survived. If the tests run ten times as long, the mutant is found.
 """
 
 from __future__ import annotations

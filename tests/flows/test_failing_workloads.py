@@ -1,4 +1,4 @@
-"""A night of workloads that fail, each in its own way, and of some that are good; every URI and key is a marked secret."""
+"""A night with workloads that fail, each in its own way; every URI and key of the night is a marked secret."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ FAILING = {
     "broken": ("checkpoint", "weights.safetensors"),
     "changed": ("checkpoint", "SHA-256"),
     "gone": ("checkpoint", ""),
-    "no-corpus": ("data", ""),
+    "no-corpus": ("prepare", ""),
 }
 GOOD = {"half", "good"}
 
