@@ -226,7 +226,8 @@ class _ProgressArtifact:
                 self._artifact = cast(UUID, made)  # no coroutine: no event loop runs here
             else:
                 context.run(update_progress_artifact, self._artifact, percent, description=description)
-        except (httpx.HTTPError, PrefectException) as error:
-            # Only for display: a server that is gone must not end the thread that also feeds the terminal.
+        except (httpx.HTTPError, PrefectException, RuntimeError) as error:
+            # Only for display: a server that is gone must not end the thread that also feeds the terminal. Neither must
+            # a client that Prefect closed with the task run, which raises RuntimeError.
             self._next = math.inf
             logging.getLogger(__name__).warning("%s: no more progress in Prefect's UI: %s", self.label, error)
