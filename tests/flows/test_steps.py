@@ -13,6 +13,7 @@ from prefect import Task, flow
 
 from flows import steps
 from flows.execution.context import Execution, executing
+from flows.execution.task_runners import make_task_runner
 from flows.reporter import Reporter
 from flows.settings import Settings
 from storage.errors import InputError, StoreError
@@ -52,6 +53,12 @@ class Heard(Reporter):
 def fetch(name: str, url: str, folder: str, store: str) -> bytes:
     """Ask once for a file, in a worker, after telling of the attempt."""
     return steps._run(worker_stages.fetch, store, url, folder)
+
+
+@steps._stage("count", "{name}")
+def count(name: str, folder: str, refused: int, store: str) -> int:
+    """Be refused for now as often as is asked for, in a worker."""
+    return steps._run(worker_stages.count_attempts, store, folder, refused)
 
 
 @pytest.fixture
@@ -111,6 +118,33 @@ def test_a_server_that_stays_busy_is_given_up(prefect_server: None, site: Site, 
     with pytest.raises(InputError, match="503"):
         fetched(site, heard)
     assert len(site.asked) == 4
+
+
+@pytest.mark.slow
+def test_a_cluster_tries_again_and_hands_over_whether_an_error_may_pass(
+    prefect_server: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("prefect_dask", reason="the dask extra is not installed")
+    monkeypatch.setenv("NIGHTQUANT_RETRY_WAIT_S", "0")
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    passing, lasting = tmp_path / "passing", tmp_path / "lasting"
+    passing.mkdir()
+    lasting.mkdir()
+
+    @flow(persist_result=False, task_runner=make_task_runner(Settings(task_runner="dask", workers=1)))
+    def two_stages() -> tuple[object, object]:
+        futures = [
+            count.submit("demo", str(folder), refused, str(tmp_path / "store"))
+            for folder, refused in ((passing, 2), (lasting, 99))
+        ]
+        first, second = (future.result(raise_on_failure=False) for future in futures)
+        return first, second
+
+    first, second = two_stages()
+    assert first == 3
+    assert isinstance(second, InputError)
+    assert str(second) == "It is away at attempt 4."
+    assert second.transient
 
 
 def test_every_stage_is_tried_again() -> None:
