@@ -18,7 +18,7 @@ _DEPRECATIONS = (
     r"(?s)torch\.quantize_per_tensor, torch\.quantize_per_channel and other quantized tensor creation functions.*",
     r"(?s).*torch\.ao\.quantization is deprecated.*",
     r"(?s)Please use quant_min and quant_max to specify the range for observers.*",
-    # Given for onednn without VNNI at every use; docs/vision.md says it once.
+    # Given for onednn without VNNI at every use; a bit is kept free there (`saturates`).
     r"(?s)Default qconfig of oneDNN backend with reduce_range of false.*",
     r"(?s).*`?torch\.jit\.\w+`? is (not supported|deprecated).*",
 )
@@ -50,9 +50,32 @@ def quantized_engine(name: str) -> Iterator[None]:
         torch.backends.quantized.engine = before
 
 
+@cache
+def saturates(engine: str) -> bool:
+    """Report whether an engine's sums of 8-bit products saturate in this process.
+
+    Without VNNI, its kernels add pairs of products in 16 bits. The largest sum is tried out, because oneDNN also obeys a
+    switch of its own (``ONEDNN_MAX_CPU_ISA``), which CPUID does not show.
+    """
+    if engine not in torch.backends.quantized.supported_engines:
+        return False
+    terms, largest = 64, (255, 127)
+    with quantized_engine(engine), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        inputs = torch.quantize_per_tensor(torch.full((1, terms), float(largest[0])), 1.0, 0, torch.quint8)
+        weights = torch.quantize_per_tensor(torch.full((1, terms), float(largest[1])), 1.0, 0, torch.qint8)
+        packed = torch.ops.quantized.linear_prepack(weights, None)
+        outputs = torch.ops.quantized.linear(inputs, packed, float(terms * largest[1]), 0)
+    return int(outputs.int_repr()) < largest[0]
+
+
 def instruction_set() -> dict[str, object]:
-    """What of this processor may change how weights are quantized and packed."""
-    return {"capability": torch.backends.cpu.get_cpu_capability(), "vnni": bool(torch.cpu._is_vnni_supported())}
+    """What of this processor may change how models are quantized and packed."""
+    return {
+        "capability": torch.backends.cpu.get_cpu_capability(),
+        "vnni": bool(torch.cpu._is_vnni_supported()),
+        "saturates": saturates("onednn"),
+    }
 
 
 @contextmanager

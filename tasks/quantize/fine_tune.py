@@ -26,6 +26,7 @@ from storage.artifacts import artifact_digest
 from storage.errors import QuantizationError
 from storage.root import fsync
 from tasks.compute import training_device
+from tasks.quantize.graph.observers import reduces_range
 from tasks.quantize.own_training import OwnTraining, train_prepared
 from tasks.quantize.prepared import copied, find_first_ranges, to_training
 from tasks.sources import code_digest
@@ -118,6 +119,7 @@ def fine_tuned(prepared: nn.Module, recipe: QatRecipe, source: ModelSource) -> n
     made_from = {
         **source.made_from,
         "recipe": recipe.content(),
+        "reduces_range": reduces_range(recipe.engine),
         "weights": hashlib.sha256(save(copied(prepared.state_dict()))).hexdigest(),
         "device": device.type,
         "training": code_digest(__name__, "tasks.quantize.graph.convert", source.tuner.fine_tuning),

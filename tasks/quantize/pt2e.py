@@ -17,7 +17,7 @@ from torch import fx, nn
 from storage.errors import QuantizationError
 from tasks.quantize.calibration import calibrate, refuse_non_finite_state
 from tasks.quantize.coverage import cover, excluded_modules, leaves_of
-from tasks.quantize.engine import instruction_set, quiet
+from tasks.quantize.engine import quiet, saturates
 from tasks.quantize.export import export
 from tasks.refs import ModuleCoverage
 
@@ -122,8 +122,8 @@ def _covered(
 
 
 def _quantizer(recipe: StaticRecipe) -> X86InductorQuantizer:
-    # Without VNNI, int8 products are summed in 16 bits, which saturate unless one bit is kept free.
-    highest = 255 if instruction_set()["vnni"] else 127
+    # The kernels are oneDNN's; without VNNI their sums saturate unless one bit is kept free.
+    highest = 127 if saturates("onednn") else 255
     activation = QuantizationSpec(
         dtype=torch.uint8,
         observer_or_fake_quant_ctr=_OBSERVERS[recipe.activation_observer].with_args(eps=2**-12),

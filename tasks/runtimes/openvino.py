@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from storage.documents import JsonObject
 from storage.errors import QuantizationError
+from tasks.machine import this_machine
 from tasks.quantize.methods.cast import computes_bfloat16
 from tasks.quantize.methods.qat import QatRecipe
 from tasks.runtimes import onnx_model
@@ -101,8 +102,8 @@ outputs = compiled([{{ m.model.inputs | map(attribute="name") | join(", ") }}]) 
         return False
 
     def environment(self) -> dict[str, object]:
-        """Versions, and whether int8 models may compute the rest in bfloat16 on this processor."""
-        return {**super().environment(), "bfloat16": computes_bfloat16()}
+        """Versions, whether weights need a bit of headroom, and whether the rest may be computed in bfloat16."""
+        return {**super().environment(), "vnni": this_machine().has_vnni, "bfloat16": computes_bfloat16()}
 
     def shared(self, source: ModelSource, recipe: Recipe) -> dict[str, str]:
         """The exported float or fine-tuned model."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import openvino
 
 from storage.errors import QuantizationError
+from tasks.machine import this_machine
 from tasks.quantize.methods.cast import CastRecipe, computes_bfloat16, require_bfloat16
 from tasks.quantize.methods.dynamic import DynamicRecipe, named_types
 from tasks.quantize.methods.static import GraphRecipe, StaticRecipe
@@ -144,11 +145,18 @@ def _calibrate(model: Node, recipe: StaticRecipe, excluded: frozenset[str], sour
             hint="Set data.calibration above 0, or use a data set with more training samples.",
         )
     nncf = _nncf()
-    from nncf.quantization.advanced_parameters import AdvancedQuantizationParameters, QuantizationParameters
+    from nncf.quantization.advanced_parameters import (
+        AdvancedQuantizationParameters,
+        OverflowFix,
+        QuantizationParameters,
+    )
     from nncf.quantization.range_estimator import RangeEstimatorParametersSet
 
     estimator = getattr(RangeEstimatorParametersSet, _ESTIMATORS[recipe.activation_observer])
     advanced = AdvancedQuantizationParameters(
+        # Without VNNI, 16-bit sums of products saturate unless weights keep one bit free. Left alone, NNCF keeps it
+        # free in the first layer only, and on every processor.
+        overflow_fix=None if this_machine().has_vnni else OverflowFix.ENABLE,
         activations_range_estimator_params=estimator,
         weights_quantization_params=QuantizationParameters(per_channel=recipe.weights == "per-channel"),
     )

@@ -8,6 +8,7 @@ import pytest
 
 from storage.artifacts import ArtifactStore
 from storage.errors import NightquantError
+from tasks.quantize.methods.cast import computes_bfloat16
 from tasks.workload import Workload
 from tests.tasks.domains.custom.own import own
 from tests.tasks.domains.text_encoder.encoders import CONFIGS, encoder, write_directory, write_table
@@ -47,8 +48,8 @@ VISION = (
     "own_code:swin",
     "own_code:convnext",
 )
-# What is not done, and the words that say so.
-NOT_DONE = {("deberta-v2", "openvino"): "NaN or infinities"}
+# What is not done, and the words that say so. Masks of padding are the lowest float32, which is infinite in bfloat16.
+NOT_DONE = {("deberta-v2", "openvino"): "NaN or infinities"} if computes_bfloat16() else {}
 
 
 def of_text(folder: Path, kind: str) -> Workload:

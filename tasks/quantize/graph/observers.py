@@ -1,8 +1,8 @@
 """Observers: those that a recipe asks for, and the modules that get none.
 
-Whether activations use 7 or 8 of the 8 bits (``reduce_range``) is the engine's affair, not the recipe's: x86 and fbgemm
-multiply with ``vpmaddubsw`` where the processor has no VNNI, whose 16-bit sums saturate unless one bit is kept free;
-onednn and qnnpack use the whole range. So it is read from PyTorch's default for the engine and never set here.
+The engine decides whether activations use 7 or 8 of the 8 bits (``reduce_range``), not the recipe. Without VNNI, x86,
+fbgemm and onednn multiply with ``vpmaddubsw``, whose 16-bit sums saturate unless one bit is kept free. PyTorch keeps it
+free for x86 and fbgemm on every processor, and never for onednn; here onednn keeps it free on processors without VNNI.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from torch.ao.quantization import QConfig, QConfigMapping
 from torch.ao.quantization.observer import UniformQuantizationObserverBase
 from torch.nn import functional
 
+from tasks.quantize.engine import saturates
 from tasks.quantize.methods.static import GraphRecipe, StaticRecipe
 
 _ACTIVATION_OBSERVERS: dict[str, type[UniformQuantizationObserverBase]] = {
@@ -51,16 +52,21 @@ def why_unsupported(type_name: str) -> str:
     return next((reason for kind, reason in UNSUPPORTED.items() if kind.__name__ == type_name), "")
 
 
+def reduces_range(engine: str) -> bool:
+    """Report whether the activations of an engine's recipes keep one bit free on this processor."""
+    default = quantization.get_default_qconfig(engine)  # type: ignore[no-untyped-call]
+    return bool(default.activation().reduce_range) or saturates(engine)
+
+
 def qconfig_for(recipe: GraphRecipe) -> QConfig:
     """Observers (static) or fake quantization (qat) for a recipe's engine."""
+    reduced = {"reduce_range": reduces_range(recipe.engine)}
     if isinstance(recipe, StaticRecipe):
-        default = quantization.get_default_qconfig(recipe.engine)  # type: ignore[no-untyped-call]
-        observer = _ACTIVATION_OBSERVERS[recipe.activation_observer]
-        activation = observer.with_args(reduce_range=default.activation().reduce_range)
+        activation = _ACTIVATION_OBSERVERS[recipe.activation_observer].with_args(**reduced)
         weight = _WEIGHT_OBSERVERS[recipe.weights]
     else:
-        activation = quantization.get_default_qat_qconfig(recipe.engine).activation  # type: ignore[no-untyped-call]
-        weight = _WEIGHT_FAKE_QUANTS[recipe.weights]
+        default = quantization.get_default_qat_qconfig(recipe.engine)  # type: ignore[no-untyped-call]
+        activation, weight = default.activation.with_args(**reduced), _WEIGHT_FAKE_QUANTS[recipe.weights]
     return QConfig(activation=activation, weight=weight)  # type: ignore[no-untyped-call]
 
 

@@ -51,6 +51,15 @@ def perceptron() -> nn.Module:
     return one_path(nn.Flatten(), nn.Linear(768, 64), nn.ReLU(), nn.Linear(64, 4))
 
 
+def one_sided() -> nn.Module:
+    """Convolutions whose weights are alike, so that products of large activations exceed 16 bits."""
+    convs = [nn.Conv2d(3, 32, 3, padding=1), *(nn.Conv2d(32, 32, 3, padding=1) for _ in range(2))]
+    for conv in convs:
+        nn.init.normal_(conv.weight, 1.0, 1e-3)
+    layers = [layer for conv in convs for layer in (conv, nn.ReLU())]
+    return one_path(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(32, 4))
+
+
 class Residual(nn.Module):
     """A functional addition, which only FX graph mode can express."""
 

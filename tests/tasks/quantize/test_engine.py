@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
+import subprocess
+import sys
 import warnings
 from collections.abc import Iterator
 
@@ -10,7 +13,8 @@ import pytest
 import torch
 
 from storage.errors import QuantizationError
-from tasks.quantize.engine import quantized_engine, quiet, without_deprecations
+from tasks.machine import this_machine
+from tasks.quantize.engine import quantized_engine, quiet, saturates, without_deprecations
 
 SUPPORTED = [name for name in torch.backends.quantized.supported_engines if name != "none"]
 NOISE = "torch.ao.quantization is deprecated and will be removed in 2.10."
@@ -32,6 +36,25 @@ def test_it_is_set_within_and_restored_after_an_error_too(name: str) -> None:
 
     with pytest.raises(ValueError, match=name):
         fail()
+
+
+@pytest.mark.skipif("avx2" not in this_machine().isa, reason="oneDNN has other kernels on this processor")
+@pytest.mark.parametrize("limit", ["AVX2", "AVX512_CORE"])
+def test_a_process_whose_products_saturate_is_recognized(limit: str) -> None:
+    code = "from tasks.quantize.engine import saturates; print(saturates('onednn'), saturates('qnnpack'))"
+    variables = os.environ | {"ONEDNN_MAX_CPU_ISA": limit}
+    done = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "False"]
+
+
+@pytest.mark.skipif("onednn" not in SUPPORTED, reason="this torch has no oneDNN")
+@pytest.mark.skipif("ONEDNN_MAX_CPU_ISA" in os.environ, reason="oneDNN is told to use other kernels")
+def test_products_saturate_on_processors_without_vnni() -> None:
+    assert saturates("onednn") is not this_machine().has_vnni
+
+
+def test_an_engine_that_is_missing_does_not_saturate() -> None:
+    assert not saturates("abacus")
 
 
 def test_an_unknown_engine_is_refused_with_those_that_are_supported() -> None:

@@ -64,11 +64,11 @@ def test_the_recipe_chooses_the_observer(source_of: MakeSource) -> None:
     assert len(set(found)) == 3
 
 
-@pytest.mark.parametrize(("vnni", "highest"), [(True, 255), (False, 127)])
-def test_without_vnni_activations_keep_a_bit_free(
-    source_of: MakeSource, monkeypatch: pytest.MonkeyPatch, vnni: bool, highest: int
+@pytest.mark.parametrize(("saturates", "highest"), [(False, 255), (True, 127)])
+def test_activations_keep_a_bit_free_where_products_saturate(
+    source_of: MakeSource, monkeypatch: pytest.MonkeyPatch, saturates: bool, highest: int
 ) -> None:
-    monkeypatch.setattr(pt2e, "instruction_set", lambda: {"vnni": vnni})
+    monkeypatch.setattr(pt2e, "saturates", {"onednn": saturates}.get)
     nodes = [node for node in quantized(source_of()).model.graph.nodes if node.target is _quantize]
     assert {node.args[4] for node in nodes} == {highest}
 

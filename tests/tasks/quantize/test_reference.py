@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.ao.quantization import DeQuantStub, QuantStub
 
+from tasks.quantize.graph import observers
 from tasks.quantize.methods.qat import Qat, QatRecipe
 from tasks.quantize.reference import Int8Weight, reference_of
 from tasks.quantize.rounded import Rounded, round_what_passes
@@ -41,6 +42,17 @@ def test_it_computes_what_torchs_own_int8_does_and_is_trained_once(
     # A tie may be rounded the other way: a step, of which there are 127 at least.
     assert (found - expected).abs().max() <= 2 * (expected.max() - expected.min()) / 127
     assert not torch.equal(found, source.float_model()(*inputs))
+
+
+def test_a_processor_whose_products_saturate_trains_for_a_range_of_its_own(
+    source_of: Sources, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, trained = source_of("OwnStubs"), []
+    for saturates in (False, True):
+        monkeypatch.setattr(observers, "saturates", {"onednn": saturates}.get)
+        reference_of(recipe(engine="onednn", learning_rate=2e-3), source)
+        trained.append(len(trainings(source)))
+    assert trained[0] + 1 == trained[1]
 
 
 @pytest.mark.parametrize("graph", ["eager", "fx"])

@@ -237,7 +237,7 @@ def test_without_a_compiler_it_is_told_what_to_install(
 @pytest.mark.usefixtures("forgotten")
 def test_processor_and_compiler_are_part_of_what_decides_a_package(monkeypatch: pytest.MonkeyPatch) -> None:
     here = RUNTIMES[RUNTIME].environment()
-    assert {"torch", "torchao", "vnni", "capability", "instructions", "compiler"} == set(here)
+    assert {"torch", "torchao", "vnni", "saturates", "capability", "instructions", "compiler"} == set(here)
     aot_compile.target.cache_clear()
     monkeypatch.setenv("ATEN_CPU_CAPABILITY", "avx2")
     assert RUNTIMES[RUNTIME].environment()["instructions"] == ["avx2", "fma", "f16c"]

@@ -16,11 +16,12 @@ import onnxruntime
 import openvino
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from storage.artifacts import ArtifactStore
 from storage.bundles import BundleStore
 from storage.errors import QuantizationError
-from tasks.machine import this_machine
+from tasks.machine import Machine, this_machine
 from tasks.outputs import distance, tensors_of
 from tasks.proof.doubts import doubts_about
 from tasks.proof.operators import int8_share
@@ -50,6 +51,16 @@ def int8_modules_of(candidate: CandidateRef, store: ArtifactStore, runtime: str)
     if runtime == "openvino":
         return openvino_quantize.int8_modules(folder / "model.xml")
     return onnx_quantize.int8_modules(folder / "model.onnx")
+
+
+def int8_weights(folder: Path, runtime: str) -> list[NDArray[np.int8]]:
+    """The int8 constants with several dimensions: weights, but no biases."""
+    if runtime == "openvino":
+        nodes = openvino.Core().read_model(folder / "model.xml").get_ordered_ops()
+        found = [node.data for node in nodes if node.get_type_name() == "Constant"]
+    else:
+        found = [onnx.numpy_helper.to_array(tensor) for tensor in onnx.load(folder / "model.onnx").graph.initializer]
+    return [each for each in found if each.dtype == np.int8 and each.ndim > 1]
 
 
 def left_float(candidate: CandidateRef) -> dict[str, str]:
@@ -223,10 +234,25 @@ def test_the_reference_of_a_static_model_rounds_as_it_does(images: MakeJob, stor
     assert runtime != "openvino" or not found.equal(expected)
 
 
-@pytest.mark.parametrize("method", ["static", "dynamic"])
-def test_the_reference_of_an_onnx_model_is_the_same_with_unsigned_weights(
-    images: MakeJob, store: ArtifactStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+@pytest.mark.parametrize("vnni", [True, False], ids=["for-vnni", "for-others"])
+@pytest.mark.parametrize("runtime", EXPORTED)
+def test_weights_keep_a_bit_free_without_vnni(
+    images: MakeJob, store: ArtifactStore, monkeypatch: pytest.MonkeyPatch, runtime: str, vnni: bool
 ) -> None:
+    monkeypatch.setattr(Machine, "has_vnni", property(lambda machine: vnni))
+    files = CandidateFiles.find(pipeline.build(images(recipe(runtime, "static")), "tried", runtime, store), store)
+    largest = [int(abs(weight.astype(np.int16)).max()) for weight in int8_weights(files.folder, runtime)]
+    assert len(largest) == 5
+    assert (max(largest) > 64) is vnni
+
+
+@pytest.mark.parametrize("vnni", [True, False], ids=["for-vnni", "for-others"])
+@pytest.mark.parametrize("method", ["static", "dynamic"])
+def test_the_reference_of_an_onnx_model_is_the_same_with_weights_that_cannot_saturate(
+    images: MakeJob, store: ArtifactStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, vnni: bool
+) -> None:
+    here = this_machine().has_vnni
+    monkeypatch.setattr(Machine, "has_vnni", property(lambda machine: vnni))
     job = images(recipe("onnxruntime", method, **({"modules": ["Linear"]} if method == "dynamic" else {})))
     files = CandidateFiles.find(pipeline.build(job, "tried", "onnxruntime", store), store)
     optimized, options_of = tmp_path / "optimized.onnx", runtime_module._options
@@ -242,10 +268,12 @@ def test_the_reference_of_an_onnx_model_is_the_same_with_unsigned_weights(
     exact = runtime.reference(files, 1)
     assert exact is not None
     dtypes = Counter(tensor.data_type for tensor in onnx.load(optimized).graph.initializer if len(tensor.dims) > 1)
-    assert onnx.TensorProto.INT8 not in dtypes
-    assert dtypes[onnx.TensorProto.UINT8] == (5 if method == "static" else 2)
+    # Weights with a bit to spare stay signed.
+    safe, other = (onnx.TensorProto.UINT8, onnx.TensorProto.INT8)[:: 1 if vnni else -1]
+    assert dtypes[safe] == (5 if method == "static" else 2)
+    assert other not in dtypes
     (found,) = tensors_of(exact(inputs))
-    assert distance(found, expected) < runtime.saturation_noticed or not this_machine().has_vnni
+    assert distance(found, expected) < runtime.saturation_noticed or (vnni and not here)
 
 
 @pytest.mark.skipif("avx2" not in this_machine().isa, reason="OpenVINO has other kernels on this processor")

@@ -10,6 +10,7 @@ from torch.ao.quantization import (
     PerChannelMinMaxObserver,
 )
 
+from tasks.quantize.graph import observers
 from tasks.quantize.graph.observers import mapping_for, qconfig_for, why_unsupported
 from tasks.quantize.methods.qat import QatRecipe
 from tasks.quantize.methods.static import StaticRecipe
@@ -20,9 +21,20 @@ def static(**changes: object) -> StaticRecipe:
 
 
 @pytest.mark.parametrize(
-    ("engine", "reduced"), [("x86", True), ("fbgemm", True), ("onednn", False), ("qnnpack", False)]
+    ("engine", "saturates", "reduced"),
+    [
+        ("x86", True, True),
+        ("x86", False, True),
+        ("fbgemm", False, True),
+        ("onednn", True, True),
+        ("onednn", False, False),
+        ("qnnpack", False, False),
+    ],
 )
-def test_the_range_is_reduced_where_the_engine_may_saturate(engine: str, reduced: bool) -> None:
+def test_the_range_is_reduced_where_the_engine_may_saturate(
+    monkeypatch: pytest.MonkeyPatch, engine: str, saturates: bool, reduced: bool
+) -> None:
+    monkeypatch.setattr(observers, "saturates", {engine: saturates}.get)
     assert qconfig_for(static(engine=engine)).activation().reduce_range is reduced
     trained = qconfig_for(QatRecipe(name="q", method="qat", engine=engine)).activation()
     assert trained.activation_post_process.quant_max == (127 if reduced else 255)
