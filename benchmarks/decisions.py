@@ -2,38 +2,50 @@
 
     python -m benchmarks.decisions
 
-Simulates nights of three candidates that are all as many times as fast as the baseline, measured and judged by the
-project's own code; only the clock is made up. Every subject is slower or faster by a random amount of its own in each
-launch (standard deviation tau) and in each block (sigma). In every night that is decided on, one subject, the baseline,
-its copy or a candidate, runs 3% slower or faster throughout, which no number of launches averages away; the last column
-is of nights without that, whose candidates are 1.2 times as fast.
+Simulates nights with eight candidates that are all as many times as fast as the baseline. The project's own code
+measures and judges them; only the clock is made up. Every subject is slower or faster by a random amount of its own in
+each launch (standard deviation tau) and in each block (sigma). One subject, the baseline, its copy or a candidate, runs
+3% slower or faster throughout, which no number of launches averages away. The column "noise" names one change:
+
+- first x 3: the first candidate has three times the tau and sigma of the others;
+- AR(1) 0.3: the noise of each subject in a launch correlates with its noise in the launch before;
+- outlier: in one of the first three launches, one subject takes 30% longer.
+
+The columns 2x and 1.2x are nights that end when the contest is decided: the share that promotes a candidate, and in
+brackets the mean number of launches. The next columns are nights that may end after any look, as their budget has it.
+"False" is the share of nights in which any look would promote a candidate although all candidates are exactly as fast
+as `min_speedup`. The share of 95% intervals that hold the true ratio follows, for the first candidate and for the
+others: the mean over the looks, and in brackets the least and the most of any look. "At the end" is the same share when
+the nights of 1.2x end, over all candidates.
 """
 
 from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
 
 import numpy as np
 
 from tasks.benchmark.messages import COPY_SUFFIX, PROFILES, LaunchReport, Subject, SubjectReport
 from tasks.benchmark.protocol import Contest, Measured, Session
+from tasks.benchmark.statistics import LOOKS, Array, Noise, Ratio, Sample
 from tasks.gate import judge
 from tasks.workload import Workload
 
 BASELINE = "float/torchscript"
-CANDIDATES = ("a/torchscript", "b/torchscript", "c/torchscript")
-MIN_SPEEDUP, BIAS = 1.05, 0.03
-NOISES = ((0.01, 0.02), (0.03, 0.05), (0.03, 0.10), (0.10, 0.10), (0.10, 0.20), (0.20, 0.20))
-RATIOS = (2.0, 1.2, 1.05, 1.03)
+CANDIDATES = tuple(f"{letter}/torchscript" for letter in "abcdefgh")
+SUBJECTS = (BASELINE, BASELINE + COPY_SUFFIX, *CANDIDATES)
+RATIOS = (2.0, 1.2)
+MIN_SPEEDUP, BIAS, OUTLIER = 1.05, 0.03, 1.3
+CONTEST = Contest(frozenset(CANDIDATES), MIN_SPEEDUP, fastest_wins=True)
 WORKLOAD = Workload.model_validate(
     {
         "schema_version": 1,
         "name": "simulated",
-        "description": "three equal candidates",
+        "description": "equal candidates",
         "domain": "sequence",
         "data": {"kind": "random-sequence"},
         "model": {"kind": "lstm"},
@@ -49,22 +61,69 @@ WORKLOAD = Workload.model_validate(
 
 
 @dataclass(frozen=True)
-class Machine(Session):
-    """A session whose launches take no time: ``log_s`` is each subject's true log time."""
+class Conditions:
+    """How subjects' log times vary."""
 
-    tau: float = 0.0
-    sigma: float = 0.0
-    log_s: dict[str, float] | None = None
-    generator: np.random.Generator | None = None
+    tau: float
+    sigma: float
+    noisy: float = 1.0
+    correlation: float = 0.0
+    outlier: bool = False
+
+    def __str__(self) -> str:
+        if self.noisy != 1:
+            return f"first × {self.noisy:g}"
+        if self.correlation:
+            return f"AR(1) {self.correlation:g}"
+        return "outlier" if self.outlier else "equal"
+
+    def night(self, generator: np.random.Generator, ratio: float, rounds: int) -> Night:
+        """Draw all that a night can measure."""
+        logs = generator.normal(0, self.sigma, (LOOKS[-1], len(SUBJECTS), rounds))
+        logs += generator.normal(0, self.tau, (*logs.shape[:2], 1))
+        for launch in range(1, len(logs)):
+            logs[launch] *= math.sqrt(1 - self.correlation**2)
+            logs[launch] += self.correlation * logs[launch - 1]
+        logs[:, SUBJECTS.index(CANDIDATES[0])] *= self.noisy
+        if self.outlier:
+            logs[generator.integers(LOOKS[0]), generator.integers(len(SUBJECTS))] += math.log(OUTLIER)
+        true = np.array([0.0 if name.startswith(BASELINE) else -math.log(ratio) for name in SUBJECTS])
+        true[generator.integers(len(SUBJECTS))] += math.log(1 + BIAS) * generator.choice([-1, 1])
+        return Night(logs + true[:, None], true)
+
+
+@dataclass(frozen=True)
+class Night:
+    """Log seconds per call, float64 [launches, subjects, rounds], and their true values, float64 [subjects]."""
+
+    logs: Array
+    true: Array
+
+    def true_ratio(self, name: str) -> float:
+        """The logarithm of the ratio that the measured one estimates."""
+        return float(self.true[:2].mean() - self.true[SUBJECTS.index(name)])
+
+    def samples(self) -> dict[str, Sample]:
+        """Each subject's ratios, from all launches."""
+        seconds = np.exp(self.logs)
+        baseline, copy = seconds[:, 0], seconds[:, 1]
+        samples = {
+            name: Sample.against_two(seconds[:, index], baseline, copy) for index, name in enumerate(SUBJECTS) if index
+        }
+        return samples | {SUBJECTS[1]: Sample.against_one(copy, baseline)}
+
+
+@dataclass(frozen=True)
+class Machine(Session):
+    """A session whose launches take no time."""
+
+    night: Night | None = None
 
     def _launch(self, subjects: Sequence[Subject], earlier: Sequence[LaunchReport]) -> LaunchReport:
-        assert self.generator is not None
-        assert self.log_s is not None
+        assert self.night is not None
         reports = {}
         for subject in subjects:
-            offset = self.log_s[subject.name] + self.generator.normal(0, self.tau)
-            logs = offset + self.generator.normal(0, self.sigma, self.profile.rounds)
-            times = tuple(np.exp(logs).tolist())
+            times = tuple(np.exp(self.night.logs[len(earlier), SUBJECTS.index(subject.name)]).tolist())
             reports[subject.name] = SubjectReport(
                 load_s=0, first_call_s=0, calls_per_block=1, round_s=times, single_s=(), cold_s=times, threads_used=1
             )
@@ -74,16 +133,11 @@ class Machine(Session):
         )  # fmt: skip
 
 
-def measure_night(
-    generator: np.random.Generator, tau: float, sigma: float, ratio: float, rounds: int, bias: float
-) -> Measured:
-    """One night's launches, until everything is decided or there are no more looks."""
-    log_s = {BASELINE: 0.0, BASELINE + COPY_SUFFIX: 0.0, **dict.fromkeys(CANDIDATES, -math.log(ratio))}
-    log_s[str(generator.choice(list(log_s)))] += math.log(1 + bias) * generator.choice([-1, 1])
-    profile = PROFILES["quick"].model_copy(update={"budget_s": math.inf, "rounds": rounds})
-    machine = Machine(BASELINE, profile, tau=tau, sigma=sigma, log_s=log_s, generator=generator)
-    subjects = [Subject(name=name) for name in (BASELINE, *CANDIDATES)]
-    return machine.measure(subjects, Contest(frozenset(CANDIDATES), MIN_SPEEDUP))
+def measure(night: Night) -> Measured:
+    """The night's launches, until everything is decided or there are no more looks."""
+    profile = PROFILES["quick"].model_copy(update={"budget_s": math.inf})
+    machine = Machine(BASELINE, profile, night=night)
+    return machine.measure([Subject(name=name) for name in (BASELINE, *CANDIDATES)], CONTEST)
 
 
 def promotes(measured: Measured) -> bool:
@@ -101,31 +155,76 @@ def promotes(measured: Measured) -> bool:
     return any(decision.decision == "promote" for decision in judge(WORKLOAD, rows).decisions)
 
 
+def holds(night: Night, name: str, interval: Ratio) -> bool:
+    """Whether an interval holds a candidate's true ratio."""
+    return interval.low <= math.exp(night.true_ratio(name)) <= interval.high
+
+
+def looks(night: Night) -> Iterator[tuple[bool, list[bool]]]:
+    """After each look, whether any lower bound lets a candidate through, and whether each interval is right."""
+    samples = night.samples()
+    for launches in LOOKS:
+        seen = {name: Sample(sample.logs[:launches], sample.variance) for name, sample in samples.items()}
+        noise, copy = Noise.pooled(seen.values()), seen[BASELINE + COPY_SUFFIX]
+        bounds = [noise.bounds(seen[name], copy, CONTEST.comparisons) for name in CANDIDATES]
+        right = [holds(night, name, noise.interval(seen[name])) for name in CANDIDATES]
+        yield any(ratio.low >= MIN_SPEEDUP for ratio in bounds), right
+
+
+def lines() -> Iterator[Conditions]:
+    """List what is simulated."""
+    for noise in ((0.01, 0.02), (0.03, 0.05), (0.03, 0.10), (0.10, 0.10), (0.10, 0.20), (0.20, 0.20)):
+        yield Conditions(*noise)
+    for noise, change in product(
+        ((0.03, 0.05), (0.10, 0.10)),
+        ({"noisy": 3.0}, {"noisy": 6.0}, {"correlation": 0.3}, {"correlation": 0.5}, {"outlier": True}),
+    ):
+        yield replace(Conditions(*noise), **change)
+    yield Conditions(0.03, 0.05, noisy=40.0)
+
+
+def decided(
+    generator: np.random.Generator, conditions: Conditions, ratio: float, nights: int, rounds: int
+) -> tuple[str, list[bool]]:
+    """Simulate nights that go on until the contest is decided; return a cell, and which intervals are right."""
+    promoted, launches = 0, 0
+    right: list[bool] = []
+    for _ in range(nights):
+        night = conditions.night(generator, ratio, rounds)
+        measured = measure(night)
+        promoted += promotes(measured)
+        launches += len(measured.launches)
+        right += [holds(night, name, measured.ratio(name)) for name in CANDIDATES]
+    return f"{promoted / nights:.1%} ({launches / nights:.1f})", right
+
+
+def looked_at(generator: np.random.Generator, conditions: Conditions, nights: int, rounds: int) -> list[str]:
+    """Simulate nights that may end at any look; return cells of the table."""
+    found = [list(looks(conditions.night(generator, MIN_SPEEDUP, rounds))) for _ in range(nights)]
+    false = np.mean([any(passed for passed, _ in night) for night in found])
+    shares = np.array([[right for _, right in night] for night in found]).mean(0)  # [looks, candidates]
+    coverage = (shares[:, 0], shares[:, 1:].mean(1))
+    return [f"{false:.2%}", *(f"{each.mean():.1%} ({each.min():.1%} to {each.max():.1%})" for each in coverage)]
+
+
 def main() -> None:
     """Print one line for each kind of noise."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--nights", type=int, default=500, help="simulated nights of each kind")
+    parser.add_argument("--nights", type=int, default=150, help="simulate so many nights until a decision")
+    parser.add_argument("--looked-at", type=int, default=4000, help="simulate so many nights that may end at any look")
     parser.add_argument("--rounds", type=int, default=PROFILES["standard"].rounds, help="rounds in a launch")
     arguments = parser.parse_args()
     heading = " | ".join(f"{ratio:g}×" for ratio in RATIOS)
-    print(f"| tau | sigma | {heading} | 95% interval holds the ratio |")
-    print(f"|---|---|{'---|' * len(RATIOS)}---|")
-    for tau, sigma in NOISES:
-        nights_of = partial(_nights, arguments.nights, tau, sigma, rounds=arguments.rounds)
-        cells = []
+    print(f"| noise | tau | sigma | {heading} | false | 95% interval, first | others | at the end |")
+    print(f"|{'---|' * 9}", flush=True)
+    for seed, conditions in enumerate(lines()):
+        generator = np.random.default_rng(seed)
+        cells = [str(conditions), f"{conditions.tau:.0%}", f"{conditions.sigma:.0%}"]
         for ratio in RATIOS:
-            nights = nights_of(ratio, bias=BIAS)
-            promoted = np.mean([promotes(night) for night in nights])
-            launches = np.mean([len(night.launches) for night in nights])
-            cells.append(f"{promoted:.1%} ({launches:.1f})")
-        found = [night.ratio(name) for night in nights_of(1.2, bias=0.0) for name in CANDIDATES]
-        held = np.mean([ratio.low <= 1.2 <= ratio.high for ratio in found])
-        print(f"| {tau:.0%} | {sigma:.0%} | {' | '.join(cells)} | {held:.1%} |", flush=True)
-
-
-def _nights(count: int, tau: float, sigma: float, ratio: float, *, rounds: int, bias: float) -> list[Measured]:
-    generator = np.random.default_rng(0)
-    return [measure_night(generator, tau, sigma, ratio, rounds, bias) for _ in range(count)]
+            cell, right = decided(generator, conditions, ratio, arguments.nights, arguments.rounds)
+            cells.append(cell)
+        cells += looked_at(generator, conditions, arguments.looked_at, arguments.rounds)
+        print(f"| {' | '.join(cells)} | {np.mean(right):.1%} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -6,10 +6,13 @@ import math
 from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from tasks.benchmark.autocorrelation import autocorrelation, correction_of
 
 Array = NDArray[np.float64]
 
@@ -23,6 +26,9 @@ LOOKS = (3, 5, 7, 10, 14, 20, 28, 40, 56)
 ERROR = 0.01
 # What may stick to one subject in every launch, so that no number of launches averages it away.
 STICKS = math.log(1.03)
+# Degrees of freedom that the other subjects add to a subject's own in the bounds that decide. With more, a candidate
+# far noisier than the others would be promoted falsely in more than `ERROR` of benchmarks (benchmarks.decisions).
+PRIOR = 4.0
 # Variance of log candidate against the mean of baseline and copy, and of one subject against another, in units of one
 # subject's own: 1 + 1/2 and 1 + 1.
 _AGAINST_TWO, _AGAINST_ONE = 1.5, 2.0
@@ -61,52 +67,74 @@ class Sample:
         reference = (np.log(baseline_s) + np.log(copy_s)) / 2
         return cls(launch_values(reference - np.log(subject_s)), _AGAINST_TWO)
 
-    @property
+    @cached_property
     def mean(self) -> float:
         """Mean over launches."""
         return float(self.logs.mean())
 
+    @cached_property
+    def squares(self) -> float:
+        """Sum of the squared deviations from the mean, in units of one subject's variance."""
+        return float(((self.logs - self.mean) ** 2).sum()) / self.variance
+
 
 @dataclass(frozen=True)
 class Noise:
-    """Standard deviation of one subject's log time from launch to launch, and the degrees of freedom behind it."""
+    """Variation of one benchmark's log times from launch to launch.
 
-    deviation: float
+    Attributes
+    ----------
+    variance
+        Mean over the samples of one subject's variance.
+    freedom
+        Degrees of freedom of this mean.
+    autocorrelation
+        Correlation between one launch and the next, which all samples share; at least 0.
+    """
+
+    variance: float
     freedom: int
+    autocorrelation: float = 0.0
 
     @classmethod
     def pooled(cls, samples: Iterable[Sample]) -> Noise:
-        """Pool the deviations of all samples: they ran in the same launches of the same machine."""
-        squares, freedom = 0.0, 0
-        for sample in samples:
-            squares += float(((sample.logs - sample.mean) ** 2).sum()) / sample.variance
-            freedom += len(sample.logs) - 1
-        return cls(math.sqrt(squares / freedom) if freedom else math.inf, freedom)
-
-    def half_width(self, sample: Sample, error: float) -> float:
-        """Half the width of Student's interval of a sample's mean that is wrong in `error` of cases on one side.
-
-        A sample whose own deviation is larger than the pooled one goes by its own: not every model is as steady as the
-        others.
-        """
-        from scipy.stats import t  # late: half a second
-
-        launches = len(sample.logs)
-        if not self.freedom:
-            return math.inf
-        own = float(sample.logs.std(ddof=1)) if launches > 1 else 0.0
-        deviation = max(own, self.deviation * math.sqrt(sample.variance))
-        return float(t.ppf(1 - error, self.freedom)) * deviation / math.sqrt(launches)
+        """Pool all samples of a benchmark, which come from the same launches on the same machine."""
+        pooled = list(samples)
+        freedom = sum(len(sample.logs) - 1 for sample in pooled)
+        variance = sum(sample.squares for sample in pooled) / freedom if freedom else math.inf
+        return cls(variance, freedom, autocorrelation([sample.logs for sample in pooled]))
 
     def interval(self, sample: Sample) -> Ratio:
-        """The ratio with its 95% interval."""
-        return Ratio.around(sample.mean, self.half_width(sample, 0.025))
+        """Return the ratio with its 95% interval: Student's, from the sample's own deviation."""
+        return Ratio.around(sample.mean, self.half_width(sample, 0.025, prior=0))
+
+    def half_width(self, sample: Sample, error: float, prior: float = PRIOR) -> float:
+        """Return half the width of an interval that misses the truth on one side in `error` of cases.
+
+        The mean variance of all samples counts as `prior` degrees of freedom beside the sample's own (moderated t:
+        Smyth, "Linear models and empirical Bayes methods for assessing differential expression in microarray
+        experiments", Statistical Applications in Genetics and Molecular Biology 3(1), 2004). The prior is fixed because
+        a handful of subjects cannot estimate it. Shrinking never lowers a variance, so that it cannot hide a noisy
+        sample. With a `prior` of 0 the half width is Student's.
+        """
+        from scipy.special import stdtrit  # late: a third of a second
+
+        launches = len(sample.logs)
+        if launches < 2:
+            return math.inf
+        correction = correction_of(launches, self.autocorrelation)
+        own = sample.squares / (launches - 1)
+        prior = min(prior, max(0.0, self.freedom - correction.freedom))
+        shrunken = (prior * self.variance + correction.freedom * own) / (prior + correction.freedom) if prior else own
+        variance = max(own, shrunken) * sample.variance * correction.inflation / launches
+        return float(stdtrit(prior + correction.freedom, 1 - error)) * math.sqrt(variance)
 
     def bounds(self, sample: Sample, copy: Sample, comparisons: int) -> Ratio:
-        """The ratio with bounds that hold at every look, for every comparison at once (group-sequential Bonferroni).
+        """Return the ratio with bounds that hold at every look, for every comparison at once.
 
-        To Student's half width comes what no launch averages away: `STICKS`, or what the baseline's copy shows beyond
-        its own noise, whichever is more.
+        The error is shared out over looks and comparisons (group-sequential Bonferroni). The half width is that of
+        shrunken variances, or the half width of the interval if that is wider. `STICKS` is added because no number of
+        launches averages it away, or what the baseline's copy shows beyond its own noise, whichever is more.
 
         Parameters
         ----------
@@ -117,7 +145,9 @@ class Noise:
         """
         look = min(bisect_left(LOOKS, len(sample.logs)), len(LOOKS) - 1)
         share = (look + 1) / sum(range(1, len(LOOKS) + 1))
-        half = self.half_width(sample, ERROR * share / max(1, comparisons))
+        half = max(
+            self.half_width(sample, ERROR * share / max(1, comparisons)), self.half_width(sample, 0.025, prior=0)
+        )
         seen = abs(copy.mean) - self.half_width(copy, 0.025)
         return Ratio.around(sample.mean, half + max(STICKS, seen))
 

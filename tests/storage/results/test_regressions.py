@@ -77,6 +77,15 @@ def test_similar_nights_raise_nothing(tmp_path: Path) -> None:
     assert kinds(tmp_path) == []
 
 
+def test_a_slow_down_shows_after_two_launches_whose_intervals_are_wide(tmp_path: Path) -> None:
+    def changes(index: int) -> dict[str, Any]:
+        speedup = 1.5 if index >= 10 else 2.0
+        return {"speedup": speedup, "speedup_low": speedup / 1.5, "speedup_high": speedup * 1.5, "launches": 2}
+
+    nights(tmp_path, 12, changes)
+    assert kinds(tmp_path) == [("slower", "speedup")]
+
+
 def test_a_slow_down_is_an_alert_on_its_second_night(tmp_path: Path) -> None:
     nights(tmp_path, 14, from_night(12, speedup=1.8))
     assert kinds(tmp_path, FIRST + dt.timedelta(days=12)) == []

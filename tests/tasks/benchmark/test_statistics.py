@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from scipy.stats import ttest_1samp
+from scipy.stats import t, ttest_1samp
 
-from tasks.benchmark.statistics import LOOKS, STICKS, Array, Noise, Ratio, Sample, launch_values, percentiles
+from tasks.benchmark.statistics import LOOKS, PRIOR, STICKS, Array, Noise, Ratio, Sample, launch_values, percentiles
 
 SECONDS = st.floats(1e-6, 1e2)
 
@@ -83,13 +83,48 @@ def test_one_sample_alone_has_students_interval() -> None:
     assert [ratio.low, ratio.high] == pytest.approx([np.exp(expected.low), np.exp(expected.high)])
 
 
-def test_the_others_steady_a_sample_but_do_not_hide_that_it_is_unsteady() -> None:
-    steady, wild = Sample(np.array([0.0, 0.01, 0.02]), 1.5), Sample(np.array([-1.0, 0.0, 1.0]), 1.5)
+def test_a_candidate_has_the_interval_of_its_own_noise_whatever_the_others_do() -> None:
+    sample, others = Sample(np.array([0.1, 0.3, 0.2, 0.6]), 1.5), [Sample(np.array([0.0, 9.0, 2.0, 1.0]), 1.5)]
+    assert Noise.pooled([sample, *others]).interval(sample) == ratio_of(sample)
+
+
+def test_the_others_steady_the_bounds_of_a_sample_but_do_not_hide_that_it_is_unsteady() -> None:
+    error = 1e-4
+    quiet, wild = Sample(np.array([0.0, 0.01, 0.02]), 1.5), Sample(np.array([-1.0, 0.0, 1.0]), 1.5)
     others = [Sample(np.array([0.0, 0.1, 0.2]), 1.5) for _ in range(6)]
-    alone, together = Noise.pooled([steady]), Noise.pooled([steady, *others])
-    assert together.half_width(steady, 0.025) > alone.half_width(steady, 0.025)
-    own = float(wild.logs.std(ddof=1))
-    assert Noise.pooled([wild, *others]).half_width(wild, 0.025) > 1.96 * own / 3**0.5
+    typical = others[0]
+    alone, together = Noise.pooled([typical]), Noise.pooled([typical, *others])
+    assert together.half_width(typical, error) < alone.half_width(typical, error) / 5
+    # Three launches that agree by luck count as about as noisy as the others.
+    assert together.half_width(quiet, error) > together.half_width(typical, error) / 2
+    own = float(wild.logs.std(ddof=1)) / 3**0.5
+    assert Noise.pooled([wild, *others]).half_width(wild, error) > t.ppf(1 - error, PRIOR + 2) * own * (1 - 1e-9)
+
+
+@settings(max_examples=30)
+@given(
+    arrays(np.float64, (3, 6), elements=st.floats(-1, 1)),
+    st.floats(0.1, 10),
+    st.floats(-5, 5),
+    st.floats(1e-6, 0.4),
+)
+def test_half_widths_scale_with_the_noise_and_do_not_depend_on_the_ratios(
+    logs: Array, scale: float, shift: float, error: float
+) -> None:
+    samples = [Sample(each, 1.5) for each in logs]
+    scaled = [Sample(each * scale + shift, 1.5) for each in logs]
+    before = Noise.pooled(samples).half_width(samples[0], error)
+    assert Noise.pooled(scaled).half_width(scaled[0], error) == pytest.approx(before * scale, rel=0.02, abs=1e-6)
+    assert Noise.pooled(samples).half_width(samples[0], error / 2) >= before
+
+
+def test_launches_that_resemble_the_launch_before_widen_every_interval() -> None:
+    drifting = [Sample(np.cumsum(np.random.default_rng(seed).normal(size=20)), 1.5) for seed in range(6)]
+    shuffled = [Sample(np.random.default_rng(0).permutation(sample.logs), 1.5) for sample in drifting]
+    sample = drifting[0]
+    ordered, unordered = Noise.pooled(drifting), Noise.pooled(shuffled)
+    assert ordered.half_width(sample, 0.025, prior=0) > 2 * unordered.half_width(sample, 0.025, prior=0)
+    assert ordered.half_width(sample, 1e-4) > 2 * unordered.half_width(sample, 1e-4)
 
 
 def test_a_copy_that_differs_from_the_baseline_widens_the_bounds_by_what_it_shows() -> None:
@@ -124,6 +159,63 @@ def test_interval_covers_the_truth_as_often_as_it_says(between: float, within: f
         covered += ratio.low <= 1.5 <= ratio.high
     # Three standard deviations of 400 draws at 95%.
     assert 0.917 <= covered / tries <= 0.99
+
+
+def night(generator: np.random.Generator, noisy: float, launches: int, correlation: float = 0.0) -> list[Sample]:
+    """A benchmark of eight candidates as fast as the baseline, the first `noisy` times as noisy; last, the copy."""
+    logs = generator.normal(0, 0.1, (launches, 10))
+    for launch in range(1, launches):
+        logs[launch] *= np.sqrt(1 - correlation**2)
+        logs[launch] += correlation * logs[launch - 1]
+    logs[:, 0] *= noisy
+    baseline, copy = logs[:, 8], logs[:, 9]
+    return [*(Sample((baseline + copy) / 2 - logs[:, index], 1.5) for index in range(8)), Sample(baseline - copy, 2.0)]
+
+
+def coverage(noisy: float, launches: int, correlation: float = 0.0) -> tuple[float, float]:
+    """The shares of 95% intervals, of the first candidate and of the second, that hold the true ratio."""
+    generator = np.random.default_rng(0)
+    covered = np.zeros(2)
+    for _ in range(2000):
+        samples = night(generator, noisy, launches, correlation)
+        noise = Noise.pooled(samples)
+        intervals = [noise.interval(sample) for sample in samples[:2]]
+        covered += [interval.low <= 1 <= interval.high for interval in intervals]
+    first, second = covered / 2000
+    return float(first), float(second)
+
+
+@pytest.mark.parametrize(("noisy", "launches"), [(1, 3), (3, 3), (6, 3), (6, 5), (6, 10)])
+def test_intervals_are_right_for_noisy_and_for_steady_candidates(noisy: float, launches: int) -> None:
+    # Four standard errors of 2,000 draws at 95%; the correction for autocorrelation may widen by a little more.
+    assert all(0.93 <= share <= 0.977 for share in coverage(noisy, launches))
+
+
+def test_intervals_are_right_where_launches_resemble_the_launch_before() -> None:
+    # Student's interval covers 75%.
+    assert min(coverage(1, 14, 0.5)) >= 0.91
+
+
+def test_three_launches_of_a_noisy_candidate_seldom_promote_it() -> None:
+    generator, nights = np.random.default_rng(0), 3000
+    false = 0
+    for _ in range(nights):
+        *candidates, copy = night(generator, 6.0, 3)
+        noise = Noise.pooled([*candidates, copy])
+        false += any(noise.bounds(sample, copy, 8).low >= 1 for sample in candidates)
+    # About 0.2% of nights by these bounds; 1.1% before the noise of each candidate counted.
+    assert false / nights <= 0.005
+
+
+def test_three_launches_of_steady_candidates_suffice_for_what_is_twice_as_fast() -> None:
+    generator = np.random.default_rng(0)
+    promoted = 0
+    for _ in range(200):
+        *candidates, copy = night(generator, 1.0, 3)
+        steady = [Sample(each.logs * 0.3 + np.log(2), each.variance) for each in candidates]
+        noise = Noise.pooled([*steady, Sample(copy.logs * 0.3, 2.0)])
+        promoted += all(noise.bounds(sample, copy, 8).low >= 1.05 for sample in steady)
+    assert promoted >= 190
 
 
 @pytest.mark.parametrize(
