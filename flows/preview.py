@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import groupby
 from typing import TypeVar
 
+import click
 from rich.text import Text
 
 from flows.settings import load_settings, source_of
 from storage.humanize import plural
 from tasks.job import Progress, Workspace
+from tasks.quantize.coverage import in_words
 from tasks.refs import ModuleCoverage
 from tasks.results import CandidatePreview, Preview
 from tasks.workload import Workload
@@ -64,6 +65,9 @@ def preview_lines(found: Preview) -> Iterator[Text]:
         yield from map(Text, _float_modules(each.coverage))
     for problem in found.problems:
         yield Text(f"  ✗ {problem}", style="red")
+    context = click.get_current_context(silent=True)
+    if context is not None and context.find_root().obj is True:  # --debug
+        yield from map(Text, found.tracebacks)
 
 
 def _verdict(found: Preview) -> str:
@@ -92,8 +96,4 @@ def _float_modules(coverage: Sequence[ModuleCoverage]) -> Iterator[str]:
     """A line for each reason for which modules of a quantized model stay float; none of a float model's."""
     if not any(module.quantized for module in coverage):
         return
-    left = sorted((module for module in coverage if not module.quantized), key=lambda module: module.reason)
-    for reason, alike in groupby(left, key=lambda module: module.reason):
-        names = [f"{module.module or 'the model'} ({module.type})" for module in alike]
-        shown = names[:5] + [f"{len(names) - 5} more"] * (len(names) > 5)
-        yield f"      stays float: {', '.join(shown)}: {reason}"
+    yield from (f"      stays float: {line}" for line in in_words(coverage))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from storage.artifacts import artifact_digest
 from storage.digest import digest_of
 from tasks.job import Job, Workspace
+from tasks.libraries import hint_for, reported_as
 from tasks.quantize.methods import METHODS
 from tasks.quantize.source import ModelSource
 from tasks.refs import CandidateRef
@@ -26,7 +27,14 @@ def build_candidate(job: Job[Workload], recipe: Recipe, runtime: str, workspace:
         What the runtime needs is not installed, or the processor lacks instructions.
     QuantizationError
         The recipe cannot be carried out on this model or processor, or its result computes NaN or infinities.
+    LibraryError
+        A library failed in another way.
     """
+    with reported_as("The candidate cannot be built", hint_for(runtime)):
+        return _find_or_build(job, recipe, runtime, workspace)
+
+
+def _find_or_build(job: Job[Workload], recipe: Recipe, runtime: str, workspace: Workspace) -> CandidateRef:
     implementation = RUNTIMES[runtime]
     implementation.require_installed(runtime)
     source = ModelSource(job, workspace)

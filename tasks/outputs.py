@@ -9,7 +9,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from storage.errors import QuantizationError
+from storage.errors import NightquantError, QuantizationError
+from tasks.libraries import in_one_line
 
 
 class Call(Protocol):
@@ -55,9 +56,11 @@ def finite_outputs(model: Call, examples: Mapping[str, Tensor], recipe: str) -> 
     """
     try:
         outputs = outputs_of(model, examples)
-    except RuntimeError as error:
+    except NightquantError:
+        raise
+    except Exception as error:
         raise QuantizationError(
-            f'The recipe "{recipe}" gives a model that cannot be run: {error}',
+            f'The recipe "{recipe}" gives a model that cannot be run: {in_one_line(error)}.',
             hint="Exclude the modules that the message is about.",
         ) from error
     for index, output in enumerate(outputs):

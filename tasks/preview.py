@@ -16,6 +16,7 @@ from tasks.checkpoint import build_blank, obtain, read_fetched
 from tasks.domains import DOMAINS
 from tasks.domains.base import FineTunes, Trains
 from tasks.job import Job, Workspace
+from tasks.libraries import LibraryError, contained, hint_for, reported_as
 from tasks.outputs import finite_outputs, outputs_of
 from tasks.quantize.coverage import excluded_modules
 from tasks.quantize.export import export
@@ -32,19 +33,22 @@ from tasks.workload.workload import Workload
 # Keys whose value may be ``module:callable``.
 _CALLABLES = ("factory", "collate", "train", "metric")
 TRAINS = "trains on first use"
+_FAILED = "The workload cannot be tried out"
 
 
 @dataclass
 class _Problems:
-    """What was found to be wrong, each problem once."""
+    """What was found to be wrong, each problem once, and the tracebacks of what nobody foresaw."""
 
     messages: list[str] = field(default_factory=list)
+    tracebacks: list[str] = field(default_factory=list)
 
     @contextmanager
     def noted(self) -> Iterator[None]:
-        """Note an error that the user can do something about, and go on behind the block."""
+        """Note an error, whatever raised it, and go on behind the block."""
         try:
-            yield
+            with reported_as(_FAILED):
+                yield
         except NightquantError as error:
             self.note(error)
 
@@ -52,6 +56,12 @@ class _Problems:
         """Note an error."""
         if str(error) not in self.messages:
             self.messages.append(str(error))
+        self.keep_traceback(error)
+
+    def keep_traceback(self, error: NightquantError) -> None:
+        """Keep the traceback of an error that nobody foresaw."""
+        if isinstance(error, LibraryError):
+            self.tracebacks.append(error.in_full())
 
 
 def preview(workload: Workload, workspace: Workspace) -> Preview:
@@ -81,7 +91,9 @@ def preview(workload: Workload, workspace: Workspace) -> Preview:
             with problems.noted():
                 found = found.model_copy(update=_called(job, workspace))
                 found = found.model_copy(update={"candidates": _candidates(job, workspace, problems)})
-    return found.model_copy(update={"problems": tuple(problems.messages)})
+    return found.model_copy(
+        update={"problems": tuple(problems.messages), "tracebacks": tuple(dict.fromkeys(problems.tracebacks))}
+    )
 
 
 def _import_callables(workload: Workload, problems: _Problems) -> None:
@@ -102,14 +114,13 @@ def _prepared(
     drawn = workload
     if workload.checkpoint.kind == "train" and isinstance(domain, Trains):
         drawn = workload.model_copy(update={"checkpoint": SeededCheckpoint(kind="seeded")})
-    dataset = None
-    try:
+    dataset: DatasetRef | None = None
+    job: Job[Workload] | None = None
+    with problems.noted():
         domain.require_installed(workload.domain)
         dataset = domain.prepare(workload, workspace)
-        return dataset, Job(workload, dataset, obtain(drawn, dataset, workspace))
-    except NightquantError as error:
-        problems.note(error)
-        return dataset, None
+        job = Job(workload, dataset, obtain(drawn, dataset, workspace))
+    return dataset, job
 
 
 def _try_parts(workload: Workload, dataset: DatasetRef | None, workspace: Workspace, problems: _Problems) -> None:
@@ -151,6 +162,7 @@ def _candidates(job: Job[Workload], workspace: Workspace, problems: _Problems) -
             found.append(_tried(source, recipe, runtime))
         except NightquantError as error:
             found.append(CandidatePreview(candidate=name, obstacle=str(error)))
+            problems.keep_traceback(error)
             # A night skips what this machine cannot have; what is not installed was noted before.
             if not isinstance(error, UnavailableError):
                 failed.setdefault(str(error), []).append(name)
@@ -162,10 +174,11 @@ def _tried(source: ModelSource, recipe: Recipe, runtime: str) -> CandidatePrevie
     implementation, name = RUNTIMES[runtime], f"{recipe.name}/{runtime}"
     excluded_modules(source.float_model(), recipe.exclude)
     implementation.require_installed(runtime)
-    if implementation.compiles:
-        export(source.float_model(), source.example_inputs, source.axes)
-        return CandidatePreview(candidate=name, exported_only=True)
-    made = build_candidate(source.job, recipe.sketch(), runtime, source.workspace)
+    with reported_as("The candidate cannot be built", hint_for(runtime)), contained():
+        if implementation.compiles:
+            export(source.float_model(), source.example_inputs, source.axes)
+            return CandidatePreview(candidate=name, exported_only=True)
+        made = build_candidate(source.job, recipe.sketch(), runtime, source.workspace)
     return CandidatePreview(candidate=name, coverage=made.coverage)
 
 

@@ -234,11 +234,12 @@ class Preview(Frozen):
     """What trying a workload out showed; what could not be found out because of its ``problems`` is empty.
 
     ``inputs`` and ``outputs`` are those of one call; ``methods`` and ``runtimes`` say why one does not fit or is not
-    there, "" where it does or is.
+    there, "" where it does or is. ``tracebacks`` are those of problems that nobody foresaw, for ``--debug``.
     """
 
     workload: str
     problems: tuple[str, ...] = ()
+    tracebacks: tuple[str, ...] = Field(default=(), exclude=True)
     splits: dict[str, int] = Field(default_factory=dict)
     checkpoint: str = ""
     notes: tuple[str, ...] = ()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from tasks.domains import DOMAINS
 from tasks.job import Job, Workspace
+from tasks.libraries import contained, hint_for, reported_as
 from tasks.refs import CandidateRef, DatasetRef
 from tasks.results import BenchmarkResult, Comparison, Evaluation, Incumbent, LayerSensitivity, Preview
 from tasks.workload.recipe import Recipe
@@ -62,14 +63,17 @@ def build(workspace: Workspace, job: Job[Workload], recipe: Recipe, runtime: str
     """Carry a recipe out for a runtime; see `tasks.build`."""
     from tasks.build import build_candidate
 
-    return build_candidate(job, recipe, runtime, workspace)
+    with contained():
+        return build_candidate(job, recipe, runtime, workspace)
 
 
 def evaluate(workspace: Workspace, job: Job[Workload], candidate: CandidateRef) -> Evaluation:
     """Compute a candidate's quality; see `tasks.evaluate`."""
     from tasks.evaluate import evaluate as evaluate_candidate
 
-    return evaluate_candidate(job, candidate, workspace)
+    # The user's metric may print.
+    with reported_as("The candidate cannot be evaluated", hint_for(candidate.runtime)), contained(passed_on=True):
+        return evaluate_candidate(job, candidate, workspace)
 
 
 def compare(workspace: Workspace, baseline: Evaluation, candidates: Sequence[Evaluation]) -> list[Comparison]:
@@ -90,7 +94,8 @@ def study(workspace: Workspace, job: Job[Workload], recipe: Recipe) -> tuple[Lay
     """Rank a recipe's layers; see `tasks.sensitivity`."""
     from tasks.sensitivity import study as study_layers
 
-    return study_layers(job, recipe, workspace)
+    with reported_as("The layers cannot be studied"), contained(passed_on=True):
+        return study_layers(job, recipe, workspace)
 
 
 def benchmark(

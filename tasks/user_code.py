@@ -148,13 +148,14 @@ def _forget_others(folder: Path) -> None:
                 del sys.modules[loaded]
 
 
+def is_users_file(name: str) -> bool:
+    """Return whether a file of source code belongs neither to nightquant nor to a library."""
+    return not name.startswith(("<", *_LIBRARIES)) and "site-packages" not in Path(name).parts
+
+
 def _own_lines(error: Exception) -> str:
     """The lines of a traceback that are neither ours nor a library's."""
-    frames = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith(("<", *_LIBRARIES)) and "site-packages" not in Path(frame.filename).parts
-    ]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_users_file(frame.filename)]
     return "".join(traceback.format_list(frames))
 
 

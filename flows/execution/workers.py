@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
+import pickle
 import signal
 import socket
 import tempfile
@@ -26,9 +27,10 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 from pebble import ProcessExpired, ProcessFuture, ProcessPool
 
 from storage.artifacts import ArtifactStore
-from storage.errors import MeasurementError
+from storage.errors import MeasurementError, NightquantError
 from storage.root import set_cache_folder
 from tasks.job import Workspace
+from tasks.libraries import library_error
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -115,8 +117,8 @@ class Workers:
         ------
         MeasurementError
             The stage took longer than `timeout_s`, or its process died (out of memory, most often).
-        Exception
-            Whatever the stage raised.
+        NightquantError, OSError
+            What the stage raised; anything else arrives as a `LibraryError`.
         """
         call = (stage, label, store, self._address, args, kwargs)
         try:
@@ -168,7 +170,14 @@ class Workers:
 def run_stage(
     stage: Callable[..., R], label: str, store: str, address: str, args: tuple[object, ...], kwargs: dict[str, object]
 ) -> Finished[R]:
-    """Call a stage with the store opened and progress sent to a Unix datagram socket."""
+    """Call a stage with the store opened and progress sent to a Unix datagram socket.
+
+    Raises
+    ------
+    LibraryError
+        The stage raised something other than an error of nightquant's or the operating system's. Libraries have
+        exceptions that cannot be unpickled: in the parent, one would end the pool and all stages that are running.
+    """
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.setblocking(False)
 
@@ -181,8 +190,21 @@ def run_stage(
 
         progress(0, 0, STARTED)
         began = time.monotonic()
-        value = stage(Workspace(ArtifactStore(store), progress), *args, **kwargs)
+        try:
+            value = stage(Workspace(ArtifactStore(store), progress), *args, **kwargs)
+        except BaseException as error:
+            if isinstance(error, NightquantError | OSError) and _can_travel(error):
+                raise
+            raise library_error("The stage failed", error) from error
         return Finished(value, began, time.monotonic())
+
+
+def _can_travel(error: BaseException) -> bool:
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:  # noqa: BLE001 - whatever a class does when it is pickled
+        return False
+    return True
 
 
 def _begin_worker(threads: int, cache: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor, nn
@@ -58,19 +58,24 @@ def pair_with_float(
     )
 
 
-def cover_fused(leaves: Sequence[ModuleCoverage], converted: nn.Module, plan: Plan) -> tuple[ModuleCoverage, ...]:
+def cover_fused(
+    leaves: Sequence[ModuleCoverage], converted: nn.Module, plan: Plan, packed: Collection[str] = ()
+) -> tuple[ModuleCoverage, ...]:
     """Fill in what became of the float model's leaves, which are those from before anything was fused.
 
     A module that was fused (a batch norm folded into its convolution) counts as quantized where the module that took it
-    up is.
+    up is. So does a module whose parameters were packed for a function that forward calls; `packed` are their names.
     """
     found = _modules_by_float_path(converted)
     heads = {path: chain[0] for chain in plan.chains for path in chain}
+    owners = {name.rpartition(".")[0] for name in packed}
 
     def why_float(leaf: ModuleCoverage) -> str:
         head = heads.get(leaf.module, leaf.module)
         # torchvision's own fusing leaves an Identity where a module was folded into the one before it.
         if head in found and (isinstance(found[head], nn.Identity) or has_quantized_kernel(found[head])):
+            return ""
+        if leaf.module in owners:
             return ""
         if reason := why_unsupported(leaf.type):
             return reason

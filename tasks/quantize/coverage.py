@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-
-from torch import nn
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from itertools import groupby
+from typing import TYPE_CHECKING
 
 from storage.errors import QuantizationError
 from storage.messages import did_you_mean
 from tasks.refs import ModuleCoverage
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 def leaves_of(model: nn.Module) -> tuple[ModuleCoverage, ...]:
@@ -46,9 +49,23 @@ def cover_some(
     quantized = {leaf.type for leaf in leaves if not reasons[leaf.module]}
     if not quantized or (embeddings and "Embedding" not in quantized):
         what = "no embedding" if quantized else "nothing"
-        why = "; ".join(f"{leaf.module or 'the model'} ({leaf.type}): {reasons[leaf.module]}" for leaf in leaves)
+        why = "; ".join(in_words(cover(leaves, lambda leaf: reasons[leaf.module]), named=2))
         raise QuantizationError(f'The recipe "{recipe}" quantizes {what} of the model.', hint=f"{why}.")
     return cover(leaves, lambda leaf: reasons[leaf.module])
+
+
+def in_words(coverage: Iterable[ModuleCoverage], named: int = 5) -> Iterator[str]:
+    """Yield a line for each reason for which modules stay float, with the first `named` modules."""
+    left = sorted((module for module in coverage if not module.quantized), key=lambda module: module.reason)
+    for reason, alike in groupby(left, key=lambda module: module.reason):
+        names = [f"{module.module or 'the model'} ({module.type})" for module in alike]
+        shown = names[:named] + [f"{len(names) - named} more"] * (len(names) > named)
+        yield f"{', '.join(shown)}: {reason}"
+
+
+def unnamed(kind: str) -> str:
+    """Return why a module of a type stays float that the recipe does not name."""
+    return f"the recipe does not name the type {kind}"
 
 
 def excluded_modules(model: nn.Module, exclude: Collection[str]) -> frozenset[str]:

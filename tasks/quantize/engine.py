@@ -54,8 +54,8 @@ def quantized_engine(name: str) -> Iterator[None]:
 def saturates(engine: str) -> bool:
     """Report whether an engine's sums of 8-bit products saturate in this process.
 
-    Without VNNI, its kernels add pairs of products in 16 bits. The largest sum is tried out, because oneDNN also obeys a
-    switch of its own (``ONEDNN_MAX_CPU_ISA``), which CPUID does not show.
+    Without VNNI, its kernels add pairs of products in 16 bits. The largest sum is tried out, because oneDNN also obeys
+    a switch of its own (``ONEDNN_MAX_CPU_ISA``), which CPUID does not show.
     """
     if engine not in torch.backends.quantized.supported_engines:
         return False

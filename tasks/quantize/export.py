@@ -12,9 +12,6 @@ from torch.nn.modules.rnn import RNNBase
 
 from storage.errors import QuantizationError, first_line
 
-# What torch.export raises where it cannot follow a model: dynamo's own errors are RuntimeErrors.
-_FAILURES = (RuntimeError, AttributeError, TypeError, AssertionError, ValueError)
-
 
 def export(model: nn.Module, examples: Mapping[str, Tensor], axes: Mapping[str, Mapping[int, str]]) -> ExportedProgram:
     """Export a model in evaluation mode, which may be changed: its LSTMs become `OneDnnLstm`.
@@ -39,7 +36,7 @@ def export(model: nn.Module, examples: Mapping[str, Tensor], axes: Mapping[str, 
             return torch.export.export(
                 model, tuple(opened(examples, axes).values()), dynamic_shapes=shapes, strict=True
             )
-    except _FAILURES as error:
+    except Exception as error:
         unrolled = sorted({type(part).__name__ for part in model.modules() if isinstance(part, RNNBase)})
         why = f"it would unroll its {', '.join(unrolled)} over time" if unrolled else first_line(error)
         raise QuantizationError(

@@ -129,6 +129,11 @@ def _round_within(module: nn.Module) -> None:
         if hasattr(child, "weight_fake_quant"):
             setattr(module, name, Int8Weight(child))
         elif isinstance(child, FakeQuantizeBase):
+            if child.dtype == torch.qint8:
+                raise QuantizationError(
+                    "The weights that forward gives to a function have no trained form that can be exported.",
+                    hint="Let a module of their own call the function, or use the runtime torchscript for the recipe.",
+                )
             setattr(module, name, Rounded.learned(child))
             for key, hook in module._forward_hooks.items():
                 if hook is _observer_forward_hook:

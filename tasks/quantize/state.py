@@ -14,6 +14,7 @@ from typing import cast
 
 import torch
 from torch import ScriptObject, Tensor, nn
+from torch.fx import GraphModule
 
 from storage.errors import QuantizationError
 
@@ -50,8 +51,16 @@ def load_flat_state(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Put tensors into a module of the same structure; parameters are packed for the engine that is set now."""
     # The versions of the modules' own layouts are an attribute of this dict.
     state = module.state_dict()
-    for name, value in state.items():
-        state[name] = _rebuild(value, name, tensors)
+    for name, value in list(state.items()):
+        rebuilt = _rebuild(value, name, tensors)
+        path, _, attribute = name.rpartition(".")
+        if isinstance(value, ScriptObject) and isinstance(graph := module.get_submodule(path), GraphModule):
+            # Packed for a function that forward calls. torch's own loading takes only those that the root's forward
+            # calls, whose names begin with an underscore.
+            setattr(graph, attribute, rebuilt)
+            del state[name]
+        else:
+            state[name] = rebuilt
     module.load_state_dict(state)
 
 
@@ -128,6 +137,11 @@ def _unpack_convolution(packed: ScriptObject) -> Parts:
     return (*_ops.conv2d_unpack(packed), *(list(part(packed)) for part in geometry), _ops.conv2d_groups(packed))
 
 
+def _unpack_convolution_of_volumes(packed: ScriptObject) -> Parts:
+    geometry = (_ops.conv3d_stride, _ops.conv3d_padding, _ops.conv3d_dilation)
+    return (*_ops.conv3d_unpack(packed), *(list(part(packed)) for part in geometry), _ops.conv3d_groups(packed))
+
+
 def _pack_cell(
     kind: str, tensors: list[Tensor], scales: list[float], integers: list[int], weights: list[ScriptObject]
 ) -> object:
@@ -142,5 +156,7 @@ def _pack_cell(
 _PACKINGS = {
     "LinearPackedParamsBase": _Packing(_unpack_state, _pack_linear),
     "CellParamsBase": _Packing(_unpack_state, _pack_cell),
+    # Of signals, too: they are pictures of one row.
     "Conv2dPackedParamsBase": _Packing(_unpack_convolution, _ops.conv2d_prepack),
+    "Conv3dPackedParamsBase": _Packing(_unpack_convolution_of_volumes, _ops.conv3d_prepack),
 }

@@ -117,9 +117,9 @@ def export(
             assert program is not None
             # Weights that are still computed from others (an LSTM's, in ONNX's order) would be nobody's weights.
             optimize_ir(program.model, input_size_limit=LARGEST_BYTES, output_size_limit=LARGEST_BYTES)
-    except (torch.onnx.OnnxExporterError, RuntimeError, TypeError, ValueError, AssertionError) as error:
+    except Exception as error:
         raise QuantizationError(
-            f"The model cannot be exported to ONNX: {first_cause(error)}",
+            f"The model cannot be exported to ONNX: {first_cause(error)}.",
             hint="Take the ONNX-based runtimes out of its recipes, or rewrite what the message is about.",
         ) from error
     exported = program.model_proto

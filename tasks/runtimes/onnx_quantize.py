@@ -19,6 +19,7 @@ from onnxruntime.quantization.registry import QDQRegistry
 
 from storage.errors import QuantizationError
 from tasks.machine import this_machine
+from tasks.quantize.coverage import unnamed
 from tasks.quantize.methods.dynamic import DynamicRecipe, named_types
 from tasks.quantize.methods.qat import QatRecipe
 from tasks.quantize.methods.static import StaticRecipe
@@ -36,6 +37,7 @@ _WEIGHTS = {"Conv": 1, "ConvTranspose": 1, "MatMul": 1, "Gemm": 1, "LSTM": 1, "G
 _INT8_OPERATORS = frozenset({"MatMulInteger", "DynamicQuantizeLSTM", "DynamicQuantizeMatMul", "ConvInteger"})
 _INT8 = frozenset({onnx.TensorProto.INT8, onnx.TensorProto.UINT8})
 _PERCENTILE = 99.999
+_DIGITS = "0123456789"
 
 
 def quantize(
@@ -78,7 +80,7 @@ def quantize(
         if head not in with_products:
             return ""
         if isinstance(recipe, DynamicRecipe) and leaf.type not in named_types(recipe):
-            return f"the recipe does not name the type {leaf.type}"
+            return unnamed(leaf.type)
         return f"ONNX Runtime has no int8 kernel for this {leaf.type}"
 
     return why_float
@@ -134,6 +136,7 @@ def _quantize_statically(
     QuantizationError
         There are no calibration samples.
     """
+    _rename_ambiguous_constants(proto.graph)
     proto = onnx.shape_inference.infer_shapes(proto)
     operators = [operator for operator in QDQRegistry if operator != "Gather"]
     method, options = _CALIBRATION[recipe.activation_observer]
@@ -169,6 +172,38 @@ def _quantize_statically(
     )
     quantizer.quantize_model()
     quantizer.model.save_model_to_file(str(target))
+
+
+def _rename_ambiguous_constants(graph: onnx.GraphProto) -> None:
+    """Rename, in place, every constant whose name with digits behind it is another tensor's name.
+
+    The tools copy a bias for each node that shares it, and look for the copy's name among constants only: the copy
+    ``val_124`` of ``val_12`` takes the place of an activation of that name (onnxruntime issue 24705).
+    """
+    nodes = list(_nodes(graph))
+    taken = {tensor.name for tensor in graph.initializer} | {name for node in nodes for name in node.output}
+    ambiguous = {name[:end] for name in taken for end in range(len(name.rstrip(_DIGITS)), len(name))}
+    outputs = {output.name for output in graph.output}
+    renamed: dict[str, str] = {}
+    for tensor in graph.initializer:
+        if tensor.name in ambiguous - outputs:
+            name = f"{tensor.name}_constant"
+            while name in taken | ambiguous:
+                name += "_"
+            renamed[tensor.name] = name
+            tensor.name = name
+    for node in nodes:
+        node.input[:] = [renamed.get(name, name) for name in node.input]
+    for described in graph.value_info:
+        described.name = renamed.get(described.name, described.name)
+
+
+def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
+    """A graph's nodes, with those of the branches and loops within them."""
+    for node in graph.node:
+        yield node
+        for attribute in node.attribute:
+            yield from _nodes(attribute.g)
 
 
 class _OneBatch:

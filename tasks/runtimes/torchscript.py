@@ -110,6 +110,7 @@ def write_script(model: nn.Module, example_inputs: Mapping[str, Tensor], path: P
     import torch
     from torch.jit._trace import TracerWarning
 
+    from tasks.libraries import in_one_line
     from tasks.quantize.engine import without_deprecations
 
     with without_deprecations(), torch.no_grad():
@@ -121,8 +122,11 @@ def write_script(model: nn.Module, example_inputs: Mapping[str, Tensor], path: P
             traced = torch.jit.trace(  # type: ignore[no-untyped-call]
                 model, tuple(example_inputs.values()), check_trace=False
             )
-        except (RuntimeError, TypeError) as error:
-            raise QuantizationError(f"The model cannot be traced to TorchScript: {error}") from error
+        except Exception as error:
+            raise QuantizationError(
+                f"The model cannot be traced to TorchScript: {in_one_line(error)}.",
+                hint='Rewrite what the message is about, or take the runtime "torchscript" out of the recipe.',
+            ) from error
         frozen: torch.jit.ScriptModule = torch.jit.freeze(traced.eval(), optimize_numerics=not exact)
         # Not frozen.save(path): on a full disk torch's writer aborts the whole process.
         path.write_bytes(frozen.save_to_buffer())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -63,7 +65,7 @@ def previewed(folder: Path, **changed: Any) -> Preview:
         "checkpoint": {"kind": "train", "train": "preview_net:train"},
         "evaluate": {"metric": "accuracy"},
         "recipe": [
-            {"name": "float", "method": "none"},
+            {"name": "float", "method": "none", "runtimes": ["eager", "torchscript"]},
             {"name": "static-int8", "method": "static", "exclude": ["last"], "runtimes": ["eager", "torchscript"]},
         ],
     }
@@ -117,6 +119,53 @@ def test_a_module_that_does_not_work_is_one_message(gives: str, said: str, folde
     model = {"kind": "factory", "factory": "preview_net:Net", "arguments": {"gives": gives}}
     (problem,) = previewed(folder, model=model).problems
     assert said in problem
+
+
+class TwoArgumentsError(Exception):
+    """Cannot be unpickled: pickle gives its constructor the message alone."""
+
+    def __init__(self, left: str, right: str) -> None:
+        super().__init__(f"{left} and {right}:\n\n  a line below\n  and a third")
+
+
+@pytest.mark.parametrize("kind", [None, SystemExit, RecursionError])
+def test_what_a_library_raises_and_prints_is_one_line_of_its_candidate(
+    kind: type[BaseException] | None, folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        sys.stderr.write("Traceback (most recent call last): of the library's\n")
+        os.write(2, b"a log of the library's\n")
+        raise kind("left and right:\n\n  a line below") if kind else TwoArgumentsError("left", "right")
+
+    monkeypatch.setattr("torch.jit.freeze", fail)
+    found = previewed(folder)
+    (problem,) = found.problems
+    name = kind.__name__ if kind else "TwoArgumentsError"
+    assert problem == (
+        f"float/torchscript, static-int8/torchscript: The candidate cannot be built: {name}: left and right: "
+        'a line below. Name the module that this is about in exclude, or take the runtime "torchscript" out of the '
+        "recipe. --debug shows the traceback."
+    )
+    obstacles = {each.candidate: bool(each.obstacle) for each in found.candidates}
+    assert obstacles == {"float/eager": False, "float/torchscript": True} | {
+        "static-int8/eager": False,
+        "static-int8/torchscript": True,
+    }
+    assert "of the library's" not in "".join(capfd.readouterr())
+    assert len(found.tracebacks) == 2
+    assert all("of the library's" in each and f"in {fail.__name__}" in each for each in found.tracebacks)
+
+
+def test_what_fails_before_the_candidates_is_one_line_as_well(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise TwoArgumentsError("left", "right")
+
+    monkeypatch.setattr("tasks.preview.obtain", fail)
+    found = previewed(folder)
+    (problem,) = found.problems
+    assert problem.startswith("The workload cannot be tried out: TwoArgumentsError: left and right: a line below. ")
+    assert found.splits == {"calibration": 12, "test": 12}
+    assert len(found.tracebacks) == 1
 
 
 def test_every_part_that_is_missing_is_told_in_one_go(folder: Path) -> None:

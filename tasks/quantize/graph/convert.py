@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import torch
@@ -12,14 +12,15 @@ from torch.ao import quantization
 from torch.ao.nn.quantized import ELU
 from torch.ao.quantization.quantize_fx import convert_fx
 from torch.fx import GraphModule
-from torch.nn.modules.conv import _ConvNd
 
 from storage.errors import QuantizationError
 from tasks.quantize.base import Converted
 from tasks.quantize.calibration import calibrate, refuse_non_finite_state
 from tasks.quantize.counterparts import cover_fused
-from tasks.quantize.coverage import is_within, leaves_of
+from tasks.quantize.coverage import leaves_of
 from tasks.quantize.graph import eager_mode, fx
+from tasks.quantize.graph.functional import parameters_read
+from tasks.quantize.graph.padding import pad_by_numbers
 from tasks.quantize.graph.plan import Plan, make_plan
 from tasks.quantize.graph.smoke_test import refusing, try_out
 
@@ -71,9 +72,11 @@ def quantize_as_planned(
     leaves = leaves_of(model)
     prepared = prepare(model, plan, recipe, source.example_inputs)
     show_data(prepared)
+    read = parameters_read(prepared)
     converted = convert(prepared, type(model).__name__)
     try_out(converted, source.example_inputs)
-    return Converted(converted, plan.graph, cover_fused(leaves, converted, plan))
+    packed = read - parameters_read(converted)
+    return Converted(converted, plan.graph, cover_fused(leaves, converted, plan, packed))
 
 
 def skeleton(
@@ -97,7 +100,7 @@ def prepare(model: nn.Module, plan: Plan, recipe: GraphRecipe, example_inputs: M
         torch cannot prepare the model, or a convolution pads its sides differently.
     """
     with refusing("prepared", type(model).__name__, plan.graph):
-        _pad_by_numbers(model, plan.kept)
+        pad_by_numbers(model, plan.kept)
         prepare_it = fx.prepare if plan.graph == "fx" else eager_mode.prepare
         return prepare_it(model, plan, recipe, example_inputs)
 
@@ -135,21 +138,3 @@ def _calibrate_and_convert(model: nn.Module, plan: Plan, recipe: StaticRecipe, s
             calibrate(prepared, batches, recipe.calibration_batches, name, progress)
 
     return quantize_as_planned(model, plan, recipe, source, show_data)
-
-
-def _pad_by_numbers(model: nn.Module, kept: Collection[str]) -> None:
-    """Put numbers in the place of "same" and "valid", which torch's quantized convolutions do not know."""
-    for path, module in model.named_modules():
-        if not isinstance(module, _ConvNd) or not isinstance(module.padding, str):
-            continue
-        reaches = [reach * (size - 1) for size, reach in zip(module.kernel_size, module.dilation, strict=True)]
-        if module.padding == "valid":
-            module.padding = (0,) * len(reaches)
-        elif not any(reach % 2 for reach in reaches):
-            module.padding = tuple(reach // 2 for reach in reaches)
-        elif not is_within(path, kept):
-            # They pad both sides alike, which "same" does not for kernels of even size.
-            raise QuantizationError(
-                f'The convolution {path} has an even kernel and padding="same", for which there is no int8 kernel.',
-                hint=f'Name "{path}" in exclude, or pad before it with nn.ZeroPad2d.',
-            )

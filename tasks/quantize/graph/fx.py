@@ -10,7 +10,9 @@ from torch.ao.quantization.quantize_fx import fuse_fx, prepare_fx, prepare_qat_f
 
 from tasks.quantize.graph.eager_mode import remove_stubs
 from tasks.quantize.graph.observers import mapping_for
+from tasks.quantize.graph.padding import pad_by_numbers
 from tasks.quantize.graph.plan import Plan
+from tasks.quantize.graph.trace import is_leaf, traced_module
 from tasks.quantize.methods.static import GraphRecipe
 
 
@@ -27,18 +29,18 @@ def prepare(model: nn.Module, plan: Plan, recipe: GraphRecipe, example_inputs: M
     mapping = mapping_for(recipe)
     for path in sorted(plan.kept):
         mapping.set_module_name(path, None)
-    inputs = tuple(example_inputs.values())
-    if recipe.method != "qat":
-        return prepare_fx(model.eval(), mapping, inputs)
+    inputs, is_qat = tuple(example_inputs.values()), recipe.method == "qat"
     # A graph keeps the branch that ``self.training`` took when it was traced. Functional dropout and auxiliary heads do
-    # not stay in it for good where modules that hold others are in evaluation mode.
-    for module in model.train().modules():
-        if any(True for _ in module.children()):
-            module.training = False
-    return prepare_qat_fx(model, mapping, inputs).train()
+    # not stay in it for good where modules that are traced into are in evaluation mode.
+    for module in model.train(is_qat).modules():
+        module.training = is_qat and is_leaf(module) and not any(True for _ in module.children())
+    traced, _ = traced_module(model, plan.excluded, training=is_qat)
+    pad_by_numbers(traced, plan.kept)
+    return prepare_qat_fx(traced, mapping, inputs).train() if is_qat else prepare_fx(traced, mapping, inputs)
 
 
 def fuse(model: nn.Module) -> nn.Module:
     """The float model with its chains fused, as a graph module; parameters are shared with `model`."""
     remove_stubs(model)
-    return fuse_fx(model.eval())
+    traced, _ = traced_module(model.eval())
+    return fuse_fx(traced)

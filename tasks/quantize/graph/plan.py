@@ -139,13 +139,15 @@ def _follow_quantized(traced: Traced, kept: Collection[str], *, around: bool) ->
         elif node in traced.ranks and node.op != "output":
             quantized.add(node)
             passes = node in observed or path in kept or isinstance(module, QuantStub | DeQuantStub)
-            if not passes and (obstacle := _obstacle(node, module)):
+            if not passes and (obstacle := _obstacle(node, module, traced.plain)):
                 return obstacle, ()
     return "", tuple(outside)
 
 
-def _obstacle(node: fx.Node, module: nn.Module | None) -> str:
+def _obstacle(node: fx.Node, module: nn.Module | None, plain: Collection[str]) -> str:
     """Why eager mode cannot express an operation on quantized values, "" where it can."""
+    if node.target in plain:
+        return f"forward calls a function with the parameters of {node.target}"
     if module is None:
         name = operation_name(node)
         passes = name in _PASSING_FUNCTIONS

@@ -7,14 +7,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
-from torch import nn
+from torch import fx, nn
 
 from storage.errors import NightquantError, QuantizationError, first_line
 from tasks.quantize.calibration import refuse_non_finite
-from tasks.quantize.graph.trace import failing_module
+from tasks.quantize.graph.trace import failing_module, operation_name
 
-# What torch raises where it cannot prepare, observe or convert a layer.
-_FAILURES = (RuntimeError, AttributeError, TypeError, AssertionError, ValueError)
 _MODES = {"eager": "eager mode", "fx": "FX graph mode"}
 _NO_KERNEL = re.compile(r"Could not run '([\w:.]+)' with arguments from the '(\w+)' backend")
 
@@ -32,7 +30,7 @@ def refusing(step: str, model: str, graph: str) -> Iterator[None]:
         yield
     except NightquantError:
         raise
-    except _FAILURES as error:
+    except Exception as error:
         raise QuantizationError(
             f"{model} cannot be {step} in {_MODES[graph]}: {_what(error)}.",
             hint="Name the module that this is about in exclude"
@@ -48,15 +46,40 @@ def try_out(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> Non
     QuantizationError
         An operation has no quantized kernel (named, with the module that called it), or the output is not finite.
     """
+    # Called directly, a graph module prints a traceback.
+    run = _Interpreter(model) if isinstance(model, fx.GraphModule) else None
     try:
         with torch.no_grad():
-            output = model(*example_inputs.values())
-    except _FAILURES as error:
+            output = (run.run if run else model)(*example_inputs.values())
+    except Exception as error:
+        hint = 'Name that module in exclude, or use graph = "fx", which keeps such operations float.'
         raise QuantizationError(
-            f"The converted model cannot run: {_what(error)} in {_failing_path(model, error)}.",
-            hint='Name that module in exclude, or use graph = "fx", which keeps such operations float.',
+            f"The converted model cannot run: {_what(error)} in {run.place() if run else _failing_path(model, error)}.",
+            hint="Name that module, or the one that holds it, in exclude." if run else hint,
         ) from error
     refuse_non_finite(output, "its output after conversion")
+
+
+class _Interpreter(fx.Interpreter):
+    """Runs a converted graph; says where it was when it failed."""
+
+    last: fx.Node | None = None
+
+    def run_node(self, n: fx.Node) -> object:
+        self.last = n
+        return super().run_node(n)
+
+    def place(self) -> str:
+        """Return the operation that ran last, and the module that it is or that it follows."""
+        if self.last is None:
+            return "its inputs"
+        above = [self.last]
+        for node in above:
+            if node.op == "call_module":
+                module = f"module {node.target} ({type(self.module.get_submodule(str(node.target))).__name__})"
+                return module if node is self.last else f"{operation_name(self.last)} after {module}"
+            above += [other for other in node.all_input_nodes if other not in above]
+        return f"the operation {self.last.name}"
 
 
 def _failing_path(model: nn.Module, error: Exception) -> str:

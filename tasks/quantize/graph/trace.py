@@ -12,6 +12,7 @@ from torch import fx, nn
 from torch.ao.quantization import DeQuantStub, QuantStub
 
 from storage.errors import QuantizationError, first_line
+from tasks.quantize.graph.functional import with_plain_layers
 
 
 @dataclass(frozen=True)
@@ -19,13 +20,14 @@ class Traced:
     """A symbolically traced model.
 
     ``ranks`` maps each node that returned floating-point tensors to the number of dimensions of the first of them;
-    ``calls`` counts how often each module is called.
+    ``calls`` counts how often each module is called. ``plain`` are paths of layers that forward calls as functions.
     """
 
     graph: fx.Graph
     modules: Mapping[str, nn.Module]
     ranks: Mapping[fx.Node, int]
     calls: Mapping[str, int]
+    plain: frozenset[str] = frozenset()
 
     def module_of(self, node: fx.Node) -> nn.Module | None:
         """The module that a node calls, None where it calls none."""
@@ -42,7 +44,7 @@ def trace(model: nn.Module, example_inputs: Mapping[str, torch.Tensor], leaves: 
         its graph cannot be run, for instance because a parameter that forward may do without is no None in it.
     """
     try:
-        graph = _Tracer(leaves).trace(model)
+        traced, plain = traced_module(model, leaves)
     except Exception as error:
         failed = failing_module(error)
         where = f" (in {type(failed[0]).__name__}.forward, line {failed[1]})" if failed else ""
@@ -51,17 +53,30 @@ def trace(model: nn.Module, example_inputs: Mapping[str, torch.Tensor], leaves: 
             hint="Make its control flow independent of tensor values, or give it QuantStub, DeQuantStub and a "
             "fuse_model(is_qat) method as torchvision's quantizable models have.",
         ) from error
-    recorder = _Recorder(fx.GraphModule(model, graph))
+    recorder = _Recorder(traced)
     with torch.no_grad():
         try:
             recorder.run(*example_inputs.values())
-        except (RuntimeError, TypeError, ValueError, AttributeError) as error:
+        except Exception as error:
             raise QuantizationError(
                 f"The traced graph of {type(model).__name__} cannot be run on its own: {first_line(error)}.",
                 hint="Let the factory wrap it in a module whose forward takes the data's inputs and no others.",
             ) from error
-    calls = Counter(str(node.target) for node in graph.nodes if node.op == "call_module")
-    return Traced(graph, dict(model.named_modules()), recorder.ranks, calls)
+    calls = Counter(str(node.target) for node in traced.graph.nodes if node.op == "call_module")
+    modules = dict(model.named_modules()) | dict(traced.named_modules())
+    return Traced(traced.graph, modules, recorder.ranks, calls, plain)
+
+
+def traced_module(
+    model: nn.Module, leaves: Collection[str] = (), *, training: bool = False
+) -> tuple[fx.GraphModule, frozenset[str]]:
+    """Trace a model, not looking into the modules `leaves`; return what `with_plain_layers` makes of its graph."""
+    return with_plain_layers(model, _Tracer(leaves).trace(model), training=training)
+
+
+def is_leaf(module: nn.Module) -> bool:
+    """Whether tracing does not look into a module, because it is one of torch's."""
+    return type(module).__module__.startswith(("torch.nn", "torch.ao.nn")) and not isinstance(module, nn.Sequential)
 
 
 def operation_name(node: fx.Node) -> str:

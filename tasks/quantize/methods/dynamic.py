@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
-from storage.errors import QuantizationError
+from storage.errors import QuantizationError, first_line
 from tasks.quantize.base import Converted, Method
 from tasks.workload.recipe import Recipe
 
@@ -82,8 +82,9 @@ class Dynamic(Method[DynamicRecipe]):
             others = {name: qconfig for name in wanted if name not in embeddings}
             quantization.quantize_dynamic(model, others, dtype=dtype, inplace=True)  # type: ignore[no-untyped-call]
         except RuntimeError as error:
+            why = first_line(error)
             raise QuantizationError(
-                f'The recipe "{recipe.name}" asks for what the engine "{recipe.engine}" cannot do: {error}',
+                f'The engine "{recipe.engine}" cannot do what the recipe "{recipe.name}" asks for: {why}.',
                 hint="Choose another engine: x86 and fbgemm support every dynamic recipe.",
             ) from error
         return model
@@ -93,7 +94,7 @@ def _reasons(model: nn.Module, recipe: DynamicRecipe) -> dict[str, str]:
     """Why each module stays float, "" for those to quantize."""
     from torch import nn
 
-    from tasks.quantize.coverage import excluded_modules
+    from tasks.quantize.coverage import excluded_modules, unnamed
 
     types: set[type[nn.Module]] = {getattr(nn, name) for name in recipe.modules}
     types |= {nn.Embedding} if recipe.embedding_bits else set()
@@ -104,7 +105,8 @@ def _reasons(model: nn.Module, recipe: DynamicRecipe) -> dict[str, str]:
             return "excluded by the recipe"
         # The exact type: torch converts no subclass.
         if type(module) not in types:
-            return f"the recipe does not name the type {type(module).__name__}"
+            kind = next((kind.__name__ for kind in types if isinstance(module, kind)), "")
+            return f"a subclass of {kind}, which torch does not convert" if kind else unnamed(type(module).__name__)
         if not name:
             return "it is the whole model, which torch cannot replace"
         if isinstance(module, nn.RNNBase) and (not module.bias or module.proj_size):

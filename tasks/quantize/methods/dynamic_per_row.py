@@ -88,7 +88,7 @@ def _reasons(model: nn.Module, recipe: DynamicPerRowRecipe) -> dict[str, str]:
     """Why each module stays float, "" for those to quantize."""
     from torch import nn
 
-    from tasks.quantize.coverage import excluded_modules
+    from tasks.quantize.coverage import excluded_modules, unnamed
     from tasks.quantize.packing import MOST_FEATURES
 
     types: set[type[nn.Module]] = {getattr(nn, name) for name in recipe.modules}
@@ -100,7 +100,8 @@ def _reasons(model: nn.Module, recipe: DynamicPerRowRecipe) -> dict[str, str]:
             return "excluded by the recipe"
         # The exact type: a subclass may compute something else.
         if type(module) not in types:
-            return f"the recipe does not name the type {type(module).__name__}"
+            kind = next((kind.__name__ for kind in types if isinstance(module, kind)), "")
+            return f"a subclass of {kind}, which may compute something else" if kind else unnamed(type(module).__name__)
         if not name:
             return "it is the whole model, which cannot be replaced"
         match module:

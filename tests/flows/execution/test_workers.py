@@ -4,6 +4,7 @@ import subprocess
 import sys
 import textwrap
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import pytest
 
 from flows.execution.workers import Workers
 from storage.errors import InputError, MeasurementError
+from tasks.libraries import LibraryError
 from tests.flows.execution import worker_stages
 
 
@@ -52,6 +54,40 @@ def test_whether_an_error_may_pass_arrives_with_it(workers, tmp_path):
     with pytest.raises(InputError) as lasting:
         _run(workers, worker_stages.refuse, tmp_path)
     assert (passing.value.transient, lasting.value.transient) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("failure", "said"),
+    [
+        ("two", "TwoArgumentsError: left and right"),
+        ("holding", "HoldingError: held"),
+        ("file", "StrangeFileError: model: torn"),
+        ("panic", "PanicError: index out of bounds"),
+        ("exit", "SystemExit: 3"),
+    ],
+)
+def test_what_a_library_raises_arrives_in_one_line_with_its_traceback_behind(workers, tmp_path, failure, said, capfd):
+    process = _run(workers, worker_stages.pid, tmp_path)
+    with pytest.raises(LibraryError, match=rf"^The stage failed: {said}\. --debug shows the traceback\.$") as caught:
+        _run(workers, worker_stages.fail, tmp_path, failure)
+    assert "worker_stages.py" in caught.value.in_full()
+    assert _run(workers, worker_stages.pid, tmp_path) == process  # it lives on
+    assert capfd.readouterr().err == ""
+
+
+def test_an_error_of_the_operating_system_arrives_as_it_is(workers, tmp_path):
+    with pytest.raises(FileNotFoundError, match="model"):
+        _run(workers, worker_stages.fail, tmp_path, "gone")
+
+
+def test_an_error_that_cannot_travel_costs_no_other_stage(tmp_path):
+    with closing(Workers(count=2, threads=1)) as pool, ThreadPoolExecutor() as threads:
+        other = threads.submit(_run, pool, worker_stages.wait, tmp_path, 5.0)
+        for failure in ("two", "holding", "file", "panic"):
+            with pytest.raises(LibraryError):
+                _run(pool, worker_stages.fail, tmp_path, failure)
+        other.result()
+    assert (tmp_path / "begun").read_text() == "once\n"
 
 
 def test_a_stage_that_hangs_is_ended_by_its_timeout_and_the_next_one_runs(workers, tmp_path):

@@ -94,3 +94,49 @@ def calibrate(workspace):
 
 def tell(workspace):
     workspace.progress(1, 2, "steps")
+
+
+class TwoArgumentsError(Exception):
+    """Cannot be unpickled: pickle gives its constructor the message alone."""
+
+    def __init__(self, left, right):
+        super().__init__(f"{left} and {right}")
+
+
+class HoldingError(Exception):
+    """Cannot be pickled."""
+
+    def __init__(self, message):
+        super().__init__(message)
+        self.held = lambda: None
+
+
+class StrangeFileError(OSError):
+    """One of the operating system's that cannot be unpickled."""
+
+    def __init__(self, name, *, reason):
+        super().__init__(f"{name}: {reason}")
+
+
+class PanicError(BaseException):
+    """No Exception, as what a library in Rust raises."""
+
+
+FAILURES = {
+    "two": lambda: TwoArgumentsError("left", "right"),
+    "holding": lambda: HoldingError("held"),
+    "file": lambda: StrangeFileError("model", reason="torn"),
+    "panic": lambda: PanicError("index out of bounds"),
+    "exit": lambda: SystemExit(3),
+    "gone": lambda: FileNotFoundError(2, "No such file or directory", "model"),
+}
+
+
+def fail(workspace, failure):
+    raise FAILURES[failure]()
+
+
+def wait(workspace, seconds):
+    with (workspace.store.root / "begun").open("a") as file:
+        file.write("once\n")
+    threading.Event().wait(seconds)

@@ -155,6 +155,126 @@ class OwnStubs(nn.Module):
         return functional.softmax(self.scale(features) / 2, dim=1)
 
 
+class OwnLinear(nn.Linear):
+    """Calls the function, as a library's own subclass does: by keyword."""
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return functional.linear(input=rows, weight=self.weight, bias=self.bias)
+
+
+class PaddedConv2d(nn.Conv2d):
+    """Pads one side more before it calls the function, as EfficientNet-Lite does."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        padded = functional.pad(images, (0, 1, 0, 1))
+        geometry = self.stride, self.padding, self.dilation, self.groups
+        return functional.conv2d(padded, self.weight, self.bias, *geometry)
+
+
+class CenteredConv2d(nn.Conv2d):
+    """Computes its weight at every call, and leaves all that it can to defaults."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return functional.conv2d(images, self.weight - self.weight.mean((1, 2, 3), keepdim=True), self.bias)
+
+
+class FunctionalProducts(nn.Module):
+    """Products that are functions: in subclasses, with a child's parameters, and with the model's own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(PaddedConv2d(3, 8, 3, 2, bias=False), nn.BatchNorm2d(8), nn.ReLU6())
+        self.depthwise, self.centered = PaddedConv2d(8, 8, 3, groups=8), CenteredConv2d(8, 8, 3)
+        self.child, self.signal = nn.Conv2d(8, 8, 3), nn.Conv1d(8, 8, 3)
+        self.head = OwnLinear(8, 4)
+        self.weight = nn.Parameter(torch.eye(4) + torch.randn(4, 4) / 4)
+
+    def forward(self, images: Tensor) -> Tensor:
+        features = self.centered(functional.relu(self.depthwise(self.stem(images))))
+        features = functional.conv2d(features, self.child.weight, self.child.bias, padding="same")
+        signals = functional.conv1d(features.flatten(2), weight=self.signal.weight, bias=self.signal.bias, stride=2)
+        return functional.linear(self.head(signals.mean(2)), self.weight)
+
+
+class FunctionalHead(nn.Module):
+    """A convolution, and a head that calls the function."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(3, 8, 3), OwnLinear(8, 4)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.conv(images).mean((2, 3)))
+
+
+class NormAct(nn.BatchNorm2d):
+    """A norm with its activation, as model libraries have them."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(channels)
+        self.act = nn.ReLU()
+
+    def forward(self, images: Tensor) -> Tensor:
+        tensors = self.running_mean, self.running_var, self.weight, self.bias
+        return self.act(functional.batch_norm(images, *tensors, self.training, self.momentum, self.eps))
+
+
+def norm_and_act() -> nn.Module:
+    return one_path(nn.Conv2d(3, 8, 3), NormAct(8), nn.Conv2d(8, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+
+
+class Volumes(nn.Module):
+    """A functional convolution over three axes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4, 1, 3, 3, 3) / 5)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return functional.conv3d(images.unsqueeze(1), self.weight, stride=2).mean((2, 3, 4))
+
+
+class FunctionalEvenlyPadded(nn.Module):
+    """A function with an even kernel, which pads more on one side."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(3, 8, 2), nn.Linear(8, 4)
+
+    def forward(self, images: Tensor) -> Tensor:
+        features = functional.conv2d(images, self.conv.weight, self.conv.bias, padding="same")
+        return self.head(features.mean((2, 3)))
+
+
+class ReadsItsWeights(nn.Module):
+    """Calls a convolution, a norm and a Linear, and reads their tensors: for a device, as numbers, as tied weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.norm, self.last = nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Conv2d(8, 8, 3)
+        self.tied = nn.Linear(8, 8)
+
+    def forward(self, images: Tensor) -> Tensor:
+        features = self.last(self.norm(self.conv(images))).mean((2, 3)) - self.norm.running_mean
+        features = self.tied(features + torch.zeros(1).to(self.conv.weight.device))
+        return functional.linear(functional.relu(features), self.tied.weight.t())
+
+
+class GroupNorms(nn.Module):
+    """Norms that share constants once they are exported."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3)
+        self.blocks = nn.ModuleList(nn.Sequential(nn.GroupNorm(1, 8), nn.Conv2d(8, 8, 1)) for _ in range(12))
+
+    def forward(self, images: Tensor) -> Tensor:
+        features = self.stem(images)
+        for block in self.blocks:
+            features = features + block(features)
+        return features.mean((2, 3))
+
+
 def with_unsupported_module() -> nn.Module:
     return one_path(nn.Conv2d(3, 4, 3), nn.SiLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 4))
 

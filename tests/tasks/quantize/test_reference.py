@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.ao.quantization import DeQuantStub, QuantStub
 
+from storage.errors import QuantizationError
 from tasks.quantize.graph import observers
 from tasks.quantize.methods.qat import Qat, QatRecipe
 from tasks.quantize.reference import Int8Weight, reference_of
@@ -25,7 +26,7 @@ def trainings(source: ModelSource) -> list[Path]:
     return list((source.workspace.store.root / "artifacts" / "fine-tuned").glob("*/*"))
 
 
-@pytest.mark.parametrize("network", ["plain", "with_dropout", "Residual", "OwnStubs"])
+@pytest.mark.parametrize("network", ["plain", "with_dropout", "Residual", "OwnStubs", "FunctionalHead"])
 @pytest.mark.parametrize("keys", [{}, {"graph": "fx"}, {"weights": "per-tensor"}, {"engine": "onednn"}], ids=str)
 def test_it_computes_what_torchs_own_int8_does_and_is_trained_once(
     network: str, keys: dict[str, str], source_of: Sources, engine: str
@@ -66,6 +67,14 @@ def test_excluded_modules_stay_float_and_paths_are_the_float_models(
     assert reference.folded["m1"] == "m0"
     weights = {part.weight.dtype for part in reference.model.modules() if isinstance(part, Int8Weight)}
     assert weights == {torch.int8}
+
+
+def test_weights_of_the_models_own_that_a_function_gets_are_refused_in_one_line(
+    source_of: Sources, engine: str
+) -> None:
+    with pytest.raises(QuantizationError, match=r"function have no trained form.*torchscript") as caught:
+        reference_of(recipe(), source_of("Volumes"))
+    assert "\n" not in str(caught.value)
 
 
 class Borders(nn.Module):

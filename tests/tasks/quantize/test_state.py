@@ -15,10 +15,12 @@ from safetensors.torch import load, save
 from torch import Tensor, nn
 from torch.ao import quantization
 from torch.ao.nn.quantized import EmbeddingBag
+from torch.ao.quantization.quantize_fx import convert_fx, prepare_fx
 
 from storage.errors import QuantizationError
 from tasks.quantize.engine import quantized_engine, without_deprecations
 from tasks.quantize.state import flatten_state, load_flat_state
+from tests.tasks.quantize.networks import one_path
 
 sizes = st.integers(1, 5)
 shapes = st.lists(sizes, min_size=1, max_size=4)
@@ -168,6 +170,43 @@ def test_convolutions_packed_by_graph_mode() -> None:
     images = torch.quantize_per_tensor(torch.rand(1, 2, 8, 8), 0.01, 0, torch.quint8)
     again = put_into(pack(), packed)
     assert same_tensor(*(torch.ops.quantized.conv2d(images, each, 0.1, 3) for each in (packed, again)))
+
+
+def test_convolutions_over_volumes_packed_by_graph_mode() -> None:
+    def pack() -> torch.ScriptObject:
+        weight = torch.quantize_per_tensor(torch.randn(4, 2, 3, 3, 1), 0.1, 0, torch.qint8)
+        return torch.ops.quantized.conv3d_prepack(weight, torch.randn(4), [2, 1, 1], [1, 0, 0], [1, 2, 1], 1)
+
+    packed = pack()
+    volumes = torch.quantize_per_tensor(torch.rand(1, 2, 8, 8, 3), 0.01, 0, torch.quint8)
+    again = put_into(pack(), packed)
+    assert same_tensor(*(torch.ops.quantized.conv3d(volumes, each, 0.1, 3) for each in (packed, again)))
+
+
+class Functional(nn.Module):
+    """Calls a function with the parameters of a module that is not called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(3, 3)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return nn.functional.linear(rows, self.inner.weight, self.inner.bias)
+
+
+def test_weights_packed_for_functions_of_inner_modules() -> None:
+    """torch saves what it packed for them, and its own loading refuses the name."""
+    rows = torch.randn(5, 3)
+
+    def converted() -> nn.Module:
+        mapping = quantization.get_default_qconfig_mapping("x86")
+        prepared = prepare_fx(one_path(Functional(), Functional()), mapping, (rows,))
+        prepared(rows)
+        return convert_fx(prepared)
+
+    original = converted()
+    assert {"m0_packed_weight_0", "m1_packed_weight_0"} <= original.state_dict().keys()
+    assert_rebuilt(original, converted(), rows)
 
 
 def test_tied_weights_are_stored_though_they_share_memory() -> None:

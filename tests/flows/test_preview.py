@@ -1,0 +1,50 @@
+"""What a preview says in lines, and what --debug adds."""
+
+from __future__ import annotations
+
+import click
+
+from flows.preview import preview_lines
+from tasks.refs import ModuleCoverage
+from tasks.results import CandidatePreview, Preview
+
+FLOAT = [ModuleCoverage(module=f"conv{n}", type="Conv2d", parameters=9, quantized=False, reason="x") for n in range(7)]
+FOUND = Preview(
+    workload="net",
+    problems=("int8/eager: it failed",),
+    tracebacks=("Traceback (most recent call last): of a library's\n",),
+    candidates=(
+        CandidatePreview(candidate="int8/eager", obstacle="it failed\nbelow"),
+        CandidatePreview(
+            candidate="int8/openvino",
+            coverage=(ModuleCoverage(module="fc", type="Linear", parameters=4, quantized=True), *FLOAT),
+        ),
+    ),
+)
+
+
+def lines(*, debug: bool) -> list[str]:
+    with click.Context(click.Command("nightquant"), obj=debug):
+        return [str(line) for line in preview_lines(FOUND)]
+
+
+def test_a_candidate_is_a_line_and_each_reason_names_the_first_modules() -> None:
+    assert lines(debug=False) == [
+        "net: 1 problem",
+        "  ✗ int8/eager: it failed",
+        "  ✓ int8/openvino: 1 of 8 modules quantized",
+        "      stays float: conv0 (Conv2d), conv1 (Conv2d), conv2 (Conv2d), conv3 (Conv2d), conv4 (Conv2d), 2 more: x",
+        "  ✗ int8/eager: it failed",
+    ]
+
+
+def test_tracebacks_are_shown_by_debug_alone_and_never_in_json() -> None:
+    assert lines(debug=True) == [*lines(debug=False), FOUND.tracebacks[0]]
+    assert "tracebacks" not in FOUND.model_dump()
+    assert [str(line) for line in preview_lines(FOUND)] == lines(debug=False)  # without a command line
+
+
+def test_a_preview_comes_back_whole_from_its_process() -> None:
+    import pickle
+
+    assert pickle.loads(pickle.dumps(FOUND)).tracebacks == FOUND.tracebacks

@@ -1,0 +1,199 @@
+"""Products that forward calls as functions are packed, saved, opened again and counted like modules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, fx, nn
+from torch.nn import functional
+
+from storage.errors import QuantizationError
+from tasks.quantize.graph.convert import convert, prepare
+from tasks.quantize.graph.functional import with_plain_layers
+from tasks.quantize.graph.plan import make_plan
+from tasks.quantize.methods.qat import QatRecipe
+from tasks.quantize.methods.static import Static
+from tasks.quantize.source import ModelSource
+from tests.tasks.quantize import networks
+from tests.tasks.quantize.graph.test_convert import recipe, saved_and_opened, sqnr_db
+
+Sources = Callable[..., ModelSource]
+
+
+@pytest.mark.parametrize("network", ["FunctionalProducts", "Volumes"])
+def test_functional_products_are_quantized_and_opened_again(network: str, source_of: Sources, engine: str) -> None:
+    source = source_of(network)
+    (images,) = source.example_inputs.values()
+    expected = source.float_model()(images)
+    converted = Static().convert(source.float_model(), recipe(), source)
+    assert converted.graph == "fx"
+    assert all(row.quantized for row in converted.coverage)
+    assert sqnr_db(expected, converted.model(images)) > 15
+    opened = saved_and_opened(getattr(networks, network), converted, source)
+    assert torch.equal(opened(images), converted.model(images))
+
+
+@pytest.mark.parametrize("name", ["stem.0", "child", "signal", "head"])
+def test_the_module_that_owns_the_weight_can_be_excluded(name: str, source_of: Sources, engine: str) -> None:
+    source = source_of("FunctionalProducts")
+    chosen = recipe(exclude=(name,))
+    converted = Static().convert(source.float_model(), chosen, source)
+    floats = {row.module: row.reason for row in converted.coverage if not row.quantized}
+    assert floats == {name: "excluded by the recipe"}
+
+
+def test_a_function_with_an_even_kernel_is_refused_unless_its_weights_owner_is_excluded(
+    source_of: Sources, engine: str
+) -> None:
+    source = source_of("FunctionalEvenlyPadded")
+    with pytest.raises(QuantizationError, match=r"convolution conv has an even kernel.*exclude"):
+        Static().convert(source.float_model(), recipe(), source)
+    converted = Static().convert(source.float_model(), recipe(exclude=("conv",)), source)
+    assert [row.module for row in converted.coverage if not row.quantized] == ["conv"]
+
+
+def test_modules_whose_weights_forward_reads_are_quantized_and_what_is_read_is_kept(
+    source_of: Sources, engine: str
+) -> None:
+    source = source_of("ReadsItsWeights")
+    (images,) = source.example_inputs.values()
+    expected = source.float_model()(images)
+    converted = Static().convert(source.float_model(), recipe(), source)
+    assert {row.module for row in converted.coverage if row.quantized} == {"conv", "norm", "last", "tied"}
+    assert sqnr_db(expected, converted.model(images)) > 15
+    opened = saved_and_opened(networks.ReadsItsWeights, converted, source)
+    assert torch.equal(opened(images), converted.model(images))
+
+
+def test_functional_products_are_trained_and_converted(source_of: Sources, engine: str) -> None:
+    source = source_of("FunctionalProducts")
+    model, examples = source.float_model(), source.example_inputs
+    chosen = QatRecipe(name="qat", method="qat")
+    prepared = prepare(model, make_plan(model, chosen, examples), chosen, examples)
+    prepared(*examples.values()).sum().backward()
+    converted = convert(prepared)
+    assert converted(*examples.values()).shape[1] == 4
+    assert not [name for name, _ in converted.named_parameters() if name.endswith("weight")]
+
+
+def rewritten(model: nn.Module) -> tuple[fx.GraphModule, frozenset[str]]:
+    return with_plain_layers(model, fx.symbolic_trace(model).graph)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x, layer: functional.conv2d(x, layer.weight),
+        lambda x, layer: functional.conv2d(x, layer.weight, layer.bias, 2, (1,), groups=1),
+        lambda x, layer: functional.conv2d(x, bias=layer.bias, weight=layer.weight, padding="same"),
+        lambda x, layer: functional.conv2d(x, layer.weight, dilation=[2, 1], padding="valid"),
+    ],
+)
+def test_a_function_becomes_the_module_that_computes_the_same_with_the_same_parameters(
+    call: Callable[[Tensor, nn.Conv2d], Tensor],
+) -> None:
+    class Calling(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Conv2d(2, 4, (3, 5), padding=7)
+
+        def forward(self, images: Tensor) -> Tensor:
+            return call(images, self.inner)
+
+    model, images = Calling(), torch.randn(1, 2, 16, 16)
+    graph, plain = rewritten(model)
+    assert plain == {"inner"}
+    assert type(graph.inner) is nn.Conv2d
+    assert graph.inner.weight is model.inner.weight
+    assert torch.equal(graph(images), model(images))
+    assert model.inner.padding == (7, 7)  # the model is as it was
+
+
+def test_a_subclass_of_a_batch_norm_becomes_one_and_what_it_calls_moves_out_of_it() -> None:
+    model, images = networks.norm_and_act(), torch.randn(4, 3, 8, 8)
+    with torch.no_grad():
+        model.m1.running_mean += 0.5
+    graph, plain = rewritten(model)
+    assert plain == {"m1"}
+    assert type(graph.m1) is nn.BatchNorm2d
+    assert type(graph.m1_act) is nn.ReLU
+    assert torch.equal(graph(images), model(images))
+    trained, _ = with_plain_layers(model, fx.symbolic_trace(model).graph, training=True)
+    before = model.m1.running_mean.clone()
+    trained(images)
+    assert not torch.equal(model.m1.running_mean, before)  # it is shared
+
+
+class SharedWeight(nn.Module):
+    """Its weight goes into two functions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return functional.linear(functional.linear(rows, self.inner.weight, self.inner.bias), weight=self.inner.weight)
+
+
+class OwnWeight(nn.Module):
+    """Its weight is no module's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4, 4))
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return functional.conv1d(input=rows.unsqueeze(-1), weight=self.weight.unsqueeze(-1), stride=2)
+
+
+class CalledBesides(nn.Module):
+    """Its weight's module is called as well."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return functional.linear(self.inner(rows), self.inner.weight)
+
+
+class WithLayerInside(nn.Linear):
+    """Calls another layer with weights besides."""
+
+    def __init__(self) -> None:
+        super().__init__(4, 4)
+        self.other = nn.Linear(4, 4)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return functional.linear(self.other(rows), self.weight, self.bias)
+
+
+@pytest.mark.parametrize(
+    "make", [SharedWeight, OwnWeight, CalledBesides, lambda: networks.one_path(WithLayerInside()), nn.Identity]
+)
+def test_what_no_module_can_stand_for_stays_a_function_with_every_argument_in_its_place(
+    make: Callable[[], nn.Module],
+) -> None:
+    model, rows = make(), torch.randn(3, 4)
+    graph, plain = rewritten(model)
+    assert not plain
+    assert torch.equal(graph(rows), model(rows))
+    for node in graph.graph.nodes:
+        if node.op == "call_function" and node.target in (functional.linear, functional.conv1d):
+            assert not node.kwargs
+            assert len(node.args) == (3 if node.target is functional.linear else 7)
+            assert all(isinstance(value, tuple) for value in node.args[3:6])
+
+
+def test_a_norm_in_a_subclass_is_folded_into_its_convolution(source_of: Sources, engine: str) -> None:
+    source = source_of("norm_and_act")
+    (images,) = source.example_inputs.values()
+    expected = source.float_model()(images)
+    converted = Static().convert(source.float_model(), recipe(), source)
+    assert all(row.quantized for row in converted.coverage)
+    assert type(converted.model.get_submodule("m0")).__name__ == "ConvReLU2d"
+    assert sqnr_db(expected, converted.model(images)) > 15
+    opened = saved_and_opened(networks.norm_and_act, converted, source)
+    assert torch.equal(opened(images), converted.model(images))

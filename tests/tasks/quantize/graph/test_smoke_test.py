@@ -1,0 +1,54 @@
+"""A converted model that cannot run is refused in one line, which says where it failed; nothing is printed."""
+
+from __future__ import annotations
+
+import operator
+
+import pytest
+import torch
+from torch import fx, nn
+
+from storage.errors import QuantizationError
+from tasks.quantize.graph.smoke_test import try_out
+from tests.tasks.quantize.networks import plain
+
+IMAGES = {"images": torch.zeros(1, 3, 16, 16)}
+
+
+def graph_module() -> fx.GraphModule:
+    return fx.symbolic_trace(plain())
+
+
+def test_a_graph_that_fails_in_a_module_names_it(capfd: pytest.CaptureFixture[str]) -> None:
+    graph = graph_module()
+    graph.set_submodule("m3", nn.Conv2d(4, 8, 3))
+    with pytest.raises(QuantizationError, match=r"in module m3 \(Conv2d\)\. Name that module.*in exclude") as caught:
+        try_out(graph, IMAGES)
+    assert "\n" not in str(caught.value)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_graph_that_fails_between_modules_names_the_one_before(capfd: pytest.CaptureFixture[str]) -> None:
+    graph = graph_module()
+    (output,) = (node for node in graph.graph.nodes if node.op == "output")
+    with graph.graph.inserting_before(output):
+        failing = graph.graph.call_function(operator.matmul, (output.args[0], 3))
+    output.args = (failing,)
+    graph.recompile()
+    with pytest.raises(QuantizationError, match=r"in matmul after module m11 \(Linear\)"):
+        try_out(graph, IMAGES)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_graph_that_fails_before_any_module_names_the_operation() -> None:
+    class Doubled(nn.Module):
+        def forward(self, images: torch.Tensor) -> torch.Tensor:
+            return images.flatten() @ torch.zeros(2)
+
+    with pytest.raises(QuantizationError, match="in the operation matmul"):
+        try_out(fx.symbolic_trace(Doubled()), IMAGES)
+
+
+def test_outputs_that_are_not_finite_are_refused() -> None:
+    with pytest.raises(QuantizationError, match="NaN or infinity in its output after conversion"):
+        try_out(nn.Threshold(1.0, float("inf")), IMAGES)

@@ -1,0 +1,78 @@
+"""Quantizing exported models with ONNX Runtime's tools, where these trip over a model's names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+from onnx import TensorProto, helper, numpy_helper
+
+from tasks.job import silent
+from tasks.quantize.methods.static import StaticRecipe
+from tasks.runtimes.onnx_quantize import quantize
+
+GENERATOR = np.random.default_rng(0)
+_ATTRIBUTES = {"Transpose": {"perm": [0, 1, 3, 2]}}
+IMAGES = GENERATOR.standard_normal((4, 3, 6, 6)).astype(np.float32)
+
+
+def with_a_shared_bias(path: Path, between: str, operator: str) -> None:
+    """Write three convolutions with one bias ``bias_1``, and an activation called `between` after the first."""
+    weights = [numpy_helper.from_array(_weight(), f"weight{number}") for number in range(3)]
+    bias = numpy_helper.from_array(np.arange(3, dtype=np.float32) / 4, "bias_1")
+    nodes = [
+        helper.make_node("Conv", ["images", "weight0", "bias_1"], ["first"], "first/Conv"),
+        helper.make_node(operator, ["first"], [between], "between/node", **_ATTRIBUTES.get(operator, {})),
+        helper.make_node("Conv", [between, "weight1", "bias_1"], ["second"], "second/Conv"),
+        helper.make_node("Conv", ["second", "weight2", "bias_1"], ["third"], "third/Conv"),
+        helper.make_node("Add", ["third", between], ["outputs"], "add/Add"),
+    ]
+    images, outputs = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 3, 6, 6]) for name in ("images", "outputs")
+    )
+    graph = helper.make_graph(nodes, "graph", [images], [outputs], [*weights, bias])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+    onnx.checker.check_model(model)
+    onnx.save(model, path)
+    path.with_name("folded.json").write_text("{}")
+
+
+def _weight() -> np.ndarray[Any, np.dtype[np.float32]]:
+    return GENERATOR.standard_normal((3, 3, 1, 1)).astype(np.float32)
+
+
+def call(path: Path) -> Any:
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    return session.run(None, {"images": IMAGES})[0]
+
+
+def source() -> Any:
+    def calibration(batch_size: int) -> Iterator[tuple[torch.Tensor, ...]]:
+        yield (torch.from_numpy(IMAGES),)
+
+    return SimpleNamespace(
+        example_inputs={"images": torch.from_numpy(IMAGES)},
+        calibration=calibration,
+        workspace=SimpleNamespace(progress=silent),
+    )
+
+
+# The tools call the first copy of the bias bias_10. They then refuse what keeps its input's scale (Transpose), and
+# write a wrong file with anything else.
+@pytest.mark.parametrize("operator", ["Tanh", "Transpose"])
+@pytest.mark.parametrize("between", ["bias_10", "bias_1_constant0", "between"])
+def test_a_bias_that_convolutions_share_does_not_take_the_place_of_an_activation(
+    between: str, operator: str, tmp_path: Path
+) -> None:
+    with_a_shared_bias(tmp_path / "model.onnx", between, operator)
+    recipe = StaticRecipe(name="int8", method="static", activation_observer="min-max")
+    quantize(tmp_path / "model.onnx", tmp_path / "int8.onnx", recipe, frozenset(), source())
+    expected, found = call(tmp_path / "model.onnx"), call(tmp_path / "int8.onnx")
+    assert np.abs(found - expected).max() < 0.05 * np.ptp(expected)

@@ -1,0 +1,77 @@
+"""A stage of one candidate ends in one line, whatever a library raises or prints in it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from storage.artifacts import ArtifactStore
+from tasks import stages
+from tasks.job import Job, Workspace
+from tasks.libraries import LibraryError
+from tasks.workload import Workload
+from tests.tasks.domains.custom.own import own, write
+from tests.tasks.pipeline import build, job_of
+
+RECIPES = [
+    {"name": "float", "method": "none", "runtimes": ["eager", "torchscript"]},
+    {"name": "int8", "method": "dynamic", "modules": ["Linear"], "runtimes": ["eager"]},
+]
+PRINTED = "Traceback (most recent call last): of the library's\n"
+WHAT_TO_DO = (
+    'Name the module that this is about in exclude, or take the runtime "{}" out of the recipe. '
+    "--debug shows the traceback."
+)
+
+
+def fail(*_: object, **__: object) -> None:
+    sys.stderr.write(PRINTED)
+    raise LookupError("no such kernel:\n  for this\n  and a trace")
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job[Workload]:
+    write(tmp_path)
+    return job_of(own(tmp_path, recipe=RECIPES), ArtifactStore(tmp_path / "store"))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ArtifactStore:
+    return ArtifactStore(tmp_path / "store")
+
+
+def test_building(
+    job: Job[Workload], store: ArtifactStore, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("torch.jit.freeze", fail)
+    with pytest.raises(LibraryError) as caught:
+        build(job, "float", "torchscript", store)
+    said = "The candidate cannot be built: LookupError: no such kernel: for this. "
+    assert str(caught.value) == said + WHAT_TO_DO.format("torchscript")
+    assert PRINTED in caught.value.in_full()
+    assert capfd.readouterr() == ("", "")
+    assert build(job, "float", "eager", store).runtime == "eager"
+
+
+def test_evaluating(
+    job: Job[Workload], store: ArtifactStore, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    candidate = build(job, "int8", "eager", store)
+    monkeypatch.setattr("torch.ao.nn.quantized.dynamic.Linear.forward", fail)
+    with pytest.raises(LibraryError) as caught:
+        stages.evaluate(Workspace(store), job, candidate)
+    said = "The candidate cannot be evaluated: LookupError: no such kernel: for this. "
+    assert str(caught.value) == said + WHAT_TO_DO.format("eager")
+    assert PRINTED in caught.value.in_full()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_studying(
+    job: Job[Workload], store: ArtifactStore, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("tasks.sensitivity.find_or_convert", fail)
+    with pytest.raises(LibraryError, match=r"^The layers cannot be studied: LookupError: no such kernel: for this\. "):
+        stages.study(Workspace(store), job, job.workload.recipe_named("int8"))
+    assert capfd.readouterr() == ("", "")
