@@ -20,13 +20,15 @@ from tasks.domains.image_classification.sections import TorchvisionModel
 from tasks.domains.text_encoder.directory import is_classifier, labels_of, read_config, read_pooling
 from tasks.machine import installed_version
 from tasks.quantize.methods import METHODS
-from tasks.results import Preview
+from tasks.refs import covered_share
+from tasks.results import CandidatePreview, Preview
 from tasks.runtimes import RUNTIMES
 from tasks.workload.base import REFERENCE
 from tasks.workload.recipe import Recipe
 
 _TABLES = (".csv", ".jsonl", ".parquet")
 SECTIONS = ("data", "model", "checkpoint", "evaluate")
+_SAVED = 0.75  # of a float32 parameter's bytes, as int8
 _LINES = 5  # of a table to fill in, for each class: some for every split
 _RECIPES: tuple[JsonObject, ...] = (
     {"name": "float", "method": "none"},
@@ -108,9 +110,14 @@ def _pictures(asked: Asked) -> JsonObject:
         "domain": "image-classification",
         "data": {"kind": "image-folder", "uri": asked.path(asked.data)},
         "model": model,
-        "checkpoint": _weights(asked) or {"kind": "train"},
+        "checkpoint": _published(asked) or _weights(asked) or {"kind": "train"},
         "evaluate": {},
     }
+
+
+def _published(asked: Asked) -> JsonObject:
+    by_name = re.fullmatch(r"\w+_Weights\.\w+", asked.checkpoint) and not Path(asked.checkpoint).exists()
+    return {"kind": "torchvision-weights", "weights": asked.checkpoint} if by_name else {}
 
 
 def _module(asked: Asked) -> JsonObject:
@@ -215,6 +222,29 @@ def whole(name: str, known: JsonObject) -> JsonObject:
         "benchmark": {"baseline": f"float/{recipes[0]['runtimes'][0]}"},
         "gate": {"objective": "smallest", "quality_drop": "relative", "max_quality_drop": 0.05, "min_size_ratio": 1.2},
     }
+
+
+def with_size_obstacles(document: JsonObject, found: Preview) -> Preview:
+    """Name the gate as the obstacle of candidates whose int8 share of the parameters cannot make them small enough.
+
+    A night would build and evaluate each of them only to refuse it. If it would refuse every quantized candidate, all
+    stay, because the gate is then what to change.
+    """
+    wanted = float(document["gate"]["min_size_ratio"])
+    quantizing = {recipe["name"] for recipe in document["recipe"] if METHODS[recipe["method"]].quantizes}
+
+    def judged(tried: CandidatePreview) -> CandidatePreview:
+        share = covered_share(tried.coverage)
+        if tried.obstacle or not tried.coverage or 1 / (1 - _SAVED * share) >= wanted:
+            return tried
+        why = f"only {share:.1%} of the parameters become int8, too few for the gate's min_size_ratio = {wanted:g}"
+        return CandidatePreview(candidate=tried.candidate, obstacle=why)
+
+    quantized = [each.candidate.partition("/")[0] in quantizing for each in found.candidates]
+    candidates = [judged(each) if is_int8 else each for each, is_int8 in zip(found.candidates, quantized, strict=True)]
+    if all(each.obstacle for each, is_int8 in zip(candidates, quantized, strict=True) if is_int8):
+        return found
+    return found.model_copy(update={"candidates": tuple(candidates)})
 
 
 def without_obstacles(document: JsonObject, found: Preview) -> JsonObject:

@@ -6,6 +6,7 @@ import json
 import re
 import textwrap
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 
 from pydantic import BaseModel
 
@@ -15,10 +16,16 @@ from tasks.results import CandidatePreview, Preview
 from tasks.workload import Workload
 
 
-def render(document: JsonObject, workload: Workload, found: Preview, to_do: str = "") -> str:
-    """The file's text: every key with its meaning, those that were not set as comments with their defaults.
+def render(
+    document: JsonObject,
+    workload: Workload,
+    found: Preview,
+    to_do: str = "",
+    reasons: Mapping[str, str] = MappingProxyType({}),
+) -> str:
+    """Write the file's text: every key with its meaning, those that were not set as comments with their defaults.
 
-    `to_do` is what the user must still do, a line.
+    `to_do` is a line about what the user must still do. `reasons` say why a key was chosen, by ``section.key``.
     """
     lines = [
         "# Written by `nightquant init`. To try it out after a change: nightquant workloads --workload FILE --check",
@@ -27,7 +34,7 @@ def render(document: JsonObject, workload: Workload, found: Preview, to_do: str 
         *(f"{key} = {toml(document[key])}" for key in ("schema_version", "name", "description", "domain")),
     ]
     for name in SECTIONS:
-        lines += _section(name, getattr(workload, name), document[name])
+        lines += _section(name, getattr(workload, name), document[name], reasons=reasons)
         if name == "model":
             lines += [
                 f"# {found.parameters:,} parameters. One call takes {found.inputs}",
@@ -37,12 +44,22 @@ def render(document: JsonObject, workload: Workload, found: Preview, to_do: str 
         tried = [each for each in found.candidates if each.candidate.partition("/")[0] == recipe.name]
         lines += _section("recipe", recipe, keys, repeated=True)
         lines += [f"# {line}" for each in tried for line in _remarks(each)]
+    kept = {recipe.name for recipe in workload.recipe}
+    left = [each for each in found.candidates if each.candidate.partition("/")[0] not in kept]
+    lines += ["", *(f"# {line}" for each in left for line in _remarks(each))] if left else []
     lines += _section("benchmark", workload.benchmark, document["benchmark"])
     lines += _section("gate", workload.gate, document["gate"])
     return "\n".join(lines) + "\n"
 
 
-def _section(name: str, section: BaseModel, given: Mapping[str, object], *, repeated: bool = False) -> Iterator[str]:
+def _section(
+    name: str,
+    section: BaseModel,
+    given: Mapping[str, object],
+    *,
+    repeated: bool = False,
+    reasons: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[str]:
     yield ""
     yield f"[[{name}]]" if repeated else f"[{name}]"
     fields = type(section).model_fields
@@ -52,6 +69,8 @@ def _section(name: str, section: BaseModel, given: Mapping[str, object], *, repe
             continue
         if fields[key].description:
             yield from textwrap.wrap(str(fields[key].description), 100, initial_indent="# ", subsequent_indent="# ")
+        if reason := reasons.get(f"{name}.{key}"):
+            yield f"# Chosen: {reason}."
         if key in given:
             yield f"{key} = {toml(given[key])}"
         else:

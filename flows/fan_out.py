@@ -71,6 +71,8 @@ def later(future: PrefectFuture[R]) -> R:
 def gather(submitted: Submitted) -> WorkloadResult:
     """Wait for a workload's stages and compare its candidates."""
     dataset, job = settle(submitted.dataset, "prepare"), settle(submitted.job, "checkpoint")
+    if not isinstance(dataset, Failure) and dataset.notes:
+        _note(f"{submitted.workload.name}: the data: {'; '.join(dataset.notes)}")
     if not isinstance(job, Failure) and job.checkpoint.notes:
         _note(f"{submitted.workload.name}: the checkpoint's file: {'; '.join(job.checkpoint.notes)}")
     failure = next((outcome for outcome in (dataset, job) if isinstance(outcome, Failure)), None)

@@ -101,6 +101,8 @@ class Night:
         """Add a workload that is through."""
         self.results.append(result)
         self.rows.extend(measurement_rows(self.info, result, datetime.now(UTC)))
+        if result.dataset is not None:
+            self.remarks += [f"{result.workload.name}: {note}" for note in result.dataset.notes]
 
     def decide(self, workload: str, judgement: Judgement) -> None:
         """Add what was decided on a workload's candidates."""

@@ -52,6 +52,7 @@ def preview_lines(found: Preview) -> Iterator[Text]:
     yield Text(f"{found.workload}: {_verdict(found)}", style="bold red" if found.problems else "bold green")
     if found.splits:
         yield _line("data", ", ".join(f"{count:,} {split}" for split, count in found.splits.items()))
+    yield from (Text(f"  ! {note}", style="yellow") for note in found.data_notes)
     if found.model:
         yield _line("model", f"{found.model}, {found.parameters:,} parameters")
         yield _line("inputs", found.inputs)

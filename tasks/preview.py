@@ -80,6 +80,7 @@ def preview(workload: Workload, workspace: Workspace) -> Preview:
         found = Preview(
             workload=workload.name,
             splits={} if dataset is None else dataset.splits,
+            data_notes=() if dataset is None else dataset.notes,
             checkpoint=TRAINS if workload.checkpoint.kind == "train" else workload.checkpoint.kind,
             notes=() if job is None else job.checkpoint.notes,
             methods={name: _lack(name, workload) for name in METHODS},

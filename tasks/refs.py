@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pydantic import BaseModel, ConfigDict
 
 
@@ -23,7 +25,8 @@ class DatasetRef(ArtifactRef):
 
     ``splits`` is the number of samples (tokens for text) per split, ``classes`` that of labels (0 for text),
     ``vocabulary`` that of words (0 for images), ``sample_shape`` the shape of one sample without the batch axis.
-    ``calibration_digest`` is the SHA-256 of the list of calibration samples ("" where there is none).
+    ``calibration_digest`` is the SHA-256 of the list of calibration samples ("" where there is none). ``notes`` are
+    what a reader should know about how the samples were prepared.
     """
 
     splits: dict[str, int]
@@ -32,6 +35,7 @@ class DatasetRef(ArtifactRef):
     sample_shape: tuple[int, ...] = ()
     calibration_digest: str = ""
     skipped: int = 0
+    notes: tuple[str, ...] = ()
 
 
 class CheckpointRef(ArtifactRef):
@@ -78,6 +82,11 @@ class CandidateRef(ArtifactRef):
 
     @property
     def covered_share(self) -> float:
-        """Share of the parameters that lie in quantized modules; 0 where the model has none."""
-        total = sum(module.parameters for module in self.coverage)
-        return sum(module.parameters for module in self.coverage if module.quantized) / total if total else 0.0
+        """Share of the parameters that lie in quantized modules."""
+        return covered_share(self.coverage)
+
+
+def covered_share(coverage: Sequence[ModuleCoverage]) -> float:
+    """Return the share of the parameters that lie in quantized modules; 0 if there are no parameters."""
+    total = sum(module.parameters for module in coverage)
+    return sum(module.parameters for module in coverage if module.quantized) / total if total else 0.0

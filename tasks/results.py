@@ -241,6 +241,7 @@ class Preview(Frozen):
     problems: tuple[str, ...] = ()
     tracebacks: tuple[str, ...] = Field(default=(), exclude=True)
     splits: dict[str, int] = Field(default_factory=dict)
+    data_notes: tuple[str, ...] = ()
     checkpoint: str = ""
     notes: tuple[str, ...] = ()
     methods: dict[str, str] = Field(default_factory=dict)

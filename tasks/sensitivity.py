@@ -17,8 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from storage.errors import ConfigurationError
+from tasks.domains import DOMAINS
 from tasks.domains.base import GivesCalibration, Quality
-from tasks.evaluate import quality_of
 from tasks.job import Job, Workspace
 from tasks.quantize.converted import Structure, find_or_convert, open_converted
 from tasks.quantize.counterparts import pair_with_float
@@ -133,7 +133,8 @@ def _evaluated(source: ModelSource, recipe: Recipe) -> tuple[int, Quality]:
     folder = find_or_convert(source, recipe)
     with METHODS[recipe.method].running(recipe), torch.inference_mode():
         apart = METHODS[recipe.method].couples_rows(recipe)
-        quality, _ = quality_of(source.job, open_converted(folder), source.workspace, apart=apart)
+        domain = DOMAINS[source.job.workload.domain]
+        quality = domain.evaluate(source.job, open_converted(folder), source.workspace, apart=apart)
     return Structure.read(folder).size_bytes, quality
 
 

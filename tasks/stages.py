@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tasks.domains import DOMAINS
@@ -15,6 +15,7 @@ from tasks.workload.workload import Workload
 
 if TYPE_CHECKING:
     from tasks.benchmark.stage import BenchmarkCandidate
+    from tasks.domains.base import Proposal
 
 
 def preview(workspace: Workspace, workload: Workload) -> Preview:
@@ -24,8 +25,8 @@ def preview(workspace: Workspace, workload: Workload) -> Preview:
     return try_out(workload, workspace)
 
 
-def propose(workspace: Workspace, workload: Workload) -> Mapping[str, Mapping[str, object]]:
-    """Keys that data and weights decide; see `tasks.domains.base.Domain.propose`."""
+def propose(workspace: Workspace, workload: Workload) -> Proposal:
+    """Choose the keys that data, model and weights decide; see `tasks.domains.base.Domain.propose`."""
     domain = DOMAINS[workload.domain]
     domain.require_installed(workload.domain)
     return domain.propose(workload, workspace)

@@ -13,8 +13,8 @@ from pydantic import JsonValue
 from rich.console import Console
 
 from flows.commands import format_option, print_json, progress_of, store_flag, store_option
-from flows.draft import Asked, sections, whole, with_texts, without_obstacles
-from flows.draft_text import render
+from flows.draft import Asked, sections, whole, with_size_obstacles, with_texts, without_obstacles
+from flows.draft_text import render, toml
 from flows.preview import in_worker, preview_lines
 from storage.documents import JsonObject
 from storage.errors import ConfigurationError
@@ -64,8 +64,9 @@ def _reference(context: click.Context, parameter: click.Parameter, value: str) -
     help="What it is given besides; repeatable.",
 )  # fmt: skip
 @click.option(
-    "--checkpoint", default="", metavar="FILE|URL", shell_complete=click.File().shell_complete, help="Your weights."
-)
+    "--checkpoint", default="", metavar="FILE|URL|NAME", shell_complete=click.File().shell_complete,
+    help="Your weights; for a model of torchvision's also theirs by name, such as ResNet18_Weights.IMAGENET1K_V1.",
+)  # fmt: skip
 @click.option(
     "--metric", default="", metavar="NAME|MODULE:CALLABLE", help="What is measured (default: by the targets)."
 )
@@ -122,29 +123,33 @@ def command(
             to_do = f"fill {asked.path(asked.data)} with your texts, or name your own table in [data]."
         document = whole(re.sub(r"[^a-z0-9.-]+", "-", path.stem.lower()), sections(asked))
         with progress_of(f"{path}: running the model") as progress:
-            proposed = in_worker(propose, validated(path, document), store, progress)
-            document = _merged(document, proposed, keep_metric=bool(metric))
+            proposal = in_worker(propose, validated(path, document), store, progress)
+            document = _merged(document, proposal.sections, keep_metric=bool(metric))
             found = in_worker(preview, validated(path, document), store, progress)
         if not found.model:
             for problem in found.problems:
                 click.echo(f"nightquant: {problem}", err=True)
             return 2
+        found = with_size_obstacles(document, found)
         document = without_obstacles(document, found)
         with path.open("x", encoding="utf-8") as stream:
-            stream.write(render(document, validated(path, document), found, to_do))
+            stream.write(render(document, validated(path, document), found, to_do, proposal.reasons))
         undo.pop_all()
     if format == "json":
-        print_json({"file": path, **found.model_dump(mode="json")})
+        print_json({"file": path, "chosen": dict(proposal.reasons), **found.model_dump(mode="json")})
         return 0
     for line in preview_lines(found.model_copy(update={"problems": ()})):
         Console().print(line, highlight=False, soft_wrap=True)
+    for place, reason in proposal.reasons.items():
+        section, _, key = place.partition(".")
+        click.echo(f"Chose {place} = {toml(document[section][key])}: {reason}.")
     click.echo(f"Written to {path}.{to_do and f' To do: {to_do}'} Next:")
     click.echo(f"  nightquant nightly --workload {path} --profile quick{store_flag(store)}")
     return 0
 
 
 def _merged(document: JsonObject, proposed: Mapping[str, Mapping[str, object]], *, keep_metric: bool) -> JsonObject:
-    """The document with what data and weights decide, but for a metric that the user chose."""
+    """Return the document with the keys that data and weights decide, except for a metric that the user chose."""
     changed = {
         name: {**document[name], **{key: value for key, value in keys.items() if not (key == "metric" and keep_metric)}}
         for name, keys in proposed.items()

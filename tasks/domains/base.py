@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
@@ -51,6 +51,14 @@ class Quality:
     count: int
     mode: str = "plain"
     contributions: Contributions = "independent"
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """Keys that a drafted workload file gets, by section, and why: ``reasons`` by ``section.key``."""
+
+    sections: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
+    reasons: Mapping[str, str] = field(default_factory=dict)
 
 
 class Domain(ABC, Generic[W, M]):
@@ -134,9 +142,9 @@ class Domain(ABC, Generic[W, M]):
         """Smallest and largest allowed value of the inputs that index something, by name."""
         return {}
 
-    def propose(self, workload: W, workspace: Workspace) -> Mapping[str, Mapping[str, object]]:
-        """Keys, by section, that data and weights decide: what ``nightquant init`` writes where nobody said them."""
-        return {}
+    def propose(self, workload: W, workspace: Workspace) -> Proposal:
+        """Choose the keys that data, model and weights decide, for ``nightquant init`` to write."""
+        return Proposal()
 
     def write_resources(self, job: Job[W], store: ArtifactStore, folder: Path) -> dict[str, str]:
         """Write what turns raw data into inputs and outputs into words into a bundle; file names by what they are."""

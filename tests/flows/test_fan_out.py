@@ -12,8 +12,8 @@ from prefect.logging import disable_run_logger
 
 from flows import fan_out
 from flows.settings import Settings
-from tasks.refs import ArtifactRef, CandidateRef
-from tasks.results import BenchmarkResult, CandidateResult, Evaluation, Incumbent, WorkloadResult
+from tasks.refs import ArtifactRef, CandidateRef, DatasetRef
+from tasks.results import BenchmarkResult, CandidateResult, Evaluation, Failure, Incumbent, WorkloadResult
 from tests.tasks.test_gate import workload
 
 BENCHMARK = BenchmarkResult(
@@ -38,6 +38,23 @@ def test_a_refusal_in_a_further_setting_is_told_and_fails_no_candidate(monkeypat
 
     assert told == ["demo · int8/eager (batch 64, 1 thread): not measured: its output is NaN"]
     assert [one.failure.error if one.failure else "" for one in result.candidates] == ["", "", "its output differs"]
+
+
+def test_what_is_odd_about_the_data_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[str] = []
+    stages: dict[str, Any] = {
+        "prepare": DatasetRef(kind="images", digest="d" * 64, splits={}, notes=("pictures are enlarged", "and few")),
+        "checkpoint": Failure(stage="checkpoint", error="no weights"),
+    }
+    monkeypatch.setattr(fan_out, "settle", lambda future, stage: stages[stage])
+    execution = SimpleNamespace(reporter=SimpleNamespace(noted=told.append))
+    monkeypatch.setattr(fan_out, "current_execution", lambda: execution)
+    future: Any = None
+
+    with disable_run_logger():
+        fan_out.gather(fan_out.Submitted(workload(), "store", future, future, {}, {}))
+
+    assert told == ["demo: the data: pictures are enlarged; and few"]
 
 
 @pytest.mark.parametrize("runner", ["threads", "dask"])

@@ -22,6 +22,7 @@ from storage.results.query import run_query
 from storage.results.regressions import NightComparison, Regression
 from tasks.gate import GateDecision, Judgement
 from tasks.machine import observe
+from tasks.refs import DatasetRef
 from tasks.results import BenchmarkResult, WorkloadResult
 from tests.storage.bundle_files import pem, publish, signer_of
 from tests.storage.results.rows import baseline, measurement
@@ -50,6 +51,13 @@ def test_flow_runs_that_were_made_in_one_millisecond_are_two_runs(begin):
 def test_a_flow_run_that_is_retried_is_another_run(begin):
     flow_run = "019aa5d2-1c00-7abc-8def-0123456789ab"
     assert begin(flow_run, 2).info.run_id == f"{begin(flow_run, 1).info.run_id}-2"
+
+
+def test_the_runs_message_says_what_is_odd_about_the_data(begin):
+    night = begin()
+    dataset = DatasetRef(kind="images", digest="d" * 64, splits={}, notes=("the median picture is enlarged 7 times",))
+    night.add(WorkloadResult(workload=night.workloads[0], dataset=dataset, candidates=()))
+    assert night.message().endswith(", lstm-demo: the median picture is enlarged 7 times")
 
 
 def test_a_run_that_is_stopped_keeps_what_was_handed_over(begin, tmp_path):

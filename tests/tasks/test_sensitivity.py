@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from storage.artifacts import ArtifactStore
 from storage.errors import ConfigurationError
+from tasks.domains import DOMAINS
+from tasks.domains.base import Quality
 from tasks.job import Job, Workspace
 from tasks.sensitivity import keep_effects, sensitivity, study
 from tasks.workload import Workload
@@ -50,6 +53,25 @@ def test_every_quantized_layer_is_ranked_the_worst_first(made: Made, recipe: str
     levels = [layer.sqnr_db for layer in ranking]
     assert levels == sorted(levels)
     assert all(15 < level < 80 for level in levels)
+
+
+def test_each_evaluation_of_a_study_is_one_pass_as_the_model_is_deployed(
+    made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    passes: list[bool] = []
+    domain = type(DOMAINS["image-classification"])
+    real = domain.evaluate
+
+    def counted(self: Any, *given: Any, apart: bool = False) -> Quality:
+        passes.append(apart)
+        return real(self, *given, apart=apart)
+
+    job, workspace = made
+    recipe = job.workload.recipe_named("dynamic")
+    ranking = sensitivity(job, recipe, workspace)
+    monkeypatch.setattr(domain, "evaluate", counted)
+    keep_effects(job, recipe, ranking, (0, 1), workspace)
+    assert passes == [False, True, True]  # float, int8, int8 with one layer kept float
 
 
 def test_keeping_layers_float_costs_size_and_all_of_them_gives_the_float_quality(made: Made) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tasks.domains.base import Domain, FineTunes, GivesCalibration, Quality, Trains
+from tasks.domains.base import Domain, FineTunes, GivesCalibration, Proposal, Quality, Trains
 from tasks.domains.custom.sections import CustomWorkload, FactoryData
 from tasks.workload.base import FactorySpec
 
@@ -109,13 +109,14 @@ class Custom(
         """Where no callable trains."""
         return "" if workload.training else "[fine_tune] train names no callable"
 
-    def propose(self, workload: CustomWorkload, workspace: Workspace) -> Mapping[str, Mapping[str, object]]:
-        """A metric for such targets, and the axes whose lengths differ from batch to batch."""
+    def propose(self, workload: CustomWorkload, workspace: Workspace) -> Proposal:
+        """Choose a metric for such targets, and the axes whose lengths differ from batch to batch."""
         from tasks.domains.custom.proposal import axes_of, metric_for
 
         dataset = self.prepare(workload, workspace)
         axes = axes_of(dataset, workspace.store)
-        return {"evaluate": {"metric": metric_for(dataset, workspace.store)}, "data": {"axes": axes} if axes else {}}
+        metric = metric_for(dataset, workspace.store)
+        return Proposal({"evaluate": {"metric": metric}, "data": {"axes": axes} if axes else {}})
 
     def write_resources(self, job: Job[CustomWorkload], store: ArtifactStore, folder: Path) -> dict[str, str]:
         """``preprocessing.json`` of a table: its features, what standardizes them, and the classes."""

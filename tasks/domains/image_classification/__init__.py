@@ -5,22 +5,21 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from tasks.domains.base import Domain, FineTunes, GivesCalibration, Quality, Trains
+from tasks.domains.base import Domain, FineTunes, GivesCalibration, Proposal, Quality, Trains
 from tasks.domains.image_classification.sections import (
     ClassifierSpec,
     ImageFolder,
     ImageWorkload,
     RenderedCharacters,
     TorchvisionDataset,
-    TorchvisionSpec,
     TorchvisionWeights,
 )
-from tasks.workload.base import FetchedCheckpoint
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from torch import Tensor, nn
 
     from storage.artifacts import ArtifactStore
@@ -122,20 +121,11 @@ class ImageClassification(
         made_from = {"model": model, "weights": weights.url, "classes": dataset.classes}
         return find_or_make(workload, dataset, workspace, made_from, lambda: load_weights(weights))
 
-    def propose(self, workload: ImageWorkload, workspace: Workspace) -> Mapping[str, Mapping[str, object]]:
-        """As many outputs as the checkpoint's last matrix has rows; calibration with few of few images."""
-        found: dict[str, dict[str, object]] = {}
-        if isinstance(workload.data, ImageFolder) and (folder := Path(workload.data.uri)).is_dir():
-            files = sum(path.is_file() for path in folder.rglob("*"))
-            if files < 4 * workload.data.calibration:
-                found["data"] = {"calibration": max(1, files // 4)}
-        if isinstance(workload.checkpoint, FetchedCheckpoint) and isinstance(workload.model, TorchvisionSpec):
-            from tasks.checkpoint import read_fetched
+    def propose(self, workload: ImageWorkload, workspace: Workspace) -> Proposal:
+        """Choose the size of the pictures, how many of them calibrate, and how many outputs the model has."""
+        from tasks.domains.image_classification.proposal import propose_keys
 
-            state = read_fetched(workload.checkpoint, workspace)
-            if matrices := [tensor for tensor in state.values() if tensor.dim() == 2]:
-                found["model"] = {"num_classes": len(matrices[-1])}
-        return found
+        return propose_keys(workload, workspace)
 
     def write_resources(self, job: Job[ImageWorkload], store: ArtifactStore, folder: Path) -> dict[str, str]:
         """``preprocessing.json``: size, channels, transforms, normalization and class names."""

@@ -81,7 +81,7 @@ def find_layout(folder: Path, shown: str = "") -> Layout:
         parts = {_SPLITS[child.name.lower()]: child for child in _folders(root) if child.name.lower() in _SPLITS}
         if "train" not in parts:
             parts = {"train": root}
-        found = {split: {child.name: _images(child) for child in _folders(part)} for split, part in parts.items()}
+        found = {split: {child.name: pictures_in(child) for child in _folders(part)} for split, part in parts.items()}
         classes = sorted({name for by_class in found.values() for name, files in by_class.items() if files})
         if len(classes) > 1:
             files = {
@@ -100,7 +100,8 @@ def _folders(folder: Path) -> list[Path]:
     return sorted(child for child in folder.iterdir() if child.is_dir() and not child.name.startswith("."))
 
 
-def _images(folder: Path) -> list[Path]:
+def pictures_in(folder: Path) -> list[Path]:
+    """List the pictures of a folder and of the folders in it, by their suffixes."""
     return sorted(
         file
         for file in folder.rglob("*")

@@ -30,7 +30,8 @@ class Description(Frozen):
     """The content of ``images.json``.
 
     ``classes`` are names by label, ``mean`` and ``std`` normalize each channel's values in 0…1, ``skipped`` names the
-    images that could not be read, and ``duplicates`` counts those that were already there.
+    images that could not be read, and ``duplicates`` counts those that were already there. ``notes`` are those of
+    `tasks.refs.DatasetRef`.
     """
 
     classes: tuple[str, ...]
@@ -38,6 +39,7 @@ class Description(Frozen):
     std: tuple[float, ...]
     skipped: tuple[str, ...] = ()
     duplicates: int = 0
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -57,9 +59,10 @@ class ImageSplit:
 
         `indices`, int64 [M], are the samples in the order wanted; all of them by default.
         """
-        order = torch.arange(len(self)) if indices is None else indices
-        for start in range(0, len(order), batch_size):
-            chosen = order[start : start + batch_size]
+        for start in range(0, len(self if indices is None else indices), batch_size):
+            # In the order in which they are stored, pictures are read where they lie, without a copy.
+            place = slice(start, start + batch_size)
+            chosen = place if indices is None else indices[place]
             yield normalize(self.images[chosen], self.mean, self.std), self.labels[chosen]
 
 

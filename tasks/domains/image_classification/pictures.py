@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import statistics
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
@@ -18,6 +20,7 @@ from PIL import Image
 from storage.artifacts import artifact_digest
 from storage.digest import digest_of
 from storage.errors import InputError
+from storage.humanize import plural
 from tasks.domains.image_classification.images import DESCRIPTION, KIND, Description, Pixels, Split
 from tasks.domains.image_classification.sections import ImageFolder, Pictures
 from tasks.domains.image_classification.transforms import Preprocessing, UnreadableError
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
 FILL_ORDER: tuple[Split, ...] = ("test", "valid", "calibration", "train")
 REFERENCE = "dataset.json"
 _NAMED = 5
+_MUCH_LARGER = 2  # times; a picture that is enlarged so much is blurred
 # Not in the digest: where the pictures lie, and the settings that `Preprocessing` results from.
 _NOT_CONTENT = {"uri", "sha256", "max_bytes", "root", "download", "transforms", "image_size"}
 
@@ -45,9 +49,10 @@ class ImageWriter:
         self.shape = shape
         self.labels: dict[Split, list[int]] = {split: [] for split in FILL_ORDER}
         self.calibration: list[str] = []
-        self.duplicates = 0
+        # Pictures left out because the same pixels are in a split already: by that split, and the one they were for.
+        self.repeated: Counter[tuple[Split, Split]] = Counter()
         self._folder = folder
-        self._seen: set[str] = set()
+        self._split_of: dict[str, Split] = {}
         self._images = {split: stack.enter_context((folder / f"{split}.images.npy").open("wb")) for split in FILL_ORDER}
         self._write_headers()
 
@@ -63,15 +68,21 @@ class ImageWriter:
             raise ValueError(f"expected uint8 {self.shape}, got {pixels.dtype} {pixels.shape}")
         content = np.ascontiguousarray(pixels).data
         digest = hashlib.sha256(content).hexdigest()
-        if digest in self._seen:
-            self.duplicates += 1
+        if digest in self._split_of:
+            self.repeated[self._split_of[digest], split] += 1
             return False
-        self._seen.add(digest)
+        self._split_of[digest] = split
         self._images[split].write(content)
         self.labels[split].append(label)
         if split == "calibration":
             self.calibration.append(digest)
         return True
+
+    def notes(self) -> tuple[str, ...]:
+        """Say how many pictures for other splits were left out because they are test pictures."""
+        count = sum(count for (kept, wanted), count in self.repeated.items() if kept == "test" != wanted)
+        were = "was left out because it is" if count == 1 else "were left out because they are"
+        return (f"{plural(count, 'training picture')} {were} in the test split too",) if count else ()
 
     def finish(self) -> None:
         """Write the final number of images into the headers, and the labels into files of their own."""
@@ -113,8 +124,9 @@ def find_or_write(
             writer.finish()
         counts: dict[str, int] = {split: len(labels) for split, labels in writer.labels.items()}
         if empty := [split for split, count in counts.items() if not count]:
+            why = "; ".join([f"found: {counts}", *writer.notes()])
             raise InputError(
-                f"The data set leaves no image for: {', '.join(empty)} (found: {counts}).",
+                f"The data set leaves no image for: {', '.join(empty)} ({why}).",
                 hint="Provide more images, or ask for smaller other splits in [data].",
             )
         dataset = DatasetRef(
@@ -125,8 +137,9 @@ def find_or_write(
             sample_shape=shape,
             calibration_digest=digest_of({"samples": writer.calibration}),
             skipped=len(description.skipped),
+            notes=description.notes,
         )
-        description = description.model_copy(update={"duplicates": writer.duplicates})
+        description = description.model_copy(update={"duplicates": writer.repeated.total()})
         for name, document in ((DESCRIPTION, description), (REFERENCE, dataset)):
             (folder / name).write_text(document.model_dump_json(indent=1), encoding="utf-8")
     return dataset
@@ -181,7 +194,7 @@ def prepare_pictures(
 
     def fill(writer: ImageWriter) -> Description:
         classes, parts = open_parts()
-        unreadable = _add_all(writer, parts, geometry, data.seed, workspace.progress)
+        sides, unreadable = _add_all(writer, parts, geometry, data.seed, workspace.progress)
         total = sum(len(part.names) for part in parts)
         allowed = data.max_corrupt_share if isinstance(data, ImageFolder) else 0
         if len(unreadable) > allowed * total:
@@ -192,7 +205,11 @@ def prepare_pictures(
                 hint="Repair or remove them, or raise data.max_corrupt_share.",
             )
         return Description(
-            classes=tuple(classes), mean=geometry.mean, std=geometry.std, skipped=tuple(sorted(unreadable))
+            classes=tuple(classes),
+            mean=geometry.mean,
+            std=geometry.std,
+            skipped=tuple(sorted(unreadable)),
+            notes=_enlarged(sides, geometry.resize) + writer.notes(),
         )
 
     return find_or_write(workspace.store, made_from, (3, geometry.crop, geometry.crop), fill)
@@ -200,9 +217,13 @@ def prepare_pictures(
 
 def _add_all(
     writer: ImageWriter, parts: Sequence[Part], geometry: Preprocessing, seed: int, progress: Progress
-) -> dict[str, str]:
-    """Add every part's pictures to its splits; return the names of those that cannot be read, with the reasons."""
+) -> tuple[list[int], dict[str, str]]:
+    """Add every part's pictures to its splits.
+
+    Returns the pictures' shorter sides in pixels, and the names of those that cannot be read, with the reasons.
+    """
     total, done = sum(len(part.names) for part in parts), 0
+    sides: list[int] = []
     unreadable: dict[str, str] = {}
     for part in parts:
         order = iter(stratified_order(part.labels, seed).tolist())
@@ -212,13 +233,26 @@ def _add_all(
                 done += 1
                 progress(done, total, "images")
                 try:
-                    added += writer.add(split, geometry.pixels(part.read(index)), part.labels[index])
+                    picture = part.read(index)
+                    added += writer.add(split, geometry.pixels(picture), part.labels[index])
+                    sides.append(min(picture.size))
                 except UnreadableError as error:
                     unreadable[part.names[index]] = str(error)
                 if added == quota:
                     break
     progress(total, total, "images")
-    return unreadable
+    return sides, unreadable
+
+
+def _enlarged(sides: Sequence[int], resize: int) -> tuple[str, ...]:
+    """Note a median picture that becomes much larger: its size is rarely the one that the weights were trained with."""
+    median = statistics.median_low(sides) if sides else resize
+    if resize < _MUCH_LARGER * median:
+        return ()
+    return (
+        f"the median picture is enlarged {resize / median:.3g} times, from {median} to {resize} pixels; "
+        "check data.image_size against the size that the weights were trained with",
+    )
 
 
 def stratified_order(labels: Sequence[int], seed: int) -> npt.NDArray[np.int64]:

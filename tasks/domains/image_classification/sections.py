@@ -34,6 +34,10 @@ TorchvisionModel = Literal[
 ]
 
 
+# As torchvision resizes pictures of Pillow's.
+Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos", "hamming", "box"]
+
+
 class Transforms(Section):
     """How images become tensors."""
 
@@ -47,6 +51,8 @@ class Transforms(Section):
     """Subtracted from each channel."""
     std: tuple[float, ...] = (0.229, 0.224, 0.225)
     """Each channel is divided by it."""
+    interpolation: Interpolation = "bilinear"
+    """How a picture is resized."""
 
 
 class RenderedCharacters(Kind):

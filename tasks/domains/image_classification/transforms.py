@@ -5,10 +5,12 @@ from __future__ import annotations
 import struct
 import zlib
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import IO, cast
 
 import numpy as np
 from PIL import Image
+from torchvision.models import WeightsEnum
 from torchvision.transforms import v2
 
 from storage.errors import ConfigurationError
@@ -75,7 +77,7 @@ def preprocessing(workload: ImageWorkload) -> Preprocessing:
     data = cast(Pictures, workload.data)
     settings = data.transforms
     side = settings.crop or data.image_size
-    given = Preprocessing(side, side, settings.mean, settings.std)
+    given = Preprocessing(side, side, settings.mean, settings.std, settings.interpolation)
     chosen = _preset(workload) if settings.preset == "weights" else given
     chosen = replace(chosen, resize=settings.resize or chosen.resize, crop=settings.crop or chosen.crop)
     if chosen.crop > chosen.resize:
@@ -98,15 +100,38 @@ def _preset(workload: ImageWorkload) -> Preprocessing:
             f'"torchvision-weights", and it is "{checkpoint.kind}".',
             hint="Set resize, crop, mean and std in [data.transforms] instead.",
         )
-    preset = published(checkpoint.weights).transforms()
-    if not hasattr(preset, "crop_size"):
+    preset = preset_of(published(checkpoint.weights))
+    if preset is None:
         raise ConfigurationError(
             f'Workload "{workload.name}": {checkpoint.weights} is not an image classifier.',
             hint="Choose weights of a classification model.",
         )
+    return preset
+
+
+def preset_of(weights: WeightsEnum) -> Preprocessing | None:
+    """Return the transforms that torchvision publishes with weights; None if they are not a classifier's."""
+    preset = weights.transforms()
+    if not hasattr(preset, "crop_size"):
+        return None
     return Preprocessing(
         preset.resize_size[0], preset.crop_size[0], tuple(preset.mean), tuple(preset.std), preset.interpolation.value
     )
+
+
+def picture_size(file: Path) -> tuple[int, int]:
+    """Read a picture's width and height without decoding it.
+
+    Raises
+    ------
+    UnreadableError
+        It is damaged, or of another format than :data:`FORMATS`.
+    """
+    try:
+        with Image.open(file, formats=FORMATS) as image:
+            return image.size
+    except (Image.DecompressionBombError, *_DAMAGED) as error:
+        raise UnreadableError(f"{type(error).__name__}: {error}") from error
 
 
 def open_image(file: IO[bytes]) -> Image.Image:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tasks.domains.base import Domain, GivesCalibration, Quality, Trains
+from tasks.domains.base import Domain, GivesCalibration, Proposal, Quality, Trains
 from tasks.domains.text_encoder.sections import EncoderDirectory, EncoderSpec, EncoderWorkload
 
 if TYPE_CHECKING:
@@ -116,14 +116,14 @@ input_ids, attention_mask = {{ tensor }}([row.ids for row in rows]), {{ tensor }
         """Ids beyond the vocabulary would read beyond the embedding's rows."""
         return {"input_ids": (0, dataset.vocabulary - 1), "attention_mask": (0, 1)}
 
-    def propose(self, workload: EncoderWorkload, workspace: Workspace) -> Mapping[str, Mapping[str, object]]:
-        """Fewer tokens in a timed call where the model has positions for fewer."""
+    def propose(self, workload: EncoderWorkload, workspace: Workspace) -> Proposal:
+        """Choose fewer tokens for a timed call if the model has positions for fewer."""
         from tasks.checkpoint import build_blank
         from tasks.domains.text_encoder.model import build_encoder, longest_text
 
         longest = longest_text(build_blank(lambda: build_encoder(workload.model)))
         timed = workload.benchmark.sequence_length
-        return {"benchmark": {"sequence_length": longest}} if longest < timed else {}
+        return Proposal({"benchmark": {"sequence_length": longest}} if longest < timed else {})
 
     def write_resources(self, job: Job[EncoderWorkload], store: ArtifactStore, folder: Path) -> dict[str, str]:
         """The tokenizer, and how texts become inputs and outputs become classes."""

@@ -146,7 +146,9 @@ def test_an_old_checkpoint_of_torchvisions_gets_as_many_outputs_as_it_has(folder
     document = written(done, folder / "resnet18.toml")
     assert document["model"] == {"kind": "torchvision", "name": "resnet18", "num_classes": 3}
     assert document["checkpoint"] == {"kind": "uri", "uri": "old.pth"}
-    assert document["data"] == {"kind": "image-folder", "uri": "photos", "calibration": 10}
+    assert document["data"] == {"kind": "image-folder", "uri": "photos", "image_size": 40, "calibration": 10}
+    assert json.loads(done.stdout)["chosen"]["data.image_size"] == "all 40 pictures are 40 x 40"
+    assert json.loads(done.stdout)["inputs"] == "images float32 [1, 3, 40, 40]"
     assert json.loads(done.stdout)["notes"] == [
         'took the weights under "state_dict"',
         "set 20 x num_batches_tracked, which files from before PyTorch 0.4.1 lack, to 0",

@@ -1,4 +1,5 @@
 import hashlib
+import shutil
 import tarfile
 import zipfile
 from pathlib import Path
@@ -92,10 +93,37 @@ def test_a_test_image_that_is_also_among_the_training_images_is_measured_on_and_
     for file in (root / "test" / "cat").iterdir():
         (root / "train" / "cat" / f"copy-{file.name}").write_bytes(file.read_bytes())
 
-    splits = digests(prepared(root, store), store)
+    dataset = prepared(root, store)
+    splits = digests(dataset, store)
 
     assert len(splits["test"]) == 10
     assert not set(splits["test"]) & {digest for split in SPLITS[:3] for digest in splits[split]}
+    assert dataset.notes == ("5 training pictures were left out because they are in the test split too",)
+
+
+def test_training_images_that_are_all_test_images_are_counted_where_none_are_left(tmp_path, store):
+    root = tmp_path / "pets"
+    pictures(root / "test", each=5)
+    shutil.copytree(root / "test", root / "train")
+
+    with pytest.raises(InputError, match=r"train.*; 10 training pictures were left out because they are in the test"):
+        prepared(root, store)
+
+
+@pytest.mark.parametrize(("image_size", "times"), [(8, None), (19, None), (20, "2"), (70, "7")])
+def test_pictures_that_become_much_larger_are_noted(tmp_path, store, image_size, times):
+    first = prepared(pictures(tmp_path / "pets", each=5), store, image_size=image_size, calibration=2)
+    found = prepared(tmp_path / "pets", store, image_size=image_size, calibration=2)
+
+    said = f"the median picture is enlarged {times} times, from 10 to {image_size} pixels; check data.image_size"
+    assert first == found
+    assert [note.startswith(said) for note in found.notes] == ([True] if times else [])
+
+
+def test_a_resize_alone_enlarges_pictures_too(tmp_path, store):
+    dataset = prepared(pictures(tmp_path / "pets", each=5), store, calibration=2, transforms={"resize": 40, "crop": 8})
+
+    assert "enlarged 4 times, from 10 to 40" in dataset.notes[0]
 
 
 def packed(folder: Path, kind: str) -> Path:

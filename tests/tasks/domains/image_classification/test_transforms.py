@@ -18,6 +18,17 @@ def test_the_weights_own_preset_decides_size_and_normalization(tmp_path):
     assert chosen.mean == (0.485, 0.456, 0.406)
 
 
+def test_the_file_says_how_pictures_are_resized(tmp_path):
+    image = Image.effect_noise((64, 64), 50)
+    resized = []
+    for interpolation in ("bilinear", "bicubic", "nearest"):
+        settings = {"resize": 16, "crop": 16, "interpolation": interpolation}
+        data = {"kind": "image-folder", "uri": str(tmp_path), "transforms": settings}
+        resized.append(transforms.preprocessing(image_workload(data=data)).pixels(image).tobytes())
+
+    assert len(set(resized)) == 3
+
+
 @pytest.mark.parametrize(
     ("settings", "checkpoint", "message"),
     [

@@ -1,0 +1,70 @@
+"""What a drafted workload file leaves out, and what it says about it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flows.draft import Asked, sections, whole, with_size_obstacles, without_obstacles
+from flows.draft_text import render
+from tasks.refs import ModuleCoverage
+from tasks.results import CandidatePreview, Preview
+from tasks.workload import validated
+
+
+def drafted(checkpoint: str = "") -> dict[str, object]:
+    folder = Path.cwd()
+    return whole("photos", sections(Asked("resnet18", str(folder), folder, checkpoint=checkpoint)))
+
+
+def previewed(document: dict[str, object], dynamic_share: float, static_share: float = 1.0) -> Preview:
+    """A preview in which dynamic and static int8 reach shares of 1,000 parameters."""
+
+    def coverage(recipe: str) -> tuple[ModuleCoverage, ...]:
+        share = {"dynamic-int8": dynamic_share, "static-int8": static_share}.get(recipe, 0.0)
+        parts = (("fc", round(1000 * share), True), ("conv", round(1000 * (1 - share)), False))
+        return tuple(
+            ModuleCoverage(module=name, type="Linear", parameters=count, quantized=quantized)
+            for name, count, quantized in parts
+        )
+
+    candidates = tuple(
+        CandidatePreview(candidate=f"{recipe['name']}/{runtime}", coverage=coverage(recipe["name"]))
+        for recipe in document["recipe"]
+        for runtime in recipe["runtimes"]
+    )
+    return Preview(workload="photos", candidates=candidates)
+
+
+@pytest.mark.parametrize(("share", "kept"), [(0.0, False), (0.05, False), (0.22, False), (0.23, True), (1.0, True)])
+def test_candidates_that_cannot_be_as_small_as_the_gate_asks_are_left_out(share: float, kept: bool) -> None:
+    document = drafted()
+    found = with_size_obstacles(document, previewed(document, share))
+    recipes = [recipe["name"] for recipe in without_obstacles(document, found)["recipe"]]
+    assert recipes == ["float", *["dynamic-int8"] * kept, "static-int8"]
+
+
+def test_if_no_quantized_candidate_can_be_small_enough_all_of_them_stay() -> None:
+    document = drafted()
+    found = previewed(document, 0.1, 0.2)
+    assert with_size_obstacles(document, found) == found
+
+
+def test_the_file_says_why_a_recipe_is_not_in_it_and_why_a_value_was_chosen() -> None:
+    document = drafted()
+    document["data"] = {**document["data"], "image_size": 32}
+    found = with_size_obstacles(document, previewed(document, 0.002))
+    left = without_obstacles(document, found)
+    reasons = {"data.image_size": "all 8 pictures are 32 x 32"}
+    text = render(left, validated(Path("photos.toml"), left), found, reasons=reasons)
+    assert "# Left out, dynamic-int8/torchscript: only 0.2% of the parameters become int8, too few for" in text
+    assert "# Chosen: all 8 pictures are 32 x 32.\nimage_size = 32\n" in text
+
+
+def test_published_weights_are_named_in_place_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    name = "ResNet18_Weights.IMAGENET1K_V1"
+    assert drafted(name)["checkpoint"] == {"kind": "torchvision-weights", "weights": name}
+    (tmp_path / name).touch()
+    assert drafted(name)["checkpoint"] == {"kind": "uri", "uri": name}
