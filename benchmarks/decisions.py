@@ -152,7 +152,7 @@ def promotes(measured: Measured) -> bool:
                 "speedup": ratio.value, "speedup_bound_low": bounds.low, "speedup_bound_high": bounds.high,
             }
         )  # fmt: skip
-    return any(decision.decision == "promote" for decision in judge(WORKLOAD, rows).decisions)
+    return any(decision.decision == "promote" for decision in judge(WORKLOAD, rows, None).decisions)
 
 
 def holds(night: Night, name: str, interval: Ratio) -> bool:

@@ -64,11 +64,11 @@ def night_lines(rows: Sequence[Row], promotions: Sequence[Row], bundles: Iterabl
             yield from _table(measured, metric, "cold" if caches_of(mine[0]) == "cold" else "faster")
         yield from _without_result(lines, "failed", "✗", "bold red")
         yield from _without_result(lines, "skipped", "–")
-        yield from _outcome(lines, [bundle for bundle in bundles if bundle.startswith(f"{workload}/")])
+        yield from _outcome(lines, _in_service(workload, promotions, bundles))
 
 
 def publish_leaderboard(rows: Iterable[Row], promotions: Sequence[Row], report: str) -> None:
-    """Show the leaderboard as a table, and link to the report, on the current flow run."""
+    """Show the leaderboard as a table, and link to the report if there is one, on the current flow run."""
     import httpx
     from prefect.artifacts import create_link_artifact, create_table_artifact
     from prefect.exceptions import PrefectException
@@ -77,7 +77,9 @@ def publish_leaderboard(rows: Iterable[Row], promotions: Sequence[Row], report: 
     table = [vars(line) for line in _lines(primary, promotions)]
     try:
         create_table_artifact(table, key="leaderboard", description="Every candidate of the night against its baseline")
-        create_link_artifact(report, link_text=report, key="report", description="The night's report, one HTML file")
+        if report:
+            link = "The night's report, one HTML file"
+            create_link_artifact(report, link_text=report, key="report", description=link)
     except (httpx.HTTPError, PrefectException) as error:
         # The rows are in the store by now; the flow's own last report will say that the server is gone.
         logging.getLogger(__name__).warning("no leaderboard in Prefect's UI: %s", error)
@@ -130,15 +132,24 @@ def _without_result(lines: Sequence[Line], decision: str, mark: str, style: str 
         yield from _wrapped(mark, f"{', '.join(names)} {decision}: {first}{more}", style)
 
 
-def _outcome(lines: Sequence[Line], bundles: Sequence[str]) -> Iterator[Text]:
+def _in_service(workload: str, promotions: Sequence[Row], bundles: Iterable[str]) -> str:
+    """Say what is in service where no candidate was promoted."""
+    if any(bundle.startswith(f"{workload}/") for bundle in bundles):
+        return "the current bundle stays"
+    mine = [row for row in promotions if row["workload"] == workload]
+    if any(row.get("incumbent_reason") and row.get("incumbent_stays") is None for row in mine):
+        return "the current bundle is unknown"
+    return "nothing is handed over"
+
+
+def _outcome(lines: Sequence[Line], in_service: str) -> Iterator[Text]:
     chosen = next((line for line in lines if line.decision in ("promoted", "stays")), None)
     if chosen is not None:
         yield from _wrapped("→", f"{_shortened(chosen.candidate, _WIDTH // 2)} {chosen.decision}: {chosen.why}")
     elif judged := [line for line in lines if line.decision in _NEAREST]:
         nearest = min(judged, key=lambda line: _NEAREST.index(line.decision))
-        kept = "the current bundle stays" if bundles else "nothing is handed over"
         name = _shortened(nearest.candidate, _WIDTH // 2)
-        yield from _wrapped("→", f"{kept}; nearest is {name}, {nearest.decision}: {nearest.why}")
+        yield from _wrapped("→", f"{in_service}; nearest is {name}, {nearest.decision}: {nearest.why}")
 
 
 def _wrapped(mark: str, text: str, style: str = "") -> Iterator[Text]:

@@ -24,9 +24,12 @@ from tasks.refs import CandidateRef, DatasetRef
 from tasks.results import (
     BenchmarkResult,
     CandidateResult,
+    Comparison,
     Evaluation,
     Failure,
+    Incumbent,
     LayerSensitivity,
+    UnknownIncumbent,
     WorkloadResult,
 )
 from tasks.rows import candidate_columns
@@ -111,28 +114,38 @@ def _compared(result: WorkloadResult, store: str) -> WorkloadResult:
 
 
 def _with_incumbent(result: WorkloadResult, store: str) -> WorkloadResult:
-    """Find the current bundle and, where it is none of tonight's candidates, evaluate its own files."""
-    baseline = result.baseline()
-    if result.job is None or baseline is None or baseline.evaluation is None:
-        return result
+    """Look up the current bundle and, unless it matches one of tonight's candidates, evaluate its own files.
+
+    If the look-up fails, the current bundle is unknown, which is not the same as none.
+    """
+    if result.job is None:
+        unknown = UnknownIncumbent(reason="it was not looked up, because the workload's data or weights are missing")
+        return result.model_copy(update={"incumbent": unknown})
     built = [each.built for each in result.candidates if each.built is not None]
     found = settle(steps.find_incumbent.submit(result.job, built, store), "handoff")
-    if found is None or isinstance(found, Failure):
-        return result  # a store that cannot be read stops the hand-over itself, which says so
-    if found.candidate is not None and not found.same_as:
-        evaluate = steps.evaluate.with_options(task_run_name=f"{result.workload.name} · incumbent: evaluate")
-        evaluation = settle(evaluate.submit(result.job, found.candidate, store), "evaluate")
-        if isinstance(evaluation, Failure):
-            found = found.model_copy(update={"failure": evaluation})
-        else:
-            found = found.model_copy(update={"evaluation": evaluation})
-            compared = settle(
-                steps.compare.submit(result.workload, baseline.evaluation, [evaluation], store), "compare"
-            )
-            found = found.model_copy(
-                update={"failure": compared} if isinstance(compared, Failure) else {"comparison": compared[0]}
-            )
+    if isinstance(found, Failure):
+        unknown = UnknownIncumbent(reason=f"it could not be looked up: {found.error}")
+        return result.model_copy(update={"incumbent": unknown})
+    if found is not None and found.candidate is not None and not found.same_as:
+        found = found.model_copy(update=_evaluated(result, result.job, found.candidate, store))
     return result.model_copy(update={"incumbent": found})
+
+
+def _evaluated(
+    result: WorkloadResult, job: Job[Workload], candidate: CandidateRef, store: str
+) -> dict[str, Evaluation | Comparison | Failure]:
+    """Evaluate the current bundle's files and compare them with the baseline; return fields of an `Incumbent`."""
+    baseline = result.baseline()
+    if baseline is None or baseline.evaluation is None:
+        return {"failure": Failure(stage="compare", error=f"The baseline {result.workload.benchmark.baseline} failed.")}
+    evaluate = steps.evaluate.with_options(task_run_name=f"{result.workload.name} · incumbent: evaluate")
+    evaluation = settle(evaluate.submit(job, candidate, store), "evaluate")
+    if isinstance(evaluation, Failure):
+        return {"failure": evaluation}
+    compared = settle(steps.compare.submit(result.workload, baseline.evaluation, [evaluation], store), "compare")
+    if isinstance(compared, Failure):
+        return {"evaluation": evaluation, "failure": compared}
+    return {"evaluation": evaluation, "comparison": compared[0]}
 
 
 def _update(result: WorkloadResult, change: Callable[[CandidateResult], dict[str, object]]) -> WorkloadResult:
@@ -142,8 +155,11 @@ def _update(result: WorkloadResult, change: Callable[[CandidateResult], dict[str
 
 
 def _fail_rest(result: WorkloadResult, stage: str, error: str) -> WorkloadResult:
-    """Mark every candidate that had not failed yet as failed at `stage`."""
+    """Mark every candidate, and the current bundle, that had not failed yet as failed at `stage`."""
     failure = Failure(stage=stage, error=error)
+    held = result.incumbent
+    if isinstance(held, Incumbent) and held.candidate is not None:
+        result = result.model_copy(update={"incumbent": held.model_copy(update={"failure": held.failure or failure})})
     return _update(result, lambda each: {"failure": each.failure or failure})
 
 
@@ -202,7 +218,7 @@ def _submit_benchmark(result: WorkloadResult, settings: Settings, store: str) ->
     if not candidates or result.job is None:
         return None
     held = result.incumbent
-    if held is not None and held.candidate is not None and held.evaluation is not None and held.failure is None:
+    if isinstance(held, Incumbent) and held.candidate and held.evaluation and held.failure is None:
         outputs = held.evaluation.outputs
         candidates.append(BenchmarkCandidate(candidate=held.candidate, outputs=outputs, standing="incumbent"))
     return steps.benchmark.submit(result.job, candidates, settings.profile, store, settings.fingerprint)
@@ -213,7 +229,8 @@ def _standing(result: WorkloadResult, candidate: CandidateResult) -> Literal["se
     gate = result.workload.gate
     if gate.objective == "smallest" and gate.min_speedup is None:
         return "settled"
-    if result.incumbent is not None and result.incumbent.same_as == f"{candidate.recipe}/{candidate.runtime}":
+    held = result.incumbent
+    if isinstance(held, Incumbent) and held.same_as == f"{candidate.recipe}/{candidate.runtime}":
         return "defender"
     promising = may_be_promoted(result.workload, candidate_columns(result, candidate))
     return "challenger" if promising else "settled"
@@ -233,8 +250,8 @@ def _with_benchmark(result: WorkloadResult, future: PrefectFuture[BenchmarkResul
         remark = f"{result.workload.name} · {key}: not measured: {refused[key].error}"
         _note(remark)
     held = result.incumbent
-    if held is not None and held.candidate is not None and (why := refused.get(held.candidate.name + INCUMBENT_SUFFIX)):
-        held = held.model_copy(update={"failure": why})
+    if isinstance(held, Incumbent) and held.candidate is not None:
+        held = held.model_copy(update={"failure": held.failure or refused.get(held.candidate.name + INCUMBENT_SUFFIX)})
     timed = result.model_copy(update={"benchmark": benchmark, "incumbent": held})
     return _update(timed, lambda each: {"failure": each.failure or refused.get(f"{each.recipe}/{each.runtime}")})
 

@@ -6,16 +6,19 @@ import json
 import subprocess
 import tomllib
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from pathlib import Path
+from typing import TypeVar
 
+from flows.attempt import attempt, reason
+from flows.handover import Handover
 from flows.request import NightlyRequest
 from flows.settings import Settings
-from storage.results import Row
+from storage.results import Row, RunStatus
 from storage.root import StoreRoot
 from tasks.doctor import check_steal, check_waiting
-from tasks.gate import Judgement, promotion_rows
 from tasks.machine import Evidence, versions
 from tasks.refs import Frozen
 from tasks.results import BenchmarkResult, RunInfo, WorkloadResult
@@ -24,14 +27,15 @@ from tasks.workload import Workload
 
 GOOD, WORK_FAILED, REGRESSED = 0, 1, 3
 Key = tuple[str, str, str]  # workload, recipe, runtime
+R = TypeVar("R")
 
 
 class NightSummary(Frozen):
     """What a run came to: the flow run's result, and what the command line prints.
 
     ``exit_code`` is 1 if some work failed, 3 if a regression was found and nothing failed (fix what failed first: the
-    regression may only be its shadow), 0 otherwise. ``trouble`` says what disturbed the benchmarks. ``busy_s`` is the
-    wall time in which a stage ran.
+    regression may only be its shadow), 0 otherwise. ``report`` is the URL of the report, "" if it was not written.
+    ``trouble`` says what disturbed the benchmarks. ``busy_s`` is the wall time in which a stage ran.
     """
 
     run_id: str
@@ -40,6 +44,7 @@ class NightSummary(Frozen):
     message: str
     exit_code: int
     bundles: tuple[str, ...]
+    report: str = ""
     trouble: tuple[str, ...] = ()
     findings: tuple[str, ...]
     wall_s: float
@@ -56,14 +61,18 @@ class Night:
     ----------
     store
         The store's absolute path or URL: another process may have another working folder.
+    promotions
+        The rows of what was decided, by workload.
     bundles
         The version that is current afterwards, by workload.
     kept
         The workloads whose bundle was current before and stays so.
     problems
-        Why there is no bundle of a promoted candidate, or no new signature of the current one, by workload.
+        What failed besides candidates, and why: a hand-over or the report, say.
     remarks
         What else the run's message must say.
+    report
+        The report's URL, "" before it is written.
     """
 
     request: NightlyRequest
@@ -75,11 +84,12 @@ class Night:
     store: str
     results: list[WorkloadResult] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
-    promotions: list[Row] = field(default_factory=list)
+    promotions: dict[str, list[Row]] = field(default_factory=dict)
     bundles: dict[str, str] = field(default_factory=dict)
     kept: list[str] = field(default_factory=list)
     problems: dict[str, str] = field(default_factory=dict)
     remarks: list[str] = field(default_factory=list)
+    report: str = ""
 
     @classmethod
     def begin(cls, request: NightlyRequest, settings: Settings, flow_run_id: str, attempt: int = 1) -> Night:
@@ -104,18 +114,39 @@ class Night:
         if result.dataset is not None:
             self.remarks += [f"{result.workload.name}: {note}" for note in result.dataset.notes]
 
-    def decide(self, workload: str, judgement: Judgement) -> None:
-        """Add what was decided on a workload's candidates."""
+    def attempt(self, what: str, do: Callable[[], R]) -> R | None:
+        """Return the result of `do`; if it fails, that becomes a problem of the run, and None is returned."""
+        done = attempt(what, do)
+        if isinstance(done, Exception):
+            self.fail(what, reason(done))
+            return None
+        return done
+
+    def fail(self, what: str, why: str) -> None:
+        """Add a problem, which costs the exit code 1."""
+        known = self.problems.get(what, "")
+        if why not in known:
+            self.problems[what] = f"{known}; {why}" if known else why
+
+    def decide(self, workload: str, outcome: Handover) -> list[Row]:
+        """Add what became of a workload's candidates and its bundle; return the rows that say so."""
+        if outcome.version:
+            self.bundles[workload] = outcome.version
+        if outcome.problem:
+            self.fail(f"handing over {workload}", outcome.problem)
+        judgement = outcome.judgement
+        if judgement is None:
+            return []
         if judgement.incumbent is not None and judgement.incumbent.stays:
             self.kept.append(workload)
-        self.promotions += promotion_rows(
-            judgement,
+        self.promotions[workload] = judgement.rows(
             workload=workload,
             run_id=self.info.run_id,
             night=self.info.night,
             decided_at=datetime.now(UTC),
-            bundle_version=self.bundles.get(workload),
+            bundle_version=outcome.version or None,
         )
+        return self.promotions[workload]
 
     def rows_of(self, workload: str) -> list[Row]:
         """Return the measurement rows of one workload."""
@@ -152,20 +183,24 @@ class Night:
                 found.append(f"{benchmark.workload}: {', '.join(disturbed)}; {cost}")
         return found
 
+    def status(self) -> RunStatus:
+        """Return the run's outcome as far as it is known."""
+        return "failed" if self.has_failures() else "completed"
+
     def has_failures(self) -> bool:
-        """Whether a candidate or a bundle failed."""
+        """Whether a candidate, a hand-over or anything else failed."""
         return bool(self.candidates()[1] or self.problems)
 
     def message(self) -> str:
         """Describe the run's outcome in one line."""
         good, failed = self.candidates()
         parts = [f"{len(good)} candidates of {len(self.workloads)} workloads measured", f"{len(failed)} failed"]
-        parts += [f"handing over {workload} failed: {error}" for workload, error in self.problems.items()]
+        parts += [f"{what} failed: {why}" for what, why in self.problems.items()]
         parts.append(f"{len(self.bundles.keys() - set(self.kept))} promoted")
         parts += [f"{len(self.kept)} kept"] if self.kept else []
         return ", ".join([*parts, *self.remarks])
 
-    def run_row(self, status: str, message: str) -> Row:
+    def run_row(self, status: RunStatus, message: str) -> Row:
         """Return the run's own row of ``runs``."""
         benchmarks = self.benchmarks()
         evidence = [

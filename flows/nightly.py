@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from collections.abc import Callable
 from datetime import datetime
+from functools import partial
+from itertools import chain
 from pathlib import Path
 
 from prefect import flow
@@ -13,23 +15,26 @@ from prefect.runtime import flow_run as this_flow_run
 from prefect.states import Cancelled, Completed, Failed
 
 from flows import steps
-from flows.alarm import gone_workloads, missed_nights, raise_alarm
+from flows.alarm import raise_alarm
+from flows.attempt import attempt, reason
 from flows.console import publish_leaderboard
 from flows.execution.context import Execution, current_invocation, executing
 from flows.execution.dead_runs import end_dead_runs
 from flows.execution.signals import heard_everywhere, interruption_behind, undisturbed
 from flows.execution.task_runners import CONFIGURED
 from flows.fan_out import benchmark_all, gather, study_layers, submit
+from flows.findings import look_back, reported
+from flows.handover import Means, hand_over
 from flows.night import GOOD, REGRESSED, WORK_FAILED, Night, NightSummary
 from flows.reporter import Reporter
 from flows.request import NightlyRequest
+from storage.bundles import BundleStore
 from storage.errors import NightRunningError, StoreError
-from storage.holder import Holder, hold
+from storage.holder import HeldStore, Holder, hold
+from storage.recovery import record_dead_run, record_switch, unrecorded_switches
 from storage.results.catalog import refresh
-from storage.results.regressions import NightComparison, Regression, compare_night
+from storage.results.regressions import Regression
 from storage.root import set_cache_folder
-from tasks.bundle.manifest import Provenance
-from tasks.gate import GateDecision, judge
 from tasks.results import WorkloadResult
 
 
@@ -67,10 +72,21 @@ def nightly_quantization(
     night = Night.begin(request, settings, str(this_flow_run.id or ""), this_flow_run.run_count)
     try:
         with hold(night.store, Holder(night.info.run_id, night.flow_run_id)) as held:
+            _record_what_died(night, held)
             end_dead_runs(held, night.flow_run_id)
             return _carry_out(night, invocation.reporter, began)
     except NightRunningError as error:
         return Cancelled(message=str(error), data=error)
+
+
+def _record_what_died(night: Night, held: HeldStore) -> None:
+    """Record what nights before this one did and did not live to record."""
+    for missing in night.attempt("looking for unrecorded switches", lambda: unrecorded_switches(night.store)) or ():
+        failed = attempt(f"recording that {missing.describe()}", partial(record_switch, night.store, missing))
+        became = "this night recorded that" if failed is None else f"it could not be recorded: {reason(failed)}"
+        night.remarks.append(f"{missing.describe()} and died; {became}")
+    for dead in held.dead:
+        night.attempt(f"recording the end of run {dead.run_id}", partial(record_dead_run, night.store, dead))
 
 
 def _carry_out(night: Night, reporter: Reporter, began: float) -> State[NightSummary]:
@@ -79,8 +95,10 @@ def _carry_out(night: Night, reporter: Reporter, began: float) -> State[NightSum
             with heard_everywhere():
                 _measure(night)
                 steps.record(night.info, night.measured(), night.store)
+                # Before all that may fail or be killed: nothing must silence it.
+                findings, alarm = _alert(night)
                 _hand_over(night)
-                findings, alarm = _finish(night)
+                _finish(night)
         except BaseException as error:
             stop = interruption_behind(error) or error
             _keep_what_is_finished(night, stop, execution)
@@ -92,9 +110,10 @@ def _carry_out(night: Night, reporter: Reporter, began: float) -> State[NightSum
         run_id=night.info.run_id,
         night=night.info.night,
         store=night.settings.store,
-        message=f"{night.message()}; {alarm}",
+        message="; ".join(filter(None, (night.message(), alarm))),
         exit_code=WORK_FAILED if night.has_failures() else REGRESSED if regressed else GOOD,
         bundles=tuple(f"{workload}/{version}" for workload, version in night.bundles.items()),
+        report=night.report,
         trouble=tuple(night.trouble()),
         findings=tuple(finding.describe() for finding in findings),
         wall_s=time.perf_counter() - began,
@@ -121,106 +140,83 @@ def _measure(night: Night) -> None:
         night.add(result)
 
 
+def _alert(night: Night) -> tuple[tuple[Regression, ...], str]:
+    """Look back at earlier nights and raise the alarm; return what was found, and the alarm in one line."""
+    request, info = night.request, night.info
+    everything = not (request.workloads or request.recipes)
+    found = look_back(night.store, info.night, {each.name for each in night.workloads}, is_everything=everything)
+    told = reported(found, request.recipes)
+    raised = night.attempt("the alarm", lambda: raise_alarm(told, night.settings, run_id=info.run_id))
+    for what, why in (found.troubles | (raised.failed if raised else {})).items():
+        night.fail(what, why)
+    rows = found.comparison.rows(info.run_id, info.night)
+    night.attempt("recording the findings", lambda: steps.record(info, {"findings": rows}, night.store))
+    return told.comparison.findings, raised.message if raised else ""
+
+
 def _hand_over(night: Night) -> None:
-    """Judge every workload and package its winner."""
-    for result in night.results:
-        name = result.workload.name
-        judgement = judge(result.workload, night.rows_of(name), result.incumbent)
-        decided = [
-            _package(night, result, each) if each.decision == "promote" else each for each in judgement.decisions
-        ]
-        if judgement.incumbent is not None and judgement.incumbent.stays:
-            night.bundles.setdefault(name, judgement.incumbent.version)
-            if all(each.decision != "promote" for each in judgement.decisions):
-                _renew(night, name)
-        night.decide(name, judgement.model_copy(update={"decisions": tuple(decided)}))
-    steps.record(night.info, {"promotions": night.promotions}, night.store)
-
-
-def _package(night: Night, result: WorkloadResult, decision: GateDecision) -> GateDecision:
-    """Package the promoted candidate; if that fails, so has the candidate."""
-    workload = result.workload.name
-    promoted = next(each for each in result.candidates if f"{each.recipe}/{each.runtime}" == decision.candidate)
-    if result.job is None or promoted.built is None or promoted.evaluation is None:
-        raise RuntimeError(f"{workload} {decision.candidate} was promoted but never built")
-    made = Provenance(
-        job=result.job,
-        candidate=promoted.built,
-        evaluation=promoted.evaluation,
-        decision=decision,
-        measurements=night.rows_of(workload),
-        night=night.info.night,
-        run_id=night.info.run_id,
+    """Hand every workload over, and record each one's decisions as soon as they have taken effect."""
+    bundles = BundleStore(night.store)
+    means = Means(
+        package=lambda made, replacing: steps.package(made, night.store, replacing), renew=partial(_renew, night)
     )
-    try:
-        bundle = steps.package(made, night.store)
-    except Exception as error:
-        if interruption_behind(error) is not None:
-            raise
-        night.problems[workload] = str(error)
-        reason = f"promoted by the gate, but its bundle could not be made: {error}"
-        return decision.model_copy(update={"decision": "reject", "reason": reason})
-    if bundle.outcome == "withdrawn":
-        # Somebody rolled back from this very content: a night does not overrule that.
-        night.remarks.append(f"{workload}'s winner was rolled back before and stays withdrawn")
-    else:
-        night.bundles[workload] = bundle.version
-    return decision
+    for result in night.results:
+        night.attempt(f"handing over {result.workload.name}", partial(_hand_over_one, night, result, bundles, means))
 
 
-def _renew(night: Night, workload: str) -> None:
-    """Sign anew what stays current; where that is refused, a person has to look."""
-    if night.settings.signer() is None:
-        return
-    try:
-        steps.renew(workload, night.store)
-    except Exception as error:
-        if interruption_behind(error) is not None:
-            raise
-        night.problems[workload] = str(error)
+def _hand_over_one(night: Night, result: WorkloadResult, bundles: BundleStore, means: Means) -> None:
+    name = result.workload.name
+    rows = night.decide(name, hand_over(result, night.rows_of(name), night.info, bundles, means))
+    steps.record(night.info, {"promotions": rows}, night.store, name)
 
 
-def _finish(night: Night) -> tuple[tuple[Regression, ...], str]:
-    """Record the run and compare it with the nights before; return what was found, and what the alarm did."""
-    status = "failed" if night.has_failures() else "completed"
-    steps.record(night.info, {"runs": [night.run_row(status, night.message())]}, night.store)
-    refresh(night.store)
-    compared = compare_night(night.store, night.info.night).of({workload.name for workload in night.workloads})
-    if compared.findings:
-        steps.record(night.info, {"findings": compared.rows(night.info.run_id, night.info.night)}, night.store)
-        refresh(night.store)
-    missing = missed_nights(night.store, night.info.night)
-    # A run of some workloads or recipes only is not expected to have the others.
-    if not (night.request.workloads or night.request.recipes):
-        missing = gone_workloads(night.store, night.info.night) + missing
-    publish_leaderboard(night.rows, night.promotions, steps.report(night.info, night.store))
-    told = _told(compared, night)
-    return told.findings, raise_alarm(told, night.settings, absences=missing, run_id=night.info.run_id)
+def _renew(night: Night, workload: str, version: str) -> None:
+    """Sign what stays current again; if that is refused, a person has to look."""
+    if night.settings.signer() is not None:
+        steps.renew(workload, night.store, version)
 
 
-def _told(compared: NightComparison, night: Night) -> NightComparison:
-    """What this run tells of: where it was asked for some recipes, the others have not vanished."""
-    findings = (each for each in compared.findings if each.kind != "vanished" or not night.request.recipes)
-    return replace(compared, findings=tuple(findings))
+def _finish(night: Night) -> None:
+    """Make what people look at, then record the run itself: its status knows of everything that failed."""
+    night.attempt("building the catalog", lambda: refresh(night.store))
+    row = night.run_row(night.status(), night.message())
+    night.report = night.attempt("the report", lambda: steps.report(night.info, night.store, row)) or ""
+    promotions = list(chain.from_iterable(night.promotions.values()))
+    night.attempt("the leaderboard", lambda: publish_leaderboard(night.rows, promotions, night.report))
+    steps.record(night.info, {"runs": [night.run_row(night.status(), night.message())]}, night.store)
+    night.attempt("building the catalog", lambda: refresh(night.store))
 
 
 def _keep_what_is_finished(night: Night, stop: BaseException, execution: Execution) -> None:
     through = {result.workload.name for result in night.results}
     missing = [workload.name for workload in night.workloads if workload.name not in through]
     failed = isinstance(stop, Exception)
-    reason = (str(stop) if failed else "") or type(stop).__name__
-    message = f"stopped ({reason}); not measured: {', '.join(missing) or 'nothing'}"
+    why = (str(stop) if failed else "") or type(stop).__name__
+    message = f"stopped ({why}); not measured: {', '.join(missing) or 'nothing'}"
     with undisturbed():
         if not failed:  # an error is shown when the run ends
             execution.reporter.noted(message)
         # The stages go first: what they still do would take the time that is left for the rows.
         execution.workers.stop()
-        runs = [night.run_row("failed" if failed else "cancelled", message)]
-        try:
-            # What was recorded before is left as it is; the promotions say what the bundles were made of.
-            steps.record.fn(night.info, night.measured() | {"promotions": night.promotions, "runs": runs}, night.store)
-            refresh(night.store)
-        except StoreError as error:
-            # If the store is what stopped the run, its own error says so already, and the run ends with it.
-            if not isinstance(stop, StoreError):
-                execution.reporter.noted(f"nothing could be recorded: {error}")
+        run = {"runs": [night.run_row("failed" if failed else "cancelled", message)]}
+        record = partial(steps.record.fn, night.info, store=night.store)
+        # What was recorded before is left as it is, and what is refused takes nothing else with it.
+        recordings: list[Callable[[], object]] = [
+            partial(record, night.measured()),
+            *(partial(record, {"promotions": rows}, part=name) for name, rows in night.promotions.items()),
+            partial(_record_own_switches, night),
+            partial(record, run),
+            partial(refresh, night.store),
+        ]
+        outcomes = [attempt("keeping what is finished", recording) for recording in recordings]
+        # If the store is what stopped the run, its own error says so already, and the run ends with it.
+        if not isinstance(stop, StoreError):
+            for error in dict.fromkeys(reason(each) for each in outcomes if isinstance(each, Exception)):
+                execution.reporter.noted(f"not everything could be recorded: {error}")
+
+
+def _record_own_switches(night: Night) -> None:
+    """Record from the history what this run handed over, if it was stopped before the rows that say why."""
+    for switch in unrecorded_switches(night.store):
+        if switch.run_id == night.info.run_id:
+            record_switch(night.store, switch)

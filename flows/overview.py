@@ -63,7 +63,10 @@ order by workload, goodness desc nulls last, recipe, runtime
 _UNFIT = """
 select distinct workload, incumbent_reason as reason
 from promotions
-where run_id = $run and incumbent_stays and starts_with(incumbent_reason, 'no candidate passes that could replace it')
+where run_id = $run and (
+    starts_with(incumbent_reason, 'it is unknown')
+    or incumbent_stays and starts_with(incumbent_reason, 'no candidate passes that could replace it')
+)
 order by workload
 """
 

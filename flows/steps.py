@@ -152,28 +152,29 @@ def benchmark(
 
 
 @_stage("package", "{made.job.workload.name} · {made.candidate.name}")
-def package(made: Provenance, store: str) -> BundleRef:
-    """Write the promoted candidate as a verified bundle and make it the current one.
+def package(made: Provenance, store: str, replacing: str | None) -> BundleRef:
+    """Write the promoted candidate as a verified bundle, and make it the current one in place of `replacing`.
 
     Runs in the flow's own process: it needs no torch, and no other process is given the signing key.
     """
     execution = current_execution()
     with execution.here(_label()) as progress:
         bundles = BundleStore(store, execution.settings.signer())
-        return package_candidate(made, Workspace(ArtifactStore(store), progress), bundles=bundles)
+        workspace = Workspace(ArtifactStore(store), progress)
+        return package_candidate(made, workspace, bundles=bundles, replacing=replacing)
 
 
 @_stage("renew signature", "{workload}")
-def renew(workload: str, store: str) -> None:
-    """Sign anew what stays current, in the flow's own process; the expiry of what was signed moves on."""
+def renew(workload: str, store: str, version: str) -> None:
+    """Sign the version that stays current again, in the flow's own process; its expiry moves on."""
     execution = current_execution()
     with execution.here(_label()):
-        BundleStore(store, execution.settings.signer()).renew(workload)
+        BundleStore(store, execution.settings.signer()).renew(workload, version)
 
 
 @_task("record", "record {run.run_id}")
-def record(run: RunInfo, tables: dict[str, list[Row]], store: str) -> None:
-    """Write the night's rows as Parquet, one file per table; a reader never sees half a file.
+def record(run: RunInfo, tables: dict[str, list[Row]], store: str, part: str = "") -> None:
+    """Write the night's rows as Parquet, one file per table (and `part`); a reader never sees half a file.
 
     The terminal and the run's log say what a row lacks, and why.
     """
@@ -182,16 +183,19 @@ def record(run: RunInfo, tables: dict[str, list[Row]], store: str) -> None:
         get_run_logger().warning("%s", line)
         current_execution().reporter.noted(line)
 
-    ResultsStore(store).record(tables, run.run_id, datetime.now(UTC), tell)
+    ResultsStore(store).record(tables, run.run_id, datetime.now(UTC), tell, part=part)
 
 
 @_task("report", "report {run.night}")
-def report(run: RunInfo, store: str) -> str:
-    """Write the night's report, one HTML file that needs nothing else, into the store; return its URL."""
+def report(run: RunInfo, store: str, unrecorded: Row | None = None) -> str:
+    """Write the night's report, one HTML file that needs nothing else, into the store; return its URL.
+
+    `unrecorded` is the run's own row of ``runs``, which is recorded after everything that can still fail.
+    """
     root = StoreRoot.of(store)
     name = f"reports/{run.night}.html"
     with TemporaryDirectory(prefix="nightquant-") as folder:
         page = Path(folder) / "report.html"
-        write_report(root, run.night, page)
+        write_report(root, run.night, page, unrecorded=unrecorded)
         root.put(name, page)
     return (root.local / name).as_uri() if root.local else root.uri(name)

@@ -15,10 +15,11 @@ from storage.artifacts import MANIFEST, Artifact, artifact_digest, artifacts_in
 from storage.bundles import BundleStore
 from storage.errors import BundleError, ConfigurationError, StoreError
 from storage.gc import leftovers
+from storage.recovery import unrecorded_switches
 from storage.results.catalog import CATALOG, current_names
 from storage.results.layout import find_files, folder, read_rows
 from storage.results.query import open_catalog
-from storage.results.tables import TABLES, Table
+from storage.results.tables import MEASUREMENTS, PROMOTIONS, TABLES, Table
 from storage.root import Entry, StoreRoot
 from storage.seal import SUMS, check_sums
 
@@ -49,16 +50,21 @@ def check(root: StoreRoot | Path | str) -> Checked:
     artifacts = artifacts_in(root)
     problems: list[Problem] = []
     results_files = 0
+    broken_tables: set[str] = set()
     for table in TABLES.values():
         entries = root.list(folder(table))
         results_files += len(entries)
         broken = [problem for entry in entries for problem in _check_results_file(root, table, entry)]
         problems += broken
-        if not broken:
+        if broken:
+            broken_tables.add(table.name)
+        else:
             problems += _check_runs(root, table)
     for artifact in artifacts:
         problems += _check_artifact(root, artifact)
     problems += _check_bundles(root)
+    if broken_tables.isdisjoint({MEASUREMENTS.name, PROMOTIONS.name}):
+        problems += _check_switches(root)
     problems += [
         Problem(entry.name, "is left over from a writer that was killed", "Run: nightquant store gc")
         for entry in leftovers(root, time.time() - _ABANDONED_S)
@@ -171,6 +177,13 @@ def _check_pointer(
             what = f"is another bundle than was handed over: its {SUMS} is not the one that {name} recorded"
             remedy = "Do not deploy it: restore it from a copy, or remove the folder."
             yield Problem(f"{base}/{version}", what, remedy)
+
+
+def _check_switches(root: StoreRoot) -> Iterator[Problem]:
+    for each in unrecorded_switches(root):
+        what = f"says that {each.describe()}, and promotions has no row of it"
+        remedy = "Unless that run is still at work, run a night: it records the row."
+        yield Problem(f"handoff/{each.workload}/current.json", what, remedy)
 
 
 def _check_catalog(root: StoreRoot, artifacts: list[Artifact]) -> Iterator[Problem]:

@@ -28,7 +28,7 @@ _DIGEST = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
 # Only names that nightquant uses, so that no other files are lost when a folder is mistaken for a store.
 _TEMPORARY = re.compile(
     r"artifacts/\.tmp/([0-9a-f]{12}-)?[0-9a-f]{32}/.|\.probe/[0-9a-f]{32}$"
-    r"|((results/.*|handoff/[^/]+|\.locks|\.probe)/)?\.[^/]*-[0-9a-f]{32}\.tmp$"
+    r"|((results/.*|handoff/[^/]+|reports|\.locks|\.probe)/)?\.[^/]*-[0-9a-f]{32}\.tmp$"
 )
 _UNFINISHED = re.compile(
     r"work/[0-9a-f]{64}(/.|\.lock$)|downloads/([0-9a-f]{64}(\.part|\.lock)?$|extracted-[a-z0-9_]{8}/.)"

@@ -6,64 +6,38 @@ Pure logic over rows of the ``measurements`` table: a decision can be made again
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
-from datetime import date, datetime
-from typing import Literal
+from collections.abc import Collection, Iterable, Sequence
 
-from storage.digest import canonical_json
 from storage.results import Decision, Row, deciding
-from tasks.refs import Frozen
-from tasks.results import Incumbent
-from tasks.rules import RuleOutcome, finite, hands_over, rules_on, text
+from tasks.judgement import GateDecision, Judgement, Standing, explained
+from tasks.results import Incumbent, UnknownIncumbent
+from tasks.rules import finite, hands_over, rules_on, text
 from tasks.workload.workload import Gate, Workload
 
 
-class GateDecision(Frozen):
-    """What the gate decided on one candidate, rule by rule; ``reason`` is the decision in one line."""
-
-    recipe: str
-    runtime: str
-    decision: Decision
-    objective: Literal["fastest", "smallest"]
-    rules: tuple[RuleOutcome, ...]
-    reason: str
-    artifact_digest: str | None = None
-
-    @property
-    def candidate(self) -> str:
-        """``recipe/runtime``."""
-        return f"{self.recipe}/{self.runtime}"
-
-
-class Standing(Frozen):
-    """What becomes of the bundle that is current: whether it stays, and why."""
-
-    version: str
-    stays: bool
-    reason: str
-
-
-class Judgement(Frozen):
-    """A workload's decisions, in the order of the rows; ``incumbent`` is None where nothing was handed over before."""
-
-    decisions: tuple[GateDecision, ...]
-    incumbent: Standing | None = None
-
-
-def judge(workload: Workload, rows: Iterable[Row], incumbent: Incumbent | None = None) -> Judgement:
-    """Decide on every candidate but the baseline, and on the incumbent.
+def judge(
+    workload: Workload,
+    rows: Iterable[Row],
+    incumbent: Incumbent | UnknownIncumbent | None,
+    *,
+    withdrawn: Collection[str] = (),
+) -> Judgement:
+    """Decide on every candidate but the baseline, and on the current bundle.
 
     A candidate that failed, or fails a rule, is rejected; one with a rule that cannot be decided is held; the others
     pass. Of those whose runtime can be handed over, the best by the gate's objective is promoted, but a good incumbent
     is replaced only by a challenger that is decidedly better: by its direct ratio of the same launches, by its size
-    where that is the objective, or by a rule that is decided for the challenger and not for the incumbent.
+    where that is the objective, or by a rule that is decided for the challenger and not for the incumbent. If the
+    current bundle could not be looked up or measured, nothing is promoted, and what would pass is held.
 
     Parameters
     ----------
     rows
         Rows with the columns of the ``measurements`` table; those of other workloads and settings are passed over.
     incumbent
-        The bundle that is current.
+        The current bundle; None only if it is certain that there is none.
+    withdrawn
+        Candidates (``recipe/runtime``) whose content somebody rolled back from: they are never promoted.
     """
     # What this machine cannot have was not measured, so nothing is decided on it.
     mine = [row for row in rows if row["workload"] == workload.name and row["status"] != "skipped"]
@@ -72,43 +46,36 @@ def judge(workload: Workload, rows: Iterable[Row], incumbent: Incumbent | None =
         name: _decide(workload.gate, row) for name, row in tonight.items() if name != workload.benchmark.baseline
     }
     passing = [name for name, each in decisions.items() if each.decision == "pass" and hands_over(each.runtime)]
+    for name in withdrawn:
+        if name in passing:
+            passing.remove(name)
+            why = "somebody rolled back from this content, and it stays withdrawn"
+            decisions[name] = explained(decisions[name], "pass", why)
     # Names come last, so that equal candidates are decided between in the same way every night.
     passing.sort(key=lambda name: (*_rank(workload.gate, tonight[name]), name))
     if incumbent is None:
         if passing:
             _promote(decisions, passing[0], _best_of(workload.gate, passing))
         return Judgement(decisions=tuple(decisions.values()))
+    if isinstance(incumbent, UnknownIncumbent):
+        return _hold_all(decisions, passing, incumbent.version, incumbent.reason)
     held = tonight.get(incumbent.same_as) or next((row for row in mine if row["setting"] == "incumbent"), None)
+    if unknown := _unmeasured(incumbent, held):
+        return _hold_all(decisions, passing, incumbent.version, unknown)
     standing = _replace(workload.gate, incumbent, held, {name: tonight[name] for name in passing}, decisions)
     return Judgement(decisions=tuple(decisions.values()), incumbent=standing)
 
 
-def promotion_rows(
-    judgement: Judgement,
-    *,
-    workload: str,
-    run_id: str,
-    night: date,
-    decided_at: datetime,
-    bundle_version: str | None = None,
-) -> list[Row]:
-    """Rows of the ``promotions`` table; `bundle_version` goes to the promoted candidate's."""
-    incumbent: Row = {}
-    if (standing := judgement.incumbent) is not None:
-        incumbent = {f"incumbent_{name}": value for name, value in standing.model_dump().items()}
-    return [
-        {
-            "run_id": run_id,
-            "night": night,
-            "workload": workload,
-            "decided_at": decided_at,
-            **decision.model_dump(exclude={"rules"}),
-            "rules": canonical_json([rule.model_dump(mode="json") for rule in decision.rules]),
-            "bundle_version": bundle_version if decision.decision == "promote" else None,
-            **incumbent,
-        }
-        for decision in judgement.decisions
-    ]
+def _hold_all(decisions: dict[str, GateDecision], passing: Sequence[str], version: str, unknown: str) -> Judgement:
+    """Hold every candidate that passes, because the current bundle can be called neither good nor bad."""
+    for name in passing:
+        decisions[name] = explained(decisions[name], "hold", f"the current bundle is unknown: {unknown}")
+    standing = Standing(
+        version=version or None,
+        stays=True if version else None,
+        reason=f"it is unknown ({unknown}), so nothing is promoted",
+    )
+    return Judgement(decisions=tuple(decisions.values()), incumbent=standing, unknown=unknown)
 
 
 def _decide(gate: Gate, row: Row) -> GateDecision:
@@ -158,21 +125,30 @@ def _replace(
             _promote(decisions, incumbent.same_as, reason)
         for name in passing.keys() - {incumbent.same_as}:
             why = f"the incumbent stays: {_undecided(gate, passing[name], held)}"
-            why = f"passes all {len(decisions[name].rules)} rules; {why}"
-            decisions[name] = decisions[name].model_copy(update={"reason": why})
+            decisions[name] = explained(decisions[name], "pass", why)
     replaced = any(each.decision == "promote" and name != incumbent.same_as for name, each in decisions.items())
     return Standing(version=incumbent.version, stays=not replaced, reason=reason)
 
 
-def _unfit(gate: Gate, incumbent: Incumbent, held: Row | None) -> str:
-    """Why the incumbent may not stay if there is something better; "" where it may."""
-    if incumbent.outdated:
-        return incumbent.outdated
+def _unmeasured(incumbent: Incumbent, held: Row | None) -> str:
+    """Return why the current bundle can be called neither good nor bad; "" if it can."""
+    if incumbent.outdated or incumbent.fault:
+        return ""
     if incumbent.failure is not None:
-        return f"it cannot be used any more ({incumbent.failure.stage}: {incumbent.failure.error})"
+        return f"{incumbent.failure.stage}: {incumbent.failure.error}"
     if held is None:
         return "it was not measured"
-    failed = [rule.describe() for rule in rules_on(gate, held) if rule.outcome == "failed"]
+    # A stage may fail for reasons that are not the bundle's: it was killed, say, or took too long on a busy machine.
+    return "" if held["status"] == "ok" else f"{text(held, 'stage')}: {text(held, 'error')}"
+
+
+def _unfit(gate: Gate, incumbent: Incumbent, held: Row | None) -> str:
+    """Return why a known current bundle may not stay if there is something better; "" if it may."""
+    if incumbent.outdated:
+        return incumbent.outdated
+    if incumbent.fault:
+        return f"it cannot be used any more ({incumbent.fault})"
+    failed = [rule.describe() for rule in rules_on(gate, held) if rule.outcome == "failed"] if held else []
     return f"it no longer passes: {'; '.join(failed)}" if failed else ""
 
 
@@ -188,12 +164,12 @@ def _better(gate: Gate, row: Row, held: Row | None) -> str:
         size, before = finite(row, "size_bytes"), finite(held, "size_bytes")
         if size and before and before / size > gate.margin:
             return f"{before / size:.3g} times as small as the incumbent"
-    # Speed is left to the direct ratio: two equals may well be decided differently against the baseline.
+    # Speed is left to the direct ratio: two equals may well be decided differently against the baseline. A number that
+    # is missing or unknown says nothing about the current bundle.
     open_rules = [
         rule
         for rule in rules_on(gate, held)
-        # A number that could not be had tonight says nothing against the incumbent.
-        if rule.outcome == "held" and rule.name != "min_speedup" and not rule.unknown
+        if rule.outcome == "held" and rule.name != "min_speedup" and rule.seen is not None and not rule.unknown
     ]
     return f"passes where the incumbent is undecided: {open_rules[0].describe()}" if open_rules else ""
 

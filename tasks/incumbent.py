@@ -10,11 +10,11 @@ from storage.artifacts import artifact_digest
 from storage.bundles import BundleStore
 from storage.digest import file_digest
 from storage.documents import JsonObject
-from storage.errors import BundleError, ConfigurationError
+from storage.errors import BundleError, ConfigurationError, StoreError, UnavailableError
 from storage.seal import check_sums, listed, read_manifest
 from tasks.job import Job, Workspace
 from tasks.refs import CandidateRef
-from tasks.results import Failure, Incumbent
+from tasks.results import Incumbent
 from tasks.runtimes import RUNTIMES
 from tasks.runtimes.base import DOCUMENT, Made
 from tasks.workload.recipe import Recipe
@@ -24,19 +24,24 @@ KIND = "incumbent"
 
 
 def find_incumbent(job: Job[Workload], candidates: Sequence[CandidateRef], workspace: Workspace) -> Incumbent | None:
-    """Look up the workload's current bundle and make its files a candidate again; None where there is no bundle.
+    """Look up the workload's current bundle and make its files a candidate again; None if there is no bundle.
 
-    A bundle that cannot be used (it is damaged, or its runtime is gone) is found, with the reason as its failure.
+    A bundle whose own files cannot be used (they are damaged, or this version has no such runtime) is returned with the
+    reason as its ``fault``. Any error means that the bundle is unknown, which is not the same as bad or none.
 
     Parameters
     ----------
     candidates
-        Tonight's, among which may be the incumbent itself.
+        Tonight's candidates, one of which may be the current bundle itself.
 
     Raises
     ------
     StoreError
         The store cannot be read or written, or its pointer to the bundle is damaged.
+    UnavailableError
+        This machine lacks the package of the bundle's runtime.
+    BundleError
+        The operating system refuses to read the bundle.
     """
     bundles = BundleStore(workspace.store.place)
     pointer = bundles.pointer(job.workload.name)
@@ -54,17 +59,28 @@ def find_incumbent(job: Job[Workload], candidates: Sequence[CandidateRef], works
         same = next((each for each in candidates if _is_same(each, digests, manifest, workspace)), None)
         deployed = same or _as_candidate(folder, sums, digests, manifest, recipe, workspace)
     except (BundleError, ConfigurationError, ValueError) as error:
-        return Incumbent(version=pointer.version, failure=Failure(stage="handoff", error=str(error)))
+        if not _lies_in_the_bundle(error):
+            raise
+        return Incumbent(version=pointer.version, fault=str(error))
     checkpoint = manifest["sources"]["checkpoint"]
     return Incumbent(
         version=pointer.version,
         candidate=deployed,
         made_as=manifest["sources"]["quantized"],
         same_as=same.name if same else "",
+        coverage=_measured(manifest, "coverage"),
         outdated=""
         if checkpoint == job.checkpoint.digest
         else f"it was made from checkpoint {checkpoint[:12]}, and the workload's is {job.checkpoint.digest[:12]} now",
     )
+
+
+def _lies_in_the_bundle(error: Exception) -> bool:
+    """Whether an error comes from the bundle's own bytes, and not from this machine or from reading them."""
+    is_unread = isinstance(error.__cause__, OSError) and not isinstance(
+        error.__cause__, FileNotFoundError | NotADirectoryError
+    )
+    return not is_unread and not isinstance(error, UnavailableError)
 
 
 def _as_candidate(
@@ -76,15 +92,13 @@ def _as_candidate(
     workspace: Workspace,
 ) -> CandidateRef:
     runtime, files = manifest["model"]["runtime"], _files(manifest)
-    sizes = [row.get("size_bytes") for row in manifest["measurements"] if row["recipe"] == recipe.name]
-    size = next(
-        (int(size) for size in sizes if size is not None), sum((folder / name).stat().st_size for name in files)
-    )
+    size = int(_measured(manifest, "size_bytes") or sum((folder / name).stat().st_size for name in files))
     made_from: dict[str, object] = {"sha256sums": sums}
     digest = artifact_digest(KIND, made_from)
     known = workspace.store.find(KIND, digest)
     if known is not None and any(file_digest(known / name) != digests[name] for name in files):
-        raise BundleError(f"{known}: its files are not those of the bundle.", hint="Remove the folder.")
+        # The copy is wrong, not the bundle, about which it says nothing.
+        raise StoreError(f"{known}: its files are not those of the bundle.", hint="Remove the folder.")
     if known is None:
         with workspace.store.create(KIND, digest, made_from) as draft:
             for name in files:
@@ -102,6 +116,14 @@ def _is_same(candidate: CandidateRef, digests: Mapping[str, str], manifest: Json
         return False
     made = workspace.store.path(candidate.kind, candidate.digest)
     return all(file_digest(made / name) == digests[name] for name in _files(manifest))
+
+
+def _measured(manifest: JsonObject, column: str) -> float | None:
+    """Return a number that was measured when the bundle was made; None if its manifest lacks it."""
+    made = manifest["recipe"]["name"], manifest["model"]["runtime"], "primary"
+    rows = (row for row in manifest["measurements"] if (row["recipe"], row["runtime"], row["setting"]) == made)
+    found = [row.get(column) for row in rows]
+    return next((float(value) for value in found if isinstance(value, int | float)), None)
 
 
 def _files(manifest: JsonObject) -> list[str]:

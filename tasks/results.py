@@ -184,11 +184,13 @@ class CandidateResult(Frozen):
 
 
 class Incumbent(Frozen):
-    """The bundle that is current, and what tonight found about it.
+    """The current bundle, which was looked up, and the results of tonight's stages on it.
 
     ``candidate`` holds the bundle's own files: an artifact of them, or tonight's candidate that is the same to the
-    byte, which ``same_as`` then names. It is None where they cannot be used, and ``failure`` says why. ``made_as`` is
-    the digest of the candidate that was packaged, and ``outdated`` says why the workload no longer asks for it.
+    byte, which ``same_as`` then names. It is None if the files cannot be used, and ``fault`` says what is wrong with
+    them. ``failure`` is a stage that failed on good files (it was killed, say), which leaves the bundle's quality and
+    speed unknown. ``made_as`` is the digest of the candidate that was packaged, ``coverage`` the share of its
+    parameters that were quantized, and ``outdated`` says why the workload no longer asks for it.
     """
 
     version: str
@@ -196,19 +198,31 @@ class Incumbent(Frozen):
     made_as: str = ""
     same_as: str = ""
     outdated: str = ""
+    fault: str = ""
+    coverage: float | None = None
     evaluation: Evaluation | None = None
     comparison: Comparison | None = None
     failure: Failure | None = None
 
 
+class UnknownIncumbent(Frozen):
+    """A current bundle that could not be looked up; ``reason`` says why, and ``version`` is "" if that is unknown, too.
+
+    None stands for the opposite: it is certain that there is no current bundle.
+    """
+
+    reason: str
+    version: str = ""
+
+
 class WorkloadResult(Frozen):
-    """What one workload's stages returned; ``incumbent`` is None where nothing has been handed over yet."""
+    """The results of one workload's stages; ``incumbent`` is None if the workload has no current bundle."""
 
     workload: Workload
     dataset: DatasetRef | None = None
     job: Job[Workload] | None = None
     candidates: tuple[CandidateResult, ...]
-    incumbent: Incumbent | None = None
+    incumbent: Incumbent | UnknownIncumbent | None = UnknownIncumbent(reason="it was not looked up")
     benchmark: BenchmarkResult | None = None
     sensitivities: tuple[LayerSensitivity, ...] = ()
 

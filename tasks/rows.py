@@ -11,7 +11,7 @@ from storage.results.values import known
 from tasks.benchmark.messages import INCUMBENT_SUFFIX
 from tasks.machine import Evidence
 from tasks.proof.doubts import doubt_about_batches
-from tasks.results import BenchmarkResult, CandidateResult, RunInfo, Timing, WorkloadResult
+from tasks.results import BenchmarkResult, CandidateResult, Incumbent, RunInfo, Timing, WorkloadResult
 from tasks.runtimes import RUNTIMES
 
 _AA = tuple(f"{caches}aa_{column}" for caches in ("", "cold_") for column in ("ratio", "low", "high"))
@@ -33,8 +33,10 @@ def measurement_rows(run: RunInfo, result: WorkloadResult, measured_at: datetime
         deployed = candidate not in result.candidates
         common = candidate_columns(result, candidate)
         common |= run.model_dump() | {"measured_at": measured_at, "attempt": 1}
-        if deployed and result.incumbent:
-            common["artifact_digest"] = result.incumbent.made_as
+        if deployed and isinstance(result.incumbent, Incumbent):
+            # Its modules were counted when it was made, and its files do not name them any more.
+            common |= {"artifact_digest": result.incumbent.made_as, "coverage": result.incumbent.coverage}
+            common |= {"modules_quantized": None, "modules_total": None}
         timed = [
             common
             | shown
@@ -53,7 +55,7 @@ def measurement_rows(run: RunInfo, result: WorkloadResult, measured_at: datetime
 def _incumbents(result: WorkloadResult) -> list[CandidateResult]:
     """The incumbent as a candidate of its own, where it is none of tonight's."""
     held = result.incumbent
-    if held is None or held.candidate is None or held.same_as:
+    if not isinstance(held, Incumbent) or held.candidate is None or held.same_as:
         return []
     found = held.model_dump(include={"evaluation", "comparison", "failure"})
     return [

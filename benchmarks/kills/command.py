@@ -15,6 +15,7 @@ from pathlib import Path
 
 import psutil
 
+from benchmarks.kills.nights import ask, hearing, require_heard, require_true
 from benchmarks.kills.store import Files, require_each_row_once, require_whole
 
 # After which line of the night, and up to how many seconds later.
@@ -26,6 +27,8 @@ MOMENTS = {
     "evaluate …": 1.0,
     "benchmark …": 20.0,
     "benchmark: done": 4.0,
+    "package …": 15.0,
+    "package: done": 4.0,
 }
 TARGETS = ("flow", "stage worker", "all", "server")
 # What the command line of a process holds that is killed while the flow's own lives.
@@ -60,19 +63,25 @@ def kill_commands(folder: Path, times: int, seed: int) -> Iterator[Kill]:
         moment = chance.choice(list(MOMENTS))
         # Every target in turn, so that few times meet all of them.
         kill = Kill(TARGETS[number % len(TARGETS)], moment, chance.uniform(0.0, MOMENTS[moment]))
-        _carry_out(kill, folder, chance)
+        with hearing() as (url, heard):
+            said = _carry_out(kill, _Night(folder, number, url), chance)
+        if "package …" in said:
+            require_heard(store, number, heard)
         before = require_whole(store, before, killed=True)
         yield kill
-    with _Night(folder) as night:
+    with hearing() as (url, heard), _Night(folder, times, url) as night:
         night.end()
     if night.process.returncode not in _WELL:
         raise RuntimeError(f"The night after them ended with {night.process.returncode}:\n{night.said()}")
+    require_heard(store, times, heard)
     require_whole(store, before, killed=False)
     require_each_row_once(store)
+    require_true(store)
 
 
-def _carry_out(kill: Kill, folder: Path, chance: random.Random) -> None:
-    with _Night(folder) as night:
+def _carry_out(kill: Kill, night: _Night, chance: random.Random) -> str:
+    """Kill as planned; return what the night had said."""
+    with night:
         night.wait_for(kill.moment, kill.after_s)
         if kill.target in _OTHERS:
             found = [each for each in night.others() if _OTHERS[kill.target] in " ".join(command_of(each))]
@@ -84,19 +93,21 @@ def _carry_out(kill: Kill, folder: Path, chance: random.Random) -> None:
             kill_processes([psutil.Process(night.process.pid)])
         else:
             kill_processes([*night.others(), psutil.Process(night.process.pid)])
+    return night.said()
 
 
 class _Night:
     """A quick night in a process of its own, all of whose processes carry a mark; on leaving, all must be gone."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, number: int, webhook: str) -> None:
         self._mark = f"{os.getpid()}-{time.monotonic_ns()}"
         self._log = folder / f"{self._mark}.log"
-        command = ["nightly", "--workload", "lstm-demo", "--profile", "quick", "--store", str(folder / "store")]
+        command = ["nightly", *ask(folder, number), "--profile", "quick", "--store", str(folder / "store")]
+        own = {"PREFECT_HOME": str(folder / "prefect"), "MARK_OF_THIS_NIGHT": self._mark}
         with self._log.open("w") as log:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "flows", *command],
-                env=os.environ | {"PREFECT_HOME": str(folder / "prefect"), "MARK_OF_THIS_NIGHT": self._mark},
+                env=os.environ | own | {"NIGHTQUANT_WEBHOOK_URL": webhook},
                 stdout=log,
                 stderr=log,
             )

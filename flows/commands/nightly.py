@@ -136,7 +136,8 @@ def _show(console: Console, summary: NightSummary) -> None:
         console.print(f"[bold]Against the nights before:[/bold] {escape(finding)}", highlight=False)
     store = shown_path(summary.store)
     option = "" if store == load_settings().store else f" --store {store}"
-    lines = [("Night", summary.message), ("Report", f"{store}/reports/{summary.night}.html")]
+    lines = [("Night", summary.message)]
+    lines += [("Report", f"{store}/reports/{summary.night}.html")] if summary.report else []
     lines += [("Bundle", f"{store}/handoff/{bundle}") for bundle in summary.bundles]
     lines += [("Verify", f"nightquant handoff verify {store}/handoff/{bundle}") for bundle in summary.bundles[:1]]
     lines.append(("Ask", f'nightquant query{option} "from leaderboard"'))

@@ -49,11 +49,16 @@ class _Section:
     plots: dict[str, str]
 
 
-def write_report(root: StoreRoot | Path | str, night: dt.date | None, target: Path) -> dt.date:
-    """Write the report of a night (the newest by default) to a file; return the night."""
+def write_report(
+    root: StoreRoot | Path | str, night: dt.date | None, target: Path, *, unrecorded: Row | None = None
+) -> dt.date:
+    """Write the report of a night (the newest by default) to a file; return the night.
+
+    `unrecorded` is the row of a run that is about to end, which the table ``runs`` does not have yet.
+    """
     with open_catalog(root) as connection:
         night = _find_night(connection, night)
-        page = _render(connection, night)
+        page = _render(connection, night, [unrecorded] if unrecorded else [])
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(page, encoding="utf-8")
@@ -77,7 +82,7 @@ def _find_night(connection: duckdb.DuckDBPyConnection, night: dt.date | None) ->
     return night or nights[-1]
 
 
-def _render(connection: duckdb.DuckDBPyConnection, night: dt.date) -> str:
+def _render(connection: duckdb.DuckDBPyConnection, night: dt.date, unrecorded: Sequence[Row]) -> str:
     """Render the page as HTML: no script, no network, every text escaped."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("storage.report", "."),
@@ -87,7 +92,7 @@ def _render(connection: duckdb.DuckDBPyConnection, night: dt.date) -> str:
         undefined=jinja2.StrictUndefined,
     )
     environment.filters.update({name: getattr(humanize, name) for name in _FILTERS})
-    runs = rows_of(connection, "from runs where night = $night order by started_at", night=night)
+    runs = [*rows_of(connection, "from runs where night = $night order by started_at", night=night), *unrecorded]
     candidates = candidates_of(connection, night)
     outcomes = outcomes_of(connection, night, candidates)
     comparison = compare_night(connection, night)

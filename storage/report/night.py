@@ -139,7 +139,9 @@ def _outcome(decided: list[Row], bundles: dict[str, Row], candidates: list[Row])
     )
     before = str(first["incumbent_version"] or "")
     is_promoted, is_made = first["decision"] == "promote", first["bundle_version"] is not None
-    if is_promoted and not first["incumbent_stays"] and not first["was_current"]:
+    # Rows of earlier versions do not say whether the current bundle stays.
+    stays = first["was_current"] if first["incumbent_stays"] is None else first["incumbent_stays"]
+    if is_promoted and not stays:
         name = f"{first['recipe']}/{first['runtime']}"
         warning = "" if is_made else "No bundle of it was handed over: the run's message says why."
         version = str(first["bundle_version"] or "")
@@ -149,13 +151,17 @@ def _outcome(decided: list[Row], bundles: dict[str, Row], candidates: list[Row])
         version = before or str(first["bundle_version"])
         made = bundles.get(version)
         reason = str(first["incumbent_reason"] or first["reason"])
+        unknown = "Nobody knows tonight whether it is still good." if reason.startswith("it is unknown") else ""
         if made is None:
-            return Outcome("kept", reason, version=version, held=held)
+            return Outcome("kept", reason, version=version, held=held, warning=unknown)
         tonight = [row for row in candidates if row["artifact_digest"] == made["artifact_digest"] is not None]
         fails = any(row["decision"] == "reject" or row["status"] == "failed" for row in tonight)
-        warning = "The gate rejects it tonight, and nothing can replace it." if fails else ""
+        rejected = "The gate rejects it tonight, and nothing can replace it." if fails else ""
         since = made["since"] if isinstance(made["since"], dt.date) else None
-        return Outcome("kept", reason, str(made["name"]), version, since, held=held, warning=warning)
+        return Outcome("kept", reason, str(made["name"]), version, since, held=held, warning=unknown or rejected)
+    if first["incumbent_reason"]:
+        reason = f"which bundle is current could not be looked up: {first['incumbent_reason']}"
+        return Outcome("held" if held else "nothing passed", reason, held=held, warning="Look at current.json.")
     if held:
-        return Outcome("held", "no candidate passes yet, and none was current before", held=held)
+        return Outcome("held", "no candidate could be promoted yet, and none was current before", held=held)
     return Outcome("nothing passed", "no candidate passes the gate, and none was current before")

@@ -2,6 +2,8 @@
 
 ``results/<table>/month=YYYY-MM/<run-id>.parquet``
     One run's rows, in the month of their publication.
+``results/promotions/month=YYYY-MM/<run-id>.<workload>.parquet``
+    One run's rows of one workload: each workload's decisions are recorded as soon as they have taken effect.
 ``results/<table>/compacted/YYYY-MM-NNNN.pq``
     All rows of a finished month; the highest NNNN counts. Its footer names the runs that it holds.
 ``results/<table>/month=YYYY-MM/compacted-NNNN.parquet``
@@ -36,9 +38,14 @@ def folder(table: Table) -> str:
     return f"results/{table.name}"
 
 
+def part_name(run_id: str, part: str = "") -> str:
+    """The name, without its suffix, of the file for one run's rows, or for the part of them that a workload has."""
+    return f"{run_id}.{part}" if part else run_id
+
+
 @dataclass(frozen=True)
 class RunFile:
-    """One run's file."""
+    """One run's file, or a part of it; ``run_id`` is its name without the suffix, which `part_name` made."""
 
     entry: Entry
     month: str
@@ -79,6 +86,11 @@ class Files:
         loose = [(file.month, file.entry) for file in self.runs if file.run_id not in self.compacted_runs]
         compacted = [(month, file.entry) for month, file in self.newest.items()]
         return [entry for _, entry in sorted(compacted + loose)]
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Names, as from `part_name`, of everything whose rows are in the table."""
+        return self.compacted_runs.union(file.run_id for file in self.runs)
 
     def file_of(self, run_id: str) -> Entry | None:
         """A file that holds this run's rows."""

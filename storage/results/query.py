@@ -36,15 +36,37 @@ def open_catalog(root: StoreRoot | Path | str) -> Iterator[duckdb.DuckDBPyConnec
     no catalog yet, or one whose views name the files of another place, one is built in a temporary folder.
     """
     root = StoreRoot.of(root)
+    with (
+        tempfile.TemporaryDirectory(prefix="nightquant-") as scratch,
+        _opened(root, _catalog_file(root, Path(scratch)), Path(scratch)) as connection,
+    ):
+        yield connection
+
+
+@contextmanager
+def open_fresh(root: StoreRoot | Path | str) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Open a catalog of what is in the store now, built in a temporary folder; `open_catalog` says how.
+
+    The store is only read, so that neither a catalog that is out of date nor a store that is full stands in the way.
+    """
+    root = StoreRoot.of(root)
+    with tempfile.TemporaryDirectory(prefix="nightquant-") as scratch:
+        build(root, Path(scratch) / CATALOG)
+        with _opened(root, Path(scratch) / CATALOG, Path(scratch)) as connection:
+            yield connection
+
+
+@contextmanager
+def _opened(root: StoreRoot, catalog: Path, scratch: Path) -> Iterator[duckdb.DuckDBPyConnection]:
     # Attached to a database in memory: opened by itself, a file's database and its locked settings are shared with
     # every other connection of this process.
-    with tempfile.TemporaryDirectory(prefix="nightquant-") as scratch, duckdb.connect() as connection:
+    with duckdb.connect() as connection:
         try:
-            place = _attach(connection, _catalog_file(root, Path(scratch)))
+            place = _attach(connection, catalog)
             if place is not None and not _is_at(root, place):
                 connection.execute("use memory")
                 connection.execute("detach results")
-                own = Path(scratch) / f"own-{CATALOG}"
+                own = scratch / f"own-{CATALOG}"
                 build(root, own)
                 place = _attach(connection, own)
             _restrict(connection, root, place)

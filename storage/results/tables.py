@@ -290,8 +290,8 @@ PROMOTIONS = Table(
         Column("bundle_version", TEXT, "version of the bundle that was handed over, or NULL"),
         _ARTIFACT_DIGEST,
         Column("incumbent_version", TEXT, "version of the bundle that was current before, or NULL"),
-        Column("incumbent_stays", FLAG, "whether it stays current, or NULL if there was none"),
-        Column("incumbent_reason", TEXT, "why it stays or goes, or NULL"),
+        Column("incumbent_stays", FLAG, "whether it stays current, or NULL if there was none or it is unknown"),
+        Column("incumbent_reason", TEXT, "why it stays or goes, or is unknown; NULL if there was none"),
         _UNKNOWN,
     ),
 )

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from storage.errors import StoreError
 from storage.results import Row
 from storage.results.checksum import PLACEHOLDER, sealed
-from storage.results.layout import find_files, folder
+from storage.results.layout import find_files, folder, part_name
 from storage.results.tables import TABLES, Table
 from storage.results.values import admit, array_of
 from storage.root import StoreRoot
@@ -29,10 +29,10 @@ class ResultsStore:
     def __init__(self, root: StoreRoot | Path | str) -> None:
         self.root = StoreRoot.of(root)
 
-    def append(self, table: str, rows: Sequence[Row], run_id: str, published: datetime) -> str:
-        """Write one run's rows of one table; return the file's path or URL.
+    def append(self, table: str, rows: Sequence[Row], run_id: str, published: datetime, part: str = "") -> str:
+        """Write one run's rows of one table, or the `part` of them that has this name; return the file's path or URL.
 
-        If this run's rows are in the store already (its file, or in a compacted month) nothing is written and the
+        If these rows are in the store already (their file, or in a compacted month) nothing is written and the
         existing file is returned, so that a retried run never counts twice. `published` decides the month's folder.
 
         Raises
@@ -41,7 +41,7 @@ class ResultsStore:
             The table does not take a row as it is (see `validated`; nothing is written), or the store fails.
         """
         layout = _layout(table, run_id, published)
-        name, _ = self._put(layout, validated(layout, rows, run_id), run_id, published)
+        name, _ = self._put(layout, validated(layout, rows, run_id), part_name(run_id, part), published)
         return self.root.uri(name)
 
     def record(
@@ -50,8 +50,9 @@ class ResultsStore:
         run_id: str,
         published: datetime,
         tell: Callable[[str], None] = lambda line: None,
+        part: str = "",
     ) -> None:
-        """Write one run's rows of several tables; tables without rows are left out.
+        """Write one run's rows of several tables, or the `part` of them; tables without rows are left out.
 
         A value that its column does not take costs itself only, and a row that cannot be kept costs no other row (see
         `storage.results.values`); `tell` is called with a line about each. A table that fails costs no other table.
@@ -64,7 +65,7 @@ class ResultsStore:
         failures: list[Exception] = []
         for table, rows in tables.items():
             try:
-                for line in self._record(table, rows, run_id, published) if rows else ():
+                for line in self._record(table, rows, run_id, published, part) if rows else ():
                     tell(line)
             except Exception as error:  # noqa: BLE001 - raised below: the other tables have no part in it
                 failures.append(error)
@@ -73,21 +74,22 @@ class ResultsStore:
                 failure.add_note(str(other))
             raise failure
 
-    def _record(self, table: str, rows: Sequence[Row], run_id: str, published: datetime) -> tuple[str, ...]:
+    def _record(self, table: str, rows: Sequence[Row], run_id: str, published: datetime, part: str) -> tuple[str, ...]:
         """Write one table's rows; return the lines about them, none if they are in the store already."""
         layout = _layout(table, run_id, published)
         _refuse_defects(layout, rows, run_id)
         admitted = admit(layout, rows)
-        _, is_new = self._put(layout, validated(layout, admitted.rows, run_id), run_id, published)
+        content = validated(layout, admitted.rows, run_id)
+        _, is_new = self._put(layout, content, part_name(run_id, part), published)
         return admitted.lines if is_new else ()
 
-    def _put(self, table: Table, rows: pa.Table, run_id: str, published: datetime) -> tuple[str, bool]:
-        """Write a run's file, unless its rows are in the store; return their file's name, and whether it is new."""
+    def _put(self, table: Table, rows: pa.Table, stem: str, published: datetime) -> tuple[str, bool]:
+        """Write a file, unless its rows are in the store; return their file's name, and whether it is new."""
         content = serialized(table, rows)
-        name = f"{folder(table)}/month={published.astimezone(UTC):%Y-%m}/{run_id}.parquet"
+        name = f"{folder(table)}/month={published.astimezone(UTC):%Y-%m}/{stem}.parquet"
         # Shared: writers never wait for each other, only for the instant in which a compacted month is swapped in.
         with self.root.lock("results", shared=True):
-            existing = find_files(self.root, table).file_of(run_id)
+            existing = find_files(self.root, table).file_of(stem)
             if existing is None:
                 self.root.put_new(name, content)
         return (name, True) if existing is None else (existing.name, False)

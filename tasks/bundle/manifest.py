@@ -18,8 +18,8 @@ from storage.messages import shown
 from storage.results import Row
 from tasks.bundle.promise import Seen, is_bound, tolerances
 from tasks.domains import DOMAINS
-from tasks.gate import GateDecision
 from tasks.job import Job
+from tasks.judgement import GateDecision
 from tasks.machine import this_machine, versions
 from tasks.quantize.methods import METHODS
 from tasks.refs import CandidateRef

@@ -16,6 +16,8 @@ from storage.bundles import BundleStore
 from storage.digest import digest_of, file_digest
 from storage.errors import BundleError
 from storage.keys import Signer
+from storage.pointer import Pointer
+from storage.recovery import by_run
 from storage.seal import MANIFEST, SUMS, check_manifest, sign, write_sums
 from tasks.bundle.manifest import Provenance, describe_golden, manifest_of
 from tasks.bundle.origin import PROVENANCE, SBOM, provenance_of, sbom_of
@@ -23,9 +25,9 @@ from tasks.bundle.promise import try_processors
 from tasks.bundle.verify import checker_source, verify
 from tasks.domains import DOMAINS
 from tasks.domains.base import Domain
-from tasks.job import Workspace
+from tasks.job import Job, Workspace
 from tasks.packages import installed_packages
-from tasks.refs import Frozen
+from tasks.refs import CandidateRef, Frozen
 from tasks.runtimes import RUNTIMES
 from tasks.runtimes.base import DOCUMENT, Runtime
 from tasks.tensor_files import GOLDEN
@@ -86,7 +88,7 @@ def package(
     if decision.candidate != made.candidate.name or not RUNTIMES[made.candidate.runtime].hands_over:
         raise BundleError(f"{workload.name} {made.candidate.name} cannot be handed over.")
     bundles = bundles or BundleStore(workspace.store.place)
-    content = _content(made)[:12]
+    content = content_of(made.job, made.candidate)
     before = bundles.pointer(workload.name)
     withdrawn = before.withdrawn if before else ()
     # Others may have put a bundle there, under the name that this content would have.
@@ -105,7 +107,8 @@ def package(
             workspace.progress(1, 2, "steps")
             bundles.publish(folder, workload.name, version)
     seen = (before.version if before else None) if replacing is ... else replacing
-    current = bundles.promote(workload.name, version, by=f"run {made.run_id}", reason=decision.reason, replacing=seen)
+    by = by_run(made.run_id)
+    current = bundles.promote(workload.name, version, by=by, reason=decision.reason, replacing=seen)
     workspace.progress(2, 2, "steps")
     outcome: Outcome = "published" if existing is None else "restored"
     if before is not None and before.version == current.version:
@@ -119,11 +122,20 @@ def package(
     )
 
 
-def _content(made: Provenance) -> str:
+def content_of(job: Job[Workload], candidate: CandidateRef) -> str:
+    """Return the digits at the end of every version that holds this candidate, whatever its night."""
     # Not the measurements: the same files measured again are no reason to deploy anew.
-    workload = made.job.workload
-    decides = {"format": 1, "workload": workload.name, "licence": workload.licence}
-    return digest_of({**decides, "candidate": made.candidate.digest, "data": made.job.dataset.digest})
+    decides = {"format": 1, "workload": job.workload.name, "licence": job.workload.licence}
+    return digest_of({**decides, "candidate": candidate.digest, "data": job.dataset.digest})[:12]
+
+
+def withdrawn_contents(pointer: Pointer) -> frozenset[str]:
+    """Return the contents, as from `content_of`, that people rolled back from and that are not in service again."""
+    return frozenset(map(_content_in, pointer.withdrawn)) - {_content_in(pointer.version)}
+
+
+def _content_in(version: str) -> str:
+    return version.rpartition("-")[2]
 
 
 def _fill(folder: Path, version: str, made: Provenance, workspace: Workspace, signer: Signer | None) -> None:

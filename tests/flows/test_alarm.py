@@ -1,17 +1,15 @@
 from __future__ import annotations
 
-from datetime import UTC, date, datetime, timedelta
-from pathlib import Path
+from datetime import date
 from typing import Any
 
 import pytest
 
-from flows.alarm import gone_workloads, missed_nights, raise_alarm, summary_line
+from flows.alarm import Raised, raise_alarm, summary_line
+from flows.findings import Findings
 from flows.settings import Settings
 from storage.results import FindingKind
-from storage.results.catalog import refresh
 from storage.results.regressions import NightComparison, Regression
-from storage.results.writer import ResultsStore
 
 
 def finding(kind: FindingKind = "slower", **changes: Any) -> Regression:
@@ -35,8 +33,9 @@ def finding(kind: FindingKind = "slower", **changes: Any) -> Regression:
     return Regression(**(values | changes))
 
 
-def compared(*findings: Regression, numbers: int = 8) -> NightComparison:
-    return NightComparison(findings, tuple(f"word-lm int8/eager {index}" for index in range(numbers)))
+def compared(*findings: Regression, **more: Any) -> Findings:
+    numbers = tuple(f"word-lm int8/eager {index}" for index in range(8))
+    return Findings(NightComparison(findings, numbers), **more)
 
 
 GONE: dict[str, Any] = dict.fromkeys(
@@ -54,52 +53,17 @@ def test_a_finding_is_told_with_its_numbers_and_what_changed_with_it():
 
 def test_the_line_of_a_night_names_regressions_and_counts_the_rest():
     assert summary_line(compared()) == "no regression"
-    found = compared(finding(), finding("improved"), finding("appeared", **GONE))
-    line = summary_line(found, ["no run on 2026-11-20"])
+    found = compared(finding(), finding("improved"), finding("appeared", **GONE), absences=("no run on 2026-11-20",))
+    line = summary_line(found)
     assert line.startswith("1 regression: word-lm int8/eager slower")
     assert line.endswith("1 improved; 1 appeared; no run on 2026-11-20")
 
 
 def test_a_night_without_anything_to_compare_never_says_that_there_is_no_regression():
-    assert summary_line(NightComparison((), (), ("word-lm int8/eager speedup",))) == (
-        "not comparable with earlier nights"
-    )
+    nothing = NightComparison((), (), ("word-lm int8/eager speedup",))
+    assert summary_line(Findings(nothing)) == "not comparable with earlier nights"
     partly = NightComparison((), ("word-lm int8/eager size_bytes",), ("word-lm int8/eager speedup",))
-    assert summary_line(partly) == "no regression; 1 of 2 numbers not comparable"
-
-
-def record(root: Path, night: date, workloads: list[str]) -> None:
-    run_id = f"r{night:%Y%m%d}"
-    now = datetime(night.year, night.month, night.day, 3, tzinfo=UTC)
-    results = ResultsStore(root)
-    common = {"run_id": run_id, "night": night, "profile": "quick"}
-    rows = [
-        common
-        | {"workload": name, "recipe": "int8", "runtime": "eager", "setting": "primary", "attempt": 1, "threads": 1}
-        | {"batch_size": 1, "status": "ok", "measured_at": now}
-        for name in workloads
-    ]
-    results.append("measurements", rows, run_id, now)
-    run = common | {"started_at": now, "finished_at": now, "status": "completed", "workloads": len(workloads)}
-    results.append("runs", [run | {"candidates_ok": 1, "candidates_failed": 0}], run_id, now)
-    refresh(root)
-
-
-def test_missed_nights_and_workloads_that_are_gone_are_told(tmp_path: Path):
-    first = date(2026, 11, 2)
-    record(tmp_path, first, ["word-lm"])
-    assert missed_nights(str(tmp_path), first) == gone_workloads(str(tmp_path), first) == []
-    record(tmp_path, first + timedelta(days=1), ["lstm-demo", "word-lm"])
-    record(tmp_path, first + timedelta(days=4), ["lstm-demo"])
-    last = first + timedelta(days=4)
-    assert gone_workloads(str(tmp_path), last) == ["word-lm was measured on 2026-11-03, but not tonight"]
-    assert missed_nights(str(tmp_path), last) == ["no run on 2 nights, 2026-11-04 to 2026-11-05"]
-
-
-def test_a_store_that_is_used_now_and_then_misses_no_night(tmp_path: Path):
-    for day in (1, 8, 20):
-        record(tmp_path, date(2026, 11, day), ["word-lm"])
-    assert missed_nights(str(tmp_path), date(2026, 11, 20)) == []
+    assert summary_line(Findings(partly)) == "no regression; 1 of 2 numbers not comparable"
 
 
 @pytest.mark.server
@@ -115,7 +79,7 @@ def test_a_regression_becomes_artifacts_an_event_and_a_call(
     url, received = hook
 
     @flow
-    def night() -> tuple[str, str]:
+    def night() -> tuple[str, Raised]:
         context = get_run_context()
         run_id = str(context.flow_run.id)  # type: ignore[union-attr]
         found = compared(finding(), finding("improved"))
@@ -124,7 +88,7 @@ def test_a_regression_becomes_artifacts_an_event_and_a_call(
     EventsWorker.set_client_override(AssertingEventsClient)
     AssertingEventsClient.reset()
     try:
-        run_id, message = night()
+        run_id, raised = night()
         events = [event for client in AssertingEventsClient.all for event in client.events]
     finally:
         EventsWorker.set_client_override(None)
@@ -134,8 +98,8 @@ def test_a_regression_becomes_artifacts_an_event_and_a_call(
     assert mine[0].resource.id == "nightquant.workload.word-lm"
     assert (mine[0].payload["tonight"], mine[0].payload["run_id"]) == (1.2, "r1")
     assert any(related.id == f"prefect.flow-run.{run_id}" for related in mine[0].related)
-    assert message.startswith("1 regression: word-lm int8/eager slower")
-    assert "failed" not in message
+    assert raised.message.startswith("1 regression: word-lm int8/eager slower")
+    assert raised.failed == {}
     assert [payload["event"] for payload in received] == ["nightquant.regression"]
     assert [told["since"] for told in received[0]["regressions"]] == ["2026-11-19"]
     with get_client(sync_client=True) as client:
@@ -148,7 +112,7 @@ def test_a_regression_becomes_artifacts_an_event_and_a_call(
 
 
 @pytest.mark.server
-def test_a_notification_that_fails_is_told_and_stops_nothing(
+def test_a_notification_that_fails_is_named_and_stops_nothing(
     prefect_server: None, hook: tuple[str, list[dict[str, Any]]]
 ):
     from prefect.blocks.notifications import CustomWebhookNotificationBlock
@@ -163,16 +127,56 @@ def test_a_notification_that_fails_is_told_and_stops_nothing(
         webhook_url=f"{url}/broken",  # type: ignore[arg-type]
     )
     with pytest.warns(FutureWarning, match="outside of a flow"):
-        message = raise_alarm(compared(finding()), settings)
-    assert "webhook failed: answered 500" in message
-    assert "notification block" not in message
+        raised = raise_alarm(compared(finding()), settings)
+    assert raised.failed == {"webhook": "answered 500"}
     assert any("slower" in payload.get("body", "") for payload in received)
-    nowhere = raise_alarm(compared(finding()), Settings(notification_block="slack-webhook/none"))
-    assert "notification block slack-webhook/none failed" in nowhere
+
+
+@pytest.mark.server
+def test_what_is_wrong_with_a_block_is_said_in_words(prefect_server: None) -> None:
+    from prefect.blocks.system import Secret
+
+    Secret(value="x").save("not-a-notification", overwrite=True)
+    for slug, why in (
+        ("secret/not-a-notification", 'The block "secret/not-a-notification" is neither a notification block nor'),
+        ("secret/none", 'Prefect\'s server has no block "secret/none"'),
+        ("none", 'Prefect\'s server has no block "none"'),
+    ):
+        (said,) = raise_alarm(compared(troubles={"x": "y"}), Settings(notification_block=slug)).failed.values()
+        assert said.startswith(why)
+
+
+@pytest.mark.server
+def test_whatever_a_block_raises_stops_nothing_and_is_named_without_its_text(
+    prefect_server: None, monkeypatch: pytest.MonkeyPatch, hook: tuple[str, list[dict[str, Any]]]
+) -> None:
+    def refuse(*arguments: Any, **options: Any) -> None:
+        raise KeyError("https://user:secret@example.org")
+
+    monkeypatch.setattr("flows.alarm.Block.load", refuse)
+    monkeypatch.setattr("flows.alarm.emit_event", refuse)
+    monkeypatch.setattr("flows.alarm.create_markdown_artifact", refuse)
+    url, received = hook
+    raised = raise_alarm(compared(finding()), Settings(notification_block="slack-webhook/x", webhook_url=url))  # type: ignore[arg-type]
+    assert [payload["event"] for payload in received] == ["nightquant.regression"]
+    assert raised.failed == {"notification block slack-webhook/x": "KeyError"}
+    assert raised.message.endswith("no event in Prefect: KeyError; no artifact in Prefect's UI: KeyError")
+
+
+@pytest.mark.server
+def test_a_night_that_could_not_be_compared_is_reported_as_such(
+    prefect_server: None, hook: tuple[str, list[dict[str, Any]]]
+) -> None:
+    url, received = hook
+    found = Findings(troubles={"comparing with earlier nights": "the results cannot be read"})
+    assert raise_alarm(found, Settings(webhook_url=url)).failed == {}  # type: ignore[arg-type]
+    line = "comparing with earlier nights failed: the results cannot be read"
+    assert received[0]["message"].endswith(line)
+    assert [payload["troubles"] for payload in received] == [[line]]
 
 
 @pytest.mark.server
 def test_a_quiet_night_makes_no_noise(prefect_server: None, hook: tuple[str, list[dict[str, Any]]]):
     url, received = hook
-    assert raise_alarm(compared(), Settings(webhook_url=url)) == "no regression"  # type: ignore[arg-type]
+    assert raise_alarm(compared(), Settings(webhook_url=url)).message == "no regression"  # type: ignore[arg-type]
     assert received == []

@@ -77,6 +77,14 @@ def test_without_a_winner_the_nearest_and_its_reason_are_told() -> None:
     assert "→ the current bundle stays; nearest is" in printed(rows, promotions, ("word-lm/2026-11-20-a",))[-2]
 
 
+def test_an_unknown_current_bundle_is_not_called_none() -> None:
+    why = "passes all 2 rules; the current bundle is unknown: current.json is damaged"
+    unknown = {"incumbent_reason": "it is unknown (current.json is damaged), so nothing is promoted"}
+    held = promotion("dynamic-int8", "hold", why, incumbent_stays=None, **unknown)
+    lines = printed([BASELINE, row("dynamic-int8")], [held])
+    assert lines[-2].startswith("→ the current bundle is unknown; nearest is dynamic-int8/torchscript, held:")
+
+
 def test_a_bundle_that_stays_is_marked_as_such() -> None:
     stays = promotion("dynamic-int8", "promote", "it passes", incumbent_stays=True)
     lines = printed([BASELINE, row("dynamic-int8")], [stays])

@@ -12,8 +12,18 @@ from prefect.logging import disable_run_logger
 
 from flows import fan_out
 from flows.settings import Settings
-from tasks.refs import ArtifactRef, CandidateRef, DatasetRef
-from tasks.results import BenchmarkResult, CandidateResult, Evaluation, Failure, Incumbent, WorkloadResult
+from tasks.job import Job
+from tasks.refs import ArtifactRef, CandidateRef, CheckpointRef, DatasetRef
+from tasks.results import (
+    BenchmarkResult,
+    CandidateResult,
+    Comparison,
+    Evaluation,
+    Failure,
+    Incumbent,
+    UnknownIncumbent,
+    WorkloadResult,
+)
 from tests.tasks.test_gate import workload
 
 BENCHMARK = BenchmarkResult(
@@ -116,3 +126,77 @@ def test_only_what_could_be_promoted_is_timed_until_it_is_decided() -> None:
 def test_tonights_candidate_that_is_the_incumbent_defends_itself_whatever_its_rules_say() -> None:
     held = Incumbent(version="2026-11-20-0123456789ab", same_as="int8/torchscript")
     assert standings({"min_speedup": 1.1, "min_size_ratio": 2.0}, held) == ["defender", "challenger"]
+
+
+VERSION = "2026-11-20-0123456789ab"
+KILLED = Failure(stage="", error="its process was killed, most likely because memory ran out.")
+JOB = Job(
+    workload(),
+    DatasetRef(kind="random", digest="a" * 64, splits={}),
+    CheckpointRef(kind="checkpoint", digest="c" * 64, parameters=1),
+)
+
+
+def deployed() -> Incumbent:
+    """A current bundle that was looked up, whose own files are to be measured."""
+    return Incumbent(version=VERSION, candidate=candidate("int8").built)
+
+
+def looked_up(
+    monkeypatch: pytest.MonkeyPatch, job: Job[Any] | None = JOB, baseline: Failure | None = None, **outcomes: Any
+) -> Incumbent | UnknownIncumbent | None:
+    """What becomes of the current bundle where stages end so."""
+
+    class Stage:
+        def submit(self, *arguments: object) -> None:
+            """Nothing runs here."""
+
+        def with_options(self, **options: object) -> Stage:
+            return self
+
+    monkeypatch.setattr(fan_out, "steps", SimpleNamespace(find_incumbent=Stage(), evaluate=Stage(), compare=Stage()))
+    monkeypatch.setattr(fan_out, "settle", lambda future, stage: outcomes[stage])
+    first = candidate("float", "eager")
+    first = first.model_copy(update={"failure": baseline, "evaluation": None}) if baseline else first
+    result = WorkloadResult(workload=workload(), job=job, candidates=(first, candidate("half")))
+    return fan_out._with_incumbent(result, "store").incumbent
+
+
+def test_a_look_up_that_failed_leaves_the_current_bundle_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = looked_up(monkeypatch, handoff=KILLED)
+    assert isinstance(found, UnknownIncumbent)
+    assert KILLED.error in found.reason
+    assert isinstance(looked_up(monkeypatch, job=None), UnknownIncumbent)
+    assert looked_up(monkeypatch, handoff=None) is None
+
+
+@pytest.mark.parametrize("stage", ["evaluate", "compare"])
+def test_a_current_bundle_whose_measurement_was_killed_is_known_and_not_measured(
+    monkeypatch: pytest.MonkeyPatch, stage: str
+) -> None:
+    good = {"evaluate": candidate("int8").evaluation, "compare": [Comparison(quality_difference=0.0)]}
+    found = looked_up(monkeypatch, handoff=deployed(), **good)
+    assert isinstance(found, Incumbent)
+    assert (found.failure, found.comparison) == (None, Comparison(quality_difference=0.0))
+    found = looked_up(monkeypatch, handoff=deployed(), **good | {stage: KILLED})
+    assert isinstance(found, Incumbent)
+    assert (found.version, found.fault, found.failure) == (VERSION, "", KILLED)
+
+
+def test_the_current_bundle_is_looked_up_although_the_baseline_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = looked_up(monkeypatch, baseline=KILLED, handoff=deployed())
+    assert isinstance(found, Incumbent)
+    assert found.failure is not None
+    assert found.failure.error == "The baseline float/eager failed."
+
+
+def test_a_benchmark_that_failed_costs_the_current_bundle_its_measurement_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    failure = Failure(stage="benchmark", error="ended after 60 s")
+    monkeypatch.setattr(fan_out, "settle", lambda future, stage: failure)
+    future: Any = None
+    result = WorkloadResult(workload=workload(), candidates=(candidate("half"),), incumbent=deployed())
+    found = fan_out._with_benchmark(result, future)
+    assert isinstance(found.incumbent, Incumbent)
+    assert found.incumbent.failure == found.candidates[0].failure == failure

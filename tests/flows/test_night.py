@@ -6,25 +6,20 @@ from types import SimpleNamespace
 from uuid import UUID
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 import flows.night
-from flows.execution.context import executing
 from flows.execution.signals import Terminated
+from flows.handover import Handover
 from flows.night import Night
-from flows.nightly import _keep_what_is_finished, _renew, _told
-from flows.reporter import Reporter
+from flows.nightly import _keep_what_is_finished
 from flows.request import NightlyRequest
 from flows.settings import load_settings
-from storage.bundles import BundleStore
-from storage.pointer import Pointer, statement_of
 from storage.results.query import run_query
-from storage.results.regressions import NightComparison, Regression
-from tasks.gate import GateDecision, Judgement
+from tasks.judgement import GateDecision, Judgement
 from tasks.machine import observe
 from tasks.refs import DatasetRef
 from tasks.results import BenchmarkResult, WorkloadResult
-from tests.storage.bundle_files import pem, publish, signer_of
+from tests.flows.commands import filled_store
 from tests.storage.results.rows import baseline, measurement
 
 DAY = dt.date(2026, 3, 1)
@@ -67,8 +62,7 @@ def test_a_run_that_is_stopped_keeps_what_was_handed_over(begin, tmp_path):
     decision = GateDecision(
         recipe="dynamic", runtime="eager", decision="promote", objective="fastest", rules=(), reason="it is"
     )
-    night.bundles[workload.name] = "v"
-    night.decide(workload.name, Judgement(decisions=(decision,)))
+    night.decide(workload.name, Handover(Judgement(decisions=(decision,)), "v"))
     said = []
     execution = SimpleNamespace(reporter=SimpleNamespace(noted=said.append), workers=SimpleNamespace(stop=lambda: None))
     store = str(tmp_path / "store")
@@ -79,28 +73,25 @@ def test_a_run_that_is_stopped_keeps_what_was_handed_over(begin, tmp_path):
     assert said == ["stopped (Terminated); not measured: lstm-demo"]
 
 
-@pytest.mark.server
-def test_a_night_signs_anew_what_stays_current_and_fails_where_others_changed_it(
-    begin, tmp_path, prefect_server, monkeypatch
-):
-    key = Ed25519PrivateKey.generate()
-    monkeypatch.setenv("NIGHTQUANT_SIGNING_KEY", pem(key))
-    bundles = BundleStore(tmp_path / "store", signer_of(key))
-    publish(bundles, 1)
-    night, path = begin(), tmp_path / "store/handoff/word-lm/current.json"
-    before = path.read_text()
-    with executing(night.settings, Reporter()):
-        _renew(night, "word-lm")
-        serials = [statement_of(Pointer.model_validate_json(text), bundles.signer.public).serial for text in
-                   (before, path.read_text())]  # fmt: skip
-        assert serials[0] < serials[1]
-        assert not night.has_failures()
-        path.write_text(before)
-        _renew(night, "word-lm")
-    assert path.read_text() == before
-    assert night.has_failures()
-    assert "handing over word-lm failed: The signed current.json" in night.message()
-    assert "nightquant handoff sign word-lm" in night.message()
+def test_a_run_that_is_stopped_between_a_switch_and_its_row_records_what_the_history_says(begin, tmp_path, monkeypatch):
+    night = begin()
+    monkeypatch.setattr(filled_store, "RUNS", (night.info.run_id,))
+    night.rows += [measurement(night.info.run_id, DAY, profile="quick")]
+    filled_store.hand_over(tmp_path / "store", 0)
+    execution = SimpleNamespace(reporter=SimpleNamespace(noted=print), workers=SimpleNamespace(stop=lambda: None))
+    _keep_what_is_finished(night, Terminated(), execution)
+    rows = run_query(str(tmp_path / "store"), "select bundle_version from promotions").to_pylist()
+    assert rows == [{"bundle_version": filled_store.VERSIONS[0]}]
+
+
+def test_a_problem_is_said_once_and_costs_the_exit_code(begin):
+    night = begin()
+    assert (night.attempt("counting", lambda: 1), night.has_failures()) == (1, False)
+    for why in ("the disk is full", "the disk is full", "it is late"):
+        night.fail("the report", why)
+    assert night.attempt("dividing", lambda: 1 / 0) is None
+    assert night.status() == "failed"
+    assert "the report failed: the disk is full; it is late, dividing failed: division by zero" in night.message()
 
 
 def test_host_and_processor_of_a_run_are_those_of_the_host_that_benchmarked(begin):
@@ -135,17 +126,3 @@ def test_the_commit_is_that_of_nightquants_own_checkout_alone(tmp_path, monkeypa
             (folder / "pyproject.toml").write_text(f'[project]\nname = "{project}"\n')
         monkeypatch.setattr(flows.night, "__file__", str(folder / "flows" / "night.py"))
         assert flows.night._git_commit() == (git("rev-parse", "HEAD") if ours else None)
-
-
-@pytest.mark.parametrize(
-    ("recipes", "kind", "told"),
-    [
-        ((), "slower", True),
-        ((), "vanished", True),
-        (("float", "dynamic-int8"), "vanished", False),
-        (("float", "dynamic-int8"), "slower", True),
-    ],
-)
-def test_a_run_of_some_recipes_tells_of_none_that_vanished(begin, recipes, kind, told):
-    compared = NightComparison((Regression("lstm-demo", "dynamic", "eager", kind, "candidate"),))
-    assert bool(_told(compared, begin(recipes=recipes)).findings) is told

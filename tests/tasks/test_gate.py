@@ -10,10 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from storage.results import Row
 from storage.results.tables import PROMOTIONS
-from tasks.gate import GateDecision, Judgement, judge, promotion_rows
-from tasks.results import Failure, Incumbent
+from tasks.gate import judge as judge_beside
+from tasks.judgement import GateDecision, Judgement
+from tasks.results import Failure, Incumbent, UnknownIncumbent
 from tasks.workload.workload import Workload
+
+
+def judge(
+    workload: Workload, rows: list[Row], incumbent: Incumbent | UnknownIncumbent | None = None, **more: Any
+) -> Judgement:
+    """Judge where nothing is current, unless the test says otherwise."""
+    return judge_beside(workload, rows, incumbent, **more)
 
 
 def workload(**gate: Any) -> Workload:
@@ -311,7 +320,7 @@ def test_tonights_candidate_that_is_the_incumbent_to_the_byte_is_promoted_again_
             "it no longer passes: min_size_ratio asks for 2, saw 1",
         ),
         (incumbent(outdated="it was made from checkpoint a"), row(setting="incumbent"), "made from checkpoint a"),
-        (incumbent(failure=Failure(stage="handoff", error="model.ts was changed")), None, "model.ts was changed"),
+        (incumbent(fault="model.ts was changed"), None, "model.ts was changed"),
     ],
 )
 def test_an_unfit_incumbent_is_replaced_by_whatever_passes_and_stays_where_nothing_does(
@@ -332,6 +341,90 @@ def test_an_incumbent_whose_quality_is_undecided_gives_way_to_one_that_is_decide
     gate = workload(max_quality_drop=0.5)
     undecided = row(setting="incumbent", quality_difference_low=0.2, quality_difference_high=0.6)
     assert only(judge(gate, [undecided, row()], incumbent())).decision == "promote"
+
+
+KILLED = "its process was killed, most likely because memory ran out"
+
+
+@pytest.mark.parametrize(
+    ("found", "changes", "why"),
+    [
+        (UnknownIncumbent(reason="the worker was lost", version=VERSION), {}, "the worker was lost"),
+        (incumbent(failure=Failure(stage="evaluate", error=KILLED)), {}, KILLED),
+        (incumbent(same_as="int8/torchscript"), {"status": "failed", "stage": "evaluate", "error": KILLED}, KILLED),
+        (incumbent(same_as="int8/torchscript"), {"status": "skipped"}, "it was not measured"),
+    ],
+)
+def test_while_the_current_bundle_is_unknown_nothing_is_promoted_and_what_passes_is_held(
+    found: Incumbent | UnknownIncumbent, changes: dict[str, Any], why: str
+):
+    rows = [row("int8/torchscript", **changes), row("half/torchscript", over_incumbent_low=9.0, over_incumbent=9.0)]
+    judgement = judge(workload(), rows, found)
+    assert judgement.promoted is None
+    assert judgement.unknown == why or judgement.unknown == f"evaluate: {why}"
+    assert decided(judgement)["half/torchscript"] == "hold"
+    assert judgement.decisions[-1].reason.endswith(f"; the current bundle is unknown: {judgement.unknown}")
+    assert judgement.incumbent is not None
+    assert (judgement.incumbent.version, judgement.incumbent.stays) == (VERSION, True)
+    assert why in judgement.incumbent.reason
+
+
+def test_whether_a_bundle_stays_is_left_open_if_no_version_is_known():
+    judgement = judge(workload(), [row()], UnknownIncumbent(reason="current.json cannot be read"))
+    assert judgement.promoted is None
+    (found,) = judgement.rows(workload="demo", run_id="r1", night=date(2026, 11, 21), decided_at=datetime.now(UTC))
+    assert [found[f"incumbent_{name}"] for name in ("version", "stays")] == [None, None]
+    assert "current.json cannot be read" in str(found["incumbent_reason"])
+
+
+@pytest.mark.parametrize("found", [incumbent(outdated="it is outdated"), incumbent(fault="model.ts was changed")])
+def test_what_is_certain_about_the_current_bundle_counts_although_it_was_not_measured(found: Incumbent):
+    failed = found.model_copy(update={"failure": Failure(stage="evaluate", error=KILLED)})
+    assert only(judge(workload(), [row()], failed)).decision == "promote"
+
+
+def test_a_number_that_is_missing_for_the_current_bundle_does_not_make_room_for_another():
+    deployed = row("half/torchscript", setting="incumbent", peak_rss_bytes=None)
+    judgement = judge(workload(**STRICT), [deployed, row(over_incumbent=0.5, over_incumbent_low=0.4)], incumbent())
+    assert only(judgement).decision == "pass"
+
+
+def test_the_runner_up_wins_if_somebody_rolled_back_from_the_best():
+    rows = [row("int8/torchscript", speedup=3.0), row("half/torchscript", speedup=2.0)]
+    judgement = judge(workload(), rows, withdrawn=["int8/torchscript"])
+    assert decided(judgement) == {"int8/torchscript": "pass", "half/torchscript": "promote"}
+    assert "somebody rolled back from this content" in judgement.decisions[0].reason
+
+
+def replaced() -> Judgement:
+    """What the gate says of a challenger that is twice as fast as the current bundle."""
+    faster = row("half/torchscript", over_incumbent=2.0, over_incumbent_low=1.9)
+    return judge(workload(), [faster, row(setting="incumbent")], incumbent())
+
+
+def test_a_challenger_that_could_not_be_packaged_replaces_nothing():
+    assert replaced().incumbent.stays is False
+    judgement = replaced().not_packaged("its bundle could not be made: the disk is full", VERSION)
+    assert judgement.promoted is None
+    assert only(judgement).decision == "hold"
+    assert "the disk is full" in only(judgement).reason
+    assert judgement.incumbent.stays is True
+    assert "half/torchscript was chosen, but" in judgement.incumbent.reason
+    switched = replaced().not_packaged("its bundle could not be made", "2026-11-21-aaaaaaaaaaaa").incumbent
+    assert switched.stays is False
+    assert "somebody made 2026-11-21-aaaaaaaaaaaa current" in switched.reason
+
+
+def test_whether_a_bundle_was_replaced_is_what_is_current_after_packaging():
+    assert replaced().packaged("2026-11-21-aaaaaaaaaaaa") == replaced()
+    same = replaced().packaged(VERSION)
+    assert same.incumbent.stays is True
+    assert "the same content" in same.incumbent.reason
+    stays = judge(workload(), [row()], incumbent(same_as="int8/torchscript"))
+    assert stays.packaged(VERSION) == stays
+    again = stays.packaged("2026-11-21-aaaaaaaaaaaa").incumbent
+    assert again.stays is False
+    assert "packaged again" in again.reason
 
 
 numbers = st.one_of(st.none(), st.floats(allow_nan=True), st.floats(0, 4))
@@ -376,6 +469,11 @@ def test_whatever_is_measured_at_most_one_is_promoted_and_only_an_incumbent_keep
     judgement = judge(demo, rows, held)
     decisions = judgement.decisions
     assert len(decisions) == len([r for r in rows if f"{r['recipe']}/{r['runtime']}" != "float/eager"])
+    if judgement.unknown:
+        assert judgement.incumbent is not None
+        assert judgement.incumbent.stays
+        assert {"promote", "pass"}.isdisjoint(each.decision for each in decisions if each.runtime != "eager")
+        return
     promoted = [decision for decision in decisions if decision.decision == "promote"]
     passed = [decision for decision in decisions if decision.decision == "pass"]
     assert len(promoted) <= 1
@@ -394,8 +492,8 @@ def test_whatever_is_measured_at_most_one_is_promoted_and_only_an_incumbent_keep
 
 
 def test_decisions_become_rows_of_the_promotions_table():
-    rows = promotion_rows(
-        judge(workload(**STRICT), [row("int8/torchscript"), row("half/torchscript", coverage=None)]),
+    judgement = judge(workload(**STRICT), [row("int8/torchscript"), row("half/torchscript", coverage=None)])
+    rows = judgement.rows(
         workload="demo",
         run_id="r1",
         night=date(2026, 11, 21),
@@ -419,7 +517,7 @@ def test_decisions_become_rows_of_the_promotions_table():
 def test_why_the_incumbent_stays_is_in_every_row():
     judgement = judge(workload(), [row("int8/torchscript"), row(setting="incumbent")], incumbent())
     moment = datetime(2026, 11, 21, 3, tzinfo=UTC)
-    rows = promotion_rows(judgement, workload="demo", run_id="r1", night=date(2026, 11, 21), decided_at=moment)
+    rows = judgement.rows(workload="demo", run_id="r1", night=date(2026, 11, 21), decided_at=moment)
     assert rows[0]["incumbent_version"] == VERSION
     assert rows[0]["incumbent_stays"] is True
     assert rows[0]["incumbent_reason"] == "it passes, and no challenger is decidedly better"

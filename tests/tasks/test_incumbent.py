@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from storage.artifacts import ArtifactStore
 from storage.bundles import BundleStore
-from storage.errors import BundleError, StoreError
+from storage.errors import BundleError, StoreError, UnavailableError
 from storage.seal import MANIFEST, check_sums, listed, read_manifest, write_sums
 from tasks.incumbent import find_incumbent
 from tasks.job import Workspace
 from tasks.results import Incumbent
+from tasks.runtimes.torchscript import TorchScript
 from tests.tasks.bundle.conftest import Made, make
 from tests.tasks.pipeline import evaluate, example_inputs, opened
 
@@ -24,7 +28,7 @@ from tests.tasks.pipeline import evaluate, example_inputs, opened
 @pytest.fixture(scope="module")
 def packaged(tmp_path_factory: pytest.TempPathFactory) -> Made:
     made = make(tmp_path_factory.mktemp("store"))
-    made.package(BundleStore(made.store.place))
+    made.package(BundleStore(made.store.place), measurements=made.rows(coverage=0.5))
     return made
 
 
@@ -56,7 +60,8 @@ def test_there_is_none_before_anything_was_handed_over(made: Made) -> None:
 def test_tonights_candidate_of_the_same_bytes_is_the_incumbent(made: Made) -> None:
     incumbent = found(made)
     assert (incumbent.same_as, incumbent.made_as) == ("int8/torchscript", made.candidate.digest)
-    assert (incumbent.failure, incumbent.outdated) == (None, "")
+    assert (incumbent.fault, incumbent.outdated) == ("", "")
+    assert incumbent.coverage == 0.5
 
 
 def test_a_candidate_made_anew_with_other_bytes_is_not(made: Made) -> None:
@@ -93,7 +98,7 @@ def test_one_that_was_promoted_by_hand_after_it_had_been_withdrawn_is_the_incumb
     assert found(made).version == "2026-11-20-0123456789ab"
     bundles.promote_by_hand("tiny", withdrawn, by="someone", reason="it was the data")
     incumbent = found(made)
-    assert (incumbent.version, incumbent.same_as, incumbent.failure) == (withdrawn, "int8/torchscript", None)
+    assert (incumbent.version, incumbent.same_as, incumbent.fault) == (withdrawn, "int8/torchscript", "")
 
 
 def test_one_from_another_checkpoint_is_outdated(made: Made, tmp_path: Path) -> None:
@@ -108,8 +113,7 @@ def test_a_damaged_bundle_is_a_failure_and_none_of_its_bytes_are_used(made: Made
     (bundle_of(made) / "model.ts").write_bytes(b"something else")
     incumbent = found(made)
     assert incumbent.candidate is None
-    assert incumbent.failure is not None
-    assert "model.ts was changed" in incumbent.failure.error
+    assert "model.ts was changed" in incumbent.fault
 
 
 @pytest.mark.parametrize(
@@ -124,8 +128,7 @@ def test_a_bundle_that_this_version_cannot_use_is_a_failure(made: Made, part: st
     write_sums(folder)
     incumbent = found(made)
     assert incumbent.candidate is None
-    assert incumbent.failure is not None
-    assert why in incumbent.failure.error
+    assert why in incumbent.fault
 
 
 def test_a_manifest_that_is_swapped_after_the_check_is_not_read(made: Made) -> None:
@@ -148,8 +151,7 @@ def test_a_bundle_whose_manifest_names_a_file_that_it_lacks_is_a_failure(made: M
     (folder / MANIFEST).write_text(json.dumps(manifest))
     write_sums(folder)
     incumbent = found(made)
-    assert incumbent.failure is not None
-    assert "names 'other.ts', which is not in the bundle" in incumbent.failure.error
+    assert "names 'other.ts', which is not in the bundle" in incumbent.fault
 
 
 def test_a_damaged_pointer_is_an_error_of_the_store(made: Made) -> None:
@@ -171,8 +173,7 @@ def test_a_file_that_is_exchanged_after_it_was_checked_is_not_measured(
     monkeypatch.setattr("tasks.incumbent.listed", exchanged)
     incumbent = find_incumbent(made.job, [], Workspace(made.store))
     assert incumbent is not None
-    assert incumbent.failure is not None
-    assert "model.ts changed while it was copied" in incumbent.failure.error
+    assert "model.ts changed while it was copied" in incumbent.fault
     assert (folder / "model.ts").read_bytes() == b"exchanged"
     assert not list(made.store.root.glob("artifacts/incumbent/*/*/artifact.json"))
 
@@ -188,7 +189,31 @@ def test_an_artifact_that_others_put_in_the_place_of_the_bundles_files_is_not_me
     with made.store.create("incumbent", first.candidate.digest, made_from) as planted:
         (planted / "candidate.json").write_bytes(document)
         (planted / "model.ts").write_bytes(b"planted")
+    with pytest.raises(StoreError, match="not those of the bundle"):
+        find_incumbent(made.job, [], Workspace(made.store))
+
+
+def test_a_bundle_that_is_gone_has_a_fault(made: Made) -> None:
+    shutil.rmtree(bundle_of(made))
     incumbent = find_incumbent(made.job, [], Workspace(made.store))
     assert incumbent is not None
-    assert incumbent.failure is not None
-    assert "not those of the bundle" in incumbent.failure.error
+    assert "No bundle" in incumbent.fault
+
+
+def test_a_bundle_whose_runtime_is_not_installed_here_is_unknown_and_not_at_fault(
+    made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TorchScript, "distributions", ("no-such-package",))
+    with pytest.raises(UnavailableError, match="no-such-package"):
+        find_incumbent(made.job, [], Workspace(made.store))
+
+
+def test_a_bundle_that_the_system_refuses_to_read_is_unknown_and_not_at_fault(
+    made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(folder: Path) -> list[os.DirEntry[str]]:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
+
+    monkeypatch.setattr("storage.seal.os", SimpleNamespace(scandir=refused))
+    with pytest.raises(BundleError, match="Permission denied"):
+        find_incumbent(made.job, [], Workspace(made.store))

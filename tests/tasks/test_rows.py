@@ -203,6 +203,15 @@ def test_the_incumbent_is_a_row_of_its_own_unless_it_is_one_of_tonights():
     assert len(measurement_rows(RUN, _result(*candidates, benchmark=benchmark, incumbent=same), NOW)) == 2
 
 
+def test_the_incumbents_coverage_is_the_one_that_was_measured_when_it_was_packaged():
+    deployed = _candidate("dynamic-int8").built.model_copy(update={"coverage": ()})
+    incumbent = Incumbent(version="2026-11-20-0123456789ab", candidate=deployed, coverage=0.75)
+    for known in (0.75, None):
+        found = incumbent.model_copy(update={"coverage": known})
+        row = measurement_rows(RUN, _result(_candidate(), incumbent=found), NOW)[1]
+        assert (row["setting"], row["coverage"], row["modules_total"]) == ("incumbent", known, None)
+
+
 def test_an_incumbent_that_failed_is_told_of():
     deployed = _candidate("gone")
     failure = Failure(stage="evaluate", error="no such operator")

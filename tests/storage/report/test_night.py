@@ -50,6 +50,23 @@ def test_a_bundle_promoted_again_by_an_earlier_version_is_kept(tmp_path: Path) -
     assert (found.status, found.since) == ("kept", NIGHT)
 
 
+def test_an_earlier_bundle_that_is_current_again_is_promoted(tmp_path: Path) -> None:
+    replaced = BEFORE | {"incumbent_version": "v2", "incumbent_stays": False}
+    found = outcome(tmp_path, [{"bundle_version": "v1", **replaced}], before=[{"bundle_version": "v1"}])
+    assert (found.status, found.version, found.replaced) == ("promoted", "v1", "v2")
+
+
+def test_a_current_bundle_that_is_unknown_is_warned_of_and_not_called_none(tmp_path: Path) -> None:
+    reason = "it is unknown (the worker was lost), so nothing is promoted"
+    kept = BEFORE | {"incumbent_reason": reason}
+    found = outcome(tmp_path / "known", [{"decision": "hold", **kept}], before=[{"bundle_version": "v1"}])
+    assert (found.status, found.version, found.reason) == ("kept", "v1", reason)
+    assert found.warning == "Nobody knows tonight whether it is still good."
+    found = outcome(tmp_path / "unknown", [{"decision": "hold", "incumbent_reason": reason}])
+    assert (found.status, found.version) == ("held", "")
+    assert "which bundle is current could not be looked up" in found.reason
+
+
 def test_a_kept_bundle_that_the_gate_rejects_is_warned_of(tmp_path: Path) -> None:
     rejected = [{"decision": "reject", **BEFORE}]
     made = {"bundle_version": "v1", "artifact_digest": "a" * 64}

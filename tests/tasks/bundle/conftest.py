@@ -16,8 +16,9 @@ from storage.artifacts import ArtifactStore
 from storage.bundles import BundleStore
 from tasks.bundle.manifest import Provenance
 from tasks.bundle.package import BundleRef, package
-from tasks.gate import GateDecision, judge
+from tasks.gate import judge
 from tasks.job import Job, Workspace
+from tasks.judgement import GateDecision
 from tasks.refs import CandidateRef
 from tasks.results import Evaluation
 from tasks.workload.workload import Workload
@@ -68,7 +69,7 @@ class Made:
         return [row | changes]
 
     def decision(self) -> GateDecision:
-        return judge(self.job.workload, self.rows()).decisions[0]
+        return judge(self.job.workload, self.rows(), None).decisions[0]
 
     def provenance(self, **changes: Any) -> Provenance:
         given = {

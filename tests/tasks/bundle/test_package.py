@@ -138,7 +138,7 @@ def test_a_model_that_does_not_compute_what_was_evaluated_is_not_published(made:
 
 
 def test_only_a_promoted_candidate_is_packaged(made: Made, tmp_path: Path):
-    held = judge(made.job.workload, made.rows(status="failed")).decisions[0]
+    held = judge(made.job.workload, made.rows(status="failed"), None).decisions[0]
     with pytest.raises(BundleError, match="not promoted"):
         made.package(BundleStore(tmp_path), decision=held)
 
@@ -153,7 +153,7 @@ def test_what_was_measured_is_what_is_handed_over(made: Made, published: Path, t
 
 
 def test_a_runtime_without_deployable_files_is_never_promoted(made: Made):
-    decision = judge(made.job.workload, made.rows(runtime="eager", speedup=99.0)).decisions[0]
+    decision = judge(made.job.workload, made.rows(runtime="eager", speedup=99.0), None).decisions[0]
     assert decision.decision == "pass"
     assert "never handed over" in decision.reason
 

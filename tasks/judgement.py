@@ -1,0 +1,109 @@
+"""What a night decides on one workload: a decision on each candidate, and what becomes of the current bundle.
+
+The gate decides before anything is packaged; `Judgement.packaged` and `Judgement.not_packaged` return how it came out.
+Only the outcome is recorded.
+"""
+
+from __future__ import annotations
+
+from datetime import date, datetime
+from typing import Literal
+
+from storage.digest import canonical_json
+from storage.results import Decision, Row
+from tasks.refs import Frozen
+from tasks.rules import RuleOutcome
+
+
+class GateDecision(Frozen):
+    """What the gate decided on one candidate, rule by rule; ``reason`` is the decision in one line."""
+
+    recipe: str
+    runtime: str
+    decision: Decision
+    objective: Literal["fastest", "smallest"]
+    rules: tuple[RuleOutcome, ...]
+    reason: str
+    artifact_digest: str | None = None
+
+    @property
+    def candidate(self) -> str:
+        """``recipe/runtime``."""
+        return f"{self.recipe}/{self.runtime}"
+
+
+class Standing(Frozen):
+    """Whether the current bundle stays, and why; ``version`` and ``stays`` are None if no version is known."""
+
+    version: str | None
+    stays: bool | None
+    reason: str
+
+
+class Judgement(Frozen):
+    """A workload's decisions, in the order of the rows.
+
+    ``incumbent`` is None if the workload has no current bundle. ``unknown`` says why the current bundle could not be
+    judged, in which case nothing is promoted; it is "" otherwise.
+    """
+
+    decisions: tuple[GateDecision, ...]
+    incumbent: Standing | None = None
+    unknown: str = ""
+
+    @property
+    def promoted(self) -> GateDecision | None:
+        """The candidate that becomes the current bundle, or that is the current bundle and stays."""
+        return next((each for each in self.decisions if each.decision == "promote"), None)
+
+    def packaged(self, version: str) -> Judgement:
+        """Return how it came out if, after the promoted candidate was packaged, `version` is current."""
+        standing = self.incumbent
+        stays = standing is not None and standing.version == version
+        if standing is None or standing.stays == stays:
+            return self
+        if stays:
+            reason = "the winner has the same content, so nothing was replaced"
+        else:
+            reason = f"its content was packaged again, as {version}"
+        return self.model_copy(update={"incumbent": standing.model_copy(update={"stays": stays, "reason": reason})})
+
+    def not_packaged(self, why: str, version: str) -> Judgement:
+        """Return how it came out if the promoted candidate did not become current, and `version` ("": none) is."""
+        standing, promoted = self.incumbent, self.promoted
+        stays = standing is not None and standing.version == version
+        if promoted is None or (standing is not None and standing.stays and stays):
+            return self
+        decisions = tuple(explained(each, "hold", why) if each is promoted else each for each in self.decisions)
+        if standing is not None:
+            reason = f"{promoted.candidate} was chosen, but {why}"
+            reason += "" if stays else f"; somebody made {version or 'none'} current meanwhile"
+            standing = standing.model_copy(update={"stays": stays, "reason": reason})
+        return self.model_copy(update={"decisions": decisions, "incumbent": standing})
+
+    def rows(
+        self, *, workload: str, run_id: str, night: date, decided_at: datetime, bundle_version: str | None = None
+    ) -> list[Row]:
+        """Return rows of the ``promotions`` table; `bundle_version` goes to the promoted candidate's row."""
+        incumbent: Row = {}
+        if self.incumbent is not None:
+            incumbent = {f"incumbent_{name}": value for name, value in self.incumbent.model_dump().items()}
+        return [
+            {
+                "run_id": run_id,
+                "night": night,
+                "workload": workload,
+                "decided_at": decided_at,
+                **decision.model_dump(exclude={"rules"}),
+                "rules": canonical_json([rule.model_dump(mode="json") for rule in decision.rules]),
+                "bundle_version": bundle_version if decision.decision == "promote" else None,
+                **incumbent,
+            }
+            for decision in self.decisions
+        ]
+
+
+def explained(decision: GateDecision, became: Decision, why: str) -> GateDecision:
+    """Return the decision on a candidate that passes every rule and is not promoted."""
+    reason = f"passes all {len(decision.rules)} rules; {why}"
+    return decision.model_copy(update={"decision": became, "reason": reason})

@@ -1,0 +1,256 @@
+"""The end of a night: the alarm, the hand-over with its rows, the report, and last of all what became of the run."""
+
+from __future__ import annotations
+
+import datetime as dt
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from flows import nightly
+from flows.execution.context import executing
+from flows.handover import Handover
+from flows.night import Night, NightSummary
+from flows.reporter import Reporter
+from flows.request import NightlyRequest
+from flows.settings import load_settings
+from storage.bundles import BundleStore
+from storage.errors import BundleError, StoreError
+from storage.holder import Holder, hold
+from storage.pointer import statement_of
+from storage.recovery import unrecorded_switches
+from storage.results.query import open_fresh, rows_of
+from tasks.judgement import GateDecision, Judgement
+from tasks.results import WorkloadResult
+from tests.flows.commands import filled_store
+from tests.storage.bundle_files import pem, publish, signer_of
+from tests.storage.results.rows import baseline, measurement, write_night
+from tests.tasks.test_gate import workload
+
+pytestmark = pytest.mark.server
+DAY = dt.date(2026, 3, 5)
+Begin = Callable[..., Night]
+
+
+@pytest.fixture
+def begin(tmp_path: Path, prefect_server: None) -> Begin:
+    def make(**settings: Any) -> Night:
+        store = str(tmp_path / "store")
+        request = NightlyRequest(workloads=("word-lm",), store=store, profile="quick", night=DAY)
+        return Night.begin(request, load_settings(store=store, profile="quick", **settings), "")
+
+    return make
+
+
+def rows(store: str, query: str) -> list[dict[str, Any]]:
+    with open_fresh(store) as connection:
+        return [dict(row) for row in rows_of(connection, query)]
+
+
+def blocked(name: str) -> Callable[[Path], None]:
+    """Put a folder where a file of that name has to go."""
+    return lambda store: (store / name).mkdir(parents=True)
+
+
+@pytest.mark.filterwarnings("ignore:.*outside of a flow")
+@pytest.mark.parametrize(
+    ("fault", "what"),
+    [
+        (blocked(f"reports/{DAY}.html"), "the report"),
+        (blocked("results.duckdb"), "building the catalog"),
+        (blocked("results/findings/month=2026-11/.x"), ""),
+    ],
+    ids=["report", "catalog", "nothing"],
+)
+def test_the_alarm_is_raised_and_the_status_recorded_whatever_else_fails(
+    begin: Begin,
+    hook: tuple[str, list[dict[str, Any]]],
+    monkeypatch: pytest.MonkeyPatch,
+    fault: Callable[[Path], None],
+    what: str,
+) -> None:
+    url, received = hook
+    night = begin(webhook_url=url)
+    for day in range(1, 5):
+        write_night(night.store, DAY - dt.timedelta(day))
+    fault(Path(night.store))
+
+    def measure(night: Night) -> None:
+        night.rows.append(baseline(night.info.run_id, DAY))  # and the candidate has vanished
+
+    monkeypatch.setattr(nightly, "_measure", measure)
+    state = nightly._carry_out(night, Reporter(), time.perf_counter())
+    summary = state.result(raise_on_failure=False)
+    assert isinstance(summary, NightSummary)
+    assert [payload["message"] for payload in received] == ["1 regression: word-lm dynamic/eager vanished"]
+    (run,) = rows(night.store, f"select status, message from runs where run_id = '{night.info.run_id}'")
+    if what:
+        assert (summary.exit_code, run["status"]) == (1, "failed")
+        assert f"{what} failed: " in run["message"]
+        assert f"{what} failed: " in summary.message
+    else:
+        assert (summary.exit_code, run["status"]) == (3, "completed")
+        assert (Path(night.store) / f"reports/{DAY}.html").is_file()
+    assert [row["kind"] for row in rows(night.store, "from findings")] == ["vanished"]
+
+
+@pytest.mark.filterwarnings("ignore:.*outside of a flow")
+def test_an_alarm_that_reaches_nobody_costs_the_exit_code_so_that_the_server_reports_the_night(
+    begin: Begin, hook: tuple[str, list[dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    night = begin(webhook_url=f"{hook[0]}/broken")
+    for day in range(1, 5):
+        write_night(night.store, DAY - dt.timedelta(day))
+    monkeypatch.setattr(nightly, "_measure", lambda night: night.rows.append(baseline(night.info.run_id, DAY)))
+    state = nightly._carry_out(night, Reporter(), time.perf_counter())
+    assert state.name == "Failed"
+    assert "webhook failed: answered 500" in (state.message or "")
+
+
+def two_workloads(night: Night) -> list[str]:
+    names = ["first", "second"]
+    for name in names:
+        named = workload().model_copy(update={"name": name})
+        night.results.append(WorkloadResult(workload=named, candidates=()))
+    return names
+
+
+def handed_over(version: str) -> Handover:
+    decision = GateDecision(
+        recipe="int8", runtime="torchscript", decision="promote", objective="fastest", rules=(), reason="it is"
+    )
+    return Handover(Judgement(decisions=(decision,)), version)
+
+
+class Killed(BaseException):
+    """The process is dead from here on."""
+
+
+def test_a_kill_in_a_workloads_hand_over_costs_no_other_ones_row(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
+    night = begin()
+    two_workloads(night)
+
+    def first_then_die(result: WorkloadResult, *_: object) -> Handover:
+        if result.workload.name == "second":
+            raise Killed
+        return handed_over("v1")
+
+    monkeypatch.setattr(nightly, "hand_over", first_then_die)
+    with executing(night.settings, Reporter()), pytest.raises(Killed):
+        nightly._hand_over(night)
+    assert rows(night.store, "select workload, bundle_version from promotions") == [
+        {"workload": "first", "bundle_version": "v1"}
+    ]
+
+
+def test_a_defect_in_a_workloads_hand_over_costs_no_other_ones(begin: Begin, monkeypatch: pytest.MonkeyPatch) -> None:
+    night = begin()
+    two_workloads(night)
+
+    def fail_then_second(result: WorkloadResult, *_: object) -> Handover:
+        if result.workload.name == "first":
+            raise KeyError("a defect")
+        return handed_over("v2")
+
+    monkeypatch.setattr(nightly, "hand_over", fail_then_second)
+    with executing(night.settings, Reporter()):
+        nightly._hand_over(night)
+    assert rows(night.store, "select workload, bundle_version from promotions") == [
+        {"workload": "second", "bundle_version": "v2"}
+    ]
+    assert night.problems == {"handing over first": "'a defect'"}
+    assert night.bundles == {"second": "v2"}
+
+
+def test_the_next_night_records_what_a_dead_one_handed_over_and_that_it_died(begin: Begin) -> None:
+    store, run, day = begin().store, filled_store.RUNS[0], filled_store.NIGHTS[0]
+    info = begin().info.model_copy(update={"run_id": run})
+
+    def die_after_the_switch() -> None:
+        with hold(store, Holder(run, "")):
+            nightly.steps.record.fn(info, {"measurements": [measurement(run, day)]}, store)
+            filled_store.hand_over(Path(store), 0)
+            raise Killed
+
+    with pytest.raises(Killed):
+        die_after_the_switch()
+    night = begin()
+    with hold(store, Holder(night.info.run_id, "")) as held:
+        nightly._record_what_died(night, held)
+    assert unrecorded_switches(store) == []
+    assert rows(store, "select run_id, bundle_version from promotions") == [
+        {"run_id": run, "bundle_version": filled_store.VERSIONS[0]}
+    ]
+    assert rows(store, "select run_id, status from runs") == [{"run_id": run, "status": "failed"}]
+    assert night.remarks == [
+        f"run {run} handed over word-lm/{filled_store.VERSIONS[0]} and died; this night recorded that"
+    ]
+    assert not night.has_failures()
+
+
+def test_a_switch_that_cannot_be_recorded_is_remarked_on_and_the_night_goes_on(begin: Begin) -> None:
+    store, run = begin().store, filled_store.RUNS[0]
+    nightly.steps.record.fn(
+        begin().info.model_copy(update={"run_id": run}),
+        {"measurements": [measurement(run, filled_store.NIGHTS[0])]},
+        store,
+    )
+    filled_store.hand_over(Path(store), 0)
+    model = Path(store) / "handoff/word-lm" / filled_store.VERSIONS[0] / "model.ts"
+    model.chmod(0o644)
+    model.write_text("another")
+    night = begin()
+    with hold(store, Holder(night.info.run_id, "")) as held:
+        nightly._record_what_died(night, held)
+    assert "could not be recorded" in night.remarks[0]
+    assert "model.ts was changed" in night.remarks[0]
+
+
+def test_what_stays_current_is_signed_again_unless_others_changed_it(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = Ed25519PrivateKey.generate()
+    monkeypatch.setenv("NIGHTQUANT_SIGNING_KEY", pem(key))
+    night = begin()
+    bundles = BundleStore(night.store, signer_of(key))
+    current = publish(bundles, 1)
+    path = Path(night.store) / "handoff/word-lm/current.json"
+    before = path.read_text()
+
+    def serial() -> int:
+        pointer = bundles.pointer("word-lm")
+        assert pointer is not None
+        return statement_of(pointer, signer_of(key).public).serial
+
+    first = serial()
+    with executing(night.settings, Reporter()):
+        nightly._renew(night, "word-lm", current)
+        assert serial() > first
+        path.write_text(before)
+        with pytest.raises(BundleError, match=r"signed current\.json"):
+            nightly._renew(night, "word-lm", current)
+    assert path.read_text() == before
+
+
+def test_rows_that_the_store_refuses_are_a_problem_of_their_own_workload(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    night = begin()
+    two_workloads(night)
+    monkeypatch.setattr(nightly, "hand_over", lambda *_: handed_over("v"))
+    record = nightly.steps.record
+
+    def refuse(run: object, tables: object, store: object, part: str = "") -> None:
+        if part == "first":
+            raise StoreError("The promotions rows were refused: column reason is NULL.")
+        return record(run, tables, store, part)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(nightly.steps, "record", refuse)
+    with executing(night.settings, Reporter()):
+        nightly._hand_over(night)
+    assert [row["workload"] for row in rows(night.store, "from promotions")] == ["second"]
+    assert "column reason is NULL" in night.problems["handing over first"]

@@ -1,0 +1,110 @@
+"""What a night finds when it looks back, and what it says of a part that could not be looked at."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from flows.findings import look_back, reported
+from storage.results.catalog import CATALOG, refresh
+from storage.results.writer import ResultsStore
+from tests.storage.results.rows import write_night
+
+DAY = date(2026, 3, 1)
+
+
+def absences(root: Path, night: date, *, is_everything: bool = True) -> tuple[str, ...]:
+    return look_back(str(root), night, {"word-lm", "lstm-demo"}, is_everything=is_everything).absences
+
+
+def record(root: Path, night: date, workloads: list[str]) -> None:
+    run_id = f"r{night:%Y%m%d}"
+    now = datetime(night.year, night.month, night.day, 3, tzinfo=UTC)
+    results = ResultsStore(root)
+    common = {"run_id": run_id, "night": night, "profile": "quick"}
+    rows = [
+        common
+        | {"workload": name, "recipe": "int8", "runtime": "eager", "setting": "primary", "attempt": 1, "threads": 1}
+        | {"batch_size": 1, "status": "ok", "measured_at": now}
+        for name in workloads
+    ]
+    results.append("measurements", rows, run_id, now)
+    run = common | {"started_at": now, "finished_at": now, "status": "completed", "workloads": len(workloads)}
+    results.append("runs", [run | {"candidates_ok": 1, "candidates_failed": 0}], run_id, now)
+
+
+def test_missed_nights_and_workloads_that_are_gone_are_told(tmp_path: Path):
+    first = date(2026, 11, 2)
+    record(tmp_path, first, ["word-lm"])
+    assert absences(tmp_path, first) == ()
+    record(tmp_path, first + timedelta(days=1), ["lstm-demo", "word-lm"])
+    record(tmp_path, first + timedelta(days=4), ["lstm-demo"])
+    last = first + timedelta(days=4)
+    missed = "no run on 2 nights, 2026-11-04 to 2026-11-05"
+    assert absences(tmp_path, last) == ("word-lm was measured on 2026-11-03, but not tonight", missed)
+    assert absences(tmp_path, last, is_everything=False) == (missed,)
+
+
+def test_a_store_that_is_used_now_and_then_misses_no_night(tmp_path: Path):
+    for day in (1, 8, 20):
+        record(tmp_path, date(2026, 11, day), ["word-lm"])
+    assert absences(tmp_path, date(2026, 11, 20)) == ()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """Four nights, the last of which lacks a candidate that was there before."""
+    from tests.storage.results.rows import baseline
+
+    for day in range(3):
+        write_night(tmp_path, DAY + timedelta(day))
+    write_night(tmp_path, DAY + timedelta(3), [baseline("last", DAY + timedelta(3))], "last")
+    return tmp_path
+
+
+LAST = DAY + timedelta(3)
+
+
+def found(store: Path) -> list[str]:
+    return [each.kind for each in look_back(str(store), LAST, {"word-lm"}, is_everything=True).comparison.findings]
+
+
+def test_what_was_recorded_counts_whatever_the_catalog_holds(store: Path) -> None:
+    assert found(store) == ["vanished"]
+    refresh(store)
+    (store / CATALOG).write_bytes(b"no catalog")
+    assert found(store) == ["vanished"]
+    assert (store / CATALOG).read_bytes() == b"no catalog"
+
+
+def test_other_workloads_are_passed_over(store: Path) -> None:
+    assert look_back(str(store), LAST, {"lstm-demo"}, is_everything=True).comparison.findings == ()
+
+
+def test_a_run_of_some_recipes_reports_none_that_vanished(store: Path) -> None:
+    findings = look_back(str(store), LAST, {"word-lm"}, is_everything=False)
+    assert reported(findings, ()) == findings
+    assert reported(findings, ("float",)).comparison.findings == ()
+
+
+def test_a_part_that_fails_is_said_to_be_unknown_and_takes_nothing_with_it(
+    store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*arguments: object) -> None:
+        raise ValueError("math domain error")
+
+    monkeypatch.setattr("flows.findings.compare_night", fail)
+    findings = look_back(str(store), LAST + timedelta(2), {"word-lm"}, is_everything=True)
+    assert findings.troubles == {"comparing with earlier nights": "math domain error"}
+    assert "no run on 2026-03-05" in findings.absences
+
+
+def test_results_that_cannot_be_read_are_said_to_be_unknown(store: Path) -> None:
+    path = next((store / "results/measurements").glob("*/last.parquet"))
+    path.write_bytes(path.read_bytes()[:-9])
+    findings = look_back(str(store), LAST, {"word-lm"}, is_everything=True)
+    (why,) = findings.troubles.values()
+    assert list(findings.troubles) == ["reading the results"]
+    assert "last.parquet" in why
