@@ -181,7 +181,8 @@ def _rename_ambiguous_constants(graph: onnx.GraphProto) -> None:
     ``val_124`` of ``val_12`` takes the place of an activation of that name (onnxruntime issue 24705).
     """
     nodes = list(_nodes(graph))
-    taken = {tensor.name for tensor in graph.initializer} | {name for node in nodes for name in node.output}
+    taken = {described.name for described in (*graph.input, *graph.initializer)}
+    taken |= {name for node in nodes for name in node.output}
     ambiguous = {name[:end] for name in taken for end in range(len(name.rstrip(_DIGITS)), len(name))}
     outputs = {output.name for output in graph.output}
     renamed: dict[str, str] = {}

@@ -14,7 +14,6 @@ import openvino
 
 from storage.errors import QuantizationError
 from tasks.machine import this_machine
-from tasks.quantize.coverage import unnamed
 from tasks.quantize.methods.cast import CastRecipe, computes_bfloat16, require_bfloat16
 from tasks.quantize.methods.dynamic import DynamicRecipe, named_types
 from tasks.quantize.methods.static import GraphRecipe, StaticRecipe
@@ -73,7 +72,7 @@ def quantize(
         model = openvino.Core().read_model(exported)
     except RuntimeError as error:
         raise QuantizationError(
-            f"OpenVINO cannot read the exported model: {str(error).splitlines()[-1].rstrip('.')}.",
+            f"OpenVINO cannot read the exported model: {str(error).splitlines()[-1]}",
             hint="Take the runtime out of this workload's recipes.",
         ) from error
     products = {_module(node) for node in _products(model)}
@@ -105,8 +104,8 @@ def quantize(
             return "excluded by the recipe"
         if head not in products:
             return ""
-        is_unnamed = named is not None and leaf.type not in named
-        return unnamed(leaf.type) if is_unnamed else f"NNCF left this {leaf.type} float"
+        unnamed = named is not None and leaf.type not in named
+        return f"the recipe does not name the type {leaf.type}" if unnamed else f"NNCF left this {leaf.type} float"
 
     return why_float
 

@@ -38,6 +38,14 @@ def swin(num_classes):
 def convnext(num_classes):
     from torchvision.models.convnext import CNBlockConfig, ConvNeXt
     return ConvNeXt([CNBlockConfig(16, 32, 1), CNBlockConfig(32, None, 1)], num_classes=num_classes)
+
+def functional_layers(num_classes):
+    from tests.tasks.quantize.networks import FunctionalProducts
+    return FunctionalProducts()
+
+def group_norms(num_classes):
+    from tests.tasks.quantize.networks import GroupNorms
+    return GroupNorms()
 """
 VISION = (
     "torchvision.models:mobilenet_v3_small",
@@ -47,6 +55,8 @@ VISION = (
     "own_code:vit",
     "own_code:swin",
     "own_code:convnext",
+    "own_code:functional_layers",
+    "own_code:group_norms",
 )
 # What is not done, and the words that say so. Masks of padding are the lowest float32, which is infinite in bfloat16.
 NOT_DONE = {("deberta-v2", "openvino"): "NaN or infinities"} if computes_bfloat16() else {}

@@ -20,7 +20,6 @@ from tasks.quantize.counterparts import cover_fused
 from tasks.quantize.coverage import leaves_of
 from tasks.quantize.graph import eager_mode, fx
 from tasks.quantize.graph.functional import parameters_read
-from tasks.quantize.graph.padding import pad_by_numbers
 from tasks.quantize.graph.plan import Plan, make_plan
 from tasks.quantize.graph.smoke_test import refusing, try_out
 
@@ -100,7 +99,6 @@ def prepare(model: nn.Module, plan: Plan, recipe: GraphRecipe, example_inputs: M
         torch cannot prepare the model, or a convolution pads its sides differently.
     """
     with refusing("prepared", type(model).__name__, plan.graph):
-        pad_by_numbers(model, plan.kept)
         prepare_it = fx.prepare if plan.graph == "fx" else eager_mode.prepare
         return prepare_it(model, plan, recipe, example_inputs)
 

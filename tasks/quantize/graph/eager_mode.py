@@ -14,6 +14,7 @@ from torch.ao.quantization import DeQuantStub, QConfig, QuantStub
 from storage.errors import QuantizationError
 from tasks.quantize.graph.fuse import fuse_chains
 from tasks.quantize.graph.observers import qconfig_for
+from tasks.quantize.graph.padding import pad_by_numbers
 from tasks.quantize.graph.plan import Plan
 from tasks.quantize.methods.static import GraphRecipe
 
@@ -63,6 +64,7 @@ def prepare(model: nn.Module, plan: Plan, recipe: GraphRecipe, example_inputs: M
         An excluded module was fused into a neighbour by the model's own `fuse_model`, or is only called by a method.
     """
     is_qat = recipe.method == "qat"
+    pad_by_numbers(model, plan.kept)
     model = fuse(model, plan, is_qat=is_qat)
     if plan.borders == "around":
         remove_stubs(model)

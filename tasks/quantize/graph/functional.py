@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from operator import attrgetter
-from typing import Any, cast
+from typing import cast
 
 from torch import Tensor, fx, nn
+from torch.fx.node import Argument
 from torch.nn import functional
 
-Function = Callable[..., object]
-# torch's types for a node's arguments fit no layer's constructor: Any.
-Given = dict[str, Any]
+Given = dict[str, Argument]
+Layer = Callable[..., nn.Module]
 
 _LINEAR: Given = {"input": None, "weight": None, "bias": None}
 _CONVOLUTION: Given = {**_LINEAR, "stride": 1, "padding": 0, "dilation": 1, "groups": 1}
@@ -30,7 +30,7 @@ _ARGUMENTS: dict[object, Given] = {
     functional.conv3d: _CONVOLUTION,
     functional.batch_norm: {**_NORM, "training": False, "momentum": 0.1, "eps": 1e-5},
 }
-_CONVOLUTIONS: dict[object, tuple[type[nn.Module], int]] = {
+_CONVOLUTIONS: dict[object, tuple[Layer, int]] = {
     functional.conv1d: (nn.Conv1d, 1),
     functional.conv2d: (nn.Conv2d, 2),
     functional.conv3d: (nn.Conv3d, 3),
@@ -89,13 +89,15 @@ def parameters_read(model: nn.Module) -> frozenset[str]:
 def _given(node: fx.Node) -> Given:
     """A function's arguments by name; those of a convolution's axes are a number for each."""
     defaults = _ARGUMENTS[node.target]
-    given = defaults | dict(zip(defaults, node.args, strict=False)) | node.kwargs
+    given = defaults | dict(zip(defaults, node.args, strict=False)) | dict(node.kwargs)
     if node.target in _CONVOLUTIONS:
         _, dimensions = _CONVOLUTIONS[node.target]
         for name in ("stride", "padding", "dilation"):
             value = given[name]
-            if isinstance(value, int) or (isinstance(value, list | tuple) and len(value) == 1):
-                given[name] = (value if isinstance(value, int) else value[0],) * dimensions
+            if isinstance(value, list | tuple) and len(value) == 1:
+                (value,) = value
+            if isinstance(value, int):
+                given[name] = (value,) * dimensions
     return given
 
 
@@ -130,14 +132,14 @@ def _plain_layer(function: object, given: Given, tensors: Mapping[str, fx.Node],
         if kind is None or given["training"] is not False or values.keys() != _NORM.keys() - {"input"}:
             return None
         assert isinstance(owner, kind)
-        layer = kind(len(weight), given["eps"], owner.momentum, device="meta")
-        layer.num_batches_tracked = owner.num_batches_tracked
+        layer = cast(Layer, kind)(len(weight), given["eps"], owner.momentum, device="meta")
+        values["num_batches_tracked"] = owner.num_batches_tracked
     elif function is functional.linear:
         layer = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
     else:
         geometry = {name: given[name] for name in ("stride", "padding", "dilation", "groups")}
         made, _ = _CONVOLUTIONS[function]
-        channels = weight.shape[1] * given["groups"], weight.shape[0]
+        channels = weight.shape[1] * cast(int, given["groups"]), weight.shape[0]
         layer = made(*channels, tuple(weight.shape[2:]), **geometry, bias=False, device="meta")
     for name, value in values.items():
         setattr(layer, name, value)

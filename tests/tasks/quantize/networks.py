@@ -223,6 +223,17 @@ def norm_and_act() -> nn.Module:
     return one_path(nn.Conv2d(3, 8, 3), NormAct(8), nn.Conv2d(8, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
 
+class FunctionalDropout(nn.Module):
+    """Has no children, and drops values by the function."""
+
+    def forward(self, rows: Tensor) -> Tensor:
+        return functional.dropout(rows, 0.5, self.training)
+
+
+def functional_dropout() -> nn.Module:
+    return one_path(nn.Conv2d(3, 8, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), FunctionalDropout(), nn.Linear(8, 4))
+
+
 class Volumes(nn.Module):
     """A functional convolution over three axes."""
 

@@ -197,3 +197,13 @@ def test_a_norm_in_a_subclass_is_folded_into_its_convolution(source_of: Sources,
     assert sqnr_db(expected, converted.model(images)) > 15
     opened = saved_and_opened(networks.norm_and_act, converted, source)
     assert torch.equal(opened(images), converted.model(images))
+
+
+def test_no_dropout_of_a_module_without_children_stays_in_a_trained_graph(source_of: Sources, engine: str) -> None:
+    source = source_of("functional_dropout")
+    model, examples = source.float_model(), source.example_inputs
+    chosen = QatRecipe(name="qat", method="qat", graph="fx", exclude=("m3",))  # int8 kernels never drop
+    prepared = prepare(model, make_plan(model, chosen, examples), chosen, examples)
+    prepared(*examples.values()).sum().backward()
+    converted, (images,) = convert(prepared), examples.values()
+    assert torch.equal(converted(images), converted(images))
