@@ -52,21 +52,23 @@ def quantized_engine(name: str) -> Iterator[None]:
 
 @cache
 def saturates(engine: str) -> bool:
-    """Report whether an engine's sums of 8-bit products saturate in this process.
+    """Report whether an engine's sums of 8-bit products saturate in this process if all 8 bits are used.
 
-    Without VNNI, its kernels add pairs of products in 16 bits. The largest sum is tried out, because oneDNN also obeys
-    a switch of its own (``ONEDNN_MAX_CPU_ISA``), which CPUID does not show.
+    Only oneDNN's do: without VNNI, its kernels add pairs of products in 16 bits, and no bit is kept free for them. The
+    largest sum is tried out, because oneDNN also obeys a switch of its own (``ONEDNN_MAX_CPU_ISA``), which CPUID does
+    not show. The operator takes plain tensors: torch's quantized ones are deprecated.
     """
-    if engine not in torch.backends.quantized.supported_engines:
+    if engine != "onednn" or engine not in torch.backends.quantized.supported_engines:
         return False
     terms, largest = 64, (255, 127)
-    with quantized_engine(engine), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        inputs = torch.quantize_per_tensor(torch.full((1, terms), float(largest[0])), 1.0, 0, torch.quint8)
-        weights = torch.quantize_per_tensor(torch.full((1, terms), float(largest[1])), 1.0, 0, torch.qint8)
-        packed = torch.ops.quantized.linear_prepack(weights, None)
-        outputs = torch.ops.quantized.linear(inputs, packed, float(terms * largest[1]), 0)
-    return int(outputs.int_repr()) < largest[0]
+    inputs = torch.full((1, terms), largest[0], dtype=torch.uint8)
+    weights = torch.full((1, terms), largest[1], dtype=torch.int8)
+    packed = torch.ops.onednn.qlinear_prepack(weights, [1, terms])
+    scale, zero_point = torch.ones(1), torch.zeros(1, dtype=torch.int64)
+    outputs = torch.ops.onednn.qlinear_pointwise(
+        inputs, 1.0, 0, packed, scale, zero_point, None, 1.0, 0, torch.float32, "none", [], ""
+    )
+    return float(outputs) < terms * largest[0] * largest[1]
 
 
 def instruction_set() -> dict[str, object]:
