@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
-
-from duckdb import DuckDBPyConnection
+from typing import TYPE_CHECKING
 
 from flows.attempt import attempt, reason
 from storage.results.query import open_fresh, rows_of
 from storage.results.regressions import NightComparison, compare_night
+
+if TYPE_CHECKING:  # a module that holds the class at exit makes DuckDB's bindings report all of it as leaked
+    from duckdb import DuckDBPyConnection
 
 
 @dataclass(frozen=True)

@@ -131,7 +131,8 @@ def test_every_night_ends_good_or_with_a_regression_against_the_one_before(night
 
 def test_a_night_ends_without_a_warning_of_the_interpreter(nights):
     assert [line for _, output in nights.ended for line in output.splitlines() if "Warning" in line] == []
-    assert not any("resource_tracker" in output for _, output in nights.ended)
+    # The resource tracker reports leaked semaphores, DuckDB's bindings leaked objects.
+    assert not any("leaked" in output for _, output in nights.ended)
 
 
 def test_every_candidate_of_every_night_has_its_row(nights):
