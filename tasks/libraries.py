@@ -18,6 +18,7 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import IO, ClassVar, TextIO
 
 from storage.errors import NightquantError
+from storage.transient import is_transient
 from tasks.user_code import is_users_file
 
 _LONGEST = 300
@@ -63,7 +64,11 @@ def reported_as(what: str, hint: str = "") -> Iterator[None]:
 
 def library_error(what: str, error: BaseException, hint: str = "") -> LibraryError:
     """Return what `reported_as` raises for an error."""
-    return LibraryError(f"{what}: {in_one_line(error)}.", hint=f"{hint} --debug shows the traceback.".lstrip())
+    return LibraryError(
+        f"{what}: {in_one_line(error)}.",
+        hint=f"{hint} --debug shows the traceback.".lstrip(),
+        transient=is_transient(error),
+    )
 
 
 def hint_for(runtime: str) -> str:
