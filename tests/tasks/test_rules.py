@@ -51,7 +51,7 @@ def test_with_every_number_no_rule_holds():
 def test_a_rule_whose_number_is_unknown_holds_and_says_why(name: str, column: str):
     found = rule(name, unknown(column))
     assert (found.outcome, found.seen, found.unknown, found.note) == ("held", None, True, WHY)
-    decision = only(judge(workload(**GATE), [unknown(column)]))
+    decision = only(judge(workload(**GATE), [unknown(column)], None))
     assert decision.decision == "hold"
     assert decision.reason == f"{name} asks for {found.bound:g}, saw nothing ({WHY})"
 

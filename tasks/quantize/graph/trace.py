@@ -63,7 +63,8 @@ def trace(model: nn.Module, example_inputs: Mapping[str, torch.Tensor], leaves: 
                 hint="Let the factory wrap it in a module whose forward takes the data's inputs and no others.",
             ) from error
     calls = Counter(str(node.target) for node in traced.graph.nodes if node.op == "call_module")
-    modules = dict(model.named_modules()) | dict(traced.named_modules())
+    # Only those that the graph calls: it holds empty modules in the place of those whose children it calls.
+    modules = dict(model.named_modules()) | {name: traced.get_submodule(name) for name in calls}
     return Traced(traced.graph, modules, recorder.ranks, calls, plain)
 
 
