@@ -46,7 +46,8 @@ def supported_sets() -> list[str]:
 def quantized_rows(x: Tensor) -> tuple[Tensor, Tensor]:
     """Integers of -127 to 127 as float32 [R, K], and a scale for each row, float32 [R, 1]."""
     peak = x.abs().amax(-1, keepdim=True)
-    inverse = torch.where(peak > 1e-30, 127 / peak, 0.0)
+    # `127 / peak` would multiply by a reciprocal, which is a last digit off for some.
+    inverse = torch.where(peak > 1e-30, torch.full_like(peak, 127) / peak, 0.0)
     return torch.round(x * inverse), peak / 127
 
 
