@@ -125,7 +125,7 @@ def write_script(model: nn.Module, example_inputs: Mapping[str, Tensor], path: P
         except Exception as error:
             raise QuantizationError(
                 f"The model cannot be traced to TorchScript: {in_one_line(error)}.",
-                hint='Rewrite what the message is about, or take the runtime torchscript out of the recipe.',
+                hint="Rewrite what the message is about, or take the runtime torchscript out of the recipe.",
             ) from error
         frozen: torch.jit.ScriptModule = torch.jit.freeze(traced.eval(), optimize_numerics=not exact)
         # Not frozen.save(path): on a full disk torch's writer aborts the whole process.
