@@ -2,8 +2,10 @@
 
 import contextlib
 import os
+import re
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import time
@@ -12,6 +14,16 @@ from pathlib import Path
 from typing import ClassVar
 
 NIGHTQUANT = (sys.executable, "-m", "flows")
+# Packaging runs in the flow's own process.
+STAGES = {
+    "prepare data set",
+    "obtain checkpoint",
+    "build",
+    "evaluate",
+    "compare with the baseline",
+    "find incumbent",
+    "benchmark",
+}
 
 
 class Command:
@@ -101,3 +113,15 @@ def free_port():
         with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
             return port
     raise AssertionError("no free port")
+
+
+def processes_of_stages(home):
+    """Which process each stage's task ran in, from Prefect's log: stage to process ids; packaging is the flow's own."""
+    with sqlite3.connect(home / "prefect.db") as database:
+        messages = [row[0] for row in database.execute("SELECT message FROM log")]
+    found = {}
+    for message in messages:
+        if match := re.fullmatch(r".*: ([a-z ]+): started on \S+, process (\d+)", message):
+            found.setdefault(match[1], set()).add(int(match[2]))
+    found.pop("package", None)  # only where the machine was quiet enough for a candidate to pass the gate
+    return found

@@ -6,9 +6,7 @@ modules have the names of nightquant's packages. A third night then finds what t
 
 import itertools
 import json
-import re
 import shutil
-import sqlite3
 import sys
 import threading
 from importlib.resources import files
@@ -22,22 +20,12 @@ from storage.check import check
 from storage.pointer import read_pointer, statement_of
 from storage.results.query import run_query
 from storage.seal import SIGNATURE
-from tests.flows.processes import NIGHTQUANT, Command
+from tests.flows.processes import NIGHTQUANT, STAGES, Command, processes_of_stages
 
 pytestmark = [pytest.mark.slow, pytest.mark.server, pytest.mark.timeout(900)]
 
 SCRIPT = (str(Path(sys.executable).parent / "nightquant"),)
 CANDIDATES = {(recipe, runtime) for recipe in ("float", "dynamic-int8") for runtime in ("eager", "torchscript")}
-# Packaging runs in the flow's own process.
-STAGES = {
-    "prepare data set",
-    "obtain checkpoint",
-    "build",
-    "evaluate",
-    "compare with the baseline",
-    "find incumbent",
-    "benchmark",
-}
 KINDS = ("flows.execution.server_process", "multiprocessing.spawn", "tasks.benchmark.child")
 
 
@@ -106,17 +94,6 @@ class Nights:
     def rows(self, query, store=None):
         return run_query(store or self.store, query).to_pylist()
 
-    def processes_of_stages(self):
-        """Return the process ids that each stage ran in, from Prefect's log."""
-        with sqlite3.connect(self.home / "prefect.db") as database:
-            messages = [row[0] for row in database.execute("SELECT message FROM log")]
-        found = {}
-        for message in messages:
-            if match := re.fullmatch(r".*: ([a-z ]+): started on \S+, process (\d+)", message):
-                found.setdefault(match[1], set()).add(int(match[2]))
-        found.pop("package", None)
-        return found
-
 
 @pytest.fixture(scope="module")
 def nights(migrated_home, tmp_path_factory):
@@ -147,7 +124,7 @@ def test_every_candidate_of_every_night_has_its_row(nights):
 
 
 def test_every_stage_runs_in_another_process(nights):
-    ran = nights.processes_of_stages()
+    ran = processes_of_stages(nights.home)
     assert ran.keys() == STAGES
     assert nights.first.process.pid not in set().union(*ran.values())
 

@@ -3,10 +3,8 @@
 import contextlib
 import json
 import os
-import re
 import shutil
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
@@ -15,40 +13,19 @@ import pytest
 
 from storage.check import check
 from storage.results.query import run_query
-from tests.flows.processes import Command
+from tests.flows.processes import STAGES, Command, processes_of_stages
 from tests.storage.conftest import s3_endpoint, s3_store  # noqa: F401 - fixtures
 
 pytestmark = [pytest.mark.long, pytest.mark.slow, pytest.mark.server, pytest.mark.timeout(900)]
 
 NIGHT = ("nightly", "--workload", "lstm-demo", "--profile", "quick", "--workers", "2")
 CANDIDATES = {(recipe, runtime) for recipe in ("float", "dynamic-int8") for runtime in ("eager", "torchscript")}
-STAGES = {
-    "prepare data set",
-    "obtain checkpoint",
-    "build",
-    "evaluate",
-    "compare with the baseline",
-    "find incumbent",
-    "benchmark",
-}
 
 
 @pytest.fixture
 def home(migrated_home, tmp_path):
     """A home of the test's own: the log in it is read afterwards."""
     return shutil.copytree(migrated_home, tmp_path / "prefect")
-
-
-def processes_of_stages(home):
-    """Which process each stage's task ran in, from Prefect's log: stage to process ids; packaging is the flow's own."""
-    with sqlite3.connect(home / "prefect.db") as database:
-        messages = [row[0] for row in database.execute("SELECT message FROM log")]
-    found = {}
-    for message in messages:
-        if match := re.fullmatch(r".*: ([a-z ]+): started on \S+, process (\d+)", message):
-            found.setdefault(match[1], set()).add(int(match[2]))
-    found.pop("package", None)  # only where the machine was quiet enough for a candidate to pass the gate
-    return found
 
 
 def assert_whole(store):
