@@ -26,10 +26,6 @@ from itertools import islice
 from pathlib import Path
 from queue import SimpleQueue
 
-from cosmic_ray.ast import ast_nodes, get_ast
-from cosmic_ray.mutating import mutate_code
-from cosmic_ray.plugins import get_operator, operator_names
-
 ROOT = Path(__file__).parents[1]
 FAST = "not slow and not server and not browser and not long"
 STORE = ("test_bundles.py", "test_pointers.py", "test_freshness.py", "test_trust.py")
@@ -64,6 +60,11 @@ class Mutant:
 
 def mutants_of(module: str, seed: int) -> Iterator[Mutant]:
     """Make the mutants of a module that compute something else, in random order."""
+    # Here, because nightquant does not install it, and a test imports every module that the documentation names.
+    from cosmic_ray.ast import ast_nodes, get_ast
+    from cosmic_ray.mutating import mutate_code
+    from cosmic_ray.plugins import get_operator, operator_names
+
     source = (ROOT / module).read_text(encoding="utf-8")
     meaning, nodes = _meaning(source), list(ast_nodes(get_ast(source)))
     # Operators with arguments are made for one project's own names.
