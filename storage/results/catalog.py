@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import duckdb
@@ -13,7 +14,7 @@ import pyarrow.parquet as pq
 
 from storage.results.descriptions import add_comments, quoted, view_files
 from storage.results.layout import broken, check_file, find_files, footer
-from storage.results.tables import TABLES, Table
+from storage.results.tables import MEASUREMENTS, TABLES, Table
 from storage.root import Entry, StoreRoot
 
 CATALOG = "results.duckdb"
@@ -23,6 +24,7 @@ MATERIALIZE_UP_TO = 2_000_000
 _STORAGE_VERSION = "v1.5.0"
 _RAW = ("block_launch", "block_round", "block_s", "cold_launch", "cold_s")
 _KEYS = "run_id, night, workload, recipe, runtime, setting, attempt, threads, batch_size, fingerprint, sequence_length"
+_RAW_BLOCKS = ("internal.raw_blocks", f"{_KEYS}, {', '.join(_RAW)}")
 
 
 @dataclass(frozen=True)
@@ -67,27 +69,23 @@ def current_names(root: StoreRoot) -> list[str]:
 
 def build(root: StoreRoot, target: Path, *, materialize_up_to: int = MATERIALIZE_UP_TO) -> list[str]:
     """Write a catalog of the store's present results to a new local file; return the results files' names."""
+    target.write_bytes(_empty())
     with duckdb.connect() as connection:
         if filesystem := root.duckdb_filesystem():
             connection.register_filesystem(filesystem)
-        connection.execute(f"attach '{quoted(str(target))}' as catalog (storage_version '{_STORAGE_VERSION}')")
-        connection.execute("use catalog")
-        connection.execute("create schema internal")  # what SHOW TABLES need not show
-        connection.execute("create table internal.catalog_files (table_name text, name text, bytes bigint)")
-        connection.execute("create table internal.catalog_root (url text)")
+        _use(connection, target)
+        connection.execute("begin")
         names: list[str] = []
         names_files = False
         for table in TABLES.values():
             source = _inspect(root, table)
-            columns = [column.name for column in table.columns if column.name not in _RAW]
             copied = source.rows <= materialize_up_to
             for entry in source.files if copied else ():
                 check_file(root, entry.name)
-            _add(connection, root, source, table.name, ", ".join(columns), copied)
-            if len(columns) < len(table.columns):
+            _fill(connection, root, source, table.name, _columns(table), copied)
+            if table.name == MEASUREMENTS.name:
                 copied = copied and source.samples <= materialize_up_to
-                raw = f"{_KEYS}, {', '.join(_RAW)}"
-                _add(connection, root, source, "internal.raw_blocks", raw, copied, "where block_s is not null")
+                _fill(connection, root, source, *_RAW_BLOCKS, copied, "where block_s is not null")
             names_files |= not copied
             for entry in source.files:
                 row = [table.name, entry.name, entry.size]
@@ -95,12 +93,46 @@ def build(root: StoreRoot, target: Path, *, materialize_up_to: int = MATERIALIZE
             names += [entry.name for entry in source.files]
         if names_files:
             connection.execute("insert into internal.catalog_root values (?)", [root.url])
-        for statement in view_files().values():
-            connection.execute(statement)
-        add_comments(connection)
+            add_comments(connection)
+        connection.execute("commit")
         connection.execute("use memory")
         connection.execute("detach catalog")
     return names
+
+
+@cache
+def _empty() -> bytes:
+    """A catalog without rows. Each build starts from a copy: its views and comments take longer than a night's rows."""
+    with tempfile.TemporaryDirectory(prefix="nightquant-") as scratch, duckdb.connect() as connection:
+        file = Path(scratch) / CATALOG
+        _use(connection, file)
+        connection.execute("begin")
+        connection.execute("create schema internal")  # what SHOW TABLES need not show
+        connection.execute("create table internal.catalog_files (table_name text, name text, bytes bigint)")
+        connection.execute("create table internal.catalog_root (url text)")
+        for table in TABLES.values():
+            connection.register("empty", table.schema.empty_table())
+            connection.execute(f"create table {table.name} as select {_columns(table)} from empty")
+            if table.name == MEASUREMENTS.name:
+                name, columns = _RAW_BLOCKS
+                connection.execute(f"create table {name} as select {columns} from empty")
+            connection.unregister("empty")
+        for statement in view_files().values():
+            connection.execute(statement)
+        add_comments(connection)
+        connection.execute("commit")
+        connection.execute("use memory")
+        connection.execute("detach catalog")
+        return file.read_bytes()
+
+
+def _use(connection: duckdb.DuckDBPyConnection, file: Path) -> None:
+    connection.execute(f"attach '{quoted(str(file))}' as catalog (storage_version '{_STORAGE_VERSION}')")
+    connection.execute("use catalog")
+
+
+def _columns(table: Table) -> str:
+    return ", ".join(column.name for column in table.columns if column.name not in _RAW)
 
 
 def columns() -> set[tuple[str, str, str]]:
@@ -136,7 +168,7 @@ def _count_samples(metadata: pq.FileMetaData) -> int:
     return sum(chunk.num_values for chunk in chunks if chunk.path_in_schema.startswith("block_s."))
 
 
-def _add(
+def _fill(
     connection: duckdb.DuckDBPyConnection,
     root: StoreRoot,
     source: _Source,
@@ -145,24 +177,23 @@ def _add(
     copied: bool,
     where: str = "",
 ) -> None:
-    """Add a table of the source's rows, or a view over its files."""
+    """Fill a table with the source's rows, or replace it by a view over its files."""
+    if not source.files:
+        return
     if copied:
         filesystem, base = root.arrow()
         files = [f"{base}/{entry.name}" for entry in source.files]
         # With the fixed schema a column that a file is too old to have reads as NULL, and no file is opened twice.
-        data: pa.Table | ds.Dataset = (
-            ds.dataset(files, schema=source.table.schema, format=_checked_pages(), filesystem=filesystem)
-            if files
-            else source.table.schema.empty_table()
-        )
+        data = ds.dataset(files, schema=source.table.schema, format=_checked_pages(), filesystem=filesystem)
         connection.register("current_files", data)
         try:
-            connection.execute(f"create table {name} as select {columns} from current_files {where}")
+            connection.execute(f"insert into {name} select {columns} from current_files {where}")
         except (duckdb.IOException, duckdb.InvalidInputException, pa.ArrowException) as error:
             raise broken(root, f"results/{source.table.name}", error) from error
         finally:
             connection.unregister("current_files")
         return
+    connection.execute(f"drop table {name}")
     paths = ", ".join(f"'{quoted(root.uri(entry.name))}'" for entry in source.files)
     by_name = "" if source.uniform else ", union_by_name = true"
     # Types by their DuckDB names: a column that no file has is NULL of its own type, not of any.

@@ -43,7 +43,6 @@ def view_files() -> dict[str, str]:
 
 def add_comments(connection: duckdb.DuckDBPyConnection) -> None:
     """Comment on every table, view and column of the connection's current catalog, where its other clients see it."""
-    connection.execute("begin")  # hundreds of statements, each of which would else be synced to the disk
     listed = connection.execute(
         "select table_name, column_name, table_name in (select view_name from duckdb_views()) from duckdb_columns() "
         "where database_name = current_database() and schema_name = 'main'"
@@ -56,7 +55,6 @@ def add_comments(connection: duckdb.DuckDBPyConnection) -> None:
     for name, column, _ in listed:
         if meaning := explained[name].get(column):
             connection.execute(f"comment on column {name}.{column} is '{quoted(meaning)}'")
-    connection.execute("commit")
 
 
 def quoted(text: str) -> str:
