@@ -5,6 +5,8 @@ BIN := .venv/bin
 # One more than there are processors, for nights wait much; each module in one process; the slow ones begin
 # (tests/conftest.py).
 PARALLEL := --numprocesses $(shell expr $$(nproc) + 1) --dist loadfile --no-loadscope-reorder
+# REPORT=file.xml keeps the time of every test, for `python -m benchmarks.durations file.xml`.
+JUNIT := $(if $(REPORT),--junitxml=$(REPORT))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export DO_NOT_TRACK := 1
 
@@ -23,13 +25,13 @@ test-all: .venv/installed-dev ## The same with the long tests, as CI runs them
 	@$(MAKE) --no-print-directory --jobs=2 lint tests-all
 
 tests: .venv/installed-dev
-	$(BIN)/python -m pytest $(PARALLEL) -m "not long"
+	$(BIN)/python -m pytest $(PARALLEL) $(JUNIT) -m "not long"
 
 tests-all: .venv/installed-dev
-	$(BIN)/python -m pytest $(PARALLEL)
+	$(BIN)/python -m pytest $(PARALLEL) $(JUNIT)
 
 unit: .venv/installed-dev ## Run the fast tests only
-	$(BIN)/python -m pytest $(PARALLEL) -m "not slow and not server and not browser and not long"
+	$(BIN)/python -m pytest $(PARALLEL) $(JUNIT) -m "not slow and not server and not browser and not long"
 
 lint: .venv/installed-dev ## Check style, types, import layers and dependencies
 	$(BIN)/ruff check .

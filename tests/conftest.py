@@ -10,7 +10,10 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from benchmarks.durations import CPU
 from storage.locks import file_lock
+
+_CPU_BEFORE = pytest.StashKey[float]()
 
 # How long one example takes on a machine that is shared says nothing of the code.
 settings.register_profile("shared machine", deadline=None)
@@ -22,6 +25,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the slow modules, in their random order, so that no worker ends with one while the other idles."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}
     items.sort(key=lambda item: item.path not in slow)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Begin to count a test's processor time."""
+    item.stash[_CPU_BEFORE] = sum(os.times()[:4])
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    """Write the processor time of the worker and its ended children into the report, for `benchmarks.durations`."""
+    if call.when == "teardown":
+        item.user_properties.append((CPU, f"{sum(os.times()[:4]) - item.stash[_CPU_BEFORE]:.2f}"))
+    return (yield)
 
 
 @pytest.fixture(scope="module", autouse=True)
