@@ -2,11 +2,12 @@
 PYTHON ?= python3
 PROFILE ?= quick
 BIN := .venv/bin
-# One more than there are processors, for nights wait much; each module in one process; the slow ones begin
-# (tests/conftest.py).
-PARALLEL := --numprocesses $(shell expr $$(nproc) + 1) --dist loadfile --no-loadscope-reorder
-# REPORT=file.xml keeps the time of every test, for `python -m benchmarks.durations file.xml`.
-JUNIT := $(if $(REPORT),--junitxml=$(REPORT))
+# Each module in one process; the slow ones begin (tests/conftest.py). REPORT=file.xml keeps the time of every test, for
+# `python -m benchmarks.durations file.xml`.
+PYTEST := $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder $(if $(REPORT),--junitxml=$(REPORT)) --numprocesses
+PROCESSORS := $(shell nproc)
+# Nights wait much, unit tests do not.
+MORE := $(shell expr $(PROCESSORS) + 1)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export DO_NOT_TRACK := 1
 
@@ -25,13 +26,13 @@ test-all: .venv/installed-dev ## The same with the long tests, as CI runs them
 	@$(MAKE) --no-print-directory --jobs=2 lint tests-all
 
 tests: .venv/installed-dev
-	$(BIN)/python -m pytest $(PARALLEL) $(JUNIT) -m "not long"
+	$(PYTEST) $(MORE) -m "not long"
 
 tests-all: .venv/installed-dev
-	$(BIN)/python -m pytest $(PARALLEL) $(JUNIT)
+	$(PYTEST) $(MORE)
 
 unit: .venv/installed-dev ## Run the fast tests only
-	$(BIN)/python -m pytest $(PARALLEL) $(JUNIT) -m "not slow and not server and not browser and not long"
+	$(PYTEST) $(PROCESSORS) -m "not slow and not server and not browser and not long"
 
 lint: .venv/installed-dev ## Check style, types, import layers and dependencies
 	$(BIN)/ruff check .

@@ -53,6 +53,7 @@ def commands_shown() -> Iterator[tuple[str, list[str]]]:
                 yield place, shlex.split(line.replace("\n", " "), comments=True)
 
 
+@pytest.mark.slow
 def test_every_subcommand_and_option_on_a_page_exists() -> None:
     seen = 0
     for place, (program, *words) in commands_shown():
@@ -99,6 +100,7 @@ def test_make_installs_extras_that_exist() -> None:
             assert re.sub(r"^\.\[(\w+)\]$", r"\1", requirement) in extras
 
 
+@pytest.mark.slow
 def test_the_sections_that_your_model_shows_are_those_of_its_examples(tmp_path: Path) -> None:
     write_directory(tmp_path / "encoder")  # whose config.json a workload file is read with
     page = (ROOT / "docs" / "your-model.md").read_text(encoding="utf-8")

@@ -49,6 +49,7 @@ def drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     plt.close("all")
 
 
+@pytest.mark.slow
 def test_every_candidate_is_drawn_at_its_speed_with_its_interval(drawn: dict[str, Any]) -> None:
     ((newest, history),) = drawn["axes"]
     labels = newest.get_legend_handles_labels()[1]
@@ -61,6 +62,7 @@ def test_every_candidate_is_drawn_at_its_speed_with_its_interval(drawn: dict[str
     assert (low, high) == pytest.approx((2.0 * 0.99, 2.0 * 1.01))
 
 
+@pytest.mark.slow
 def test_the_tables_speak_of_the_nights_in_the_store(drawn: dict[str, Any]) -> None:
     assert [(str(row["night"]), row["candidates"], row["failed"]) for row in drawn["nights"]] == [
         ("2026-03-03", 2, 0),
@@ -69,6 +71,7 @@ def test_the_tables_speak_of_the_nights_in_the_store(drawn: dict[str, Any]) -> N
     ]
 
 
+@pytest.mark.slow
 def test_the_notebook_carries_no_outputs() -> None:
     assert all(cell["outputs"] == [] and cell["execution_count"] is None for cell in cells())
 

@@ -124,6 +124,7 @@ def test_a_page_has_the_same_tables_lists_and_blocks_on_the_site(
 
 
 @pytest.mark.parametrize("page", MARKDOWN, ids=lambda page: page.relative_to(ROOT).as_posix())
+@pytest.mark.slow
 def test_every_relative_link_works_in_a_repository_browser(page: Path) -> None:
     broken = []
     for link in Document.read(page).links:

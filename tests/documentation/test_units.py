@@ -22,6 +22,7 @@ def test_the_page_names_every_unit() -> None:
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
+@pytest.mark.slow
 def test_systemd_accepts_the_units(tmp_path: Path) -> None:
     # The environment of this test in the place of the one that the page installs.
     for unit in UNITS:

@@ -30,7 +30,7 @@ def commands(name: str) -> list[list[str]]:
     "name",
     [
         "gestures",
-        "encoder",
+        pytest.param("encoder", marks=pytest.mark.long),
         pytest.param("power", marks=pytest.mark.long),
         pytest.param("classifier", marks=pytest.mark.long),
     ],

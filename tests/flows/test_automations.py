@@ -144,6 +144,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
         yield site
 
 
+@pytest.mark.long
 def test_each_way_in_which_a_night_can_go_wrong_is_told_once(site: Site, hook: Hook) -> None:
     url, received = hook
     site.variables["NIGHTQUANT_WEBHOOK_URL"] = url

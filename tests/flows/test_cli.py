@@ -14,6 +14,7 @@ def _run(*arguments, cwd):
 
 
 @pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.slow
 def test_every_command_has_help_with_an_example(name, capsys):
     with pytest.raises(SystemExit) as ended:
         main([name, "--help"])
@@ -34,6 +35,7 @@ def test_help_imports_nothing_heavy():
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_an_unknown_workload_is_one_message_and_exit_code_2(tmp_path):
     done = _run("nightly", "--workload", "nope", "--store", str(tmp_path / "store"), cwd=tmp_path)
     assert done.returncode == 2
@@ -42,6 +44,7 @@ def test_an_unknown_workload_is_one_message_and_exit_code_2(tmp_path):
     assert not (tmp_path / "store").exists()
 
 
+@pytest.mark.slow
 def test_debug_shows_the_traceback(tmp_path):
     done = _run("nightly", "--workload", "nope", "--debug", cwd=tmp_path)
     assert done.returncode != 0
@@ -54,6 +57,7 @@ def test_an_unknown_command_lists_what_there_is(tmp_path):
     assert "No such command" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_wrong_date_says_what_is_expected(capsys):
     with pytest.raises(SystemExit) as ended:
         main(["nightly", "--night", "yesterday"])
@@ -61,6 +65,7 @@ def test_a_wrong_date_says_what_is_expected(capsys):
     assert "YYYY-MM-DD" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_store_that_cannot_be_written_is_refused_before_anything_runs(tmp_path):
     blocker = tmp_path / "file"
     blocker.write_text("in the way")

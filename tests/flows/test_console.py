@@ -64,6 +64,7 @@ def test_the_winner_is_marked_the_numbers_are_aligned_and_the_reason_follows() -
     ]
 
 
+@pytest.mark.slow
 def test_without_a_winner_the_nearest_and_its_reason_are_told() -> None:
     promotions = [
         promotion("dynamic-int8", "reject", "min_size_ratio asks for 3, saw 1.7"),

@@ -116,6 +116,7 @@ def standings(gate: dict[str, Any], incumbent: Incumbent | None = None) -> list[
     return [fan_out._standing(result, each) for each in candidates[1:]]
 
 
+@pytest.mark.slow
 def test_only_what_could_be_promoted_is_timed_until_it_is_decided() -> None:
     assert standings({"min_speedup": 1.1}) == ["challenger", "challenger"]
     assert standings({"min_speedup": 1.1, "min_size_ratio": 2.0}) == ["settled", "challenger"]

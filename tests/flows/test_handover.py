@@ -167,6 +167,7 @@ def test_a_first_winner_is_current_and_a_faster_one_replaces_it(site: Site) -> N
     ],
     ids=["look-up failed", "no look-up", "killed"],
 )
+@pytest.mark.slow
 def test_an_unknown_current_bundle_is_not_replaced_and_the_run_says_so(
     site: Site, found: Incumbent | UnknownIncumbent
 ) -> None:
@@ -196,6 +197,7 @@ def test_an_unreadable_pointer_is_not_no_pointer(site: Site) -> None:
     assert decided(outcome) == {HALF: "hold"}
 
 
+@pytest.mark.slow
 def test_what_a_person_made_current_during_the_night_was_not_compared_and_stays(site: Site) -> None:
     first = site.night(FIRST, None).version
     second = site.night(FASTER, site.incumbent()).version

@@ -71,6 +71,7 @@ def test_a_night_that_is_stopped_while_its_server_starts_ends_with_it(home, tmp_
     assert command.wait_until_gone() == []
 
 
+@pytest.mark.long
 def test_a_stopped_night_keeps_the_rows_of_the_workloads_that_were_through(home, tmp_path):
     demo = (files("flows.workloads") / "lstm-demo.toml").read_text()
     (tmp_path / "later.toml").write_text(demo.replace('name = "lstm-demo"', 'name = "later"'))

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tasks.workload import find_workloads, read_workload
 
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_the_built_in_language_model_is_the_tutorials_in_small() -> None:
     workload = find_workloads(["word-lm"], ROOT / "flows" / "workloads")[0]
     assert workload.domain == "language-model"

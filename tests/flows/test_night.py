@@ -48,6 +48,7 @@ def test_a_flow_run_that_is_retried_is_another_run(begin):
     assert begin(flow_run, 2).info.run_id == f"{begin(flow_run, 1).info.run_id}-2"
 
 
+@pytest.mark.slow
 def test_the_runs_message_says_what_is_odd_about_the_data(begin):
     night = begin()
     dataset = DatasetRef(kind="images", digest="d" * 64, splits={}, notes=("the median picture is enlarged 7 times",))
@@ -84,6 +85,7 @@ def test_a_run_that_is_stopped_between_a_switch_and_its_row_records_what_the_his
     assert rows == [{"bundle_version": filled_store.VERSIONS[0]}]
 
 
+@pytest.mark.slow
 def test_a_problem_is_said_once_and_costs_the_exit_code(begin):
     night = begin()
     assert (night.attempt("counting", lambda: 1), night.has_failures()) == (1, False)

@@ -84,6 +84,7 @@ def server(environment, in_background):
     pytest.fail(f"Prefect's server did not start:\n{log.read_text()}")
 
 
+@pytest.mark.long
 def test_from_nothing_to_a_scheduled_night(server, environment, in_background):
     shown = {}
     for command in [line for block in BLOCKS for line in block.splitlines() if line]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import click
+import pytest
 
 from flows.preview import preview_lines
 from tasks.refs import ModuleCoverage
@@ -50,6 +51,7 @@ def test_a_preview_comes_back_whole_from_its_process() -> None:
     assert pickle.loads(pickle.dumps(FOUND)).tracebacks == FOUND.tracebacks
 
 
+@pytest.mark.slow
 def test_what_is_odd_about_the_data_stands_under_their_sizes() -> None:
     found = Preview(workload="photos", splits={"test": 2000}, data_notes=("the median picture is enlarged 7 times",))
     assert [line.plain for line in preview_lines(found)] == [

@@ -41,6 +41,7 @@ def test_a_stage_of_which_nothing_was_heard_begins_before_it_ends() -> None:
     assert told(out) == ["word-lm: build …", "word-lm: build: done in 0.1 s"]
 
 
+@pytest.mark.slow
 def test_a_stage_that_begins_again_is_heard_of_again() -> None:
     out = console()
     lines = _Lines(out, heartbeat_s=0.05)
@@ -97,5 +98,6 @@ def test_a_stage_that_says_nothing_is_heard_of_too_and_none_after_its_end() -> N
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(0, "0:00"), (59.6, "1:00"), (3599, "59:59"), (3661, "1:01:01")])
+@pytest.mark.slow
 def test_time_is_written_as_a_clock_shows_it(seconds: float, text: str) -> None:
     assert elapsed(seconds) == text

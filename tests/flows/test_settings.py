@@ -53,6 +53,7 @@ def shown_store(store):
     return store
 
 
+@pytest.mark.slow
 def test_nothing_is_read_when_the_flows_are_imported(tmp_path):
     (tmp_path / "nightquant.toml").write_text("store = \n")
     done = subprocess.run([sys.executable, "-c", "import flows.nightly, flows.compact"], check=False)
@@ -88,6 +89,7 @@ def test_what_children_inherit_is_as_before_afterwards(monkeypatch):
     assert dict(os.environ) == before
 
 
+@pytest.mark.slow
 def test_a_wrong_value_names_the_setting(monkeypatch):
     monkeypatch.setenv("NIGHTQUANT_WORKERS", "none")
     with pytest.raises(ConfigurationError, match="workers"):

@@ -49,5 +49,6 @@ def test_a_difference_has_a_sign() -> None:
         (None, None, "ok", MISSING),
     ],
 )
+@pytest.mark.slow
 def test_a_decision_is_one_word(decision: str | None, stays: bool | None, status: str, expected: str) -> None:
     assert decided(decision, stays, status) == expected

@@ -98,6 +98,7 @@ WORKLOADS = {
 }
 
 
+@pytest.mark.long
 def test_a_night_hands_over_a_bundle_of_each_runtime_without_them(
     migrated_home: Path, compiled_operators: Path, tmp_path: Path
 ) -> None:

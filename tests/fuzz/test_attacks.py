@@ -23,6 +23,7 @@ EXAMPLES = int(os.environ.get("NIGHTQUANT_FUZZ_EXAMPLES", "20"))
 
 @pytest.mark.timeout(24 * 3600)
 @pytest.mark.parametrize("name", ATTACKS)
+@pytest.mark.slow
 def test_nothing_gets_through(name: str) -> None:
     @settings(max_examples=EXAMPLES, database=None, suppress_health_check=list(HealthCheck))
     @given(st.randoms(use_true_random=False))

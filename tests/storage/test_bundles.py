@@ -30,6 +30,7 @@ def test_nothing_is_there_before_anything_was_published(bundles: BundleStore):
     assert bundles.entries() == []
 
 
+@pytest.mark.slow
 def test_a_published_bundle_is_whole_and_current(bundles: BundleStore):
     publish(bundles, 1)
     current = bundles.pointer("word-lm")
@@ -185,6 +186,7 @@ def test_unknown_workloads_and_versions_are_reported_with_what_there_is(bundles:
 
 
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"workload": "word-lm"}'])
+@pytest.mark.slow
 def test_a_damaged_pointer_is_reported_and_not_overwritten(content: str, bundles: BundleStore, tmp_path: Path):
     publish(bundles, 1)
     pointer = tmp_path / "store/handoff/word-lm/current.json"

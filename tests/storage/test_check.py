@@ -110,6 +110,7 @@ def test_an_artifact_under_a_wrong_name_or_without_manifest_is_named(store: Path
     assert "has no readable artifact.json" in said(store)
 
 
+@pytest.mark.slow
 def test_a_row_whose_artifact_is_gone_is_named(store: Path) -> None:
     shutil.rmtree(artifact(store))
     assert "is missing, but word-lm's newest night refers to it Run the night again." in said(store)
@@ -170,6 +171,7 @@ def test_a_pointer_to_a_bundle_that_is_gone_is_named(handed_over: StoreRoot) -> 
 
 
 @pytest.mark.parametrize("number", [1, 2], ids=["earlier", "current"])
+@pytest.mark.slow
 def test_a_bundle_swapped_for_another_complete_one_is_named(
     number: int, handed_over: StoreRoot, tmp_path: Path
 ) -> None:

@@ -98,6 +98,7 @@ def test_what_is_not_written_in_one_step_is_found(ground: Ground, monkeypatch: p
     assert bad(findings(ground, BY_NAME["promotion"], ("kill",), repaired=99, power_cuts=False)) != []
 
 
+@pytest.mark.long
 def test_an_exception_that_stops_every_operation_leaves_what_a_killed_process_leaves(
     ground: Ground, tmp_path: Path
 ) -> None:

@@ -50,6 +50,7 @@ def test_what_is_current_is_stated_with_its_digest(tmp_path: Path):
     ],
     ids=["wrong workload", "expired", "too old", "no signature", "unsigned words"],
 )
+@pytest.mark.slow
 def test_what_is_refused(made: Pointer, why: str, tmp_path: Path):
     path = kept(tmp_path, made)
     if why:
@@ -112,6 +113,7 @@ def test_what_was_seen_is_not_forgotten_where_its_file_is_damaged(tmp_path: Path
 
 
 @pytest.mark.parametrize("content", ["", "{}", "[" * 100_000, '{"signed": ' * 5000, "\0", '{"format": 1e999}'])
+@pytest.mark.slow
 def test_what_is_no_pointer_is_refused(content: str, tmp_path: Path):
     (tmp_path / "current.json").write_text(content)
     for path in (tmp_path / "current.json", tmp_path / "none.json", tmp_path):

@@ -53,6 +53,7 @@ def left(store: Path | str) -> set[str]:
 TOMORROW = time.time() + 2 * YOUNG_S
 
 
+@pytest.mark.slow
 def test_what_kept_rows_refer_to_stays_with_all_it_was_made_from(tmp_path: Path) -> None:
     digests = fill(tmp_path)
     done = collect(tmp_path, 2, now=TOMORROW)
@@ -87,6 +88,7 @@ def test_candidates_keep_what_they_were_made_from_and_their_outputs(tmp_path: Pa
     assert {item.digest for item in done.removed} == {other, outputs_of_other}
 
 
+@pytest.mark.slow
 def test_a_dry_run_says_the_same_and_removes_nothing(tmp_path: Path) -> None:
     fill(tmp_path)
     before = left(tmp_path)
@@ -126,6 +128,7 @@ def test_a_folder_that_is_no_store_is_refused(tmp_path: Path) -> None:
         "results/plots/figure.tmp",
     ],
 )
+@pytest.mark.slow
 def test_names_that_nightquant_never_uses_are_left_alone(name: str, tmp_path: Path) -> None:
     fill(tmp_path)
     own = old_file(tmp_path / name)
@@ -140,6 +143,7 @@ def old_file(path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 def test_a_killed_collection_leaves_nothing_in_the_next_nights_way(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,6 +164,7 @@ def test_a_killed_collection_leaves_nothing_in_the_next_nights_way(
     assert list((tmp_path / "artifacts/.tmp").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_half_an_artifact_makes_way_for_a_whole_one(tmp_path: Path) -> None:
     digest = make(tmp_path, "quantized", seed=1)
     folder = tmp_path / "artifacts/quantized" / digest[:2] / digest
@@ -195,6 +200,7 @@ def test_what_a_writer_that_was_killed_between_writing_and_renaming_left_is_remo
         "downloads/extracted-a1_b2c3d/x/y",
     ],
 )
+@pytest.mark.slow
 def test_what_a_later_night_could_continue_stays_for_a_month(name: str, tmp_path: Path) -> None:
     fill(tmp_path)
     unfinished = tmp_path / name
@@ -208,6 +214,7 @@ def test_what_a_later_night_could_continue_stays_for_a_month(name: str, tmp_path
 
 
 @pytest.mark.server
+@pytest.mark.long
 def test_the_same_on_an_object_store(s3_store: str) -> None:
     digests = fill(s3_store)
     assert check(s3_store).problems == ()
@@ -216,6 +223,7 @@ def test_the_same_on_an_object_store(s3_store: str) -> None:
     assert check(s3_store).problems == ()
 
 
+@pytest.mark.slow
 def test_nothing_is_removed_while_a_night_may_use_it_again(tmp_path: Path) -> None:
     digests = fill(tmp_path)
     with hold(tmp_path, Holder("tonight", "")):

@@ -58,6 +58,7 @@ def test_a_killed_night_frees_the_store_and_is_dead_until_it_is_forgotten(tmp_pa
         assert [each.run_id for each in held.dead] == ["second"]
 
 
+@pytest.mark.slow
 def test_a_night_that_ends_with_an_error_is_looked_at_by_the_next(tmp_path: Path) -> None:
     with pytest.raises(BlockingIOError, match="its own"), hold(tmp_path, Holder("first", "")):
         raise BlockingIOError("its own")
@@ -65,6 +66,7 @@ def test_a_night_that_ends_with_an_error_is_looked_at_by_the_next(tmp_path: Path
         assert [each.run_id for each in held.dead] == ["first"]
 
 
+@pytest.mark.slow
 def test_a_night_is_not_dead_because_its_store_was_copied(tmp_path: Path) -> None:
     with _night(tmp_path / "store", "first") as first:
         shutil.copytree(tmp_path / "store", tmp_path / "copy")
@@ -94,6 +96,7 @@ def test_other_stores_are_free(tmp_path: Path) -> None:
         pass
 
 
+@pytest.mark.slow
 def test_a_night_on_an_object_store_keeps_out_those_of_other_hosts_until_it_ends(
     s3_store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,6 +113,7 @@ def test_a_night_on_an_object_store_keeps_out_those_of_other_hosts_until_it_ends
         assert held.dead == ()
 
 
+@pytest.mark.slow
 def test_a_killed_night_frees_an_object_store_for_its_own_host_at_once_and_for_others_when_its_lease_ends(
     s3_store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,7 @@ KEY, OTHER = (Ed25519PrivateKey.from_private_bytes(bytes(range(start, start + 32
 CURVE = ec.generate_private_key(ec.SECP256R1())
 
 
+@pytest.mark.slow
 def test_keys_come_as_text_or_as_a_path(tmp_path: Path):
     assert Signer.of("") is None
     (tmp_path / "key.pem").write_text(pem(KEY, OTHER))
@@ -25,6 +26,7 @@ def test_keys_come_as_text_or_as_a_path(tmp_path: Path):
         assert found.valid.days == 2
 
 
+@pytest.mark.slow
 def test_a_wrong_key_is_reported_without_showing_it(tmp_path: Path):
     broken = "-----BEGIN PRIVATE KEY-----\nc2VjcmV0\n-----END PRIVATE KEY-----"
     other = CURVE.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()).decode()

@@ -19,6 +19,7 @@ def _nobody_is_dead(_: bytes) -> bool:
     return False
 
 
+@pytest.mark.slow
 def test_of_those_who_ask_at_once_one_gets_it(s3_store: str) -> None:
     def ask(number: int) -> bool:
         try:
@@ -37,6 +38,7 @@ def test_of_those_who_ask_at_once_one_gets_it(s3_store: str) -> None:
         assert sum(asked) == 1
 
 
+@pytest.mark.slow
 def test_whoever_renews_it_keeps_it(s3_store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("storage.lease.LEASE_S", 6.0)  # on a machine that others load, a renewal may take seconds
     monkeypatch.setattr("storage.lease._RENEW_S", 0.2)
@@ -51,6 +53,7 @@ def test_whoever_renews_it_keeps_it(s3_store: str, monkeypatch: pytest.MonkeyPat
         assert before == b""
 
 
+@pytest.mark.slow
 def test_who_has_lost_it_says_so_and_takes_nothing_from_the_next(
     s3_store: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -167,6 +167,7 @@ def test_a_folder_of_its_own_that_only_root_can_write_to_does_not_let_a_process_
 
 
 @as_root
+@pytest.mark.slow
 def test_two_users_exclude_each_other_where_only_root_can_write_to_one_folder(folder: Path) -> None:
     (folder / "roots").mkdir(mode=0o755)
     (folder / "everybodys").mkdir()
@@ -210,6 +211,7 @@ def test_a_file_that_is_removed_while_it_is_waited_for_is_made_again(tmp_path: P
                 assert heard(other) == "waits"
 
 
+@pytest.mark.slow
 def test_a_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "nightquant-test.lock").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(StoreError, match="symbolic links"), host_lock("test", folders=[tmp_path]):

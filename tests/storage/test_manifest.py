@@ -91,6 +91,7 @@ def test_runtimes_domains_and_methods_are_open(change: Callable[[dict[str, Any]]
         (lambda document: document.pop("golden"), "'golden' is a required property"),
     ],
 )
+@pytest.mark.slow
 def test_what_does_not_conform_is_refused_with_its_place(
     change: Callable[[dict[str, Any]], object], place: str
 ) -> None:

@@ -65,6 +65,7 @@ def test_a_store_without_a_key_stays_as_it_was(tmp_path: Path):
     assert "signed" not in json.loads((tmp_path / "handoff/word-lm/current.json").read_bytes())
 
 
+@pytest.mark.slow
 def test_who_has_no_key_cannot_change_what_is_signed(bundles: BundleStore, tmp_path: Path, current: Path):
     for number in (1, 2):
         publish(bundles, number)

@@ -64,6 +64,7 @@ def test_a_switch_that_a_night_did_not_live_to_record_is_found_and_recorded(root
     assert first["rules"] == "[]"
 
 
+@pytest.mark.slow
 def test_the_rules_are_those_of_the_run_that_made_the_bundle(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(OLD, "run_id", RUNS[0])
     root = StoreRoot.of(tmp_path)
@@ -87,6 +88,7 @@ def test_store_check_says_what_to_do_about_a_switch_without_a_row(root: StoreRoo
 
 @pytest.mark.parametrize("part", ["", "word-lm"], ids=["all workloads", "one workload"])
 @pytest.mark.parametrize("compacted", [False, True])
+@pytest.mark.slow
 def test_what_was_recorded_is_left_alone(tmp_path: Path, part: str, compacted: bool) -> None:
     root = StoreRoot.of(tmp_path)
     measure(root, 0)
@@ -112,6 +114,7 @@ def test_switches_of_people_and_of_runs_whose_results_were_moved_out_do_not_coun
     assert [each.switch.action for each in unrecorded_switches(root)] == ["promote"]
 
 
+@pytest.mark.slow
 def test_a_history_that_leads_out_of_the_store_is_not_followed(tmp_path: Path) -> None:
     root = StoreRoot.of(tmp_path)
     measure(root, 0)

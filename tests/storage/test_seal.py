@@ -23,6 +23,7 @@ def bundle(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_sealed_folder_passes_and_sealing_again_yields_the_same_digest(bundle: Path):
     assert check_sums(bundle) == write_sums(bundle)
 
@@ -71,6 +72,7 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
+@pytest.mark.slow
 def test_any_change_is_refused(change: Callable[[Path], object], bundle: Path):
     change(bundle)
     with pytest.raises(BundleError):

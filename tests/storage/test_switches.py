@@ -137,6 +137,7 @@ def test_a_promotion_by_hand_replaces_what_its_caller_saw_or_nothing(
     assert state(bundles)[0] == version(3)
 
 
+@pytest.mark.slow
 def test_a_night_replaces_only_what_it_compared_its_choice_with(bundles: BundleStore) -> None:
     for seen, was in ((version(1), version(1)), (None, "there was none")):
         with pytest.raises(ConflictError, match=rf"is {version(2)} now.*while (it was )?{was};"):
@@ -227,6 +228,7 @@ def test_a_pointer_that_never_stands_still_is_given_up(bundles: BundleStore, mon
         roll_back(bundles)
 
 
+@pytest.mark.slow
 def test_a_night_renews_only_the_bundle_that_it_judged(place: str) -> None:
     bundles = BundleStore(place, KEY)
     for number in (1, 2):

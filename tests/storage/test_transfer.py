@@ -159,6 +159,7 @@ def test_plain_http_to_another_machine_is_refused_also_as_a_redirect(site: Site,
 
 
 @pytest.mark.parametrize("uri", ["https://example.org/w", "http://127.0.0.1:1/w", "s3://bucket/w", "memory://w"])
+@pytest.mark.slow
 def test_remote_files_need_a_sha256(uri: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="has no sha256"):
         content_of(uri, tmp_path, sha256=None)
@@ -188,6 +189,7 @@ def test_an_s3_object_is_read_and_resumed(s3_store: str, tmp_path: Path) -> None
         content_of(f"s3://{bucket}/models/none.bin", tmp_path, sha256="1" * 64)
 
 
+@pytest.mark.slow
 def test_many_that_want_one_file_at_once_all_get_it_whole(site: Site, tmp_path: Path) -> None:
     together = threading.Barrier(6)
 
@@ -240,6 +242,7 @@ def test_a_folder_that_cannot_be_created_is_a_store_error(site: Site, tmp_path: 
         content_of(site.url, tmp_path / "downloads")
 
 
+@pytest.mark.slow
 def test_progress_reaches_the_whole_size(site: Site, tmp_path: Path) -> None:
     seen: list[tuple[float, float]] = []
     content_of(site.url, tmp_path, progress=lambda done, total, unit: seen.append((done, total)))

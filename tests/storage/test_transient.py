@@ -150,6 +150,7 @@ def test_an_error_that_says_so_itself_is_believed_before_its_cause() -> None:
     assert is_transient(StoreError("Not now.", transient=True))
 
 
+@pytest.mark.slow
 def test_what_was_handled_before_does_not_hide_what_happened() -> None:
     def look_up() -> None:
         try:

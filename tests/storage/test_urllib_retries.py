@@ -89,6 +89,7 @@ def test_a_server_that_says_nothing_is_not_waited_for_for_ever(monkeypatch: pyte
             with_retries(lambda: get(url), retries=1, first_wait_s=0)
 
 
+@pytest.mark.slow
 def test_the_opener_of_the_process_is_used_and_put_back(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[str] = []
 

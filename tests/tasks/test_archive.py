@@ -60,6 +60,7 @@ def test_files_come_out_as_they_went_in(write: object, target: Path, tmp_path: P
     "name", ["../evil", "/tmp/evil-of-nightquant", "a/../../evil", "..\\evil", "a/b/../../../evil"]
 )
 @pytest.mark.parametrize("write", [write_zip, write_tar])
+@pytest.mark.slow
 def test_members_outside_the_target_refuse_the_archive(write: object, name: str, target: Path, tmp_path: Path) -> None:
     assert callable(write)
     archive = write(tmp_path / "archive", {name: b"x"})

@@ -87,6 +87,7 @@ def test_float_recipes_compute_what_the_checkpoint_computes(candidates: Candidat
     assert same(call(candidates.open(recipe), candidates.inputs()), call(candidates.float_model(), candidates.inputs()))
 
 
+@pytest.mark.slow
 def test_without_onednn_the_switch_is_off_inside_and_as_before_outside(candidates: Candidates) -> None:
     model, seen = candidates.open("float-without-onednn"), []
     model.call.encoder.register_forward_hook(lambda *_: seen.append(torch.backends.mkldnn.enabled))
@@ -171,6 +172,7 @@ def test_sizes_are_those_of_the_serialized_state_and_of_the_script(candidates: C
 
 
 @pytest.mark.parametrize("recipe", ["int8-embedding4", "int8-onednn"])
+@pytest.mark.slow
 def test_the_script_runs_where_this_project_is_not(candidates: Candidates, tmp_path: Path, recipe: str) -> None:
     """A fresh, isolated process that has torch alone gives the outputs of the model that was evaluated."""
     inputs = candidates.inputs()

@@ -68,6 +68,7 @@ def test_all_are_compared_in_their_order(tmp_path: Path) -> None:
     assert told == [(1, 2), (2, 2)]
 
 
+@pytest.mark.slow
 def test_different_samples_are_refused(tmp_path: Path) -> None:
     store = ArtifactStore(tmp_path)
     before = evaluation(store, "float", quality=[100.0, 0.0], prediction=[1, 2])

@@ -34,6 +34,7 @@ def uses(source: str, deprecated: str) -> bool:
 
 
 @pytest.mark.parametrize("deprecated", ALLOWED)
+@pytest.mark.slow
 def test_what_upstream_has_deprecated_is_used_in_one_place(deprecated: str) -> None:
     modules = [path for layer in ("flows", "tasks", "storage") for path in (ROOT / layer).rglob("*.py")]
     users = {str(path.relative_to(ROOT)) for path in modules if uses(path.read_text(encoding="utf-8"), deprecated)}
@@ -70,6 +71,7 @@ def loaded_by(code: str) -> set[str]:
     return set(done.stdout.split())
 
 
+@pytest.mark.slow
 def test_reading_workloads_imports_neither_torch_nor_prefect() -> None:
     code = (
         "from flows.request import BUILT_IN\nfrom tasks.workload import find_workloads\nimport tasks.stages\n"
@@ -78,6 +80,7 @@ def test_reading_workloads_imports_neither_torch_nor_prefect() -> None:
     assert not {"torch", "prefect", "pyarrow", "duckdb"} & loaded_by(code)
 
 
+@pytest.mark.slow
 def test_opening_a_candidate_needs_neither_prefect_nor_the_results_store() -> None:
     code = "import tasks.benchmark.launch, tasks.quantize.converted, tasks.runtimes.torchscript"
     heavy = {"prefect", "pyarrow", "duckdb", "pandas", "matplotlib", "torchvision", "aiohttp"}

@@ -24,6 +24,7 @@ from tests.tasks.quantize.conftest import IMAGES
 _WORKLOAD = Path(__file__).parents[2] / "flows" / "workloads" / "lstm-demo.toml"
 
 
+@pytest.mark.slow
 def test_the_same_outputs_are_written_once(tmp_path: Path) -> None:
     store = ArtifactStore(tmp_path)
     job = job_of(read_workload(_WORKLOAD), store)

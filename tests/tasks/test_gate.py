@@ -127,6 +127,7 @@ def test_the_baseline_is_never_judged_though_another_float_candidate_is():
         ("min_coverage", {"coverage": 0.4}),
     ],
 )
+@pytest.mark.slow
 def test_one_failed_rule_rejects_and_is_the_reason(rule: str, change: dict[str, float]):
     decision = only(judge(workload(**STRICT), [row(**change)]))
     assert decision.decision == "reject"
@@ -242,6 +243,7 @@ def test_a_relative_drop_is_a_share_of_the_baseline():
     assert only(judge(workload(**gate), [row(baseline_quality=5.0, quality_difference=0.11)])).decision == "reject"
 
 
+@pytest.mark.slow
 def test_a_relative_drop_from_nothing_cannot_be_decided():
     gate = {"max_quality_drop": 0.02, "quality_drop": "relative"}
     decision = only(judge(workload(**gate), [row(baseline_quality=0.0, quality_difference=0.5)]))
@@ -460,6 +462,7 @@ numbers = st.one_of(st.none(), st.floats(allow_nan=True), st.floats(0, 4))
     st.sampled_from(["int8/torchscript", "other/torchscript", "", None]),
     st.randoms(),
 )
+@pytest.mark.slow
 def test_whatever_is_measured_at_most_one_is_promoted_and_only_an_incumbent_keeps_one_from_it(
     given_rows, objective, drop, same_as, random
 ):

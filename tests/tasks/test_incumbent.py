@@ -64,6 +64,7 @@ def test_tonights_candidate_of_the_same_bytes_is_the_incumbent(made: Made) -> No
     assert incumbent.coverage == 0.5
 
 
+@pytest.mark.slow
 def test_a_candidate_made_anew_with_other_bytes_is_not(made: Made) -> None:
     folder = made.store.path("candidate", made.candidate.digest)
     document, made_from = folder / "candidate.json", json.loads((folder / "artifact.json").read_text())["made_from"]
@@ -109,6 +110,7 @@ def test_one_from_another_checkpoint_is_outdated(made: Made, tmp_path: Path) -> 
     assert other.job.checkpoint.digest[:12] in incumbent.outdated
 
 
+@pytest.mark.slow
 def test_a_damaged_bundle_is_a_failure_and_none_of_its_bytes_are_used(made: Made) -> None:
     (bundle_of(made) / "model.ts").write_bytes(b"something else")
     incumbent = found(made)
@@ -131,6 +133,7 @@ def test_a_bundle_that_this_version_cannot_use_is_a_failure(made: Made, part: st
     assert why in incumbent.fault
 
 
+@pytest.mark.slow
 def test_a_manifest_that_is_swapped_after_the_check_is_not_read(made: Made) -> None:
     folder = bundle_of(made)
     sums = check_sums(folder)
@@ -143,6 +146,7 @@ def test_a_manifest_that_is_swapped_after_the_check_is_not_read(made: Made) -> N
         read_manifest(folder, sums)
 
 
+@pytest.mark.slow
 def test_a_bundle_whose_manifest_names_a_file_that_it_lacks_is_a_failure(made: Made) -> None:
     folder = bundle_of(made)
     manifest = json.loads((folder / MANIFEST).read_text())
@@ -200,6 +204,7 @@ def test_a_bundle_that_is_gone_has_a_fault(made: Made) -> None:
     assert "No bundle" in incumbent.fault
 
 
+@pytest.mark.slow
 def test_a_bundle_whose_runtime_is_not_installed_here_is_unknown_and_not_at_fault(
     made: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -10,6 +10,7 @@ from storage.errors import InputError, NightquantError, QuantizationError, Store
 from tasks.job import Workspace
 
 
+@pytest.mark.slow
 def test_equal_work_takes_turns(tmp_path: Path) -> None:
     workspace, order = Workspace(ArtifactStore(tmp_path)), []
     inside = threading.Event()
@@ -47,6 +48,7 @@ def test_other_work_does_not_wait(tmp_path: Path) -> None:
         (KeyboardInterrupt(), True),
     ],
 )
+@pytest.mark.slow
 def test_work_stays_where_it_can_go_on(error: NightquantError | KeyboardInterrupt, kept: bool, tmp_path: Path) -> None:
     def fail() -> None:
         with Workspace(ArtifactStore(tmp_path)).alone("a" * 64) as work:

@@ -85,6 +85,7 @@ def test_nothing_that_is_printed_gets_out_and_all_is_as_before_afterwards(capfd:
     assert logging.getLogger("a.library").isEnabledFor(logging.ERROR)
 
 
+@pytest.mark.slow
 def test_what_was_printed_goes_with_the_error(capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(LibraryError) as caught, reported_as("It cannot be built"), contained():
         fail_noisily()

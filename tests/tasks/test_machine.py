@@ -74,6 +74,7 @@ def test_a_few_pages_of_memory_more_make_no_other_machine() -> None:
     assert machine.model_copy(update={"memory_bytes": 8 * 2**30 - 2**20}).digest == machine.digest
 
 
+@pytest.mark.slow
 def test_evidence_of_earlier_versions_names_no_product() -> None:
     evidence = observe("after", 1, ())
     document = evidence.model_dump(mode="json")

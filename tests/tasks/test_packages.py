@@ -26,6 +26,7 @@ def install(folder: Path, name: str, number: str, metadata: str = "") -> None:
 
 
 @pytest.mark.parametrize(("metadata", "licence"), LICENCES.values(), ids=LICENCES)
+@pytest.mark.slow
 def test_a_licence_is_what_the_package_says_of_itself(metadata: str, licence: str, tmp_path: Path):
     install(tmp_path, "one", "1.0", metadata)
     assert installed_packages([str(tmp_path)]) == (Package("one", "1.0", licence, "Expression" in metadata),)

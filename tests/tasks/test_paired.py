@@ -63,6 +63,7 @@ def test_the_ends_are_where_a_score_test_with_the_likeliest_shares_refuses(gaine
 
 
 @pytest.mark.parametrize("samples", [1, 20, 1024])
+@pytest.mark.slow
 def test_without_a_single_difference_the_score_interval_is_that_of_the_rule_of_three(samples):
     square = NormalDist().inv_cdf(0.975) ** 2
 
@@ -112,6 +113,7 @@ def test_the_score_interval_covers_the_true_difference_as_often_as_promised(gain
     assert 0.94 <= covered / trials <= 0.985
 
 
+@pytest.mark.slow
 def test_answers_are_right_or_wrong():
     with pytest.raises(ValueError, match="expected 100 where"):
         score_difference([100.0, 1.0], [100.0, 0.0])
@@ -234,6 +236,7 @@ def test_a_planted_difference_is_covered_about_as_often_as_promised(samples):
     assert 0.91 <= covered / trials <= 0.985
 
 
+@pytest.mark.slow
 def test_the_width_is_that_of_the_normal_approximation_for_many_samples():
     rng = np.random.default_rng(3)
     differences = rng.choice([-100.0, 0.0, 100.0], p=[0.05, 0.92, 0.03], size=20_000)

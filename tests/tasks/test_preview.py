@@ -115,6 +115,7 @@ def test_a_layer_that_is_not_there_is_told_once_for_the_candidates_of_its_recipe
         ("shape", "returns a tensor of shape [2"),
     ],
 )
+@pytest.mark.slow
 def test_a_module_that_does_not_work_is_one_message(gives: str, said: str, folder: Path) -> None:
     model = {"kind": "factory", "factory": "preview_net:Net", "arguments": {"gives": gives}}
     (problem,) = previewed(folder, model=model).problems
@@ -129,6 +130,7 @@ class TwoArgumentsError(Exception):
 
 
 @pytest.mark.parametrize("kind", [None, SystemExit, RecursionError])
+@pytest.mark.slow
 def test_what_a_library_raises_and_prints_is_one_line_of_its_candidate(
     kind: type[BaseException] | None, folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -180,6 +182,7 @@ def test_every_part_that_is_missing_is_told_in_one_go(folder: Path) -> None:
     assert len(found.problems) == 3
 
 
+@pytest.mark.slow
 def test_a_missing_module_and_a_missing_folder_of_pictures_are_told(tmp_path: Path) -> None:
     workload = image_workload(
         data={"kind": "image-folder", "uri": str(tmp_path / "photos")},
@@ -189,6 +192,7 @@ def test_a_missing_module_and_a_missing_folder_of_pictures_are_told(tmp_path: Pa
     assert [("lost_module" in each, "photos" in each) for each in problems] == [(True, False), (False, True)]
 
 
+@pytest.mark.slow
 def test_quantization_aware_training_is_previewed_without_training(tmp_path: Path) -> None:
     recipes = [
         {"name": "float", "method": "none"},

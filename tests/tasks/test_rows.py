@@ -236,6 +236,7 @@ def test_without_the_baselines_result_there_is_no_ratio():
     assert row["baseline_quality"] is None
 
 
+@pytest.mark.slow
 def test_layers_have_one_row_a_module_of_each_candidate():
     result = _result(
         _candidate("dynamic-int8", "eager"),
@@ -260,6 +261,7 @@ def test_a_number_that_no_table_takes_is_left_out_with_its_reason():
 
 
 @pytest.mark.parametrize(("difference", "is_known"), [(12.36, True), (float("nan"), False), (float("inf"), False)])
+@pytest.mark.slow
 def test_one_odd_number_costs_neither_its_row_nor_another_and_the_gate_sees_what_is_recorded(difference, is_known):
     odd = _candidate("dynamic-int8", quality=1.5)
     evaluation = odd.evaluation.model_copy(update={"batch_difference": difference})

@@ -45,6 +45,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     ("recipe", "modules"),
     [("eager", EVERY), ("fx", EVERY), ("qnnpack", EVERY), ("dynamic", {"m9", "m11"})],
 )
+@pytest.mark.slow
 def test_every_quantized_layer_is_ranked_the_worst_first(made: Made, recipe: str, modules: set[str]) -> None:
     job, workspace = made
     ranking = sensitivity(job, job.workload.recipe_named(recipe), workspace)
@@ -91,6 +92,7 @@ def test_a_float_recipe_has_no_sensitivity(made: Made) -> None:
         sensitivity(job, job.workload.recipe_named("float"), workspace)
 
 
+@pytest.mark.slow
 def test_a_layer_with_a_coarse_weight_ranks_first(made: Made) -> None:
     from tasks.sensitivity import _Noise
 
@@ -128,6 +130,7 @@ def test_recurrent_layers_are_ranked_as_well(tmp_path: Path) -> None:
     assert 15 < layer.sqnr_db < 80
 
 
+@pytest.mark.slow
 def test_a_study_says_what_keeping_the_worst_layers_gives_back(made: Made) -> None:
     job, workspace = made
     layers = study(job, job.workload.recipe_named("eager"), workspace)
@@ -136,6 +139,7 @@ def test_a_study_says_what_keeping_the_worst_layers_gives_back(made: Made) -> No
 
 
 @pytest.mark.parametrize("bits", [4, 8])
+@pytest.mark.slow
 def test_an_embedding_is_ranked_and_can_be_kept_float_like_other_layers(tmp_path: Path, bits: int) -> None:
     for split in ("train", "valid", "test"):
         (tmp_path / f"{split}.txt").write_text("the quick brown fox jumps over the lazy dog\n" * 40)

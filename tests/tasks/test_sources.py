@@ -158,10 +158,12 @@ def own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Call
     sys.modules.pop("own_network", None)
 
 
+@pytest.mark.slow
 def test_an_equal_network_has_an_equal_digest(own_module: Callable[..., str]) -> None:
     assert own_module() == own_module()
 
 
+@pytest.mark.slow
 def test_a_factory_that_puts_other_parts_together_is_noticed(own_module: Callable[..., str]) -> None:
     assert own_module(parts="torch.nn.ReLU()") != own_module(parts="torch.nn.Tanh()")
 

@@ -42,6 +42,7 @@ def store(tmp_path: Path) -> ArtifactStore:
     return ArtifactStore(tmp_path / "store")
 
 
+@pytest.mark.slow
 def test_building(
     job: Job[Workload], store: ArtifactStore, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -68,6 +69,7 @@ def test_evaluating(
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.slow
 def test_studying(
     job: Job[Workload], store: ArtifactStore, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

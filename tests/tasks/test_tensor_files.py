@@ -17,6 +17,7 @@ TENSORS = {"b": torch.arange(6.0).reshape(2, 3), "a": torch.arange(3)}
 
 
 @pytest.mark.parametrize("metadata", [None, {"standing": "{}"}])
+@pytest.mark.slow
 def test_the_bytes_are_those_of_safetensors(tmp_path: Path, metadata: dict[str, str] | None) -> None:
     save_tensors(TENSORS, tmp_path / "ours", metadata)
     save_file(TENSORS, tmp_path / "theirs", metadata)
@@ -46,6 +47,7 @@ def test_another_error_of_safetensors_is_one_of_input_and_output(
     assert caught.value.errno == errno.EIO
 
 
+@pytest.mark.slow
 def test_the_store_says_that_it_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_args: object, **_kwargs: object) -> None:
         raise SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")

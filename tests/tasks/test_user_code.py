@@ -34,6 +34,7 @@ def test_an_installed_class_is_called_with_the_arguments():
     assert (type(model), model.in_features, model.out_features) == (nn.Linear, 3, 2)
 
 
+@pytest.mark.slow
 def test_a_module_of_the_current_folder_is_found_and_the_path_is_left_as_it_was(own_module):
     name = own_module("""
         import torch
@@ -59,6 +60,7 @@ def test_a_module_that_cannot_be_imported_says_why(own_module):
 
 
 @pytest.mark.parametrize("factory", ["tasks.networks:network", "tasks:network", "storage.networks:network"])
+@pytest.mark.slow
 def test_a_factory_in_a_package_with_the_name_of_ours_is_told_to_rename_it(factory):
     package = factory.partition(".")[0].partition(":")[0]
 

@@ -31,6 +31,7 @@ def run(store: Path, *arguments: str) -> Result:
     return CliRunner().invoke(command, [*arguments, "--store", str(store)], catch_exceptions=False)
 
 
+@pytest.mark.slow
 def test_what_fits_is_accepted_with_who_and_why_and_the_rest_stays(store: Path) -> None:
     done = run(store, "--workload", "word-lm", "--recipe", "static", "--reason", "a larger table", "--by", "me")
     assert done.exit_code == 0
@@ -54,6 +55,7 @@ def test_what_fits_is_accepted_with_who_and_why_and_the_rest_stays(store: Path) 
 @pytest.mark.parametrize(
     "narrow", [["-w", "resnet18"], ["-w", "word-lm", "--recipe", "none"], ["-w", "word-lm", "--metric", "speedup"]]
 )
+@pytest.mark.slow
 def test_nothing_that_fits_is_refused_with_what_was_found(store: Path, narrow: list[str]) -> None:
     with pytest.raises(ConfigurationError, match="nothing to acknowledge") as refused:
         run(store, *narrow, "--reason", "why not")

@@ -24,6 +24,7 @@ def grown(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_what_was_accepted_is_printed_as_json(grown: Path, nightquant: Callable[..., tuple[int, str]]) -> None:
     arguments = ["acknowledge", "--workload", "word-lm", "--reason", "a larger vocabulary", "--store", grown]
     code, shown = nightquant(*arguments, "--format", "json")

@@ -35,6 +35,7 @@ def store(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.slow
 def test_what_changed_for_all_is_told_once_and_what_changed_for_one_beside_it(store: Path) -> None:
     found = compare_runs(str(store), *RUNS)
     assert found.changed == {"environment": "environment: torch 2.14.0 → 2.15.0"}
@@ -43,6 +44,7 @@ def test_what_changed_for_all_is_told_once_and_what_changed_for_one_beside_it(st
     }
 
 
+@pytest.mark.slow
 def test_a_screen_shows_both_runs_of_each_candidate(store: Path, nightquant: NightQuant) -> None:
     code, shown = nightquant("compare", *RUNS, "--store", store)
     assert code == 0
@@ -80,6 +82,7 @@ def test_a_night_stands_for_all_of_its_runs_and_a_run_for_itself(store: Path) ->
     assert found.changed["profile"] == "profile standard → quick"
 
 
+@pytest.mark.slow
 def test_a_failed_candidate_says_where_and_why(store: Path, tmp_path: Path, nightquant: NightQuant) -> None:
     place = tmp_path / "other"
     write(place, 0)
@@ -91,6 +94,7 @@ def test_a_failed_candidate_says_where_and_why(store: Path, tmp_path: Path, nigh
     assert "promoted → failed" in shown
 
 
+@pytest.mark.slow
 def test_an_unknown_run_is_refused_with_those_that_there_are(store: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=rf"no run or night \"x\".*{RUNS[1]}"):
         compare_runs(str(store), RUNS[0], "x")

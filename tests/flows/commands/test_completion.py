@@ -37,11 +37,13 @@ def completed(line: str, folder: Path) -> list[str]:
         ("nightquant workloads --s", ["--schema", "--store"]),
     ],
 )
+@pytest.mark.slow
 def test_commands_options_and_names_are_completed(line: str, expected: list[str], tmp_path: Path) -> None:
     assert completed(line, tmp_path) == expected
 
 
 @pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.slow
 def test_the_script_is_one_that_the_shell_reads(shell: str, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "flows", "completion", shell], cwd=tmp_path,

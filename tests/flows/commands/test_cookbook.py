@@ -81,6 +81,7 @@ def test_every_query_answers(question: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("question", list(QUESTIONS))
+@pytest.mark.slow
 def test_the_command_line_client_answers_the_same(question: str) -> None:
     for command in commands("sh", QUESTIONS[question]):
         program, *arguments = words(command)

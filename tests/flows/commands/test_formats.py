@@ -77,6 +77,7 @@ def test_every_command_offers_json_and_is_tested() -> None:
 
 
 @pytest.mark.parametrize(("name", "command"), [pytest.param(*each, id=each[0]) for each in commands()])
+@pytest.mark.slow
 def test_every_commands_help_has_an_example(name: str, command: click.Command) -> None:
     with click.Context(command, info_name=f"nightquant {name}") as context:
         shown = command.get_help(context)
@@ -85,6 +86,7 @@ def test_every_commands_help_has_an_example(name: str, command: click.Command) -
 
 
 @pytest.mark.parametrize("name", CALLS)
+@pytest.mark.slow
 def test_json_is_one_document_on_standard_output(
     name: str, filled: Path, tmp_path: Path, nightquant: NightQuant
 ) -> None:

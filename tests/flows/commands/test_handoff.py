@@ -39,6 +39,7 @@ def test_list_of_an_empty_store_says_what_to_expect(tmp_path: Path):
     assert "No bundles" in result.output
 
 
+@pytest.mark.slow
 def test_rollback_switches_and_keeps_who_and_why(store: Path):
     result = invoke("rollback", "word-lm", "--reason", "worse", "--by", "someone", store=store)
     assert result.exit_code == 0, result.output
@@ -71,6 +72,7 @@ def test_promoting_by_hand_switches_and_keeps_who_and_why(store: Path):
     assert (last["action"], last["by"], last["reason"]) == ("promote-by-hand", "someone", "it was the data")
 
 
+@pytest.mark.slow
 def test_rollback_wants_a_reason(store: Path):
     assert invoke("rollback", "word-lm", store=store).exit_code == 2
 

@@ -130,6 +130,7 @@ def test_a_table_gets_its_columns(folder: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_an_old_checkpoint_of_torchvisions_gets_as_many_outputs_as_it_has(folder: Path) -> None:
     for name in ("cats", "dogs"):
         (folder / "photos" / name).mkdir(parents=True)
@@ -183,6 +184,7 @@ def test_a_directory_gets_a_table_of_texts_to_fill_in(folder: Path) -> None:
     assert "texts.csv is there already" in str(again.exception)
 
 
+@pytest.mark.slow
 def test_a_directory_that_does_not_work_leaves_no_table(folder: Path) -> None:
     write_directory(folder / "bert")
     (folder / "bert" / "tokenizer.json").unlink()
@@ -250,5 +252,6 @@ def test_the_examples_of_the_documentation_get_the_sections_that_they_have(folde
         max_leaves=12,
     )
 )
+@pytest.mark.slow
 def test_values_are_written_as_toml_reads_them(value: object) -> None:
     assert tomllib.loads(f"value = {toml(value)}")["value"] == value

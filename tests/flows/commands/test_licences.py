@@ -3,11 +3,13 @@ from __future__ import annotations
 import json
 from importlib.metadata import version
 
+import pytest
 from click.testing import CliRunner
 
 from flows.commands.licences import command
 
 
+@pytest.mark.slow
 def test_every_package_has_a_line_and_what_needs_a_look_is_marked():
     lines = CliRunner().invoke(command).output.splitlines()
     (pebble,) = (line for line in lines if line[2:].startswith("pebble "))

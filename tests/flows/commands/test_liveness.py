@@ -36,12 +36,14 @@ def test_a_night_is_overdue_when_the_last_good_one_is_older_than_the_limit(two_n
 
 
 @pytest.mark.parametrize("status", ["failed", "cancelled"])
+@pytest.mark.slow
 def test_a_night_that_was_not_good_does_not_count(status: str, tmp_path: Path) -> None:
     write(tmp_path, 0)
     write(tmp_path, 1, runs=[run_row(RUNS[1], NIGHTS[1], status=status)])
     assert last_good_night(str(tmp_path)) == at(NIGHTS[0], 4)
 
 
+@pytest.mark.slow
 def test_a_workload_is_good_though_another_failed(tmp_path: Path) -> None:
     day, run = NIGHTS[1], RUNS[1]
     broken = {"workload": "resnet18", "status": "failed", "stage": "build", "error": "no", "speedup": None}
@@ -85,6 +87,7 @@ def test_a_store_without_a_night_is_overdue(tmp_path: Path, nightquant: NightQua
 @pytest.mark.parametrize(
     "arguments", [("--max-age", "26"), ("--max-age", "0h"), ("--max-age", "1 week"), ("--workload", "word-lm")]
 )
+@pytest.mark.slow
 def test_a_wrong_request_is_refused(arguments: tuple[str, ...], two_nights: Path, nightquant: NightQuant) -> None:
     assert nightquant("status", *arguments, "--store", two_nights)[0] == 2
 

@@ -46,6 +46,7 @@ def test_a_table_is_aligned_and_counts_its_rows(store: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_csv_json_and_markdown(store: Path) -> None:
     assert (
         ask(store, SQL, "--format", "csv").output
@@ -62,12 +63,14 @@ def test_csv_json_and_markdown(store: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_parquet_goes_to_a_file(store: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.parquet"
     assert ask(store, SQL, "--format", "parquet", "-o", str(out)).output == ""
     assert pq.read_table(out).column("recipe").to_pylist() == ["dynamic", "float"]
 
 
+@pytest.mark.slow
 def test_every_example_of_the_list_runs(store: Path) -> None:
     listing = ask(store, "--list").output
     examples = [line.strip() for line in listing.splitlines() if line.startswith("    ")]

@@ -44,6 +44,7 @@ def arguments(tmp_path: Path) -> list[str]:
     return ["--workload", str(tmp_path / "tiny.toml"), "--store", str(tmp_path / "store")]
 
 
+@pytest.mark.slow
 def test_the_ranking_and_the_effect_of_keeping_layers_are_printed(arguments: list[str]) -> None:
     result = CliRunner().invoke(command, [*arguments, "--keep", "0,1"], catch_exceptions=False)
     assert result.exit_code == 0
@@ -52,6 +53,7 @@ def test_the_ranking_and_the_effect_of_keeping_layers_are_printed(arguments: lis
     assert "kept" in result.stdout
 
 
+@pytest.mark.slow
 def test_json_holds_the_same_rows(arguments: list[str]) -> None:
     result = CliRunner().invoke(command, [*arguments, "--keep", "", "--format", "json"], catch_exceptions=False)
     rows = json.loads(result.stdout)

@@ -42,6 +42,7 @@ def test_a_workload_whose_runtime_is_not_installed_is_refused_with_the_extra(mon
     assert CliRunner().invoke(workloads, []).exit_code == 0
 
 
+@pytest.mark.slow
 def test_a_workload_whose_domain_is_not_installed_is_refused_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TextEncoder, "distributions", ("some-library",))
     refused = CliRunner().invoke(workloads, ["--workload", "python-text"])

@@ -142,6 +142,7 @@ def test_a_promotion_by_hand_is_seen(filled: Path, nightquant: NightQuant) -> No
     assert "promote-by-hand by someone" in " ".join(shown.split())
 
 
+@pytest.mark.slow
 def test_a_store_that_is_absent_or_empty_says_how_to_begin_and_stays_so(tmp_path: Path, nightquant: NightQuant) -> None:
     code, shown = nightquant("status", "--store", tmp_path / "none")
     assert code == 0
@@ -171,6 +172,7 @@ def test_json_holds_what_the_screen_shows(two_nights: Path, nightquant: NightQua
     assert len(document["next"]) == 3
 
 
+@pytest.mark.slow
 def test_it_imports_nothing_heavy(tmp_path: Path) -> None:
     store = fill(tmp_path / "store")
     code = (

@@ -22,6 +22,7 @@ def run(store: Path, *arguments: str) -> Result:
     return CliRunner().invoke(command, [*arguments, "--store", str(store)], catch_exceptions=False)
 
 
+@pytest.mark.slow
 def test_check_is_zero_when_all_is_good_and_one_with_what_to_do_when_not(store: Path) -> None:
     good = run(store, "check")
     assert (good.exit_code, good.output) == (0, f"2 results files and 0 artifacts in {store}: all good.\n")
@@ -32,12 +33,14 @@ def test_check_is_zero_when_all_is_good_and_one_with_what_to_do_when_not(store: 
     assert bad.output.endswith("1 problem.\n")
 
 
+@pytest.mark.slow
 def test_compact_says_what_it_did_and_mends_the_catalog(store: Path) -> None:
     (store / "results.duckdb").unlink()
     assert "compacted measurements 2026-03" in run(store, "compact").output
     assert run(store, "check").exit_code == 0
 
 
+@pytest.mark.slow
 def test_gc_dry_run_says_what_it_would_do(store: Path) -> None:
     assert "0 artifacts and 0 left-over files would be removed" in run(store, "gc", "--dry-run").output
     assert run(store, "gc", "--keep-nights", "0").exit_code == 2

@@ -32,6 +32,7 @@ def test_each_workload_has_a_line(two_nights: Path, nightquant: NightQuant) -> N
     assert "dynamic/eager" in shown
 
 
+@pytest.mark.slow
 def test_a_store_without_workloads_says_how_to_begin(tmp_path: Path, nightquant: NightQuant) -> None:
     code, shown = nightquant("show", "--store", tmp_path)
     assert (code, "nightquant nightly" in shown) == (0, True)
@@ -52,6 +53,7 @@ def test_a_story_tells_bundle_reason_rules_nights_and_recipe(two_nights: Path, n
     ]
 
 
+@pytest.mark.slow
 def test_both_speeds_are_told_and_the_one_that_decides_with_its_interval(
     tmp_path: Path, nightquant: NightQuant
 ) -> None:
@@ -110,6 +112,7 @@ def test_the_most_sensitive_layers_of_a_study_are_shown(filled: Path, nightquant
     assert len(json.loads(nightquant("show", "word-lm", "--store", filled, "--format", "json")[1])["layers"]) == 7
 
 
+@pytest.mark.slow
 def test_after_a_switch_by_hand_both_reasons_are_told(filled: Path, nightquant: NightQuant) -> None:
     BundleStore(filled).promote_by_hand("word-lm", VERSIONS[1], by="someone", reason="known to work")
     shown = nightquant("show", "word-lm", "--store", filled)[1]
@@ -134,6 +137,7 @@ def test_an_unknown_workload_is_refused_with_those_that_there_are(two_nights: Pa
     assert story(str(tmp_path), "word-lm", 9).nights == ()
 
 
+@pytest.mark.slow
 def test_what_could_not_be_looked_at_is_said_to_be_unknown(tmp_path: Path, nightquant: NightQuant) -> None:
     day, run = NIGHTS[1], RUNS[1]
     killed = {"int8_time_share": "The proof process was ended by SIGSEGV.\nits last line"}

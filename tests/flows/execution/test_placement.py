@@ -34,6 +34,7 @@ def test_without_a_wanted_fingerprint_every_host_is_as_good():
     assert choose(HOSTS, "") == ("left 1", "left 2", "right 1", "old 1")
 
 
+@pytest.mark.slow
 def test_where_no_host_fits_the_message_says_what_was_wanted_and_what_there_is():
     with pytest.raises(MeasurementError, match=f"fingerprint {'c' * 64}; left has {FAST}, old has {SLOW}, right has"):
         choose(HOSTS, "c" * 64)
@@ -53,6 +54,7 @@ def test_threads_and_processes_have_their_own_host_alone():
 
 @pytest.mark.slow
 @pytest.mark.server
+@pytest.mark.long
 def test_another_worker_takes_the_benchmark_of_a_lost_one_and_work_that_loses_every_worker_fails(
     prefect_server, tmp_path
 ):

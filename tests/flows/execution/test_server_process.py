@@ -64,6 +64,7 @@ def test_any_other_answer_is_passed_on_at_once(status):
     assert len(application.bodies) == 1
 
 
+@pytest.mark.slow
 def test_a_database_that_stays_locked_is_told_by_the_answer_alone():
     application = Application(*[503] * 9)
     answer, failure, _ = ask(application)
@@ -83,6 +84,7 @@ def test_any_other_error_is_raised_once_it_is_answered():
     assert str(failure) == "a defect"
 
 
+@pytest.mark.slow
 def test_reading_is_never_repeated():
     application = Application(503, 200)
     answer, failure, _ = ask(application, "GET")

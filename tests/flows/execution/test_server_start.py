@@ -22,6 +22,7 @@ def _server(code: str) -> Iterator[subprocess.Popen[str]]:
         process.kill()
 
 
+@pytest.mark.slow
 def test_a_server_that_is_at_work_is_waited_for_longer_and_that_is_said() -> None:
     said: list[str] = []
     with _server(_WORKS + "print(4200)") as process:
@@ -30,6 +31,7 @@ def test_a_server_that_is_at_work_is_waited_for_longer_and_that_is_said() -> Non
     assert "processes want" in said[0]
 
 
+@pytest.mark.slow
 def test_a_server_that_does_nothing_is_given_up() -> None:
     with (
         _server("import time; time.sleep(600)") as process,
@@ -39,6 +41,7 @@ def test_a_server_that_does_nothing_is_given_up() -> None:
         port_of(process, 6.0, lambda _: None)
 
 
+@pytest.mark.slow
 def test_a_server_that_works_for_ever_is_given_up() -> None:
     with (
         _server("while True: pass") as process,
@@ -47,6 +50,7 @@ def test_a_server_that_works_for_ever_is_given_up() -> None:
         port_of(process, 0.3, lambda _: None)
 
 
+@pytest.mark.slow
 def test_a_server_that_ends_is_not_waited_for() -> None:
     with _server("raise SystemExit(7)") as process, pytest.raises(ConfigurationError, match="exit code 7"):
         port_of(process, 60.0, lambda _: None)

@@ -61,6 +61,7 @@ class Crashed:
         return self.error
 
 
+@pytest.mark.slow
 def test_an_interruption_that_became_a_state_still_stops_the_night():
     with pytest.raises(Terminated):
         settle(Crashed(replaced(Terminated())), "benchmark")
@@ -93,6 +94,7 @@ assert signal.getsignal(signal.SIGTERM) is before
 """
 
 
+@pytest.mark.slow
 def test_sigterm_in_a_flow_passes_native_code_and_leaves_as_prefects_own():
     """In a process of its own: in one of many tests others may have taken the signal, and it would end them all."""
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[3])}

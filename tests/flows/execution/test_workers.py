@@ -31,6 +31,7 @@ def _run(workers, stage, tmp_path, *arguments, timeout_s=60.0):
     return workers.run(stage, f"label {stage.__name__}", timeout_s, str(tmp_path), *arguments).value
 
 
+@pytest.mark.slow
 def test_a_stage_gets_its_arguments_and_the_opened_store(workers, tmp_path):
     assert _run(workers, worker_stages.echo, tmp_path, 7) == (7, str(tmp_path))
 
@@ -39,6 +40,7 @@ def test_a_worker_computes_with_the_threads_it_was_given(workers, tmp_path):
     assert _run(workers, worker_stages.threads, tmp_path) == "1"
 
 
+@pytest.mark.slow
 def test_a_worker_keeps_copies_of_a_remote_store_where_it_is_told(workers, tmp_path):
     assert _run(workers, worker_stages.cache, tmp_path) == str(Path("kept").absolute())
 
@@ -80,6 +82,7 @@ def test_an_error_of_the_operating_system_arrives_as_it_is(workers, tmp_path):
         _run(workers, worker_stages.fail, tmp_path, "gone")
 
 
+@pytest.mark.slow
 def test_an_error_that_cannot_travel_costs_no_other_stage(tmp_path):
     with closing(Workers(count=2, threads=1)) as pool, ThreadPoolExecutor() as threads:
         other = threads.submit(_run, pool, worker_stages.wait, tmp_path, 5.0)
@@ -90,6 +93,7 @@ def test_an_error_that_cannot_travel_costs_no_other_stage(tmp_path):
     assert (tmp_path / "begun").read_text() == "once\n"
 
 
+@pytest.mark.slow
 def test_a_stage_that_hangs_is_ended_by_its_timeout_and_the_next_one_runs(workers, tmp_path):
     with pytest.raises(MeasurementError, match="NIGHTQUANT_STAGE_TIMEOUT_S"):
         _run(workers, worker_stages.hang, tmp_path, timeout_s=1.0)
@@ -166,6 +170,7 @@ def _run_apart(tmp_path, *stages):
     return done.stdout.splitlines(), done.stderr
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_leaves_no_semaphore_of_a_progress_bar(tmp_path):
     lines, complaints = _run_apart(tmp_path, "interpret", "be_killed")
     assert "was killed" in lines[0]
@@ -173,6 +178,7 @@ def test_a_worker_that_is_killed_leaves_no_semaphore_of_a_progress_bar(tmp_path)
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_worker_that_calibrated_for_openvino_ends_when_it_is_told_to_and_leaves_nothing(tmp_path):
     pytest.importorskip("openvino", reason="the openvino extra is not installed")
     pytest.importorskip("nncf", reason="the openvino extra is not installed")

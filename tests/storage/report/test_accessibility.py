@@ -83,6 +83,7 @@ def test_it_is_shown_without_a_complaint(full_page: Path, tmp_path: Path) -> Non
     assert "CONSOLE" not in shown.stderr
 
 
+@pytest.mark.slow
 def test_contrast_is_that_of_the_standard() -> None:
     assert ratio_of("rgb(0, 0, 0)", "rgb(255, 255, 255)") == pytest.approx(21)
     assert ratio_of("rgb(118, 118, 118)", "rgb(255, 255, 255)") == pytest.approx(4.54, abs=0.005)

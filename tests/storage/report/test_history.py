@@ -37,10 +37,12 @@ NEW = json.dumps({"python": "3.11.7", "torch": "2.15.0", "numpy": "2.4.6"})
         ({}, {"recipe_digest": "x"}, ["another recipe dynamic"]),
     ],
 )
+@pytest.mark.slow
 def test_what_changed_is_said_in_words(before: dict[str, Any], after: dict[str, Any], said: list[str]) -> None:
     assert list(changes_between(SAME | before, SAME | after)) == said
 
 
+@pytest.mark.slow
 def test_events_are_what_changed_what_was_promoted_and_what_raised_an_alarm(filled: Path) -> None:
     def night(index: int) -> dt.date:
         return FIRST + dt.timedelta(days=index)
@@ -58,6 +60,7 @@ def test_events_are_what_changed_what_was_promoted_and_what_raised_an_alarm(fill
     assert events[night(SLOWER)].alarms == ("dynamic/onnxruntime slower",)
 
 
+@pytest.mark.slow
 def test_what_somebody_accepted_stands_with_the_night_that_found_it(tmp_path: Path) -> None:
     before, slow, after = (FIRST + dt.timedelta(days=index) for index in range(3))
     for night, latency_s in ((before, 1e-3), (slow, 2e-3), (after, 2e-3)):
@@ -74,6 +77,7 @@ def test_what_somebody_accepted_stands_with_the_night_that_found_it(tmp_path: Pa
     assert event.accepted == (f"{accepted.recipe}/{accepted.runtime} {accepted.metric} accepted by me: it does more",)
 
 
+@pytest.mark.slow
 def test_another_machines_nights_and_old_ones_are_left_out(tmp_path: Path) -> None:
     nights = [FIRST + dt.timedelta(days=index) for index in range(NIGHTS + 3)]
     for index, night in enumerate(nights):
@@ -86,6 +90,7 @@ def test_another_machines_nights_and_old_ones_are_left_out(tmp_path: Path) -> No
     assert history.nights == [night for night in nights[2:] if night != nights[NIGHTS]]
 
 
+@pytest.mark.slow
 def test_only_candidates_with_a_history_are_drawn_and_the_first_of_too_many() -> None:
     rows = {name: [{}] * count for name, count in (("a", 2), ("b", 1), ("c", 3), ("d", 2))}
     assert shown_of(History(rows, ()), ["d", "b", "gone", "a", "c"], most=2) == ["d", "a"]

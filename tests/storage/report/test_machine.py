@@ -24,6 +24,7 @@ def test_what_was_recorded_becomes_shares_of_the_benchmarks_time() -> None:
     assert found.troubles[1] == "tasks waited for a processor in 31% of the time"
 
 
+@pytest.mark.slow
 def test_a_quiet_machine_is_no_trouble() -> None:
     found = of_busy(evidence(waiting=0.05, stolen=0.001), row())
     assert (found.troubles, found.is_known) == ([], True)
@@ -42,6 +43,7 @@ def test_what_was_not_recorded_is_no_trouble(recorded: str | None) -> None:
     assert not found.troubles
 
 
+@pytest.mark.slow
 def test_of_several_runs_the_last_ones_evidence_counts() -> None:
     runs = [{"evidence": evidence(waiting=0.9)}, {"evidence": evidence(waiting=0.1)}]
     assert conditions_of(runs, {"busy": [row()]})[0].waiting == pytest.approx(0.1)

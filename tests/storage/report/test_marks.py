@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
+import pytest
+
 from storage.report.marks import marks_of
 
 NAMES = [f"recipe-{index:02}/eager" for index in range(49)]
@@ -15,6 +17,7 @@ def test_order_and_repetition_do_not_matter() -> None:
     assert marks_of([*NAMES, *reversed(NAMES)]) == marks_of(NAMES)
 
 
+@pytest.mark.slow
 def test_a_mark_in_text_is_whole_and_hidden_from_screen_readers() -> None:
     for mark in marks_of(NAMES).values():
         drawn = ElementTree.fromstring(mark.svg)

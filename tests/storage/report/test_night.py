@@ -38,6 +38,7 @@ def test_a_new_bundle_is_promoted(tmp_path: Path) -> None:
     assert (found.replaced, found.since, found.warning) == ("v1", dt.date(2026, 3, 2), "")
 
 
+@pytest.mark.slow
 def test_an_incumbent_that_stays_is_kept_with_its_reason_and_age(tmp_path: Path) -> None:
     found = outcome(tmp_path, [{"decision": "hold", **BEFORE}], before=[{"bundle_version": "v1"}])
     assert (found.status, found.candidate, found.since) == ("kept", "dynamic/eager", NIGHT)
@@ -67,6 +68,7 @@ def test_a_current_bundle_that_is_unknown_is_warned_of_and_not_called_none(tmp_p
     assert "which bundle is current could not be looked up" in found.reason
 
 
+@pytest.mark.slow
 def test_a_kept_bundle_that_the_gate_rejects_is_warned_of(tmp_path: Path) -> None:
     rejected = [{"decision": "reject", **BEFORE}]
     made = {"bundle_version": "v1", "artifact_digest": "a" * 64}
@@ -87,6 +89,7 @@ def test_a_night_without_decisions_is_not_judged(tmp_path: Path) -> None:
     assert outcome(tmp_path, []).status == "not judged"
 
 
+@pytest.mark.slow
 def test_the_filled_store_has_one_of_each(filled: Path) -> None:
     with open_catalog(filled) as connection:
         found = outcomes_of(connection, LAST, candidates_of(connection, LAST))
@@ -99,6 +102,7 @@ def test_the_filled_store_has_one_of_each(filled: Path) -> None:
     assert first["word-lm"].status == "promoted"
 
 
+@pytest.mark.slow
 def test_the_best_come_first_and_the_failed_last(filled: Path) -> None:
     with open_catalog(filled) as connection:
         rows = candidates_of(connection, LAST)["resnet18"]
@@ -128,6 +132,7 @@ def test_bounds_are_in_the_metrics_unit() -> None:
     assert bounds_of([{"rules": None, "baseline_quality": None}, absolute]) == {"max_quality_drop": 0.5}
 
 
+@pytest.mark.slow
 def test_only_what_nothing_beats_at_everything_is_unbeaten() -> None:
     def row(name: str, size: int, speed: float, quality: float, **changes: Any) -> dict[str, Any]:
         numbers = {"size_bytes": size, "shown_speedup": speed, "quality": quality}

@@ -78,6 +78,7 @@ def test_intervals_are_drawn_on_both_axes_where_there_are_any() -> None:
     assert counts[0] > counts[1] > counts[2] > 0
 
 
+@pytest.mark.slow
 def test_the_current_bundle_is_ringed_and_a_near_bound_drawn() -> None:
     plain, ringed, near, far = (
         quality(row(), **changes)
@@ -99,6 +100,7 @@ def test_events_are_numbered_and_changes_and_alarms_have_lines() -> None:
 
 
 @pytest.mark.parametrize("missing", ["shown_speedup", "quality_difference"])
+@pytest.mark.slow
 def test_nothing_to_show_is_no_picture(missing: str) -> None:
     assert quality(row(**{missing: None})) == ""
     assert size_plot("t", [row(size_bytes=None)], MARKS, "") == ""

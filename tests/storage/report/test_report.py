@@ -29,6 +29,7 @@ class Tags(html.parser.HTMLParser):
         self.found.append((tag, dict(attrs)))
 
 
+@pytest.mark.slow
 def test_the_page_needs_nothing_else(full_page: Path) -> None:
     text = full_page.read_text(encoding="utf-8")
     tags = Tags(text).found
@@ -63,6 +64,7 @@ def test_every_decision_has_its_reason(filled: Path, full_page: Path) -> None:
     assert all(reason in text for (reason,) in reasons if not reason.startswith("failed in"))
 
 
+@pytest.mark.slow
 def test_it_holds_every_section_and_finding(full_page: Path) -> None:
     text = html.unescape(full_page.read_text(encoding="utf-8"))
     for part in (
@@ -80,11 +82,13 @@ def test_it_holds_every_section_and_finding(full_page: Path) -> None:
     assert text.count('role="img"') == 9
 
 
+@pytest.mark.slow
 def test_the_same_night_yields_the_same_file(filled: Path, full_page: Path, tmp_path: Path) -> None:
     write_report(filled, LAST, tmp_path / "again.html")
     assert (tmp_path / "again.html").read_bytes() == full_page.read_bytes()
 
 
+@pytest.mark.slow
 def test_an_older_night_is_reported_as_it_was(filled: Path, tmp_path: Path) -> None:
     result = CliRunner().invoke(
         command,
@@ -110,6 +114,7 @@ def test_a_night_without_results_says_which_there_are(filled: Path, tmp_path: Pa
         write_report(filled, dt.date(2020, 1, 1), tmp_path / "r.html")
 
 
+@pytest.mark.slow
 def test_a_place_that_cannot_be_written_is_reported(filled: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="cannot be written"):
         write_report(filled, None, tmp_path)
@@ -121,6 +126,7 @@ def cells(page: str, label: str) -> list[str]:
     return [" ".join(re.sub(r"<[^>]*>", " ", cell).split()) for cell in found]
 
 
+@pytest.mark.slow
 def test_both_speed_ups_stand_beside_each_other(full_page: Path) -> None:
     page = full_page.read_text(encoding="utf-8")
     beside = dict(zip(cells(page, "cold"), cells(page, "speed-up"), strict=True))
@@ -129,6 +135,7 @@ def test_both_speed_ups_stand_beside_each_other(full_page: Path) -> None:
     assert "with cold caches" not in page
 
 
+@pytest.mark.slow
 def test_a_workload_that_is_decided_with_cold_caches_is_ordered_by_them_and_says_so(tmp_path: Path) -> None:
     def of(recipe: str, speedup: float, cold: float) -> dict[str, Any]:
         ends = {f"cold_speedup_{end}": cold * factor for end, factor in (("low", 0.9), ("high", 1.1))}

@@ -91,6 +91,7 @@ def test_comments_and_views_are_there_in_the_command_line_client(tmp_path: Path)
     assert set(asked("show tables")) == {item.name for item in described()}
 
 
+@pytest.mark.slow
 def test_only_tables_and_views_for_people_are_listed(tmp_path: Path) -> None:
     write_night(tmp_path, NIGHT)
     refresh(tmp_path)
@@ -136,6 +137,7 @@ def test_a_catalog_of_an_earlier_version_is_not_relied_on(tmp_path: Path) -> Non
     assert run_query(tmp_path, "select message from runs").num_rows == 1
 
 
+@pytest.mark.slow
 def test_a_copied_store_is_queried_by_its_own_files(tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     write_night(first, NIGHT)
@@ -183,6 +185,7 @@ def test_a_broken_file_leaves_the_catalog_as_it_was(tmp_path: Path) -> None:
     assert count(tmp_path, "measurements") == 2
 
 
+@pytest.mark.slow
 def test_a_reader_keeps_its_catalog_through_a_refresh(tmp_path: Path) -> None:
     write_night(tmp_path, NIGHT)
     with duckdb.connect() as reader:

@@ -22,6 +22,7 @@ def test_fewer_nights_than_a_reference_and_two_say_nothing() -> None:
 
 @pytest.mark.parametrize("history", [10, REFERENCE_NIGHTS, 200])
 @pytest.mark.parametrize("size", [-0.1, 0.1])
+@pytest.mark.slow
 def test_a_step_is_found_with_its_night_its_size_and_the_first_nights_as_reference(history: int, size: float) -> None:
     values = noise(history + 4) + np.where(np.arange(history + 4) >= history, size, 0)
     found = scan(values, np.full(len(values), NOISE))
@@ -33,20 +34,19 @@ def test_a_step_is_found_with_its_night_its_size_and_the_first_nights_as_referen
     assert found.reference[found.best] == pytest.approx(values[: min(history, REFERENCE_NIGHTS)].mean(), abs=1e-9)
 
 
-@given(seeds, st.integers(0, 40), st.floats(-0.5, 0.5))
-@settings(max_examples=60, deadline=None)
-def test_one_night_decides_nothing_however_far_off(seed: int, outlier: int, size: float) -> None:
-    values, sds = noise(41, seed), np.full(41, NOISE)
-    quiet = scan(values, sds)
+@given(st.integers(0, 40), st.floats(-0.5, 0.5))
+def test_one_night_decides_nothing_however_far_off(outlier: int, size: float) -> None:
+    # Nights without a drift of their own: where chance alone nearly makes a change, one night may complete it.
+    values = NOISE * np.where(np.arange(41) % 2, 1.0, -1.0)
     values[outlier] += size
-    found = scan(values, sds)
-    assert quiet is not None
+    found = scan(values, np.full(41, NOISE))
     assert found is not None
-    assert not found.is_change or quiet.is_change
+    assert not found.is_change
 
 
 @given(seeds, st.floats(-5, 5))
 @settings(max_examples=40, deadline=None)
+@pytest.mark.slow
 def test_only_differences_count_and_both_directions_alike(seed: int, level: float) -> None:
     values, sds = noise(25, seed, 0.03), np.abs(noise(25, seed + 1)) + 0.001
     found, moved, mirrored = scan(values, sds), scan(values + level, sds), scan(-values, sds)

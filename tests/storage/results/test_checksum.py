@@ -27,6 +27,7 @@ def flipped(content: bytes, bit: int) -> bytes:
     return bytes(changed)
 
 
+@pytest.mark.slow
 def test_the_checksum_of_a_written_file_is_right_and_the_rows_are_as_they_were(tmp_path: Path) -> None:
     content = serialized(MEASUREMENTS, ROWS)
     assert problem_of(content) == ""
@@ -35,6 +36,7 @@ def test_the_checksum_of_a_written_file_is_right_and_the_rows_are_as_they_were(t
     assert serialized(MEASUREMENTS, ROWS) == content
 
 
+@pytest.mark.slow
 def test_every_single_bit_flip_of_a_file_is_found() -> None:
     content = serialized(PROMOTIONS, validated(PROMOTIONS, [promotion("r1", NIGHT)], "r1"))
     missed = [bit for bit in range(8 * len(content)) if not problem_of(flipped(content, bit))]
@@ -93,6 +95,7 @@ def test_a_compacted_month_has_its_own_checksum(store: Path) -> None:
     assert problem_of(flipped(whole.read_bytes(), 999))
 
 
+@pytest.mark.slow
 def test_files_of_versions_that_wrote_no_checksum_are_read_and_get_one_when_they_are_compacted(store: Path) -> None:
     rows = pq.ParquetFile(results(store)).read()
     pq.write_table(rows.replace_schema_metadata(MEASUREMENTS.schema.metadata), results(store))

@@ -58,6 +58,7 @@ def count_by_glob(store: Path) -> int:
     return rows
 
 
+@pytest.mark.slow
 def test_a_finished_month_is_merged_beside_its_small_files(store: Path) -> None:
     done = compact(store, now=LATER)
     assert done.written == ("runs 2026-03", "measurements 2026-03")
@@ -67,6 +68,7 @@ def test_a_finished_month_is_merged_beside_its_small_files(store: Path) -> None:
     assert count(store) == count_by_glob(store) == 10
 
 
+@pytest.mark.slow
 def test_small_files_go_one_cycle_later_and_every_row_counts_once_throughout(store: Path) -> None:
     compact(store, now=LATER)
     assert compact(store, now=LATER).written == ()
@@ -77,6 +79,7 @@ def test_small_files_go_one_cycle_later_and_every_row_counts_once_throughout(sto
     assert count(store) == count_by_glob(store) == 10
 
 
+@pytest.mark.slow
 def test_compacting_again_changes_nothing(store: Path) -> None:
     for _ in range(3):
         compact(store, now=far_ahead(), grace=NO_GRACE)
@@ -86,6 +89,7 @@ def test_compacting_again_changes_nothing(store: Path) -> None:
     assert not list((store / "results/.retired").rglob("*.parquet"))
 
 
+@pytest.mark.slow
 def test_a_late_run_of_a_compacted_month_is_merged(store: Path) -> None:
     for _ in range(2):
         compact(store, now=LATER, grace=EXPIRED)
@@ -101,6 +105,7 @@ def test_a_late_run_of_a_compacted_month_is_merged(store: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_retried_run_of_a_compacted_month_is_not_written_again(store: Path) -> None:
     for _ in range(2):
         compact(store, now=LATER, grace=EXPIRED)
@@ -111,6 +116,7 @@ def test_a_retried_run_of_a_compacted_month_is_not_written_again(store: Path) ->
     assert count(store) == count_by_glob(store) == 10
 
 
+@pytest.mark.slow
 def test_field_metadata_and_order_are_kept(store: Path) -> None:
     compact(store, now=LATER)
     file = pq.ParquetFile(store / "results/measurements/compacted/2026-03-0001.pq")
@@ -120,6 +126,7 @@ def test_field_metadata_and_order_are_kept(store: Path) -> None:
     assert file.metadata.row_group(0).column(0).compression == "ZSTD"
 
 
+@pytest.mark.slow
 def test_files_without_a_later_column_compact_to_null(tmp_path: Path) -> None:
     night = dt.date(2026, 3, 1)
     path = Path(ResultsStore(tmp_path).append("measurements", [measurement("old", night)], "old", at(night)))
@@ -133,6 +140,7 @@ def test_files_without_a_later_column_compact_to_null(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("limit", [0, 2_000_000], ids=["views over the files", "rows in the catalog"])
+@pytest.mark.slow
 def test_a_reader_of_the_old_catalog_survives_a_compaction(store: Path, limit: int) -> None:
     refresh(store, materialize_up_to=limit)
     with duckdb.connect() as reader:
@@ -141,6 +149,7 @@ def test_a_reader_of_the_old_catalog_survives_a_compaction(store: Path, limit: i
         assert reader.execute("select count(*) from results.measurements").fetchall() == [(10,)]
 
 
+@pytest.mark.slow
 def test_an_interrupted_exchange_is_finished_by_the_next_compaction(store: Path, monkeypatch: Any) -> None:
     compact(store, now=LATER)
 
@@ -161,6 +170,7 @@ def test_an_interrupted_exchange_is_finished_by_the_next_compaction(store: Path,
     assert not list((store / "results/.retired").rglob("*.parquet"))
 
 
+@pytest.mark.slow
 def test_a_run_published_just_before_the_exchange_is_never_out_of_sight(store: Path, monkeypatch: Any) -> None:
     compact(store, now=LATER)
     retire = compaction._retire
@@ -181,6 +191,7 @@ def test_a_run_published_just_before_the_exchange_is_never_out_of_sight(store: P
     assert count(store) == count_by_glob(store) == 12
 
 
+@pytest.mark.slow
 def test_a_kill_before_older_months_are_deleted_is_recovered(store: Path, monkeypatch: Any) -> None:
     for _ in range(2):
         compact(store, now=LATER, grace=EXPIRED)
@@ -202,6 +213,7 @@ def test_a_kill_before_older_months_are_deleted_is_recovered(store: Path, monkey
     assert count(store) == count_by_glob(store) == 12
 
 
+@pytest.mark.slow
 def test_a_lister_that_a_compaction_overtakes_lists_again(store: Path, monkeypatch: Any) -> None:
     for _ in range(2):
         compact(store, now=LATER, grace=EXPIRED)
@@ -222,6 +234,7 @@ def test_a_lister_that_a_compaction_overtakes_lists_again(store: Path, monkeypat
     assert late in files.compacted_runs
 
 
+@pytest.mark.slow
 def test_a_compacted_file_that_stays_unreadable_is_reported(store: Path, monkeypatch: Any) -> None:
     compact(store, now=LATER)
     root = StoreRoot.of(store)
@@ -232,6 +245,7 @@ def test_a_compacted_file_that_stays_unreadable_is_reported(store: Path, monkeyp
         find_files(root, MEASUREMENTS)
 
 
+@pytest.mark.slow
 def test_two_folders_are_exchanged(tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
@@ -243,6 +257,7 @@ def test_two_folders_are_exchanged(tmp_path: Path) -> None:
         exchange(tmp_path / "a", tmp_path / "missing")
 
 
+@pytest.mark.slow
 def test_the_command_line_client_reads_files_and_catalog(store: Path) -> None:
     client = shutil.which("duckdb") or str(Path(__import__("sys").executable).with_name("duckdb"))
     if not Path(client).exists():

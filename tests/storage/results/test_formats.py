@@ -20,6 +20,7 @@ def as_json(sql: str) -> list[dict[str, Any]]:
     return rows
 
 
+@pytest.mark.slow
 def test_nan_and_infinities_are_null_at_any_depth() -> None:
     sql = """
         select 'nan'::double a, 'inf'::double b, ['-inf'::double, 1] c,
@@ -56,6 +57,7 @@ def test_decimals_stay_exact() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_maps_are_objects_whatever_their_keys() -> None:
     assert as_json("select map{date '2026-03-01': 1} a, map{} b, [map{1: 2}] c") == [
         {"a": {"2026-03-01": 1}, "b": {}, "c": [{"1": 2}]}
@@ -63,6 +65,7 @@ def test_maps_are_objects_whatever_their_keys() -> None:
 
 
 @pytest.mark.parametrize("format_", sorted(FORMATS.keys() - {"parquet"}))
+@pytest.mark.slow
 def test_every_type_that_duckdb_has_can_be_written_as_text(format_: str) -> None:
     with duckdb.connect() as connection:
         columns = [row[0] for row in connection.execute("describe from test_all_types()").fetchall()]

@@ -79,6 +79,7 @@ def glob_counts(store: Path) -> dict[str, int]:
         return dict(connection.execute(sql).fetchall())
 
 
+@pytest.mark.long
 def test_kills_at_random_moments_lose_and_double_nothing(tmp_path: Path) -> None:
     generator = random.Random(0)
     finished: set[str] = set()

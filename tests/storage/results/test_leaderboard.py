@@ -47,6 +47,7 @@ def test_latency_and_speedup_of_a_row_agree(tmp_path: Path) -> None:
     ("value", "written"),
     [(0.00123456, 0.00123), (0.35062, 0.351), (5.07933, 5.08), (12.345, 12.3), (123.4, 123.0), (1234.4, 1234.0)],
 )
+@pytest.mark.slow
 def test_ratios_are_rounded_to_three_digits(tmp_path: Path, value: float, written: float) -> None:
     difference = {"quality_difference": -value, "size_ratio": value}
     row = shown(tmp_path, measurement("run", NIGHT, speedup=value, **difference))[0]
@@ -84,6 +85,7 @@ def test_the_decision_and_its_reason(tmp_path: Path, decided: dict[str, Any], de
     assert (row["candidate"], row["decision"], row["why"]) == ("dynamic/eager", decision, why)
 
 
+@pytest.mark.slow
 def test_what_was_not_judged_says_why(tmp_path: Path) -> None:
     failed = {"status": "failed", "stage": "build", "error": "no room\nFree some.", "speedup": None, "latency_s": None}
     found = shown(tmp_path, measurement("run", NIGHT), measurement("run", NIGHT, recipe="broken", **failed))

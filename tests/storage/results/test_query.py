@@ -93,6 +93,7 @@ def test_ways_of_reading_are_open(store: Path) -> None:
         ";",
     ],
 )
+@pytest.mark.slow
 def test_what_is_not_reading_the_store_is_refused_and_changes_nothing(store: Path, sql: str) -> None:
     before = contents(store)
     with pytest.raises(QueryError):
@@ -120,6 +121,7 @@ words = st.sampled_from(
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(words, min_size=1, max_size=9))
+@pytest.mark.slow
 def test_no_mix_of_words_changes_the_store(store: Path, mix: list[str]) -> None:
     before = contents(store)
     with contextlib.suppress(QueryError):

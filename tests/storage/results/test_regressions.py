@@ -86,6 +86,7 @@ def test_a_slow_down_shows_after_two_launches_whose_intervals_are_wide(tmp_path:
     assert kinds(tmp_path) == [("slower", "speedup")]
 
 
+@pytest.mark.slow
 def test_a_slow_down_is_an_alert_on_its_second_night(tmp_path: Path) -> None:
     nights(tmp_path, 14, from_night(12, speedup=1.8))
     assert kinds(tmp_path, FIRST + dt.timedelta(days=12)) == []
@@ -133,6 +134,7 @@ def test_a_slow_down_is_an_alert_on_its_second_night(tmp_path: Path) -> None:
         ),
     ],
 )
+@pytest.mark.slow
 def test_what_is_an_alert(tmp_path: Path, changes: dict[str, Any], expected: list[tuple[str, str]]) -> None:
     nights(tmp_path, 14, from_night(12, **changes))
     assert kinds(tmp_path) == expected
@@ -145,6 +147,7 @@ def test_size_and_quality_are_an_alert_at_once(tmp_path: Path, changes: dict[str
     assert (found.is_bad, found.since) == (True, FIRST + dt.timedelta(days=2))
 
 
+@pytest.mark.slow
 def test_an_alert_stays_until_it_is_over(tmp_path: Path) -> None:
     nights(tmp_path, 45, lambda index: {"speedup": 1.8, "size_bytes": 440} if 12 <= index < 40 else {})
     for index in (13, 25, 39):
@@ -156,11 +159,13 @@ def test_an_alert_stays_until_it_is_over(tmp_path: Path) -> None:
     assert kinds(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_a_slow_decline_is_found_however_slow_each_night_is(tmp_path: Path) -> None:
     nights(tmp_path, 25, lambda index: {"speedup": 2.0 * 0.99 ** max(index - 12, 0)})
     assert kinds(tmp_path) == [("slower", "speedup")]
 
 
+@pytest.mark.slow
 def test_a_slow_down_is_found_where_every_night_is_inconclusive(tmp_path: Path) -> None:
     wide = {"verdict": "inconclusive", "speedup_low": 1.2, "speedup_high": 3.3}
     nights(
@@ -171,6 +176,7 @@ def test_a_slow_down_is_found_where_every_night_is_inconclusive(tmp_path: Path) 
     assert kinds(tmp_path) == [("slower", "speedup")]
 
 
+@pytest.mark.slow
 def test_numbers_that_nothing_can_be_said_about_are_named(tmp_path: Path) -> None:
     nights(tmp_path, 1)
     first = compare_night(tmp_path)
@@ -184,12 +190,14 @@ def test_numbers_that_nothing_can_be_said_about_are_named(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("higher_is_better", "kind"), [(True, "worse"), (False, "improved")])
+@pytest.mark.slow
 def test_quality_without_an_interval_goes_by_its_direction(tmp_path: Path, higher_is_better: bool, kind: str) -> None:
     plain = {"quality_difference_low": None, "quality_difference_high": None, "higher_is_better": higher_is_better}
     nights(tmp_path, 14, lambda index: {**plain, "quality": 4.1 if index < 12 else 3.9})
     assert kinds(tmp_path) == [(kind, "quality")]
 
 
+@pytest.mark.slow
 def test_one_bad_night_is_no_alert(tmp_path: Path) -> None:
     nights(tmp_path, 14, lambda index: {"speedup": 1.5} if index in (9, 13) else {})
     assert kinds(tmp_path) == []
@@ -201,6 +209,7 @@ def test_inconclusive_nights_far_off_are_no_alert(tmp_path: Path) -> None:
     assert kinds(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_a_later_inconclusive_run_of_the_night_takes_no_alert_back(tmp_path: Path) -> None:
     for index in range(8):
         a_run(tmp_path, index, "a", speedup=2.0 if index < 5 else 1.5)
@@ -209,6 +218,7 @@ def test_a_later_inconclusive_run_of_the_night_takes_no_alert_back(tmp_path: Pat
     assert listed(tmp_path) == before == [("a", "slower")]
 
 
+@pytest.mark.slow
 def test_speed_on_another_machine_is_another_history_and_size_and_quality_are_not(tmp_path: Path) -> None:
     elsewhere = {"speedup": 1.5, "size_bytes": 800, "machine": "0" * 64}
     here = {"machine": "1" * 64, "environment": '{"torch":"2.15"}'}
@@ -218,6 +228,7 @@ def test_speed_on_another_machine_is_another_history_and_size_and_quality_are_no
     assert "word-lm dynamic/eager speedup" in compare_night(tmp_path).incomparable
 
 
+@pytest.mark.slow
 def test_a_new_environment_goes_on_with_the_history_and_is_named_with_its_versions(tmp_path: Path) -> None:
     old, new = ({"environment": f'{{"kernel":"6.1","torch":"2.{minor}"}}', "machine": "1" * 64} for minor in (14, 15))
     new |= {"fingerprint": "0" * 64, "speedup": 0.5, "size_bytes": 800}
@@ -239,6 +250,7 @@ def test_a_new_environment_goes_on_with_the_history_and_is_named_with_its_versio
         ({}, ""),
     ],
 )
+@pytest.mark.slow
 def test_inputs_that_changed_are_named_but_not_what_follows_from_them(
     tmp_path: Path, changes: dict[str, Any], cause: str
 ) -> None:
@@ -283,6 +295,7 @@ def promote(store: Path, index: int, version: str) -> None:
     refresh(store)
 
 
+@pytest.mark.slow
 def test_the_promotion_of_a_new_bundle_is_a_new_reference_from_the_night_after_on(tmp_path: Path) -> None:
     nights(tmp_path, 16, from_night(12, speedup=1.8, size_bytes=440))
     promote(tmp_path, 3, "first")
@@ -293,6 +306,7 @@ def test_the_promotion_of_a_new_bundle_is_a_new_reference_from_the_night_after_o
     assert listed(tmp_path, 15) == []
 
 
+@pytest.mark.slow
 def test_what_was_acknowledged_is_told_no_more_and_is_the_new_reference(tmp_path: Path) -> None:
     nights(tmp_path, 14, from_night(12, speedup=1.8, size_bytes=440))
     (accepted,) = acknowledge(
@@ -306,6 +320,7 @@ def test_what_was_acknowledged_is_told_no_more_and_is_the_new_reference(tmp_path
     assert [each.reference for each in find_regressions(tmp_path) if each.metric == "size_bytes"] == [440]
 
 
+@pytest.mark.slow
 def test_too_short_a_history_raises_nothing(tmp_path: Path) -> None:
     nights(tmp_path, 4, from_night(2, speedup=1.5))
     assert kinds(tmp_path) == []
@@ -320,6 +335,7 @@ def test_candidates_that_appeared_and_vanished_are_listed(tmp_path: Path) -> Non
     assert find_regressions(tmp_path)[0].tonight is None
 
 
+@pytest.mark.slow
 def test_a_candidate_that_vanished_is_listed_on_one_night_only(tmp_path: Path) -> None:
     for index, recipes in enumerate((("a", "b"), ("a",), ("a",))):
         a_run(tmp_path, index, *recipes)
@@ -352,6 +368,7 @@ def test_a_candidate_that_goes_while_another_fails_has_vanished(tmp_path: Path) 
 @pytest.mark.parametrize("narrow", [{}, {"profile": "quick"}, {"fingerprint": "0" * 64}])
 @pytest.mark.parametrize("hour", [1, 9])
 @pytest.mark.parametrize(("speedup", "kind"), [(1.5, "slower"), (2.5, "improved")])
+@pytest.mark.slow
 def test_a_run_of_some_recipes_hides_nothing_of_the_nights_full_run(
     tmp_path: Path, narrow: dict[str, Any], hour: int, speedup: float, kind: str
 ) -> None:
@@ -365,6 +382,7 @@ def test_a_run_of_some_recipes_hides_nothing_of_the_nights_full_run(
     assert {of for _, of in found} == {kind}
 
 
+@pytest.mark.slow
 def test_a_run_of_another_workload_hides_nothing_of_the_nights_full_run(tmp_path: Path) -> None:
     for index in range(7):
         a_run(tmp_path, index, "a", speedup=2.0 if index < 5 else 1.5)
@@ -433,6 +451,7 @@ def test_a_workload_that_was_not_asked_for_has_not_vanished(tmp_path: Path) -> N
     assert kinds(tmp_path, last) == []
 
 
+@pytest.mark.slow
 def test_of_a_night_that_was_acknowledged_its_last_run_is_the_reference(tmp_path: Path) -> None:
     for index in range(2):
         a_run(tmp_path, index, "a")
@@ -459,6 +478,7 @@ def in_view(store: Path) -> list[tuple[str, str]]:
     return rows
 
 
+@pytest.mark.slow
 def test_the_view_shows_what_the_last_run_of_the_newest_night_found_and_nobody_accepted(tmp_path: Path) -> None:
     for index in range(3):
         a_run(tmp_path, index, "a", size_bytes=400 if index < 2 else 500)
@@ -479,11 +499,13 @@ def cold(speedup: float) -> dict[str, Any]:
     return {"caches": "cold", "cold_speedup": speedup, **ends}
 
 
+@pytest.mark.slow
 def test_a_workload_that_is_decided_with_cold_caches_is_watched_with_those(tmp_path: Path) -> None:
     nights(tmp_path, 14, lambda index: cold(4.0) | ({"speedup": 1.8} if index >= 12 else {}))
     assert kinds(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_a_slow_down_with_cold_caches_is_found_where_those_decide(tmp_path: Path) -> None:
     nights(tmp_path, 14, lambda index: cold(4.0 if index < 12 else 3.5))
     assert kinds(tmp_path) == [("slower", "speedup")]
@@ -496,6 +518,7 @@ def test_speeds_with_other_caches_are_another_history(tmp_path: Path) -> None:
     assert kinds(tmp_path) == []
 
 
+@pytest.mark.slow
 def test_rows_from_before_there_were_cold_calls_go_on_with_those_that_warm_ones_decide(tmp_path: Path) -> None:
     nights(tmp_path, 14, lambda index: {"caches": "warm", "speedup": 1.8} if index >= 12 else {})
     assert kinds(tmp_path) == [("slower", "speedup")]

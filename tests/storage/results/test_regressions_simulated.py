@@ -11,6 +11,7 @@ def test_quiet_candidates_raise_no_alarm_on_irregular_nights() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_planted_slow_downs_are_found_within_days() -> None:
     assert found_by(0.01, step(-0.05), 5, candidates=40, history=HISTORY, seed=1)[4] > 0.9
     assert found_by(0.025, step(-0.1), 3, candidates=40, history=HISTORY, seed=1)[2] > 0.85

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -82,6 +83,7 @@ words = st.text(st.characters(codec="utf-8", categories=["L", "N", "P"]), max_si
 
 @settings(max_examples=40)  # each starts DuckDB, which writes the cells
 @given(st.integers(1, 8), st.lists(st.tuples(st.lists(numbers, min_size=8, max_size=8), words)), st.integers(10, 130))
+@pytest.mark.slow
 def test_no_line_is_wider_than_the_terminal_and_no_number_is_lost(
     columns: int, rows: list[tuple[list[int], str]], width: int
 ) -> None:

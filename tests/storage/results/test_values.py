@@ -50,6 +50,7 @@ def recorded(root: Path, *rows: dict[str, Any], table: str = "measurements") -> 
         ("block_s", 0.1, "not list<item: double>"),
     ],
 )
+@pytest.mark.slow
 def test_a_bad_value_is_null_with_its_reason_and_costs_nothing_else(
     tmp_path: Path, column: str, value: object, why: str
 ) -> None:
@@ -103,6 +104,7 @@ def test_text_that_is_not_unicode_is_kept_escaped(tmp_path: Path) -> None:
         ({"recipe": "float", "batch_size": 1.0}, "an earlier row has the same key"),
     ],
 )
+@pytest.mark.slow
 def test_a_row_that_cannot_be_kept_costs_no_other_row(tmp_path: Path, changes: dict[str, object], why: str) -> None:
     rows = baseline("r1", NIGHT), measurement("r1", NIGHT) | changes, measurement("r1", NIGHT, recipe="z")
     found, told = recorded(tmp_path, *rows)
@@ -197,6 +199,7 @@ VALUES = [column.name for column in MEASUREMENTS.columns if column.nullable and 
 
 
 @given(st.lists(st.dictionaries(st.sampled_from(VALUES), junk, max_size=4), min_size=1, max_size=4))
+@pytest.mark.slow
 def test_whatever_the_values_every_row_is_kept(changes: list[dict[str, Any]]) -> None:
     rows = [measurement("r1", NIGHT, recipe=f"recipe-{index}") | each for index, each in enumerate(changes)]
     for row in rows:

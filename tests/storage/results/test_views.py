@@ -158,6 +158,7 @@ def test_pareto_drops_what_another_candidate_beats_in_everything(tmp_path: Path,
     assert kept == {"small", "fast", "good", "same-as-small"}
 
 
+@pytest.mark.slow
 def test_failures_are_newest_first_with_stage_and_reason(tmp_path: Path) -> None:
     for day in range(2):
         night = FIRST + dt.timedelta(days=day)
@@ -191,6 +192,7 @@ def test_samples_are_the_blocks_one_row_each(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_cold_samples_are_the_cold_calls_one_row_each(tmp_path: Path) -> None:
     rows = [measurement("a", FIRST, cold_launch=[1, 2], cold_s=[0.3, 0.4]), baseline("a", FIRST)]
     write_night(tmp_path, FIRST, rows, "a")

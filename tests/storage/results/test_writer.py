@@ -110,6 +110,7 @@ finite = st.floats(min_value=1e-300, max_value=1e300)
 
 
 @given(st.lists(st.tuples(finite, st.integers(0, 2**62), st.lists(finite, max_size=4)), max_size=6))
+@pytest.mark.slow
 def test_valid_rows_keep_their_values_and_are_sorted(values: list[tuple[float, int, list[float]]]) -> None:
     rows = [
         measurement("r1", NIGHT, recipe=f"recipe-{index}", latency_s=latency, size_bytes=size, block_s=blocks)

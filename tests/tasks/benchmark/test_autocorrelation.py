@@ -61,6 +61,7 @@ def test_independent_launches_need_no_correction(launches: int) -> None:
 
 @settings(max_examples=30)
 @given(st.integers(3, 60), st.floats(0.01, 0.9), st.floats(0.01, 0.09))
+@pytest.mark.slow
 def test_more_correlation_widens_more(launches: int, correlation: float, step: float) -> None:
     less, more = correction_of(launches, correlation), correction_of(launches, correlation + step)
     assert 1 < less.inflation < more.inflation

@@ -39,6 +39,7 @@ class Counter:
         self.clock.now += self.seconds
 
 
+@pytest.mark.slow
 def test_block_makes_exactly_its_calls_without_collecting_garbage(clock: Clock) -> None:
     counter = Counter(clock, 0.25)
     assert time_block(counter, 17) == 17 * 0.25
@@ -47,6 +48,7 @@ def test_block_makes_exactly_its_calls_without_collecting_garbage(clock: Clock) 
     assert gc.isenabled()
 
 
+@pytest.mark.slow
 def test_collector_is_on_again_after_a_failing_call() -> None:
     with pytest.raises(ZeroDivisionError):
         time_block(lambda: 1 // 0, 1)
@@ -54,21 +56,25 @@ def test_collector_is_on_again_after_a_failing_call() -> None:
 
 
 @pytest.mark.parametrize("guess_s", [0.02, 10.0])
+@pytest.mark.slow
 def test_slow_call_needs_one_call_a_block(guess_s: float, clock: Clock) -> None:
     assert calls_for_block(Counter(clock, 0.02), 0.01, guess_s) == 1
 
 
 @pytest.mark.parametrize("guess_s", [10.0, 0.005, 0.001])
+@pytest.mark.slow
 def test_fast_calls_are_repeated_until_the_block_is_long_enough(guess_s: float, clock: Clock) -> None:
     # 20 calls would do, and a tenth more is made.
     assert calls_for_block(Counter(clock, 0.001), 0.02, guess_s) in (22, 23)
 
 
+@pytest.mark.slow
 def test_what_takes_no_time_at_all_is_not_called_for_ever(clock: Clock) -> None:
     assert calls_for_block(Counter(clock, 1e-9), 0.001, 1.0) <= 1_100_001
 
 
 @pytest.mark.parametrize(("least_calls", "least_s"), [(25, 0.0), (1, 0.03), (0, 0.0)])
+@pytest.mark.slow
 def test_warm_up_reaches_both_minima_and_tells_how_long_a_call_takes(
     least_calls: int, least_s: float, clock: Clock
 ) -> None:
@@ -79,6 +85,7 @@ def test_warm_up_reaches_both_minima_and_tells_how_long_a_call_takes(
 
 
 @pytest.mark.parametrize(("least_calls", "least_s"), [(25, 0.0), (1, 0.2)])
+@pytest.mark.slow
 def test_planning_is_part_of_the_warm_up(least_calls: int, least_s: float, clock: Clock) -> None:
     counter = Counter(clock, 0.001)
     assert warm_up_and_plan(counter, least_calls, least_s, 0.02) in (22, 23)
@@ -86,6 +93,7 @@ def test_planning_is_part_of_the_warm_up(least_calls: int, least_s: float, clock
     assert least_s <= clock.now <= least_s + 0.1
 
 
+@pytest.mark.slow
 def test_single_calls_end_with_their_number_or_their_time(clock: Clock) -> None:
     assert time_single_calls(Counter(clock, 0.5), 50, 60.0) == [0.5] * 50
     assert len(time_single_calls(Counter(clock, 0.5), 1000, 0.0)) == 1

@@ -39,6 +39,7 @@ def test_sizes_are_those_of_data_caches_by_level(topology: Path) -> None:
         ([], MOST_BYTES),
     ],
 )
+@pytest.mark.slow
 def test_twice_what_caches_hold_is_walked_and_never_more_than_the_most(
     topology: Path, levels: list[tuple[int, str, str]], size: int
 ) -> None:

@@ -45,6 +45,7 @@ def run(spec: str, folder: Path) -> subprocess.CompletedProcess[str]:
         os.close(writer)
 
 
+@pytest.mark.slow
 def test_garbage_is_not_collected_while_importing_and_what_was_imported_is_frozen(tmp_path: Path) -> None:
     done = run("go", tmp_path)
     assert done.returncode == 0, done.stderr
@@ -100,11 +101,13 @@ def test_launch_ends_when_its_parent_is_ended(tmp_path: Path, how: signal.Signal
 
 
 @pytest.mark.parametrize("limit_s", [None, 600.0])
+@pytest.mark.slow
 def test_child_that_ends_in_time_reports(tmp_path: Path, limit_s: float | None) -> None:
     session = Session("float/eager", TINY, loader=LOADER, limit=Limit(limit_s))
     assert session.measure([plan(tmp_path, "float/eager", work=1)]).names() == ["float/eager", "float/eager#copy"]
 
 
+@pytest.mark.slow
 def test_child_that_takes_too_long_is_ended_and_the_setting_is_named(tmp_path: Path) -> None:
     fifo = tmp_path / "fifo"
     os.mkfifo(fifo)

@@ -31,6 +31,7 @@ def diagnosed(*subjects: Subject, modules: tuple[str, ...] = (), limit: Limit | 
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSEGV])
+@pytest.mark.slow
 def test_a_candidate_that_kills_its_processes_costs_only_itself(tmp_path: Path, how: signal.Signals) -> None:
     subjects = [plan(tmp_path, name, work=1) for name in ("float/eager", "good/eager")]
     found = diagnosed(subjects[0], plan(tmp_path, "bad/eager", work=1, dies=int(how)), subjects[1])
@@ -44,6 +45,7 @@ def test_a_candidate_that_kills_its_processes_costs_only_itself(tmp_path: Path, 
     assert all(advice in why for why in lacking.values())
 
 
+@pytest.mark.slow
 def test_a_memory_process_that_dies_whole_costs_no_proof(tmp_path: Path) -> None:
     subjects = [plan(tmp_path, name, work=1) for name in ("float/eager", "int8/eager")]
     found = diagnosed(*subjects, modules=("tests.tasks.benchmark.mortal_import",))
@@ -54,6 +56,7 @@ def test_a_memory_process_that_dies_whole_costs_no_proof(tmp_path: Path) -> None
         assert why.startswith("The memory process was ended by SIGSEGV. ")
 
 
+@pytest.mark.slow
 def test_without_time_nothing_is_tried_again(tmp_path: Path) -> None:
     found = diagnosed(*(plan(tmp_path, name, work=1) for name in ("float/eager", "int8/eager")), limit=Limit(0.0))
     assert (found.memory, found.proofs) == ({}, {})
@@ -61,6 +64,7 @@ def test_without_time_nothing_is_tried_again(tmp_path: Path) -> None:
     assert all("longer than 0 s" in why for lacking in found.unknown.values() for why in lacking.values())
 
 
+@pytest.mark.slow
 def test_what_sampling_would_tell_is_unknown_where_it_is_not_allowed(tmp_path: Path) -> None:
     found = diagnosed(plan(tmp_path, "float/eager", work=1))
     assert found.unknown == {"float/eager": {"instructions": "not allowed", "saturation": "not allowed"}}

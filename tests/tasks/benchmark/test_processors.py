@@ -25,6 +25,7 @@ def test_processors_are_the_highest_numbered_and_no_more_than_asked_for() -> Non
     assert choose_processors(5, [1000, 1001]) == (1000, 1001)
 
 
+@pytest.mark.slow
 def test_cores_are_shared_only_where_there_are_too_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processors, "_TOPOLOGY", tmp_path)
     for processor in range(4):
@@ -40,6 +41,7 @@ def spin(rounds: int = 50_000) -> None:
         pass
 
 
+@pytest.mark.slow
 def test_one_thread_never_counts_as_more_than_one() -> None:
     assert 0 < threads_used(spin, 5) <= 1
 
@@ -54,6 +56,7 @@ def test_what_the_threads_allow_is_no_excess_and_twice_as_much_always_is(used: f
     assert f"where the workload allows {threads}" in excess(2 * threads, threads)
 
 
+@pytest.mark.slow
 def test_threads_that_wait_for_a_processor_count_like_those_that_run() -> None:
     allowed = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {max(allowed)})
@@ -90,6 +93,7 @@ def test_what_another_subject_does_in_the_background_is_charged_to_that_one(tmp_
     assert "threads where the workload allows 1" in measured.refused["busy/eager"]
 
 
+@pytest.mark.slow
 def test_a_baseline_that_uses_too_many_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(MeasurementError, match="cannot be timed: launch 1: it used"):
         Session(BASELINE, TINY, loader=LOADER).measure([plan(tmp_path, BASELINE, work=10, threads=2)])

@@ -123,17 +123,20 @@ def test_wrong_and_broken_candidates_are_refused_and_the_others_are_timed(tmp_pa
     assert measured.round_s("good/eager").shape == (TINY.launches, TINY.rounds)
 
 
+@pytest.mark.slow
 def test_wrong_baseline_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(MeasurementError, match=r"baseline float/eager cannot be timed: launch 1: output 0 differs"):
         SESSION.measure([plan(tmp_path, BASELINE, work=1, wrong=True)])
 
 
+@pytest.mark.slow
 def test_absent_baseline_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(MeasurementError, match="not among the candidates"):
         SESSION.measure([plan(tmp_path, "other/eager", work=1)])
 
 
 @pytest.mark.parametrize("how", [signal.SIGSEGV, signal.SIGKILL])
+@pytest.mark.slow
 def test_death_of_a_launch_names_the_signal(tmp_path: Path, how: signal.Signals) -> None:
     subjects = [plan(tmp_path, BASELINE, work=1), plan(tmp_path, "deadly/eager", dies=int(how))]
     with pytest.raises(MeasurementError, match=how.name):

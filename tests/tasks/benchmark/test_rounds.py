@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +21,7 @@ def test_every_round_times_every_subject_once(names: list[str], rounds: int, see
 
 
 @given(NAMES, st.integers(1, 6), st.integers())
+@pytest.mark.slow
 def test_pairs_of_rounds_are_mirror_images(names: list[str], pairs: int, seed: int) -> None:
     order = balanced_rounds(names, 2 * pairs, seed)
     flat = [name for names_of_round in order for name in names_of_round]
@@ -59,6 +61,7 @@ class Traced:
         self.order.append("evict")
 
 
+@pytest.mark.slow
 def test_every_cold_call_follows_an_eviction_and_pairs_of_rounds_are_mirror_images() -> None:
     traced = Traced()
     times = time_cold_rounds(spec(4), traced.subjects(), traced.evict, 0.0)
@@ -71,6 +74,7 @@ def test_every_cold_call_follows_an_eviction_and_pairs_of_rounds_are_mirror_imag
 
 
 @given(st.integers(1, 8))
+@pytest.mark.slow
 def test_the_first_launch_makes_at_least_one_pair_and_at_most_what_the_profile_says(most: int) -> None:
     for budget_s, rounds in ((0.0, 2), (3600.0, 2 * most)):
         traced = Traced()

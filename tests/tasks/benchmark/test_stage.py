@@ -270,6 +270,7 @@ def test_every_length_meets_every_batch_size_without_the_primary() -> None:
     assert str(Setting(1, 8, 64)) == "batch 8, 64 steps, 1 thread"
 
 
+@pytest.mark.slow
 def test_every_name_of_a_profile_has_one() -> None:
     assert tuple(PROFILES) == tuple(profile.name for profile in PROFILES.values()) == NAMES
 

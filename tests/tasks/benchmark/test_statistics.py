@@ -45,6 +45,7 @@ def test_faster_candidate_scales_ratio_and_interval(candidate: Array, baseline: 
 
 @settings(max_examples=20)
 @given(times(), times())
+@pytest.mark.slow
 def test_swapping_the_two_inverts_the_estimate(candidate: Array, baseline: Array) -> None:
     there = ratio_of(Sample.against_one(candidate, baseline))
     back = ratio_of(Sample.against_one(baseline, candidate))
@@ -145,6 +146,7 @@ def test_bounds_exist_after_any_number_of_launches(launches: int) -> None:
 
 
 @pytest.mark.parametrize(("between", "within"), [(0.02, 0.02), (0.1, 0.1), (0.01, 0.2)])
+@pytest.mark.slow
 def test_interval_covers_the_truth_as_often_as_it_says(between: float, within: float) -> None:
     generator = np.random.default_rng(1)
     covered, tries = 0, 400
@@ -186,6 +188,7 @@ def coverage(noisy: float, launches: int, correlation: float = 0.0) -> tuple[flo
 
 
 @pytest.mark.parametrize(("noisy", "launches"), [(1, 3), (3, 3), (6, 3), (6, 5), (6, 10)])
+@pytest.mark.slow
 def test_intervals_are_right_for_noisy_and_for_steady_candidates(noisy: float, launches: int) -> None:
     # Four standard errors of 2,000 draws at 95%; the correction for autocorrelation may widen by a little more.
     assert all(0.93 <= share <= 0.977 for share in coverage(noisy, launches))

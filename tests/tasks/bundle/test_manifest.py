@@ -24,6 +24,7 @@ def test_a_float_model_must_be_reproduced_more_closely_than_a_quantized_one():
     assert shares[0] < shares[1] < shares[2]
 
 
+@pytest.mark.slow
 def test_golden_tensors_that_are_missing_or_not_finite_are_refused(made: Made, tmp_path: Path):
     path, order = tmp_path / "golden.safetensors", {"inputs": json.dumps(["inputs"])}
     provenance = made.provenance(candidate=made.candidate.model_copy(update={"recipe": "float"}))

@@ -48,6 +48,7 @@ def test_both_implementations_refuse_a_thousand_mutations(published: Path, tmp_p
 
 
 @pytest.mark.parametrize("seed", range(40))
+@pytest.mark.slow
 def test_both_implementations_refuse_a_mutation_before_torch_is_imported(seed: int, published: Path, tmp_path: Path):
     folder = _copy(published, tmp_path / "bundle")
     what = mutate(folder, Random(10_000 + seed))

@@ -29,6 +29,7 @@ shares = st.floats(1e-6, 0.1)
 
 
 @given(st.lists(st.tuples(st.booleans(), st.floats(0, 1))), st.floats(1e-3, 1e3), shares)
+@pytest.mark.slow
 def test_tolerances_cover_what_is_promised_and_never_exceed_the_methods(
     found: list[tuple[bool, float]], limit: float, share: float
 ) -> None:
@@ -42,6 +43,7 @@ def test_tolerances_cover_what_is_promised_and_never_exceed_the_methods(
         assert not each.promised or allowed >= min(limit, HEADROOM * each.differences["logits"])
 
 
+@pytest.mark.slow
 def test_nothing_seen_is_the_methods_own_tolerance_but_for_files_of_one_kind_of_processor() -> None:
     assert tolerances([], {"logits": 5.0}, 0.05) == {"logits": 5.0}
     assert tolerances([], {"logits": 5.0}, 0.05, bound=True)["logits"] == pytest.approx(0.1)

@@ -41,6 +41,7 @@ def test_weights_that_are_tied_or_transposed_are_read(tmp_path: Path) -> None:
     assert torch.equal(found["turned"], weight.T)
 
 
+@pytest.mark.slow
 def test_a_compressed_zip_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
     torch.save({"w": torch.zeros(1 << 26)}, tmp_path / "plain.pth")
     with (

@@ -67,6 +67,7 @@ def test_weights_of_a_type_that_the_model_has_not_are_refused(dtype: torch.dtype
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.slow
 def test_weights_of_other_precisions_become_float_weights_and_that_is_told(dtype: torch.dtype, tmp_path: Path) -> None:
     state = {
         key: tensor.to(dtype) if tensor.is_floating_point() else tensor

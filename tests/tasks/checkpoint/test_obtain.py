@@ -186,6 +186,7 @@ def test_unknown_torchvision_weights_are_a_wrong_configuration(store: ArtifactSt
             obtain(workload, dataset, store)
 
 
+@pytest.mark.slow
 def test_published_weights_are_stored_with_the_models_own_keys(
     store: ArtifactStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

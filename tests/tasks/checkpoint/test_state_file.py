@@ -66,6 +66,7 @@ def assert_is_state(found: dict[str, Tensor]) -> None:
         "averaged",
     ],
 )
+@pytest.mark.slow
 def test_state_dicts_are_found_in_what_training_scripts_put_around_them(wrapped: object, tmp_path: Path) -> None:
     torch.save(wrapped, tmp_path / "weights.pth")
     assert_is_state(read_state(tmp_path / "weights.pth"))

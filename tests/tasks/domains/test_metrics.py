@@ -31,6 +31,7 @@ def test_macro_f1_is_the_mean_of_the_harmonic_means_of_precision_and_recall(rows
 
 
 @given(PAIRS)
+@pytest.mark.slow
 def test_auroc_is_the_share_of_pairs_in_the_right_order(rows: list[tuple[int, int, int]]) -> None:
     labelled = [(score, label % 2) for score, label, weight in rows for _ in range(weight)]
     pairs = list(product(*([score for score, label in labelled if label == side] for side in (1, 0))))
@@ -69,6 +70,7 @@ def test_the_edit_distance_is_the_fewest_edits(guess: list[int], truth: list[int
     assert edit_distance(guess, truth) == fewest_edits(guess, truth)
 
 
+@pytest.mark.slow
 def test_words_are_ids_or_the_best_path_of_logits() -> None:
     target = torch.tensor([[5, 7, 7, -100], [2, -100, -100, -100]])
     ids = torch.tensor([[5, 7, -1], [3, 2, 1]])

@@ -51,6 +51,7 @@ def reported(job: Job[Workload], recipe: str, store: ArtifactStore) -> float:
 
 @FORMS
 @torch.inference_mode()
+@pytest.mark.slow
 def test_a_language_models_loss_is_that_of_plain_torch(tmp_path: Path, recipe: str) -> None:
     corpus, store = write_corpus(tmp_path / "corpus"), ArtifactStore(tmp_path)
     workload = text_workload(corpus, recipe=[FLOAT, DYNAMIC], evaluate={"mode": "exact", "sequence_length": 25})
@@ -67,6 +68,7 @@ def test_a_language_models_loss_is_that_of_plain_torch(tmp_path: Path, recipe: s
 
 @FORMS
 @torch.inference_mode()
+@pytest.mark.slow
 def test_a_classifiers_accuracy_is_that_of_plain_torch(tmp_path: Path, recipe: str) -> None:
     store = ArtifactStore(tmp_path)
     job = job_of(image_workload(model=SMALL, checkpoint={"kind": "seeded", "seed": 0}, recipe=[FLOAT, STATIC]), store)

@@ -48,6 +48,7 @@ def test_a_module_that_was_to_stay_float_and_runs_in_int8_is_told() -> None:
     assert found == ["QGemm of fc, which counts as float, runs in int8"]
 
 
+@pytest.mark.slow
 def test_products_of_two_activations_have_no_weights_to_quantize() -> None:
     assert doubts(int8(), in_float("MatMul", "attention/scores"), in_float("aten::bmm")) == []
 
@@ -66,6 +67,7 @@ def test_saturation_is_told_where_such_instructions_ran() -> None:
     assert not list(doubts_about([int8()], COVERAGE, {"vnni": 0.9}, 0.2, 0.02))
 
 
+@pytest.mark.slow
 def test_a_float_candidate_is_not_doubted() -> None:
     assert doubts(in_float("Conv", "conv/node"), coverage=[EXCLUDED]) == []
 

@@ -37,6 +37,7 @@ def test_there_are_single_samples_with_a_state_and_a_batch_of_some(job: Job[Work
     assert golden.inputs["tokens"].shape == (5, 1)
 
 
+@pytest.mark.slow
 def test_a_shared_range_shows_and_rounding_does_not(job: Job[Workload], store: ArtifactStore) -> None:
     _, float_rows = cases(job, "float", store)
     _, int8_rows = cases(job, "int8", store)
@@ -45,6 +46,7 @@ def test_a_shared_range_shows_and_rounding_does_not(job: Job[Workload], store: A
     assert float_rows.difference < 1e-5 < int8_rows.difference
 
 
+@pytest.mark.slow
 def test_a_file_of_cases_is_read_by_its_first(job: Job[Workload], store: ArtifactStore, tmp_path) -> None:
     golden, _ = cases(job, "float", store)
     (tmp_path / "golden.safetensors").write_bytes(golden.to_bytes())

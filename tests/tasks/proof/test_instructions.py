@@ -51,6 +51,7 @@ def jump_back(*over: str) -> str:
 
 
 @pytest.mark.parametrize("name", ARITHMETIC)
+@pytest.mark.slow
 def test_a_counter_anywhere_in_a_loop_belongs_to_the_loops_arithmetic(code: mmap.mmap, name: str) -> None:
     family, product = ARITHMETIC[name]
     body = (TILE_LOAD, product, DECREMENT)

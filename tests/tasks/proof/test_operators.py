@@ -38,6 +38,7 @@ def test_one_interrupted_call_does_not_count() -> None:
     assert typical([*calls, operator("float", 1.0)]) == [operator("int8", 1.0), operator("float", 1.0)]
 
 
+@pytest.mark.slow
 def test_an_operator_in_float_has_its_modules_reason() -> None:
     coverage = [
         ModuleCoverage(module="layer", type="Linear", parameters=1, quantized=True),
@@ -48,6 +49,7 @@ def test_an_operator_in_float_has_its_modules_reason() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "layerX/node", "other"])
+@pytest.mark.slow
 def test_a_name_of_no_module_has_no_reason(name: str) -> None:
     coverage = [ModuleCoverage(module="layer", type="Linear", parameters=1, quantized=False, reason="it is excluded")]
     [found] = most_expensive_floats([operator("float", 1.0, name=name)], coverage)

@@ -21,6 +21,7 @@ def sampler():
         pytest.skip(error.message)
 
 
+@pytest.mark.slow
 def test_it_sees_what_runs_between_start_and_stop(sampler: Sampler) -> None:
     def multiply(seconds: float) -> None:
         left, right = torch.randn(256, 256), torch.randn(256, 256)
@@ -39,6 +40,7 @@ def test_it_sees_what_runs_between_start_and_stop(sampler: Sampler) -> None:
     assert len(sampler.stop()) < 100
 
 
+@pytest.mark.slow
 def test_threads_that_start_later_are_seen(sampler: Sampler) -> None:
     sampler.start()
     product = torch.randn(400, 400)

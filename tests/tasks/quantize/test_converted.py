@@ -39,6 +39,7 @@ def job(images_store: ArtifactStore) -> Job[Workload]:
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.slow
 def test_both_runtimes_compute_what_was_converted(recipe: str, job: Job[Workload], images_store: ArtifactStore) -> None:
     before = torch.backends.quantized.engine
     eager, script = (build(job, recipe, runtime, images_store) for runtime in ("eager", "torchscript"))

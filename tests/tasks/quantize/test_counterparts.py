@@ -34,6 +34,7 @@ def dynamic_linear() -> nn.Module:
         dynamic_linear,
     ],
 )
+@pytest.mark.slow
 def test_modules_of_torchs_quantized_packages_have_quantized_kernels(
     make: Callable[[], nn.Module], engine: str
 ) -> None:
@@ -41,6 +42,7 @@ def test_modules_of_torchs_quantized_packages_have_quantized_kernels(
 
 
 @pytest.mark.parametrize("package", ["quantized_models.layers", "mine.quantized", "torch.ao.nn.quantized_mine"])
+@pytest.mark.slow
 def test_a_users_float_module_has_none_whatever_its_package_is_called(package: str) -> None:
     assert not has_quantized_kernel(type("Layer", (nn.Linear,), {"__module__": package})(2, 2))
 

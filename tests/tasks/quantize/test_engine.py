@@ -40,6 +40,7 @@ def test_it_is_set_within_and_restored_after_an_error_too(name: str) -> None:
 
 @pytest.mark.skipif("avx2" not in this_machine().isa, reason="oneDNN has other kernels on this processor")
 @pytest.mark.parametrize("limit", ["AVX2", "AVX512_CORE"])
+@pytest.mark.slow
 def test_a_process_whose_products_saturate_is_recognized(limit: str) -> None:
     code = "from tasks.quantize.engine import saturates; print(saturates('onednn'), saturates('qnnpack'))"
     variables = os.environ | {"ONEDNN_MAX_CPU_ISA": limit}

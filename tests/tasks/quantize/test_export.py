@@ -35,6 +35,7 @@ class Recurrent(nn.Module):
     ids=str,
 )
 @pytest.mark.parametrize("given", [False, True], ids=["from-zero", "from-a-state"])
+@pytest.mark.slow
 def test_the_lstm_in_its_place_gives_the_same_bits(keys: dict[str, bool | int], given: bool) -> None:
     torch.manual_seed(0)
     lstm = nn.LSTM(5, 7, **keys).eval()
@@ -72,6 +73,7 @@ def test_axes_of_length_one_are_repeated_and_others_are_left() -> None:
     assert {name: tuple(tensor.shape) for name, tensor in examples.items()} == {"steps": (2, 3, 4), "h": (1, 2, 4)}
 
 
+@pytest.mark.slow
 def test_a_wrapper_that_takes_inputs_in_any_number_is_exported_too() -> None:
     torch.manual_seed(0)
     model = ChannelsLast(networks.plain())

@@ -122,6 +122,7 @@ def test_without_calibration_samples_there_are_no_ranges_to_start_from(tmp_path:
         fine_tune(network(), recipe(), Means(), iter(()), tmp_path, CPU, silent)
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_not_finite_is_refused(tmp_path: Path) -> None:
     with pytest.raises(QuantizationError, match=r"diverged in epoch.*learning_rate"):
         tune(Means(), tmp_path, learning_rate=1e30)

@@ -135,6 +135,7 @@ def test_rows_of_a_linear_layer_together_are_rows_alone(rows: int, inputs: int, 
 
 
 @pytest.mark.parametrize("name", SETS)
+@pytest.mark.slow
 def test_gates_are_right_over_their_whole_range(name: str) -> None:
     if not runs_here(name):
         pytest.skip(f"the processor has no {name}")
@@ -178,6 +179,7 @@ def test_a_row_that_is_not_finite_spoils_itself_only(name: str, bad: float) -> N
     assert all(torch.equal(a[:, 1:], b[:, 1:]) for a, b in zip(found, expected, strict=True))
 
 
+@pytest.mark.slow
 def test_rows_of_zeros_and_of_the_least_numbers_give_the_bias() -> None:
     layer = linear(0, 9, 5)
     x = torch.zeros(3, 9)
@@ -302,6 +304,7 @@ def test_the_word_model_is_exported_with_lengths_and_batches_of_any_size(strict:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_compiled_program_calls_the_operators_and_computes_the_same(tmp_path: Path) -> None:
     model = words()
     package = torch._inductor.aoti_compile_and_package(

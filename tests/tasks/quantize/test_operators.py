@@ -32,6 +32,7 @@ def test_a_copy_of_a_loaded_library_is_not_loaded_again(operators_loaded: Path, 
     assert str(tmp_path / operators_loaded.name) not in torch.ops.loaded_libraries
 
 
+@pytest.mark.slow
 def test_a_process_without_this_project_loads_the_library(operators_loaded: Path) -> None:
     code = (
         "import sys, torch; torch.ops.load_library(sys.argv[1]); "
@@ -44,6 +45,7 @@ def test_a_process_without_this_project_loads_the_library(operators_loaded: Path
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_an_instruction_set_that_is_none_is_refused(operators_loaded: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NIGHTQUANT_ISA", "abacus")
     with pytest.raises(RuntimeError, match="amx, avx512-vnni, avx2 or scalar"):
@@ -57,6 +59,7 @@ def test_without_a_compiler_the_error_says_what_to_install(tmp_path: Path, monke
         find_or_compile(Workspace(ArtifactStore(tmp_path / "store")))
 
 
+@pytest.mark.slow
 def test_what_the_compiler_says_is_in_the_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiler = tmp_path / "old-c++"
     compiler.write_text(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -31,6 +32,7 @@ def same(one: Tensor, other: Tensor) -> bool:
 
 
 @given(sizes, sizes)
+@pytest.mark.slow
 def test_a_linear_layer_comes_back(outputs: int, inputs: int) -> None:
     given_matrix, bias = matrix(outputs, inputs), torch.arange(outputs).float()
     packed = pack_linear(given_matrix, bias)
@@ -42,6 +44,7 @@ def test_a_linear_layer_comes_back(outputs: int, inputs: int) -> None:
 
 
 @given(st.integers(1, 4), sizes, st.integers(1, 70))
+@pytest.mark.slow
 def test_an_lstm_comes_back(count: int, inputs: int, hidden: int) -> None:
     layers = [
         LstmLayer(

@@ -33,6 +33,7 @@ def scales(result: Quantized) -> list[float]:
     return [node.args[1] for node in result.model.graph.nodes if node.target is _quantize]
 
 
+@pytest.mark.slow
 def test_every_layer_is_quantized_with_the_batch_norms_folded_into_them(source_of: MakeSource) -> None:
     source = source_of()
     result = quantized(source)
@@ -46,6 +47,7 @@ def test_every_layer_is_quantized_with_the_batch_norms_folded_into_them(source_o
     assert 0 < (found - expected).abs().max() < 0.1 * (expected.max() - expected.min())
 
 
+@pytest.mark.slow
 def test_excluded_modules_and_what_is_in_them_stay_float(source_of: MakeSource) -> None:
     source = source_of()
     leaves = [leaf for leaf in quantized(source).coverage if leaf.type == "Conv2d"]
@@ -58,6 +60,7 @@ def test_excluded_modules_and_what_is_in_them_stay_float(source_of: MakeSource) 
         quantized(source, exclude=["nose"])
 
 
+@pytest.mark.slow
 def test_the_recipe_chooses_the_observer(source_of: MakeSource) -> None:
     source = source_of()
     found = [tuple(scales(quantized(source, activation_observer=name))) for name in pt2e._OBSERVERS]
@@ -65,6 +68,7 @@ def test_the_recipe_chooses_the_observer(source_of: MakeSource) -> None:
 
 
 @pytest.mark.parametrize(("saturates", "highest"), [(False, 255), (True, 127)])
+@pytest.mark.slow
 def test_activations_keep_a_bit_free_where_products_saturate(
     source_of: MakeSource, monkeypatch: pytest.MonkeyPatch, saturates: bool, highest: int
 ) -> None:
@@ -73,6 +77,7 @@ def test_activations_keep_a_bit_free_where_products_saturate(
     assert {node.args[4] for node in nodes} == {highest}
 
 
+@pytest.mark.slow
 def test_a_layer_without_an_int8_kernel_is_told(source_of: MakeSource) -> None:
     reasons = left_float(quantized(source_of("Upsampling")))
     assert reasons == {"up": "no int8 kernel of Inductor's was found for this ConvTranspose2d"}

@@ -28,6 +28,7 @@ def trainings(source: ModelSource) -> list[Path]:
 
 @pytest.mark.parametrize("network", ["plain", "with_dropout", "Residual", "OwnStubs", "FunctionalHead"])
 @pytest.mark.parametrize("keys", [{}, {"graph": "fx"}, {"weights": "per-tensor"}, {"engine": "onednn"}], ids=str)
+@pytest.mark.slow
 def test_it_computes_what_torchs_own_int8_does_and_is_trained_once(
     network: str, keys: dict[str, str], source_of: Sources, engine: str
 ) -> None:
@@ -57,6 +58,7 @@ def test_a_processor_whose_products_saturate_trains_for_a_range_of_its_own(
 
 
 @pytest.mark.parametrize("graph", ["eager", "fx"])
+@pytest.mark.slow
 def test_excluded_modules_stay_float_and_paths_are_the_float_models(
     graph: str, source_of: Sources, engine: str
 ) -> None:
@@ -69,6 +71,7 @@ def test_excluded_modules_stay_float_and_paths_are_the_float_models(
     assert weights == {torch.int8}
 
 
+@pytest.mark.slow
 def test_weights_of_the_models_own_that_a_function_gets_are_refused_in_one_line(
     source_of: Sources, engine: str
 ) -> None:
@@ -91,6 +94,7 @@ class Borders(nn.Module):
         return self.product(self.last(inside).flatten(1))
 
 
+@pytest.mark.slow
 def test_what_passes_rounded_values_on_is_rounded_to_the_same_range_and_nothing_else(engine: str) -> None:
     model = Borders()
     round_what_passes(model, [model.product], [torch.rand(3, 1, 8)])

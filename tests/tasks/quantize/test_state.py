@@ -144,6 +144,7 @@ def test_recurrent_layers(kind: type[nn.RNNBase], layers: int, bidirectional: bo
 
 @pytest.mark.parametrize("qconfig", dynamic_qconfigs)
 @pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.slow
 def test_linear_layers(qconfig: str, bias: bool) -> None:
     def converted() -> nn.Module:
         model = nn.Sequential(nn.Linear(3, 4, bias=bias), nn.ReLU(), nn.Linear(4, 2, bias=bias))
@@ -172,6 +173,7 @@ def test_convolutions_packed_by_graph_mode() -> None:
     assert same_tensor(*(torch.ops.quantized.conv2d(images, each, 0.1, 3) for each in (packed, again)))
 
 
+@pytest.mark.slow
 def test_convolutions_over_volumes_packed_by_graph_mode() -> None:
     def pack() -> torch.ScriptObject:
         weight = torch.quantize_per_tensor(torch.randn(4, 2, 3, 3, 1), 0.1, 0, torch.qint8)
@@ -223,6 +225,7 @@ def four_bits() -> Tensor:
     "make",
     [lambda: {"a": 1}, object, lambda: print, four_bits, lambda: EmbeddingBag(6, 4)._packed_params._packed_weight],
 )
+@pytest.mark.slow
 def test_an_entry_that_cannot_be_stored_is_named(make: Callable[[], object]) -> None:
     with pytest.raises(QuantizationError, match=r"inner\.value"):
         flatten_state({"inner.value": make()})

@@ -152,6 +152,7 @@ def test_a_bundle_verifies_with_torch_alone_and_only_where_it_was_compiled_for(
         load_aot_inductor(files, lacking)
 
 
+@pytest.mark.long
 def test_a_lstm_takes_any_number_of_steps_and_columns(words: MakeJob, store: ArtifactStore) -> None:
     job = words(recipe("none"))
     for length, batch in ((1, 1), (3, 5), (25, 1)):
@@ -205,6 +206,7 @@ def test_what_it_cannot_do_is_refused_with_the_file(images: MakeJob, keys: dict[
         Workload.model_validate(document)
 
 
+@pytest.mark.long
 def test_products_that_silently_run_in_float_are_refused(
     images: MakeJob, store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -288,6 +290,7 @@ def test_without_a_cache_folder_that_can_be_written_a_temporary_one_serves(
     assert folder.stat().st_mode & 0o077 == 0
 
 
+@pytest.mark.long
 def test_opening_a_package_leaves_nothing_in_the_shared_folder(package: Path, tmp_path: Path) -> None:
     program = (
         "from pathlib import Path\nfrom tasks.runtimes.aot_compile import open_package\n"
@@ -357,6 +360,7 @@ def test_a_resnet_needs_nothing_that_upstream_has_deprecated(
     assert all(module.quantized for module in candidate.coverage)
 
 
+@pytest.mark.long
 def test_operators_of_our_own_go_with_the_package(
     words: MakeJob, store: ArtifactStore, compiled_operators: Path, tmp_path: Path
 ) -> None:

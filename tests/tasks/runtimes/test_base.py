@@ -27,6 +27,7 @@ RECIPES: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("network", ["plain", "without_biases"])
 @pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.slow
 def test_the_reference_of_a_torch_module_computes_what_it_does(
     images: MakeJob, store: ArtifactStore, name: str, network: str
 ) -> None:

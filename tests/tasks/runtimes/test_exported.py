@@ -68,6 +68,7 @@ def left_float(candidate: CandidateRef) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("runtime", EXPORTED)
+@pytest.mark.slow
 def test_the_float_model_computes_what_torchs_does(words: MakeJob, store: ArtifactStore, runtime: str) -> None:
     job = words(recipe(runtime, "none"))
     reference, exported = (
@@ -78,6 +79,7 @@ def test_the_float_model_computes_what_torchs_does(words: MakeJob, store: Artifa
 
 
 @pytest.mark.parametrize("runtime", EXPORTED)
+@pytest.mark.slow
 def test_lengths_and_batches_may_differ_from_the_example(words: MakeJob, store: ArtifactStore, runtime: str) -> None:
     job = words(recipe(runtime, "dynamic"))
     model = pipeline.opened(pipeline.build(job, "tried", runtime, store), store)
@@ -113,6 +115,7 @@ def test_lengths_and_batches_may_differ_from_the_example(words: MakeJob, store: 
     ],
     ids=["default", "embedding", "excluded", "linear"],
 )
+@pytest.mark.slow
 def test_a_dynamic_recipe_quantizes_what_it_names(
     words: MakeJob,
     store: ArtifactStore,
@@ -131,6 +134,7 @@ def test_a_dynamic_recipe_quantizes_what_it_names(
 @pytest.mark.parametrize("runtime", EXPORTED)
 @pytest.mark.parametrize("observer", ["min-max", "moving-average", "histogram"])
 @pytest.mark.parametrize("weights", ["per-channel", "per-tensor"])
+@pytest.mark.slow
 def test_a_static_recipe_quantizes_every_layer_and_stays_close(
     images: MakeJob, store: ArtifactStore, runtime: str, observer: str, weights: str
 ) -> None:
@@ -149,6 +153,7 @@ def test_a_static_recipe_quantizes_every_layer_and_stays_close(
 
 
 @pytest.mark.parametrize("runtime", EXPORTED)
+@pytest.mark.slow
 def test_an_excluded_convolution_stays_float_and_an_unknown_name_is_refused(
     images: MakeJob, store: ArtifactStore, runtime: str
 ) -> None:
@@ -166,6 +171,7 @@ def test_an_excluded_convolution_stays_float_and_an_unknown_name_is_refused(
 
 
 @pytest.mark.parametrize("runtime", EXPORTED)
+@pytest.mark.slow
 def test_what_is_excluded_stays_float_when_the_runtime_loads_it(store: ArtifactStore, runtime: str) -> None:
     """ONNX Runtime would quantize the weights of this convolution of this network by itself."""
     model = {"kind": "factory", "factory": "benchmarks.planted:network", "arguments": {"seed": 0}}
@@ -181,6 +187,7 @@ def test_what_is_excluded_stays_float_when_the_runtime_loads_it(store: ArtifactS
 
 @pytest.mark.parametrize("runtime", EXPORTED)
 @pytest.mark.parametrize("network", ["plain", "with_dropout", "OwnStubs", "Residual", "EveryRow"])
+@pytest.mark.slow
 def test_a_trained_recipe_computes_what_torchs_own_candidate_does(
     images: MakeJob, store: ArtifactStore, runtime: str, network: str
 ) -> None:
@@ -202,6 +209,7 @@ def test_a_trained_recipe_computes_what_torchs_own_candidate_does(
     assert (found - expected).abs().max() <= 0.02 * (expected.max() - expected.min())
 
 
+@pytest.mark.slow
 def test_a_trained_model_runs_in_int8_kernels(images: MakeJob, store: ArtifactStore, tmp_path: Path) -> None:
     job = images(recipe("onnxruntime", "qat", epochs=1, batch_size=16) | {"runtimes": EXPORTED})
     folders = {name: CandidateFiles.find(pipeline.build(job, "tried", name, store), store).folder for name in EXPORTED}
@@ -223,6 +231,7 @@ def test_a_trained_model_runs_in_int8_kernels(images: MakeJob, store: ArtifactSt
 
 
 @pytest.mark.parametrize("runtime", EXPORTED)
+@pytest.mark.slow
 def test_the_reference_of_a_static_model_rounds_as_it_does(images: MakeJob, store: ArtifactStore, runtime: str) -> None:
     files = CandidateFiles.find(pipeline.build(images(recipe(runtime, "static")), "tried", runtime, store), store)
     exact = RUNTIMES[runtime].reference(files, 1)
@@ -236,6 +245,7 @@ def test_the_reference_of_a_static_model_rounds_as_it_does(images: MakeJob, stor
 
 @pytest.mark.parametrize("vnni", [True, False], ids=["for-vnni", "for-others"])
 @pytest.mark.parametrize("runtime", EXPORTED)
+@pytest.mark.slow
 def test_weights_keep_a_bit_free_without_vnni(
     images: MakeJob, store: ArtifactStore, monkeypatch: pytest.MonkeyPatch, runtime: str, vnni: bool
 ) -> None:
@@ -248,6 +258,7 @@ def test_weights_keep_a_bit_free_without_vnni(
 
 @pytest.mark.parametrize("vnni", [True, False], ids=["for-vnni", "for-others"])
 @pytest.mark.parametrize("method", ["static", "dynamic"])
+@pytest.mark.slow
 def test_the_reference_of_an_onnx_model_is_the_same_with_weights_that_cannot_saturate(
     images: MakeJob, store: ArtifactStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, vnni: bool
 ) -> None:
@@ -277,6 +288,7 @@ def test_the_reference_of_an_onnx_model_is_the_same_with_weights_that_cannot_sat
 
 
 @pytest.mark.skipif("avx2" not in this_machine().isa, reason="OpenVINO has other kernels on this processor")
+@pytest.mark.slow
 def test_products_with_compressed_weights_count_as_int8_where_openvino_rounds_their_activations(
     images: MakeJob, store: ArtifactStore
 ) -> None:
@@ -320,6 +332,7 @@ def test_what_a_runtime_cannot_do_is_refused_with_the_file(
 
 
 @needs_bfloat16
+@pytest.mark.slow
 def test_bfloat16_is_openvinos_own_precision_on_the_float_file(images: MakeJob, store: ArtifactStore) -> None:
     floats, casts = recipe("openvino", "none"), recipe("openvino", "cast") | {"name": "cast"}
     job = images(floats, casts)
@@ -334,6 +347,7 @@ def test_bfloat16_is_openvinos_own_precision_on_the_float_file(images: MakeJob, 
 
 @pytest.mark.parametrize("runtime", EXPORTED)
 @pytest.mark.parametrize("method", ["dynamic", "none", "qat"])
+@pytest.mark.slow
 def test_a_bundle_holds_the_runtimes_files_and_verifies_without_torch(
     words: MakeJob, images: MakeJob, store: ArtifactStore, tmp_path: Path, runtime: str, method: str
 ) -> None:
@@ -365,6 +379,7 @@ def test_a_broken_model_file_is_told_with_both_versions(runtime: str) -> None:
 
 @pytest.mark.parametrize("runtime", EXPORTED)
 @pytest.mark.parametrize("method", ["none", "dynamic"])
+@pytest.mark.slow
 def test_the_model_card_shows_a_program_that_runs(
     words: MakeJob, store: ArtifactStore, tmp_path: Path, runtime: str, method: str
 ) -> None:
@@ -384,6 +399,7 @@ def test_the_model_card_shows_a_program_that_runs(
 
 
 @pytest.mark.parametrize("runtime", EXPORTED)
+@pytest.mark.slow
 def test_a_bundle_verifies_in_an_environment_of_the_runtime_and_numpy_alone(
     words: MakeJob, store: ArtifactStore, tmp_path: Path, runtime: str
 ) -> None:

@@ -35,6 +35,7 @@ class Recurrent(nn.Module):
     ],
     ids=["one layer", "three layers", "no bias", "both ways", "batch first"],
 )
+@pytest.mark.slow
 def test_an_lstm_computes_the_same_at_any_length(keys: dict[str, object]) -> None:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
@@ -53,6 +54,7 @@ def test_an_lstm_computes_the_same_at_any_length(keys: dict[str, object]) -> Non
         torch.testing.assert_close(torch.from_numpy(one), other, atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_weights_of_any_size_are_quantized_and_little_else_is_left(tmp_path: Path) -> None:
     model = Recurrent(num_layers=2).eval()
     examples = {"inputs": torch.randn(1, 1, 6), "h": torch.randn(2, 1, 64), "c": torch.randn(2, 1, 64)}

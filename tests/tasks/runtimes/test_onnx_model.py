@@ -10,6 +10,7 @@ from tests.tasks import pipeline
 from tests.tasks.runtimes.conftest import MakeJob
 
 
+@pytest.mark.slow
 def test_an_exported_lstm_is_one_operator_a_layer_with_its_state_and_free_axes(
     words: MakeJob, store: ArtifactStore
 ) -> None:
@@ -24,6 +25,7 @@ def test_an_exported_lstm_is_one_operator_a_layer_with_its_state_and_free_axes(
     assert {onnx_model.module_of(node.name) for node in graph.node} == {"encoder", "rnn", "decoder"}
 
 
+@pytest.mark.slow
 def test_an_export_holds_no_path_of_this_machine(words: MakeJob, store: ArtifactStore) -> None:
     folder = onnx_model.find_or_export(pipeline.source_of(words().workload, store))
     content = (folder / onnx_model.MODEL).read_bytes()
@@ -31,6 +33,7 @@ def test_an_export_holds_no_path_of_this_machine(words: MakeJob, store: Artifact
     assert b"site-packages" not in content
 
 
+@pytest.mark.slow
 def test_an_equal_model_is_exported_once(words: MakeJob, store: ArtifactStore) -> None:
     source = pipeline.source_of(words().workload, store)
     assert onnx_model.find_or_export(source) == onnx_model.find_or_export(source)
@@ -42,6 +45,7 @@ def test_a_model_too_large_for_one_file_is_refused(words: MakeJob, store: Artifa
         onnx_model.find_or_export(pipeline.source_of(job.workload, store), largest_bytes=1000)
 
 
+@pytest.mark.slow
 def test_the_first_cause_of_wrapped_errors_is_told() -> None:
     error, cause = RuntimeError("a long story"), ValueError("\n  the cause\nmore")
     error.__cause__ = cause

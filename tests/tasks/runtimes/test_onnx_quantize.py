@@ -68,6 +68,7 @@ def source() -> Any:
 # write a wrong file with anything else.
 @pytest.mark.parametrize("operator", ["Tanh", "Transpose"])
 @pytest.mark.parametrize("between", ["bias_10", "bias_1_constant0", "between"])
+@pytest.mark.slow
 def test_a_bias_that_convolutions_share_does_not_take_the_place_of_an_activation(
     between: str, operator: str, tmp_path: Path
 ) -> None:

@@ -30,6 +30,7 @@ os.kill(os.getpid(), signal.SIGTERM)
 """
 
 
+@pytest.mark.slow
 def test_signals_are_handled_while_models_are_open_and_after_they_are_closed(tmp_path: Path) -> None:
     openvino = pytest.importorskip("openvino", reason="the openvino extra is not installed")
     operators = pytest.importorskip("openvino.opset13")

@@ -216,6 +216,7 @@ def test_a_description_may_hold_what_rich_takes_for_markup(tmp_path: Path) -> No
         ('method = "dynamic"', 'method = "dynamic"\nmodules = ["LTSM"]', '(did you mean "LSTM"?)'),
     ],
 )
+@pytest.mark.slow
 def test_a_key_or_a_word_that_is_nearly_right_gets_a_proposal(tmp_path, old, new, said):
     assert said in _refused(tmp_path, old, new)
 

@@ -188,6 +188,7 @@ def test_every_key_says_what_it_means() -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+@pytest.mark.slow
 def test_the_schema_takes_every_workload_file_of_the_project(path: Path) -> None:
     if path.stem != "encoder":  # whose directory is made by its own program
         read_workload(path)

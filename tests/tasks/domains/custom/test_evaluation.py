@@ -85,6 +85,7 @@ def sections(metric: str, **changes: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("recipe", ["float", "int8"])
 @pytest.mark.parametrize("metric", EXPECTED)
+@pytest.mark.slow
 def test_the_quality_is_that_of_plain_torch(tmp_path: Path, metric: str, recipe: str) -> None:
     write(tmp_path, CODE + REGRESSION)
     store = ArtifactStore(tmp_path)
@@ -219,6 +220,7 @@ FORWARDS = {
 
 
 @pytest.mark.parametrize("runtime", ["torchscript", "onnxruntime"])
+@pytest.mark.slow
 def test_dynamic_int8_takes_a_layer_of_any_shape(tmp_path: Path, runtime: str) -> None:
     if runtime == "onnxruntime":
         pytest.importorskip("onnxruntime")

@@ -53,6 +53,7 @@ MEAN = {"kind": "factory", "factory": "own_code:Mean"}
 
 
 @pytest.mark.parametrize("factory", ["named", "tupled"])
+@pytest.mark.slow
 def test_inputs_are_named_and_ordered_as_forwards_parameters(tmp_path: Path, factory: str) -> None:
     write(tmp_path, CODE + TWO_INPUTS)
     store = ArtifactStore(tmp_path)
@@ -111,6 +112,7 @@ def test_a_collate_functions_batches_are_kept_and_single_rows_are_not_padded(tmp
     [(1, None, [2]), (1, 4, [4]), (1, 9, [6]), (3, 4, [2, 3, 4]), (2, 9, [6, 2])],
     ids=["the first", "one that has it", "the longest, repeated", "cut", "padded and repeated"],
 )
+@pytest.mark.slow
 def test_examples_have_as_many_steps_as_are_asked_for(
     tmp_path: Path, rows: int, length: int | None, counts: list[int]
 ) -> None:
@@ -154,6 +156,7 @@ def test_examples_have_as_many_steps_as_are_asked_for(
         ("return 1 / 0", ConfigurationError, r"ZeroDivisionError: division by zero[^$]*own_code.py.*in broken"),
     ],
 )
+@pytest.mark.slow
 def test_what_is_no_data_set_is_one_clear_message(
     tmp_path: Path, code: str, error: type[Exception], message: str
 ) -> None:

@@ -55,6 +55,7 @@ def test_features_are_standardized_by_the_train_split(tmp_path: Path, kind: str)
     assert batch.target.tolist() == [0] * 20
 
 
+@pytest.mark.slow
 def test_features_are_left_as_they_are_where_asked(tmp_path: Path) -> None:
     dataset, store = prepared(tmp_path, split="part", standardize=False, target="value")
     (batch,) = load_samples(dataset, "test", store).batches

@@ -81,6 +81,7 @@ def tuned(folder: Path, train: str = "fine_tune", **changes: object) -> Workload
     )
 
 
+@pytest.mark.slow
 def test_the_users_training_goes_on_with_fake_quantization_once_for_all_runtimes(tmp_path: Path) -> None:
     write(tmp_path, CODE + FINE_TUNING)
     store = ArtifactStore(tmp_path)

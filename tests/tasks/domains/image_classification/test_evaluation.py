@@ -47,6 +47,7 @@ def test_few_classes_have_fewer_than_five():
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 64])
+@pytest.mark.slow
 def test_the_batch_bounds_what_is_in_memory_and_changes_nothing(batch_size):
     model = Knowing(9)
 
@@ -99,6 +100,7 @@ def test_logits_over_which_labels_would_broadcast_are_refused(form, shape):
         (lambda logits: None, "a NoneType"),
     ],
 )
+@pytest.mark.slow
 def test_what_is_not_a_tensor_is_refused(form, what):
     with pytest.raises(QuantizationError, match=rf"returns {what};.*forward return the logits"):
         classify(lambda images: form(Knowing(2)(images)), split_of([0, 1], [0, 1]), 2, silent)
@@ -151,6 +153,7 @@ def test_float_and_int8_are_compared_on_the_same_images(evaluated):
     assert comparison.agreement > 0.8
 
 
+@pytest.mark.slow
 def test_a_candidate_differs_from_itself_by_nothing(evaluated):
     _, store, (before, _) = evaluated
 

@@ -86,6 +86,7 @@ def test_what_the_owner_left_out_is_cut_from_the_training_images(tmp_path, store
     assert prepared(root, store).splits == {"test": 10, "valid": 3, "calibration": 6, "train": 21}
 
 
+@pytest.mark.slow
 def test_a_test_image_that_is_also_among_the_training_images_is_measured_on_and_not_trained_on(tmp_path, store):
     root = tmp_path / "pets"
     pictures(root / "train", each=15)
@@ -141,6 +142,7 @@ def packed(folder: Path, kind: str) -> Path:
 
 
 @pytest.mark.parametrize("kind", [".zip", ".tar.gz"])
+@pytest.mark.slow
 def test_an_archive_gives_the_same_images_as_its_folder(tmp_path, store, kind):
     folder = pictures(tmp_path / "pets")
 

@@ -40,6 +40,7 @@ def planted(root: Path, train=5) -> tuple[DatasetRef, ArtifactStore]:
     return find_or_write(store, {}, SHAPE, fill), store
 
 
+@pytest.mark.slow
 def test_what_was_written_is_read_back_mapped_and_in_order(tmp_path):
     dataset, store = planted(tmp_path)
 
@@ -96,6 +97,7 @@ def test_a_data_set_that_is_gone_is_named(tmp_path):
         load_images(dataset, "test", ArtifactStore(tmp_path / "b"))
 
 
+@pytest.mark.slow
 def test_an_epoch_is_shuffled_by_its_generator_alone(tmp_path):
     dataset, store = rendered(tmp_path)
 
@@ -148,6 +150,7 @@ def test_a_split_knows_its_length():
 
 
 @pytest.mark.parametrize("batch_size", [1, 4, 40])
+@pytest.mark.slow
 def test_example_images_are_the_first_of_the_test_split_repeated_if_need_be(tmp_path, batch_size):
     dataset, store = rendered(tmp_path)
 

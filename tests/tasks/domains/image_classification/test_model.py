@@ -34,6 +34,7 @@ def spec(name: str, **settings) -> TorchvisionSpec:
 
 
 @pytest.mark.parametrize("name", get_args(TorchvisionModel))
+@pytest.mark.slow
 def test_every_model_is_built_for_the_classes_of_the_data_with_its_own_fusing(name):
     # Without memory for weights: the largest of them have 88 million.
     with torch.device("meta"):
@@ -46,6 +47,7 @@ def test_every_model_is_built_for_the_classes_of_the_data_with_its_own_fusing(na
 
 
 @pytest.mark.parametrize("name", ["resnet18", "mobilenet_v2", "shufflenet_v2_x0_5", "googlenet"])
+@pytest.mark.slow
 def test_a_call_gives_one_tensor_of_logits_in_evaluation_and_in_training(name):
     model = build_vision(spec(name), dataset_of(7))
     images = torch.rand(2, 3, 64, 64)
@@ -140,6 +142,7 @@ def test_a_file_of_the_old_format_that_was_cut_off_is_refused_with_its_address(s
         load_weights(RESNET)
 
 
+@pytest.mark.slow
 def test_published_weights_are_downloaded_again_from_a_server_that_was_busy(checkpoints, monkeypatch):
     monkeypatch.setattr(urllib_retries, "backoff_s", lambda attempt, first_s: 0.0)
     stream = io.BytesIO()

@@ -37,11 +37,13 @@ def test_a_picture_that_occurs_again_is_left_out_whichever_split_it_is_for(write
 
 
 @pytest.mark.parametrize("wrong", [np.zeros((3, 9, 9), dtype=np.uint8), np.zeros(SHAPE, dtype=np.int64)])
+@pytest.mark.slow
 def test_pixels_of_another_shape_or_type_are_refused(writer, wrong):
     with pytest.raises(ValueError, match="expected uint8"):
         writer.add("test", wrong, 0)
 
 
+@pytest.mark.slow
 def test_an_empty_split_is_refused_and_nothing_is_published(tmp_path):
     def fill(writer):
         writer.add("test", picture(1), 0)
@@ -54,6 +56,7 @@ def test_an_empty_split_is_refused_and_nothing_is_published(tmp_path):
 
 
 @pytest.mark.parametrize("count", [1, 7, 1000])
+@pytest.mark.slow
 def test_the_files_are_those_of_numpy_for_any_number_of_samples(tmp_path: Path, count):
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (count, *SHAPE), dtype=np.uint8)

@@ -62,6 +62,7 @@ def test_drawing_leaves_the_global_generator_alone(tmp_path):
     assert torch.equal(torch.rand(2), expected)
 
 
+@pytest.mark.slow
 def test_a_second_time_it_is_found_and_not_drawn(tmp_path):
     first, store = rendered(tmp_path)
     written = store.path(first.kind, first.digest).stat().st_mtime_ns
@@ -72,6 +73,7 @@ def test_a_second_time_it_is_found_and_not_drawn(tmp_path):
     assert store.path(first.kind, first.digest).stat().st_mtime_ns == written
 
 
+@pytest.mark.slow
 def test_a_character_that_is_named_twice_is_refused(tmp_path):
     with pytest.raises(ConfigurationError, match="repeats a character"):
         rendered(tmp_path, characters="ABA")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from storage.artifacts import ArtifactStore
 from tasks.domains import DOMAINS
 from tasks.domains.image_classification.sections import (
@@ -39,6 +41,7 @@ def test_an_image_classifier_gets_its_normalization_and_class_names(tmp_path: Pa
     assert found["transforms"] is None
 
 
+@pytest.mark.slow
 def test_an_image_classifier_gets_the_transforms_that_were_applied_and_not_what_the_file_left_out(tmp_path: Path):
     found = written(
         tmp_path,

@@ -167,12 +167,14 @@ def site(tmp_path, monkeypatch):
         yield running
 
 
+@pytest.mark.slow
 def test_a_mirror_that_is_busy_is_asked_again(site, tmp_path):
     site.statuses = [503, 503]
     dataset, _ = prepared(tmp_path, name="FashionMNIST", download=True)
     assert dataset.splits["train"] == 26
 
 
+@pytest.mark.slow
 def test_a_mirror_that_stays_busy_is_worth_another_try_later(site, tmp_path):
     site.statuses = [503] * 99
     with pytest.raises(InputError, match="503") as failure:

@@ -58,6 +58,7 @@ def test_training_leaves_the_global_generator_and_the_threads_alone(prepared):
     assert torch.get_num_threads() == threads
 
 
+@pytest.mark.slow
 def test_the_weights_are_contiguous(prepared):
     dataset, store = prepared
 
@@ -93,6 +94,7 @@ def test_a_single_training_image_is_not_enough(tmp_path):
 
 
 @pytest.mark.parametrize("steps", [*range(1, 41), 97, 1000])
+@pytest.mark.slow
 def test_the_learning_rate_has_a_cycle_for_any_number_of_steps(steps):
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
     schedule = one_cycle(optimizer, 0.1, steps)

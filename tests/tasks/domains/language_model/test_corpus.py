@@ -41,6 +41,7 @@ def text_workload(uri: str, **settings: Any) -> Workload:
     )
 
 
+@pytest.mark.slow
 def test_a_corpus_comes_back_as_ids_and_words(store: ArtifactStore, tmp_path: Path) -> None:
     folder = write_texts(tmp_path / "corpus")
     dataset = prepare(text_workload(str(folder)), store)

@@ -72,6 +72,7 @@ def test_int8_is_evaluated_as_the_benchmark_calls_it_and_in_batches_as_well(prep
         assert evaluate(segments, int8, store).quality == pytest.approx(result.quality, abs=2e-4)
 
 
+@pytest.mark.slow
 def test_only_int8_is_called_twice_and_then_with_one_row(prepared: Prepared) -> None:
     job, store = prepared
     model = build_model(job.workload, job.dataset)

@@ -34,6 +34,7 @@ def sampled(seed: int = 0, words: int = 12, temperature: float = 1.0) -> list[st
     return list(sample_words(Counting(), VOCABULARY, SPEC, words=words, temperature=temperature, seed=seed))
 
 
+@pytest.mark.slow
 def test_each_word_is_fed_back() -> None:
     words = sampled()
     start = VOCABULARY.index(words[0])
@@ -77,6 +78,7 @@ def test_every_recipe_generates_words_of_the_vocabulary(tmp_path: Path) -> None:
         assert text.split()
 
 
+@pytest.mark.slow
 def test_a_model_without_words_is_refused(tmp_path: Path) -> None:
     demo: Workload = find_workloads(["lstm-demo"], BUILT_IN)[0]
     with pytest.raises(ConfigurationError, match="generates no text"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 
 from storage.artifacts import ArtifactStore
@@ -16,6 +17,7 @@ from tests.tasks.pipeline import example_inputs, prepare
 from tests.tasks.text_workloads import text_document, text_workload, write_corpus
 
 
+@pytest.mark.slow
 def test_parameters_have_the_tutorials_names_and_shapes() -> None:
     spec = WordLanguageModelSpec(kind="word-lm", embedding_size=6, hidden_size=4, layers=2)
     model = build_word_lm(spec, DatasetRef(kind="corpus", digest="", splits={}, vocabulary=11))
@@ -43,6 +45,7 @@ def test_first_weights_are_even_within_a_tenth() -> None:
     assert not model.decoder.bias.any()
 
 
+@pytest.mark.slow
 def test_the_state_carries_a_text_over_from_call_to_call() -> None:
     model = WordLanguageModel(9, 6, 4, 2, 0.5).eval()
     tokens = torch.arange(8).view(8, 1)

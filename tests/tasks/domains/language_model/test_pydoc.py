@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from storage.artifacts import ArtifactStore
 from tasks.domains.language_model.corpus import load_ids, load_vocabulary
 from tasks.domains.language_model.pydoc import split_topics
@@ -11,6 +13,7 @@ from tests.tasks.workloads import workload_of
 TOPICS = {f"topic{number}": "word " * (number % 17 * 50 + 1) for number in range(80)}
 
 
+@pytest.mark.slow
 def test_topics_are_split_without_overlap_or_loss_and_by_length() -> None:
     splits = split_topics(TOPICS, seed=0)
     assert sorted(name for names in splits.values() for name in names) == sorted(TOPICS)

@@ -55,6 +55,7 @@ class Memoryless(nn.Module):
 
 
 @pytest.mark.parametrize("words", [2, 25, 26, 27, 203])
+@pytest.mark.slow
 def test_the_exact_mode_is_the_tutorials_procedure(model: WordLanguageModel, words: int) -> None:
     ids = stream(words)
     with torch.inference_mode():
@@ -73,6 +74,7 @@ def test_segments_give_every_word_once_and_in_order(words: int, segments: int, w
 
 @given(words=st.integers(2, 200), columns=st.integers(1, 9), rows=st.integers(1, 40))
 @settings(max_examples=40, deadline=None)
+@pytest.mark.slow
 def test_the_shape_of_a_lane_bounds_a_call_and_changes_nothing_else(words: int, columns: int, rows: int) -> None:
     ids, model, shapes = stream(words), Memoryless(), set()
 

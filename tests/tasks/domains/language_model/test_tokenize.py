@@ -55,6 +55,7 @@ def check_against_the_definition(contents: list[bytes], folder: Path, **settings
 @example(contents=("a\r\nb\rc\n\n", "\r\n", "no final newline"), block_bytes=2)
 @example(contents=("a\u2028b\x85c\x1cd", " \n\u3000", ""), block_bytes=1)
 @example(contents=("<eos> a\n", "\n\n", "\ufeffa"), block_bytes=3)
+@pytest.mark.slow
 def test_ids_vocabulary_and_counts_are_those_of_the_definition(
     contents: tuple[str, str, str], block_bytes: int
 ) -> None:
@@ -73,6 +74,7 @@ def test_words_are_split_where_str_split_does_over_all_code_points() -> None:
 
 @pytest.mark.parametrize("block_bytes", [64, 1000, 4096, 1 << 20])
 @pytest.mark.parametrize("slot_bits", [2, 20])
+@pytest.mark.slow
 def test_a_text_of_many_blocks_and_words_is_that_of_the_definition(
     tmp_path: Path, block_bytes: int, slot_bits: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,6 +167,7 @@ def test_exactly_invalid_utf8_is_refused_with_the_offset_that_python_gives(
     ids=bytes.hex,
 )
 @pytest.mark.parametrize("block_bytes", [1, 2, 3, 5, 1000])
+@pytest.mark.slow
 def test_overlong_surrogate_cut_and_stray_bytes_are_refused_where_they_stand(
     text: Path, wrong: bytes, block_bytes: int
 ) -> None:

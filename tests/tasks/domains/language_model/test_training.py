@@ -44,6 +44,7 @@ def train(
     return train_language_model(workload, dataset, Workspace(store, progress))
 
 
+@pytest.mark.slow
 def test_training_learns_more_than_word_frequencies(corpus: Path, tmp_path: Path) -> None:
     workload, store, dataset = prepared(corpus, tmp_path, epochs=6)
     told: list[tuple[float, float]] = []
@@ -60,6 +61,7 @@ def test_training_learns_more_than_word_frequencies(corpus: Path, tmp_path: Path
     assert all(tensor.dtype == torch.float32 and tensor.device.type == "cpu" for tensor in state.values())
 
 
+@pytest.mark.slow
 def test_a_seed_decides_the_weights_and_nothing_else_does(corpus: Path, tmp_path: Path) -> None:
     workload, store, dataset = prepared(corpus, tmp_path, epochs=1)
     before = torch.get_rng_state()
@@ -79,6 +81,7 @@ def test_divergence_says_what_to_change(corpus: Path, tmp_path: Path) -> None:
 
 
 @given(words=st.integers(0, 200), columns=st.integers(1, 12))
+@pytest.mark.slow
 def test_columns_read_the_stream_on(words: int, columns: int) -> None:
     ids = torch.arange(words, dtype=torch.int32)
     if words // columns < 2:

@@ -85,6 +85,7 @@ def test_another_shape_is_another_artifact(tmp_path: Path) -> None:
     assert prepare(SMALL, store).sample_shape == (5, 3)
 
 
+@pytest.mark.slow
 def test_drawing_leaves_the_global_generator_alone(tmp_path: Path) -> None:
     before = torch.random.get_rng_state()
     dataset = prepare(SMALL, ArtifactStore(tmp_path))
@@ -94,6 +95,7 @@ def test_drawing_leaves_the_global_generator_alone(tmp_path: Path) -> None:
     assert any(not torch.equal(first[name], other[name]) for name in first)
 
 
+@pytest.mark.slow
 def test_more_columns_than_there_are_repeat_the_first(tmp_path: Path) -> None:
     store = ArtifactStore(tmp_path)
     dataset = prepare(SMALL, store)

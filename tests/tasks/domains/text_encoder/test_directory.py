@@ -76,6 +76,7 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize("name", BROKEN)
+@pytest.mark.slow
 def test_a_directory_that_cannot_be_used_is_one_clear_message(tmp_path: Path, name: str) -> None:
     spoil, expected = BROKEN[name]
     write_table(tmp_path)
@@ -113,6 +114,7 @@ def test_the_same_directory_elsewhere_is_the_same_model(tmp_path: Path) -> None:
     assert str(tmp_path) not in after.workload.model.model_dump_json()
 
 
+@pytest.mark.slow
 def test_weights_in_several_files_are_read_by_their_index(tmp_path: Path) -> None:
     write_table(tmp_path)
     folder = write_directory(tmp_path / "encoder")
@@ -144,6 +146,7 @@ def test_nothing_is_asked_of_the_network(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize(("flag", "pooling"), [("mean", "mean"), ("cls", "cls"), ("max", "max")])
+@pytest.mark.slow
 def test_pooling_is_as_sentence_transformers_files_say(tmp_path: Path, flag: str, pooling: str) -> None:
     folder = write_directory(tmp_path / "encoder", task="embedding")
     write_table(tmp_path)

@@ -45,6 +45,7 @@ def plain_logits(folder: Path) -> Tensor:
 
 
 @pytest.mark.parametrize("kind", ["bert", "roberta", "distilbert", "mpnet"])
+@pytest.mark.slow
 def test_the_quality_is_that_of_plain_transformers(tmp_path: Path, kind: str) -> None:
     job, store = ready(tmp_path, kind)
     found = evaluate(job, build(job, "float", "eager", store), store)
@@ -56,6 +57,7 @@ def test_the_quality_is_that_of_plain_transformers(tmp_path: Path, kind: str) ->
 
 
 @pytest.mark.parametrize("runtime", ["torchscript", "onnxruntime"])
+@pytest.mark.slow
 def test_what_is_evaluated_in_int8_is_the_deployed_form_text_by_text(tmp_path: Path, runtime: str) -> None:
     job, store = ready(tmp_path)
     candidate = build(job, "int8", runtime, store)
@@ -74,6 +76,7 @@ def test_what_is_evaluated_in_int8_is_the_deployed_form_text_by_text(tmp_path: P
     assert kept["prediction"].tolist() == predicted
 
 
+@pytest.mark.slow
 def test_quality_does_not_depend_on_how_texts_are_put_together(tmp_path: Path) -> None:
     job, store = ready(tmp_path)
     model = open_candidate(build(job, "float", "eager", store), Workspace(store), 1)
@@ -88,6 +91,7 @@ def test_quality_does_not_depend_on_how_texts_are_put_together(tmp_path: Path) -
     assert all(torch.equal(seen[0].samples["prediction"], each.samples["prediction"]) for each in seen)
 
 
+@pytest.mark.slow
 def test_macro_f1_is_compared_on_resamples_and_accuracy_by_its_texts(tmp_path: Path) -> None:
     job, store = ready(tmp_path, evaluate={"metric": "f1-macro"})
     before, after = (evaluate(job, build(job, name, "torchscript", store), store) for name in ("float", "int8"))
@@ -100,6 +104,7 @@ def test_macro_f1_is_compared_on_resamples_and_accuracy_by_its_texts(tmp_path: P
     assert compared.quality_difference_low <= compared.quality_difference <= compared.quality_difference_high
 
 
+@pytest.mark.slow
 def test_embeddings_are_compared_with_the_float_models_and_by_the_rank_of_their_pairs(tmp_path: Path) -> None:
     write_directory(tmp_path / "encoder", task="embedding")
     # The same words in another order: near, but not equal.
@@ -138,6 +143,7 @@ def test_a_rank_counts_the_answers_that_are_nearer_than_the_own_one() -> None:
     assert reciprocal_ranks(queries, answers).tolist() == [1 / 2, 1 / 3, 1.0]
 
 
+@pytest.mark.slow
 def test_outputs_come_back_in_the_order_of_the_texts(tmp_path: Path) -> None:
     from tasks.domains.text_encoder.evaluation import outputs_of_texts
 

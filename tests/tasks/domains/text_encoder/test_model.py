@@ -20,6 +20,7 @@ def pair(folder: Path, kind: str) -> tuple[Encoder, torch.nn.Module]:
 
 
 @pytest.mark.parametrize("kind", CONFIGS)
+@pytest.mark.slow
 def test_logits_are_transformers_own_whatever_the_padding(tmp_path: Path, kind: str) -> None:
     encoder, given = pair(tmp_path, kind)
     generator = torch.Generator().manual_seed(0)
@@ -33,6 +34,7 @@ def test_logits_are_transformers_own_whatever_the_padding(tmp_path: Path, kind: 
 
 
 @pytest.mark.parametrize("kind", CONFIGS)
+@pytest.mark.slow
 def test_the_longest_text_is_one_that_the_model_can_read(tmp_path: Path, kind: str) -> None:
     encoder, _ = pair(tmp_path, kind)
     ids = torch.full((1, longest_text(encoder)), 7)

@@ -126,6 +126,7 @@ def test_every_row_of_what_is_timed_has_as_many_real_tokens_as_asked_for(tmp_pat
         ({"text": [None, *TEXTS[1:]]}, {}, "missing values in: text"),
     ],
 )
+@pytest.mark.slow
 def test_a_table_that_does_not_fit_is_one_clear_message(
     tmp_path: Path, columns: dict[str, Any], keys: dict[str, Any], expected: str
 ) -> None:
@@ -142,6 +143,7 @@ def test_a_table_that_does_not_fit_is_one_clear_message(
         ({"benchmark": {"sequence_length": 49}}, "asks for 49 tokens, and texts are cut at 48"),
     ],
 )
+@pytest.mark.slow
 def test_more_tokens_than_positions_are_refused(tmp_path: Path, changes: dict[str, Any], expected: str) -> None:
     write_directory(tmp_path / "encoder")
     path = write_table(tmp_path)
@@ -156,6 +158,7 @@ def test_one_class_is_refused(tmp_path: Path) -> None:
         prepare(workload, ArtifactStore(tmp_path))
 
 
+@pytest.mark.slow
 def test_a_trained_tokenizer_is_the_same_in_every_process() -> None:
     # Words that are equally frequent, so that many pairs tie.
     program = (

@@ -26,6 +26,7 @@ def divide(a, b):
 '''
 
 
+@pytest.mark.slow
 def test_texts_are_told_apart_by_what_python_takes_them_for(tmp_path: Path) -> None:
     path = tmp_path / "module.py"
     path.write_text(SOURCE, encoding="utf-8")
@@ -41,6 +42,7 @@ def test_texts_are_told_apart_by_what_python_takes_them_for(tmp_path: Path) -> N
     }
 
 
+@pytest.mark.slow
 def test_a_file_for_another_python_gives_nothing(tmp_path: Path) -> None:
     path = tmp_path / "module.py"
     path.write_text("print 'two words here'", encoding="utf-8")
@@ -48,6 +50,7 @@ def test_a_file_for_another_python_gives_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_splits_share_no_text_and_no_module_and_classes_are_balanced() -> None:
     data = PythonSources(kind="python-sources", train=200, valid=40, test=80, calibration=20)
     splits = sample_sources(data)

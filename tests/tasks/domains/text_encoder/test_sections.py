@@ -33,6 +33,7 @@ VECTORS = {"kind": "config", "task": "embedding", "config": {"model_type": "bert
         ({"recipe": [{"name": "tuned", "method": "qat"}]}, "which does not fine-tune models"),
     ],
 )
+@pytest.mark.slow
 def test_sections_that_do_not_fit_together_are_refused(tmp_path: Path, changes: dict[str, Any], expected: str) -> None:
     model = changes.get("model", of_config())
     given = {"checkpoint": {"kind": "seeded"}} if changes != {"model": of_config()} else {}
@@ -47,6 +48,7 @@ def test_the_metric_suits_the_task_unless_it_is_named(tmp_path: Path, keys: dict
     assert encoder(tmp_path, model=of_config(), checkpoint=checkpoint).metric == "accuracy"
 
 
+@pytest.mark.slow
 def test_a_section_from_the_store_needs_no_directory(tmp_path: Path) -> None:
     write_directory(tmp_path / "encoder")
     section = encoder(tmp_path).model
@@ -63,6 +65,7 @@ def test_reading_workloads_imports_neither_torch_nor_the_extra() -> None:
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.slow
 def test_without_the_extra_a_workload_is_skipped_with_what_installs_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,6 +16,7 @@ def texts_of(lengths: list[int]) -> Texts:
 
 
 @given(LENGTHS, st.integers(1, 9))
+@pytest.mark.slow
 def test_every_text_is_in_one_batch_and_whole(lengths: list[int], size: int) -> None:
     texts = texts_of(lengths)
     seen = []
@@ -31,6 +33,7 @@ def test_every_text_is_in_one_batch_and_whole(lengths: list[int], size: int) -> 
 
 
 @given(LENGTHS)
+@pytest.mark.slow
 def test_there_are_few_widths_and_none_is_twice_what_is_needed(lengths: list[int]) -> None:
     longest = max(lengths)
     widths = {bucket_of(length, longest) for length in lengths}

@@ -23,6 +23,7 @@ def trained(folder: Path, place: str, **keys: object) -> tuple[dict[str, torch.T
     return load_state(job.checkpoint, store), evaluate(job, build(job, "float", "eager", store), store).quality
 
 
+@pytest.mark.slow
 def test_training_learns_and_is_the_same_for_a_seed(tmp_path: Path) -> None:
     (first, quality), (again, _), (other, _) = (
         trained(tmp_path, place, seed=seed) for place, seed in (("a", 0), ("b", 0), ("c", 1))
@@ -32,6 +33,7 @@ def test_training_learns_and_is_the_same_for_a_seed(tmp_path: Path) -> None:
     assert not all(torch.equal(first[key], other[key]) for key in first)
 
 
+@pytest.mark.slow
 def test_a_directorys_classifier_can_be_trained_here_from_new_weights(tmp_path: Path) -> None:
     write_directory(tmp_path / "encoder")
     write_table(tmp_path)
@@ -40,12 +42,14 @@ def test_a_directorys_classifier_can_be_trained_here_from_new_weights(tmp_path: 
     assert evaluate(job, build(job, "float", "eager", store), store).quality > 60
 
 
+@pytest.mark.slow
 def test_training_that_diverges_says_so(tmp_path: Path) -> None:
     with pytest.raises(MeasurementError, match="diverged"):
         trained(tmp_path, "a", learning_rate=1e30)
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_built_in_encoder_learns_far_more_than_the_most_frequent_class(tmp_path: Path) -> None:
     (workload,) = find_workloads(["python-text"], ROOT / "flows" / "workloads")
     store = ArtifactStore(tmp_path)

@@ -61,6 +61,7 @@ def test_convolutions_whose_padding_is_a_word_are_quantized(
 
 
 @pytest.mark.parametrize("make", [lambda: around(nn.Conv2d(8, 8, 3, padding="same")), networks.OlderProtocol])
+@pytest.mark.slow
 def test_qat_takes_padding_as_a_word_and_the_older_protocol_of_fusing(
     make: Callable[[], nn.Module], source_of: Sources, engine: str
 ) -> None:
@@ -140,6 +141,7 @@ def test_where_both_graph_modes_fail_both_reasons_are_given(
         ("fx", "tasks.quantize.graph.convert.convert_fx"),
     ],
 )
+@pytest.mark.slow
 def test_what_torch_raises_becomes_a_refusal_that_names_model_and_graph_mode(
     kind: type[Exception], graph: str, place: str, source_of: Sources, engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

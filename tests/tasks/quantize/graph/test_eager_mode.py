@@ -66,6 +66,7 @@ def _make(kind: Callable[[], nn.Module]) -> nn.Module:
 
 
 @pytest.mark.parametrize("kind", MODULES, ids=lambda kind: str(kind()).partition("(")[0])
+@pytest.mark.slow
 def test_a_module_that_counts_as_expressible_is_close_to_float_and_keeps_its_state(
     kind: Callable[[], nn.Module], engine: str
 ) -> None:
@@ -80,6 +81,7 @@ def test_a_module_that_counts_as_expressible_is_close_to_float_and_keeps_its_sta
 
 
 @pytest.mark.parametrize("function", FUNCTIONS, ids=range(len(FUNCTIONS)))
+@pytest.mark.slow
 def test_a_function_that_counts_as_expressible_is_close_to_float(
     function: Callable[[Tensor], Tensor], engine: str
 ) -> None:

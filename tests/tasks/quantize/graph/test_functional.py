@@ -23,6 +23,7 @@ Sources = Callable[..., ModelSource]
 
 
 @pytest.mark.parametrize("network", ["FunctionalProducts", "Volumes"])
+@pytest.mark.slow
 def test_functional_products_are_quantized_and_opened_again(network: str, source_of: Sources, engine: str) -> None:
     source = source_of(network)
     (images,) = source.example_inputs.values()
@@ -36,6 +37,7 @@ def test_functional_products_are_quantized_and_opened_again(network: str, source
 
 
 @pytest.mark.parametrize("name", ["stem.0", "child", "signal", "head"])
+@pytest.mark.slow
 def test_the_module_that_owns_the_weight_can_be_excluded(name: str, source_of: Sources, engine: str) -> None:
     source = source_of("FunctionalProducts")
     chosen = recipe(exclude=(name,))
@@ -173,6 +175,7 @@ class WithLayerInside(nn.Linear):
 @pytest.mark.parametrize(
     "make", [SharedWeight, OwnWeight, CalledBesides, lambda: networks.one_path(WithLayerInside()), nn.Identity]
 )
+@pytest.mark.slow
 def test_what_no_module_can_stand_for_stays_a_function_with_every_argument_in_its_place(
     make: Callable[[], nn.Module],
 ) -> None:

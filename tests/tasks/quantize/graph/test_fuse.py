@@ -50,6 +50,7 @@ def test_each_kind_of_chain_is_found_and_computes_the_same(stages: tuple[nn.Modu
     ],
     ids=["no affine", "no statistics", "not adjacent", "norm over another axis"],
 )
+@pytest.mark.slow
 def test_what_no_kernel_computes_is_left_alone(stages: tuple[nn.Module, ...]) -> None:
     assert chains_of(networks.one_path(*stages)) == []
 
@@ -62,6 +63,7 @@ def test_an_output_with_two_consumers_ends_the_chain() -> None:
     assert chains_of(networks.TwoConsumers()) == []
 
 
+@pytest.mark.slow
 def test_transposed_convolutions_are_not_fused_for_training() -> None:
     model = networks.one_path(nn.ConvTranspose2d(3, 4, 3), nn.BatchNorm2d(4))
     assert chains_of(model, is_qat=True) == []

@@ -30,6 +30,7 @@ def plan_for(model: nn.Module, **recipe: object) -> Plan:
         (networks.with_unsupported_module, "fx", "around"),
     ],
 )
+@pytest.mark.slow
 def test_auto_takes_eager_where_it_expresses_the_model_whole(model: type[nn.Module], graph: str, borders: str) -> None:
     plan = plan_for(model())
     assert (plan.graph, plan.borders) == (graph, borders)
@@ -43,6 +44,7 @@ def test_auto_takes_eager_where_it_expresses_the_model_whole(model: type[nn.Modu
         (networks.with_unsupported_module, "m1 of type SiLU"),
     ],
 )
+@pytest.mark.slow
 def test_eager_on_what_it_cannot_express_names_the_operation(model: type[nn.Module], named: str) -> None:
     with pytest.raises(QuantizationError, match=named):
         plan_for(model(), graph="eager")

@@ -19,6 +19,7 @@ def graph_module() -> fx.GraphModule:
     return fx.symbolic_trace(plain())
 
 
+@pytest.mark.slow
 def test_a_graph_that_fails_in_a_module_names_it(capfd: pytest.CaptureFixture[str]) -> None:
     graph = graph_module()
     graph.set_submodule("m3", nn.Conv2d(4, 8, 3))
@@ -49,6 +50,7 @@ def test_a_graph_that_fails_before_any_module_names_the_operation() -> None:
         try_out(fx.symbolic_trace(Doubled()), IMAGES)
 
 
+@pytest.mark.slow
 def test_outputs_that_are_not_finite_are_refused() -> None:
     with pytest.raises(QuantizationError, match="NaN or infinity in its output after conversion"):
         try_out(nn.Threshold(1.0, float("inf")), IMAGES)

@@ -42,6 +42,7 @@ def test_inputs_and_outputs_stay_float32_and_close_to_the_float_models(
 
 @needs_bfloat16
 @pytest.mark.parametrize("runtime", ["eager", "torchscript"])
+@pytest.mark.slow
 def test_a_language_model_runs_in_torchs_runtimes(tmp_path: Path, runtime: str) -> None:
     recipes = [{"name": "float", "method": "none"}, {"name": "bf16", "method": "cast", "runtimes": [runtime]}]
     job = pipeline.job_of(text_workload(write_corpus(tmp_path / "text"), recipe=recipes), store := store_in(tmp_path))
@@ -57,6 +58,7 @@ def store_in(folder: Path) -> ArtifactStore:
     return ArtifactStore(folder / "store")
 
 
+@pytest.mark.slow
 def test_a_processor_without_the_instructions_is_told_so(
     source_of: Callable[..., ModelSource], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -67,6 +69,7 @@ def test_a_processor_without_the_instructions_is_told_so(
         Cast().convert(source.float_model(), RECIPE, source)
 
 
+@pytest.mark.slow
 def test_no_quantized_engine_is_recorded_for_it() -> None:
     recipe = {"name": "bf16", "method": "cast", "runtimes": ["torchscript"]}
     workload = Workload.model_validate(IMAGES | {"recipe": [*IMAGES["recipe"], recipe]})  # type: ignore[misc]

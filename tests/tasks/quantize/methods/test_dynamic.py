@@ -80,6 +80,7 @@ def test_four_bit_rows_of_odd_width_are_refused_where_nothing_else_is_embedded(c
 @pytest.mark.parametrize(
     ("bits", "shape"), [(bits, shape) for bits in (4, 8) for shape in [(7,), (2, 3), (0, 4)]] + [(4, (2, 1, 3))]
 )
+@pytest.mark.slow
 def test_quantized_embeddings_take_indices_of_any_shape(bits: int, shape: tuple[int, ...], convert: Convert) -> None:
     embedding = nn.Sequential(nn.Embedding(9, 6))
     expected = embedding(torch.ones(shape, dtype=torch.int64))

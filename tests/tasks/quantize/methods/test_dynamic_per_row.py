@@ -78,6 +78,7 @@ def test_what_has_no_kernel_stays_float_and_says_so(module: nn.Module, why: str,
 
 
 @pytest.mark.parametrize("model", [nn.Sequential(nn.Conv2d(1, 1, 1)), nn.Linear(2, 2)], ids=["no type", "itself"])
+@pytest.mark.slow
 def test_a_recipe_that_quantizes_nothing_is_refused(model: nn.Module, convert: Convert) -> None:
     with pytest.raises(QuantizationError, match="quantizes nothing"):
         convert(model)
@@ -93,6 +94,7 @@ def test_torchscript_is_refused_with_the_workload() -> None:
         DynamicPerRowRecipe(name="rows", method="dynamic-per-row", runtimes=("torchscript",))
 
 
+@pytest.mark.slow
 def test_the_method_couples_no_rows_and_needs_no_engine() -> None:
     recipe = DynamicPerRowRecipe(name="rows", method="dynamic-per-row")
     assert not DynamicPerRow().couples_rows(recipe)
@@ -115,6 +117,7 @@ def job(tmp_path_factory: pytest.TempPathFactory, images_store: ArtifactStore) -
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.slow
 def test_a_candidate_goes_through_the_store(recipe: str, job: Job[Workload], images_store: ArtifactStore) -> None:
     candidate = build(job, recipe, "eager", images_store)
     again = build(job, recipe, "eager", images_store)

@@ -8,6 +8,7 @@ from tasks.quantize.methods.float import Float, FloatRecipe
 
 @pytest.mark.parametrize("before", [True, False])
 @pytest.mark.parametrize("onednn", [True, False])
+@pytest.mark.slow
 def test_one_dnn_is_off_where_the_recipe_says_so_and_then_as_it_was(before: bool, onednn: bool) -> None:
     def fail() -> None:
         with Float().running(FloatRecipe(name="float", method="none", onednn=onednn)):

@@ -37,6 +37,7 @@ def work_of(source: ModelSource) -> list[Path]:
 
 @pytest.mark.parametrize("network", ["with_dropout", "Residual", "SharedRelu", "OwnStubs"])
 @pytest.mark.parametrize("graph", ["auto", "fx"])
+@pytest.mark.slow
 def test_a_trained_model_converts_and_its_skeleton_takes_its_state(
     network: str, graph: str, source_of: Sources, engine: str
 ) -> None:
@@ -64,6 +65,7 @@ def test_training_changes_weights_and_leaves_no_work_behind(source_of: Sources, 
 
 
 @pytest.mark.parametrize("graph", ["eager", "fx"])
+@pytest.mark.slow
 def test_excluded_modules_stay_float_through_training(graph: str, source_of: Sources, engine: str) -> None:
     source = source_of()
     converted = Qat().convert(source.float_model(), recipe(graph=graph, epochs=1, exclude=("m0",)), source)
@@ -120,6 +122,7 @@ torch.save(model(*source.example_inputs.values()), target)
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_training_that_was_killed_goes_on_and_ends_the_same(tmp_path: Path) -> None:
     def run(store: str, kill_at: int) -> subprocess.CompletedProcess[str]:
         arguments = ["-W", "ignore", "-c", _KILLED, str(tmp_path / store), str(tmp_path / f"{store}.pt"), str(kill_at)]
@@ -175,6 +178,7 @@ def test_equal_trainings_side_by_side_give_equal_models(source_of: Sources, engi
     assert not work_of(source)
 
 
+@pytest.mark.slow
 def test_batches_of_one_are_refused() -> None:
     with pytest.raises(ValidationError, match="greater than or equal to 2"):
         recipe(batch_size=1)

@@ -51,6 +51,7 @@ def test_the_converted_model_computes_nearly_the_same(
     ],
 )
 @pytest.mark.parametrize("graph", ["auto", "fx"])
+@pytest.mark.slow
 def test_a_skeleton_takes_the_saved_state_and_computes_the_same_bits(
     network: str, graph: str, source_of: Sources, engine: str
 ) -> None:
@@ -64,6 +65,7 @@ def test_a_skeleton_takes_the_saved_state_and_computes_the_same_bits(
 
 
 @pytest.mark.parametrize("network", ["resnet18_children_with_head", "resnet18_between_stubs_with_head"])
+@pytest.mark.slow
 def test_a_sequential_of_a_resnets_children_is_quantized_whole(network: str, source_of: Sources, engine: str) -> None:
     source = source_of(network)
     (images,) = source.example_inputs.values()
@@ -76,6 +78,7 @@ def test_a_sequential_of_a_resnets_children_is_quantized_whole(network: str, sou
 
 @pytest.mark.parametrize("graph", ["eager", "fx"])
 @pytest.mark.parametrize("name", ["conv1", "bn1", "layer1", "layer2.0.downsample", "fc"])
+@pytest.mark.slow
 def test_excluded_modules_stay_float(graph: str, name: str, source_of: Sources, engine: str) -> None:
     chosen = recipe(graph=graph, exclude=(name,))
     converted = Static().convert(networks.quantizable_resnet18(), chosen, source_of("quantizable_resnet18"))
@@ -95,6 +98,7 @@ def test_what_the_models_own_stubs_leave_float_says_so(source_of: Sources, engin
     }
 
 
+@pytest.mark.slow
 def test_two_conversions_give_the_same_bits(source_of: Sources, engine: str) -> None:
     source = source_of()
     first, second = (Static().convert(source.float_model(), recipe(), source).model for _ in range(2))
@@ -128,6 +132,7 @@ def test_an_operation_without_a_quantized_kernel_is_named_with_its_module(source
         ("UpsamplingTwice", "fx"),
     ],
 )
+@pytest.mark.slow
 def test_transposed_convolutions_stay_float_and_the_coverage_says_why(
     network: str, graph: str, source_of: Sources, engine: str
 ) -> None:
@@ -150,6 +155,7 @@ def test_transposed_convolutions_stay_float_and_the_coverage_says_why(
         ("shufflenet_v2_x0_5", 64), ("googlenet", 64), ("inception_v3", 96),
     ],
 )  # fmt: skip
+@pytest.mark.long
 def test_every_torchvision_family_converts(name: str, side: int, source_of: Sources, engine: str) -> None:
     from tasks.domains.image_classification.model import build_vision
     from tasks.domains.image_classification.sections import TorchvisionSpec
