@@ -1,4 +1,4 @@
-"""How many planted mistakes do the unit tests miss, in the modules where a mistake costs most?
+"""How many planted mistakes do the tests miss, in the modules where a mistake costs most?
 
     python -m benchmarks.mutants [--each 30] [--seed 0] [MODULE ...]
 
@@ -27,7 +27,7 @@ from pathlib import Path
 from queue import SimpleQueue
 
 ROOT = Path(__file__).parents[1]
-FAST = "not slow and not server and not browser and not long"
+QUICK = "not server and not browser and not long"
 STORE = ("test_bundles.py", "test_pointers.py", "test_freshness.py", "test_trust.py")
 TESTS = {
     "tasks/gate.py": ("tests/tasks/test_gate.py",),
@@ -142,7 +142,7 @@ class Copies:
 
     def _pass(self, copy: Path, module: str, limit_s: float) -> bool:
         tests = [name for name in TESTS[module] if (copy / name).is_file()]
-        options = ("-x", "-q", "-m", FAST, "-p", "no:randomly", "-p", "no:cacheprovider")
+        options = ("-x", "-q", "-m", QUICK, "-p", "no:randomly", "-p", "no:cacheprovider")
         environment = os.environ | {"PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
         try:
             done = subprocess.run(
