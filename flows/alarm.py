@@ -16,6 +16,7 @@ from prefect.events import emit_event
 from prefect.events.worker import EventsWorker
 from pydantic import ValidationError
 
+from flows.execution.server import own_server_died
 from flows.execution.signals import interruption_behind
 from flows.findings import Findings
 from flows.settings import Settings
@@ -46,10 +47,13 @@ def raise_alarm(found: Findings, settings: Settings, *, run_id: str = "") -> Rai
     message = summary_line(found)
     failed = _notify(settings, message, found) if bad or found.absences or found.troubles else {}
     failures = []
-    if bad and (why := _attempt(lambda: _emit_all(bad, run_id))):
-        failures.append(f"no event in Prefect: {why}")
-    if (findings or found.absences) and (why := _attempt(lambda: _show(found, message))):
-        failures.append(f"no artifact in Prefect's UI: {why}")
+    if (findings or found.absences) and own_server_died():
+        failures.append("no event and no artifact in Prefect: its server died")
+    else:
+        if bad and (why := _attempt(lambda: _emit_all(bad, run_id))):
+            failures.append(f"no event in Prefect: {why}")
+        if (findings or found.absences) and (why := _attempt(lambda: _show(found, message))):
+            failures.append(f"no artifact in Prefect's UI: {why}")
     # The troubles are problems of the run, whose own message has them.
     return Raised("; ".join([summary_line(replace(found, troubles={})), *failures]), failed)
 

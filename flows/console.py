@@ -12,6 +12,7 @@ from itertools import groupby
 from rich.console import Console
 from rich.text import Text
 
+from flows.execution.server import own_server_died
 from flows.text import decided, faster, signed
 from storage.humanize import duration, ratio, size
 from storage.results import Row, caches_of, deciding, number
@@ -73,6 +74,9 @@ def publish_leaderboard(rows: Iterable[Row], promotions: Sequence[Row], report: 
     from prefect.artifacts import create_link_artifact, create_table_artifact
     from prefect.exceptions import PrefectException
 
+    if own_server_died():
+        logging.getLogger(__name__).warning("no leaderboard in Prefect's UI: its server died")
+        return
     primary = sorted((row for row in rows if row["setting"] == "primary"), key=_rank)
     table = [vars(line) for line in _lines(primary, promotions)]
     try:

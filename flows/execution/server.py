@@ -27,6 +27,8 @@ _QUIET = {
     # A server that is away is told once, at the end, not for each event that it does not take.
     "PREFECT_LOGGING_INTERNAL_LEVEL": "CRITICAL",
 }
+# The process of a command's own server, as the flow knows it.
+_OWN_SERVER = "NIGHTQUANT_OWN_SERVER_PID"
 _DRAIN_S = 5.0
 _ANSWER_S = 10.0
 # A server that computes for less than this share of the time is not starting, but waiting for something.
@@ -87,7 +89,8 @@ def prefect_api(startup_timeout_s: float, noted: Callable[[str], None] = _unhear
         _send_queued_messages()
         if process is not None:
             process.communicate()  # closes the server's standard input, which ends it
-            os.environ.pop("PREFECT_API_URL", None)
+            for name in ("PREFECT_API_URL", _OWN_SERVER):
+                os.environ.pop(name, None)
 
 
 def _send_queued_messages() -> None:
@@ -138,6 +141,20 @@ def check_reachable() -> None:
         ) from error
 
 
+def own_server_died() -> bool:
+    """Whether this command started a server and that is dead: nobody starts it again, and each call would try a minute.
+
+    One that is configured may be on its way back.
+    """
+    pid = os.environ.get(_OWN_SERVER)
+    if not pid:
+        return False
+    try:
+        return psutil.Process(int(pid)).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
 def _home() -> Path:
     return Path(os.environ.get("PREFECT_HOME", "~/.prefect")).expanduser()
 
@@ -172,7 +189,7 @@ def _start(timeout_s: float, noted: Callable[[str], None]) -> subprocess.Popen[s
             process.kill()
             process.wait()
             raise
-    os.environ["PREFECT_API_URL"] = f"http://127.0.0.1:{port}/api"
+    os.environ |= {"PREFECT_API_URL": f"http://127.0.0.1:{port}/api", _OWN_SERVER: str(process.pid)}
     return process
 
 

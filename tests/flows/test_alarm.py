@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from datetime import date
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
 from flows.alarm import Raised, raise_alarm, summary_line
 from flows.findings import Findings
@@ -65,6 +69,20 @@ def test_a_night_without_anything_to_compare_never_says_that_there_is_no_regress
     assert summary_line(Findings(nothing)) == "not comparable with earlier nights"
     partly = NightComparison((), ("word-lm int8/eager size_bytes",), ("word-lm int8/eager speedup",))
     assert summary_line(Findings(partly)) == "no regression; 1 of 2 numbers not comparable"
+
+
+def test_a_commands_own_server_that_died_is_not_asked_again_and_again(
+    hook: tuple[str, list[dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, received = hook
+    server = subprocess.Popen([sys.executable, "-c", ""])
+    os.waitid(os.P_PID, server.pid, os.WEXITED | os.WNOWAIT)
+    monkeypatch.setenv("PREFECT_API_URL", "http://127.0.0.1:9/api")
+    monkeypatch.setenv("NIGHTQUANT_OWN_SERVER_PID", str(server.pid))
+    raised = raise_alarm(compared(finding()), Settings(webhook_url=SecretStr(url)))
+    server.wait()
+    assert raised.message.endswith("no event and no artifact in Prefect: its server died")
+    assert len(received) == 1
 
 
 @pytest.mark.server
