@@ -26,7 +26,6 @@ import torch
 from torch import Tensor, nn
 
 from storage.artifacts import ArtifactStore
-from storage.errors import UnavailableError
 from tasks.benchmark.child import Limit, run_child
 from tasks.benchmark.messages import ChildSpec, Subject
 from tasks.build import open_candidate
@@ -34,7 +33,6 @@ from tasks.job import Job, Workspace
 from tasks.proof.doubts import doubt_about_batches
 from tasks.proof.golden import golden_cases
 from tasks.proof.messages import ProofReport
-from tasks.proof.processor import environment_of
 from tasks.refs import CandidateRef
 from tasks.runtimes.base import DOCUMENT, CandidateFiles
 from tasks.stages import build, obtain, prepare
@@ -137,13 +135,6 @@ class Garden:
 
     def __init__(self, workspace: Workspace, folder: Path) -> None:
         self.workspace, self.folder = workspace, folder
-        try:
-            self._without_vnni = environment_of("avx2", workspace)
-            self._saturating, self._engine = "onnxruntime", "x86"
-        except UnavailableError as error:
-            print(f"- saturation is planted in oneDNN alone, which has a switch: {error}\n")
-            self._without_vnni = _ONEDNN_AS_ON_AVX2
-            self._saturating, self._engine = "eager", "onednn"
 
     def clean(self, seed: int) -> Planted:
         """A static candidate as it should be."""
@@ -167,8 +158,8 @@ class Garden:
         return planted
 
     def saturating(self, seed: int) -> Planted:
-        """Products of extreme weights with 8-bit activations, made for VNNI, on a processor without."""
-        job, candidate = self._static(seed, self._saturating, saturating=True, engine=self._engine)
+        """Products of extreme weights with 8-bit activations, made for VNNI; oneDNN's switch takes VNNI away."""
+        job, candidate = self._static(seed, "eager", saturating=True, engine="onednn")
         return self._planted("saturation", job, candidate, without_vnni=True)
 
     def shared_range(self, seed: int) -> Planted:
@@ -183,7 +174,7 @@ class Garden:
     def prove(self, subjects: list[Subject], *, without_vnni: bool) -> ProofReport:
         """Look at them in a process, which may be as on a processor without VNNI."""
         before = dict(os.environ)
-        os.environ.update(self._without_vnni if without_vnni else {})
+        os.environ.update(_ONEDNN_AS_ON_AVX2 if without_vnni else {})
         try:
             spec = ChildSpec(subjects=tuple(subjects), loader="", threads=1)
             return run_child("tasks.proof.child", spec, ProofReport, Limit())

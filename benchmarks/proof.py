@@ -7,28 +7,20 @@ Run it anywhere; shares of time move little with the machine's load::
 By the runtime's own profiler: the share of all operators' time in int8, and of those that compute alone, leaving out
 conversions and what only moves numbers. By an independent measure, which knows no operators: program counters sampled
 by the kernel, and the instructions of the loops around them; of the time in loops that multiply, the share in int8.
-
-``--processors`` prints what the candidates execute as on lesser processors, and how far their answers are off there.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import re
-import subprocess
-import sys
 import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
-from safetensors.torch import load_file
 
 from benchmarks.runtimes import IMAGE_RECIPES, IMAGES, SHARED, WORD_RECIPES, word_job
 from flows.request import NightlyRequest
@@ -38,17 +30,13 @@ from tasks.compute import intra_op_threads
 from tasks.domains import DOMAINS
 from tasks.job import Job, Workspace
 from tasks.machine import this_machine
-from tasks.outputs import distance, tensors_of
-from tasks.proof.child import count_families, sample
-from tasks.proof.golden import golden_cases
+from tasks.proof.child import count_families
 from tasks.proof.instructions import INT8, Family
 from tasks.proof.operators import Operator, int8_share
-from tasks.proof.processor import environment_of, lesser_processors
 from tasks.proof.sampler import Sampler
 from tasks.runtimes import RUNTIMES
 from tasks.runtimes.base import CandidateFiles
 from tasks.stages import build, obtain, prepare
-from tasks.tensor_files import Golden, case_prefix
 from tasks.workload import Workload
 
 CALLS = 60
@@ -65,12 +53,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--shared", type=Path, default=SHARED, help="folder with the tutorial's checkpoint and text")
     parser.add_argument("--only", help="workloads with this in their names")
-    parser.add_argument("--processors", action="store_true", help="try lesser processors instead")
-    parser.add_argument("--inside", type=Path, help=argparse.SUPPRESS)  # the process that is as on one of them
     arguments = parser.parse_args()
-    if arguments.inside:
-        answer(arguments.inside)
-        return
     warnings.simplefilter("ignore")
     print(f"{this_machine().cpu} ({', '.join(this_machine().isa)}).\n")
     try:
@@ -80,9 +63,6 @@ def main() -> None:
         print(f"Nothing is sampled: {error}\n")
     with tempfile.TemporaryDirectory() as folder, intra_op_threads(1):
         workspace = Workspace(ArtifactStore(Path(folder) / "store"))
-        if arguments.processors:
-            try_processors(workspace, Path(folder), arguments.only or "")
-            return
         print("| candidate | int8, of operators | of computing | of sampled loops | points apart | dearest in float |")
         print("|---|---:|---:|---:|---:|---|")
         for job in jobs(arguments.shared, workspace, arguments.only or ""):
@@ -92,7 +72,9 @@ def main() -> None:
 
 def jobs(shared: Path, workspace: Workspace, only: str) -> Iterator[Job[Workload]]:
     """The built-in workloads, the tutorial's model at 25 tokens, and ResNet-18 at its usual size, if so called."""
-    yield from built_in(workspace, only)
+    for workload in NightlyRequest().load_workloads():
+        if only in workload.name:
+            yield obtain(workspace, workload, prepare(workspace, workload))
     if only in "tutorial":
         words = word_job(shared, workspace)
         quantized = [each for each in words.workload.recipe if each.name in {recipe["name"] for recipe in WORD_RECIPES}]
@@ -101,86 +83,6 @@ def jobs(shared: Path, workspace: Workspace, only: str) -> Iterator[Job[Workload
     images = Workload.model_validate(IMAGES | {"recipe": IMAGE_RECIPES})
     if only in images.name:
         yield obtain(workspace, images, prepare(workspace, images))
-
-
-def built_in(workspace: Workspace, only: str) -> Iterator[Job[Workload]]:
-    """The built-in workloads with their data and checkpoints."""
-    for workload in NightlyRequest().load_workloads():
-        if only in workload.name:
-            yield obtain(workspace, workload, prepare(workspace, workload))
-
-
-def try_processors(workspace: Workspace, folder: Path, only: str) -> None:
-    """A line for each candidate of the built-in workloads: instructions here and there, and how far answers are off."""
-    subjects: list[dict[str, Any]] = []
-    for job in built_in(workspace, only):
-        for recipe in job.workload.recipe:
-            for runtime in recipe.runtimes:
-                try:
-                    candidate = build(workspace, job, recipe, runtime)
-                except NightquantError as error:
-                    print(f"- {job.workload.name} {recipe.name}/{runtime} is left out: {error}")
-                    continue
-                files = CandidateFiles.find(candidate, workspace.store)
-                opened = RUNTIMES[runtime].open(files, 1)
-                with opened.scope(), torch.inference_mode():
-                    golden, _ = golden_cases(job, opened.call, workspace)
-                path = folder / f"{len(subjects)}.safetensors"
-                path.write_bytes(golden.to_bytes())
-                bound = RUNTIMES[runtime].required_instructions(recipe)
-                subjects.append(
-                    {
-                        "name": f"{job.workload.name} {candidate.name}",
-                        "folder": str(files.folder),
-                        "shared": {kind: str(path) for kind, path in files.shared.items()},
-                        "runtime": runtime,
-                        "golden": str(path),
-                        "processors": ["", *lesser_processors(bound)],
-                    }
-                )
-    (folder / "subjects.json").write_text(json.dumps(subjects), encoding="utf-8")
-    found: dict[str, dict[str, list[str]]] = {}
-    for processor in ("", *lesser_processors()):
-        variables = environment_of(processor, workspace) if processor else {}
-        command = [sys.executable, "-m", "benchmarks.proof", "--inside", str(folder / "subjects.json")]
-        done = subprocess.run(command, env=os.environ | variables, capture_output=True, text=True, check=True)
-        found[processor] = json.loads(done.stdout.splitlines()[-1])
-    names = " | ".join(f"as on {name} | off by" for name in found if name)
-    print(f"| candidate | here | {names} |\n|---|---|{'---|---:|' * (len(found) - 1)}")
-    for subject in subjects:
-        cells = [found[""][subject["name"]][0]]
-        for processor in list(found)[1:]:
-            known = processor in subject["processors"]
-            cells += found[processor][subject["name"]] if known else ["not for it", "–"]
-        print(f"| {subject['name']} | {' | '.join(cells)} |")
-
-
-def answer(path: Path) -> None:
-    """Instructions, and the largest difference from the golden outputs as a share of their range, of each subject."""
-    warnings.simplefilter("ignore")
-    try:
-        sampler: Sampler | None = Sampler()
-    except UnavailableError:
-        sampler = None
-    found = {}
-    for subject in json.loads(path.read_text(encoding="utf-8")):
-        shared = {kind: Path(folder) for kind, folder in subject["shared"].items()}
-        opened = RUNTIMES[subject["runtime"]].open(CandidateFiles(Path(subject["folder"]), shared), 1)
-        tensors = load_file(subject["golden"])
-        names = list(Golden.read(Path(subject["golden"])).inputs)
-        worst = 0.0
-        with opened.scope(), torch.inference_mode(), intra_op_threads(1):
-            cases = [
-                case_prefix(number) for number in range(len(tensors)) if f"{case_prefix(number)}output.0" in tensors
-            ]
-            for prefix in cases:
-                inputs = [tensors[f"{prefix}input.{name}"] for name in names]
-                for index, output in enumerate(tensors_of(opened.call(*inputs))):
-                    worst = max(worst, distance(output, tensors[f"{prefix}output.{index}"]))
-            families = sample(sampler, partial(opened.call, *inputs)) if sampler else {}
-        kinds = [family for family in families if family != "other"]
-        found[subject["name"]] = [", ".join(kinds) or "other", f"{worst:.1e}"]
-    print("\n" + json.dumps(found))
 
 
 def look(job: Job[Workload], workspace: Workspace, sampler: Sampler | None) -> Iterator[str]:

@@ -17,7 +17,7 @@ from storage.errors import ConfigurationError
 from storage.results import Profile
 
 if TYPE_CHECKING:
-    from storage.keys import Signer
+    from storage.trust import Signer
 
 TaskRunnerName = Literal["threads", "processes", "dask", "ray"]
 
@@ -60,7 +60,7 @@ class Settings(BaseSettings):
 
     def signer(self) -> Signer | None:
         """Who signs, if a key is set; `ConfigurationError` if it is none."""
-        from storage.keys import Signer
+        from storage.trust import Signer
 
         return Signer.of(self.signing_key.get_secret_value(), self.signature_days)
 

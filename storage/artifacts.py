@@ -29,8 +29,9 @@ from pydantic import (
 
 from storage.digest import digest_of, file_digest
 from storage.errors import StoreError, unwritable, writing
+from storage.local_root import LocalRoot
 from storage.names import check_relative
-from storage.root import Entry, LocalRoot, StoreRoot, cache_folder
+from storage.root import Entry, StoreRoot, cache_folder
 
 MANIFEST = "artifact.json"
 _KIND = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")

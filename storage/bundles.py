@@ -7,26 +7,19 @@
 from __future__ import annotations
 
 import hashlib
-import re
-import shutil
-import time
-import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from storage.copies import keep_copy
-from storage.errors import BundleError, ConfigurationError, writing
-from storage.keys import Signer
-from storage.pointer import VERSION, Action, Pointer, Statement, Switch, signed, switched
+from storage import copies
+from storage.errors import BundleError, ConfigurationError
+from storage.pointer import WORKLOAD, Action, Pointer, Switch, location_of, signed, switched
 from storage.pointers import Pointers, conflict, how_to_sign
-from storage.root import StoreRoot, cache_folder
-from storage.seal import SIGNATURE, SUMS, check_name, check_sums, signed_sums
-
-_WORKLOAD = re.compile(r"[a-z0-9][a-z0-9.-]{0,62}")
-_ABANDONED_S = 24 * 3600
+from storage.root import StoreRoot
+from storage.seal import SIGNATURE, SUMS, check_sums, signed_sums
+from storage.trust import VERSION, Signer, Statement
 
 
 @dataclass(frozen=True)
@@ -62,7 +55,7 @@ class BundleStore:
 
     def versions(self, workload: str) -> list[str]:
         """Versions of a workload's bundles, oldest night first; [] if there is none."""
-        return sorted(version for _, version in self._bundles(_location(workload)))
+        return sorted(version for _, version in self._bundles(location_of(workload)))
 
     def entries(self, workload: str | None = None) -> list[BundleEntry]:
         """Every bundle, or those of one workload."""
@@ -77,7 +70,7 @@ class BundleStore:
 
     def pointer(self, workload: str) -> Pointer | None:
         """The pointer to the workload's current bundle; None if nothing has been promoted yet."""
-        return self.pointers.read(_location(workload), workload)
+        return self.pointers.read(workload)
 
     def require(self, workload: str, version: str | None = None) -> str:
         """The version asked for, or the current one."""
@@ -98,24 +91,17 @@ class BundleStore:
             raise ConfigurationError(f'No bundle {version} of "{workload}".', hint=f"There are: {', '.join(known)}.")
         return version
 
-    @contextmanager
-    def draft(self) -> Iterator[Path]:
-        """Yield an empty folder in which to fill a bundle; it is removed unless :meth:`publish` took it."""
-        # Beside the bundles, so that publishing is a rename; a remote store's drafts are in the cache.
-        drafts = self.root.local / "handoff" / ".tmp" if self.root.local else cache_folder(self.root.url) / "drafts"
-        folder = drafts / uuid.uuid4().hex
-        with writing(self.root.url, drafts):
-            drafts.mkdir(parents=True, exist_ok=True)
-            _remove_abandoned(drafts)
-            try:
-                folder.mkdir()
-                yield folder
-            finally:
-                shutil.rmtree(folder, ignore_errors=True)
+    def draft(self) -> AbstractContextManager[Path]:
+        """Yield an empty folder in which to fill a bundle; remove it afterwards unless :meth:`publish` took it."""
+        return copies.draft(self.root)
+
+    def opened(self, location: str) -> AbstractContextManager[Path]:
+        """Yield a bundle's folder, whatever it holds: the store's own, or a temporary copy from an object store."""
+        return copies.downloaded(self.root, location)
 
     def publish(self, draft: Path, workload: str, version: str) -> bool:
         """Make a sealed draft visible as a bundle; False if that version is there already, which then stays."""
-        location = _location(workload, version)
+        location = location_of(workload, version)
         check_sums(draft)
         for path in draft.iterdir():
             path.chmod(0o444)
@@ -150,18 +136,18 @@ class BundleStore:
                 raise conflict(workload, pointer, version)
             return pointer and self._vouched(pointer, self.pointers.renewable(pointer))
 
-        self.pointers.change(_location(workload), workload, decide)
+        self.pointers.change(workload, decide)
 
     def sign(self, workload: str, version: str, sha256sums: str) -> Pointer | None:
         """Vouch for a bundle by hand, whoever signed before: sign its list and, where it is current, the pointer.
 
         `sha256sums` stands for what was looked at. Returns the pointer, or None where another bundle is current.
         """
-        signer, name = self.pointers.require_signer(), f"{_location(workload, version)}/{SUMS}"
+        signer, name = self.pointers.require_signer(), f"{location_of(workload, version)}/{SUMS}"
         content = self.root.read(name)
         if hashlib.sha256(content).hexdigest() != sha256sums:
             raise BundleError(f"{self.root.uri(name)} changed while it was verified.", hint="Do not use it.")
-        self.root.put(f"{_location(workload, version)}/{SIGNATURE}", signer.keys[0].sign(content))
+        self.root.put(f"{location_of(workload, version)}/{SIGNATURE}", signer.keys[0].sign(content))
 
         def decide(pointer: Pointer | None) -> Pointer | None:
             if pointer is None or pointer.version != version:
@@ -169,7 +155,7 @@ class BundleStore:
             before = self.pointers.last(pointer, workload, by_hand=True)
             return self._vouched(pointer.model_copy(update={"sha256sums": sha256sums}), before)
 
-        return self.pointers.change(_location(workload), workload, decide)
+        return self.pointers.change(workload, decide)
 
     def promote_by_hand(self, workload: str, version: str, *, by: str, reason: str) -> Pointer:
         """Switch to any bundle, a withdrawn one too, which is then in service again; what was current may return.
@@ -202,23 +188,13 @@ class BundleStore:
         return self._switch("rollback", workload, version, by=by, reason=reason, replacing=replacing)
 
     def local_folder(self, workload: str, version: str) -> Path:
-        """The bundle's folder on this machine; of one on an object store, a copy that is whole and never changes."""
-        location = _location(workload, self.require(workload, version))
+        """Return the bundle's folder on this host; from an object store, a complete copy that never changes."""
+        location = location_of(workload, self.require(workload, version))
         if self.root.local is not None:
             return self.root.local / location
-        with self.downloaded(location) as copy, writing(self.root.url, cache_folder(self.root.url)):
+        with self.opened(location) as copy:
             self._check(location, copy)
-            return keep_copy(self.root, copy, f"{workload}/{version}")
-
-    @contextmanager
-    def downloaded(self, location: str) -> Iterator[Path]:
-        """Yield a temporary copy of a bundle's folder, whatever it holds."""
-        with self.draft() as copy:
-            for entry in self.root.list(location):
-                name = entry.name.removeprefix(f"{location}/")
-                check_name(self.root.uri(location), name)
-                self.root.download(entry.name, copy / name)
-            yield copy
+            return copies.keep_copy(self.root, copy, f"{workload}/{version}")
 
     def _switch(
         self, action: Action, workload: str, version: str | None, *, by: str, reason: str, replacing: str | None
@@ -238,14 +214,14 @@ class BundleStore:
             if pointer is not None and (is_done or (action == "promote" and target in pointer.withdrawn)):
                 return self._vouched(pointer, before)
             # The bundle must be good at the moment of the switch, whatever has touched it meanwhile.
-            location = _location(workload, self.require(workload, target))
-            with nullcontext(self.root.local / location) if self.root.local else self.downloaded(location) as folder:
+            location = location_of(workload, self.require(workload, target))
+            with self.opened(location) as folder:
                 sums = self._check(location, folder)
             now = datetime.now(UTC).replace(microsecond=0)
             switch = Switch(action=action, version=target, sha256sums=sums, at=now, by=by, reason=reason)
             return self._vouched(switched(pointer, workload, switch), before)
 
-        return self.pointers.change(_location(workload), workload, decide)
+        return self.pointers.change(workload, decide)
 
     def _check(self, location: str, folder: Path) -> str:
         """Check a bundle or its copy in `folder`; return the digest of its list. An error names the bundle."""
@@ -264,7 +240,7 @@ class BundleStore:
 
     def _signed_sums(self, signer: Signer, workload: str, version: str) -> str:
         """The digest of the bundle's list, which the signer signed."""
-        bundle = _location(workload, version)
+        bundle = location_of(workload, version)
         uri, how = self.root.uri(bundle), how_to_sign(workload, version)
         try:
             content, signature = self.root.read(f"{bundle}/{SUMS}"), self.root.read(f"{bundle}/{SIGNATURE}")
@@ -283,26 +259,11 @@ class BundleStore:
             return pointer
         workload, version = pointer.workload, pointer.version
         if self._signed_sums(self.signer, workload, version) != pointer.sha256sums:
-            raise BundleError(f"{self.root.uri(_location(workload, version))} changed.", hint="Do not use it.")
+            raise BundleError(f"{self.root.uri(location_of(workload, version))} changed.", hint="Do not use it.")
         return signed(pointer, self.signer, before, datetime.now(UTC).replace(microsecond=0))
 
     def _bundles(self, prefix: str) -> Iterator[tuple[str, str]]:
         for entry in self.root.list(prefix):
             parts = entry.name.split("/")
-            if len(parts) == 4 and parts[3] == SUMS and _WORKLOAD.fullmatch(parts[1]) and VERSION.fullmatch(parts[2]):
+            if len(parts) == 4 and parts[3] == SUMS and WORKLOAD.fullmatch(parts[1]) and VERSION.fullmatch(parts[2]):
                 yield parts[1], parts[2]
-
-
-def _remove_abandoned(drafts: Path) -> None:
-    """Remove what killed publishers left a day or more ago."""
-    for folder in drafts.iterdir():
-        with suppress(FileNotFoundError):  # its publisher has just made a bundle of it
-            if folder.stat().st_mtime < time.time() - _ABANDONED_S:
-                shutil.rmtree(folder, ignore_errors=True)
-
-
-def _location(workload: str, version: str | None = None) -> str:
-    for name, pattern in ((workload, _WORKLOAD), (version, VERSION)):
-        if name is not None and not pattern.fullmatch(name):
-            raise ConfigurationError(f"{name!r} is not a valid name of a workload or version of a bundle.")
-    return f"handoff/{workload}" if version is None else f"handoff/{workload}/{version}"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -143,7 +142,7 @@ def _check_bundles(root: StoreRoot) -> Iterator[Problem]:
                 yield Problem(location, f"has no {SUMS}, so it is not a bundle", "Remove the folder.")
             continue
         try:
-            with nullcontext(root.local / location) if root.local else bundles.downloaded(location) as copy:
+            with bundles.opened(location) as copy:
                 sums[location] = check_sums(copy)
         except BundleError as error:
             what = f"is not what was handed over: {error.message.partition(': ')[2].rstrip('.')}"

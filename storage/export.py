@@ -9,10 +9,9 @@ import tarfile
 import uuid
 import zipfile
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO
-
-import zstandard
 
 from storage.errors import BundleError, ConfigurationError, StoreError
 from storage.seal import SIGNATURE, SUMS, changed, check_sums, listed
@@ -28,6 +27,11 @@ def export_bundle(folder: Path, target: Path, *, name: str, overwrite: bool = Fa
     ending = next((ending for ending in _WRITERS if target.name.endswith(ending)), None)
     if ending is None:
         raise ConfigurationError(f"{target}: the name must end in {' or '.join(_WRITERS)}.")
+    if ending == ".tar.zst" and find_spec("zstandard") is None:
+        raise ConfigurationError(
+            f"{target}: zstandard is not installed.",
+            hint="Name a .zip with --output, or install it: pip install 'nightquant[zstd]'.",
+        )
     files = _checked_files(folder, check_sums(folder))
     if target.exists() and not overwrite:
         raise ConfigurationError(f"{target} exists already.", hint="Use --force to replace it, or another name.")
@@ -102,6 +106,8 @@ def _zip(files: Iterator[_File], name: str, stream: IO[bytes]) -> None:
 
 
 def _tar_zst(files: Iterator[_File], name: str, stream: IO[bytes]) -> None:
+    import zstandard
+
     # A single thread: with more, the frame's layout would depend on their number.
     with (
         zstandard.ZstdCompressor(level=10).stream_writer(stream, closefd=False) as packed,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,9 +18,10 @@ from pathlib import Path
 from pydantic import TypeAdapter, ValidationError
 
 from storage.errors import NightRunningError
-from storage.lease import LeasedError
+from storage.lease import LeasedError, leased
+from storage.local_root import LocalRoot
 from storage.locks import file_lock
-from storage.root import LocalRoot, StoreRoot
+from storage.root import StoreRoot
 
 _LOCK, _RECORD = "night", "night.json"
 # Dead runs that no server knows any more must not pile up.
@@ -105,7 +106,9 @@ def hold(place: StoreRoot | Path | str, holder: Holder) -> Iterator[HeldStore]:
 
         content = TypeAdapter(Holder).dump_json(holder)
         try:
-            before = stack.enter_context(root.lease(f".locks/{_RECORD}", content, has_died))
+            # In a folder, the kernel's lock is enough.
+            lease = nullcontext(b"") if root.local else leased(root, f".locks/{_RECORD}", content, has_died)
+            before = stack.enter_context(lease)
         except LeasedError as error:
             left = f"If it is dead, the store is free in {error.left_s:.0f} s. "
             raise _running(root, _parsed(b"[" + error.content + b"]", root.url), left) from error

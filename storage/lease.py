@@ -12,12 +12,9 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 from storage.errors import StoreError
-
-if TYPE_CHECKING:
-    from storage.object_root import ObjectRoot
+from storage.root import StoreRoot
 
 _LOG = logging.getLogger(__name__)
 LEASE_S = 180.0
@@ -35,7 +32,7 @@ class LeasedError(Exception):
 
 
 @contextmanager
-def leased(root: ObjectRoot, name: str, content: bytes, is_over: Callable[[bytes], bool]) -> Iterator[bytes]:
+def leased(root: StoreRoot, name: str, content: bytes, is_over: Callable[[bytes], bool]) -> Iterator[bytes]:
     """Hold the lease `name` while the block runs; yield what a holder that did not come to its end had written, or b"".
 
     Parameters
@@ -71,7 +68,7 @@ def leased(root: ObjectRoot, name: str, content: bytes, is_over: Callable[[bytes
             _LOG.warning("the store's lease was not given back: %s", error)
 
 
-def _take(root: ObjectRoot, name: str, content: bytes, is_over: Callable[[bytes], bool]) -> tuple[str, bytes]:
+def _take(root: StoreRoot, name: str, content: bytes, is_over: Callable[[bytes], bool]) -> tuple[str, bytes]:
     while True:
         found = root.stamped(name)
         before = _content(found.content) if found else _FREE
@@ -94,7 +91,7 @@ def _content(marked: bytes) -> bytes:
 class _Renewal(threading.Thread):
     """Renews a lease until it ends or is lost."""
 
-    def __init__(self, root: ObjectRoot, name: str, content: bytes, etag: str, ended: threading.Event) -> None:
+    def __init__(self, root: StoreRoot, name: str, content: bytes, etag: str, ended: threading.Event) -> None:
         super().__init__(name="lease", daemon=True)
         self._root, self._name, self._content, self._ended = root, name, content, ended
         self.etag = etag

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
 from email.utils import parsedate_to_datetime
 from functools import cached_property
 from http import HTTPStatus
@@ -13,22 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from storage.errors import ConfigurationError, StoreError
-from storage.lease import leased
 from storage.root import Entry, Stamped, StoreRoot, unconditional
-from storage.transient import is_transient
+from storage.transient import answer_of, is_transient
 
 if TYPE_CHECKING:
     import pyarrow.fs
     from s3fs import S3FileSystem
 
 _PIECE = 8 << 20
-
-
-@dataclass(frozen=True)
-class Aged(Stamped):
-    """An object's content and tag, and how many seconds ago it was written by the store's own clock."""
-
-    age_s: float
 
 
 class ObjectRoot(StoreRoot):
@@ -102,7 +93,7 @@ class ObjectRoot(StoreRoot):
             try:
                 return str(files.pipe_file(f"{self._prefix}/{name}", content, **condition)["ETag"])
             except OSError as error:
-                status, code = _answer(error)
+                status, code = answer_of(error.__cause__ or error) or (0, "")
                 if status == HTTPStatus.NOT_IMPLEMENTED:
                     raise unconditional(self.url, "If-None-Match" if etag is None else "If-Match") from error
                 # The object was removed meanwhile; a bucket that is missing is another matter.
@@ -111,7 +102,7 @@ class ObjectRoot(StoreRoot):
                     raise
         return None
 
-    def stamped(self, name: str) -> Aged | None:
+    def stamped(self, name: str) -> Stamped | None:
         """Read an object with its tag and age; None if there is none.
 
         If it is replaced meanwhile, the tag is older than the content, so that a `swap` of it does nothing.
@@ -124,11 +115,7 @@ class ObjectRoot(StoreRoot):
             except FileNotFoundError:
                 return None
         now = parsedate_to_datetime(head["ResponseMetadata"]["HTTPHeaders"]["date"])
-        return Aged(content, str(head["ETag"]), (now - head["LastModified"]).total_seconds())
-
-    def lease(self, name: str, content: bytes, is_over: Callable[[bytes], bool]) -> AbstractContextManager[bytes]:
-        """Hold a lease among all hosts that use this store."""
-        return leased(self, name, content, is_over)
+        return Stamped(content, str(head["ETag"]), (now - head["LastModified"]).total_seconds())
 
     def put(self, name: str, content: bytes | Path) -> None:
         """Write or replace an object; an upload in parts becomes visible with its last part."""
@@ -187,12 +174,3 @@ class ObjectRoot(StoreRoot):
                 "continues from what is already there.",
                 transient=is_transient(error),
             ) from error
-
-
-def _answer(error: OSError) -> tuple[int, str]:
-    """Return the HTTP status and S3's code of a request that the store refused; 0 and "" if it did not answer."""
-    answer = getattr(error.__cause__, "response", {})
-    return (
-        answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0),
-        answer.get("Error", {}).get("Code", ""),
-    )

@@ -1,41 +1,34 @@
-"""``current.json``: which bundle is current, how it came to be, and a signed statement of it that expires.
-
-The statement is what The Update Framework's timestamp and snapshot are: it binds a workload's name to a version and to
-the digest of that bundle's ``SHA256SUMS``, with a serial number that only grows and a time after which it is worth
-nothing. Who can write to the store, and has no key, can therefore serve what is current, or an error. It is kept in a
-DSSE envelope (github.com/secure-systems-lab/dsse), in the file that it speaks of, so that both change in one step.
-"""
+"""``current.json``: which bundle of a workload is current, how it came to be, and a signed statement of it."""
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import re
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Literal
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-from pydantic import AwareDatetime, Base64Bytes, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import ValidationError
 
-from storage.errors import BundleError
-from storage.keys import Signer, signers_among
+from storage.errors import BundleError, ConfigurationError
+from storage.trust import (
+    VARIABLE,
+    VERSION,
+    Envelope,
+    FrozenDocument,
+    Signer,
+    Statement,
+    check_serial,
+    check_statement,
+)
 
-VERSION = re.compile(r"\d{4}-\d{2}-\d{2}-[0-9a-f]{12}")
-PAYLOAD_TYPE: Final = "application/vnd.nightquant.current+json"
 Action = Literal["promote", "promote-by-hand", "rollback"]
-
+WORKLOAD = re.compile(r"[a-z0-9][a-z0-9.-]{0,62}")
 _LONGEST = 16 << 20  # a switch takes 300 bytes
-_Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-_Version = Annotated[str, Field(pattern=f"^{VERSION.pattern}$")]
 
 
-class _Frozen(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Switch(_Frozen):
+class Switch(FrozenDocument):
     """One change of the current bundle: to what, when, by whom and why."""
 
     action: Action
@@ -46,39 +39,7 @@ class Switch(_Frozen):
     reason: str
 
 
-class Statement(_Frozen):
-    """What is signed: `version`, whose ``SHA256SUMS`` has the digest `sha256sums`, is the workload's current bundle.
-
-    It was so at `signed_at`, and says nothing after `expires_at`. ``serial`` grows with every statement. ``withdrawn``
-    is signed as well, or a night could be made to promote again what people rolled back from.
-    """
-
-    format: Literal[1] = 1
-    workload: str
-    version: _Version
-    sha256sums: _Digest
-    withdrawn: tuple[str, ...] = ()
-    serial: int = Field(ge=1, lt=2**53)
-    signed_at: AwareDatetime
-    expires_at: AwareDatetime
-
-
-class Signature(_Frozen):
-    """A key's signature, 64 bytes in base64; ``keyid`` is the SHA-256 of the public key's 32 bytes and only a hint."""
-
-    keyid: str
-    sig: Base64Bytes
-
-
-class Envelope(_Frozen):
-    """A DSSE envelope: the statement's bytes, and who signed them."""
-
-    payload_type: Literal["application/vnd.nightquant.current+json"] = Field(alias="payloadType")
-    payload: Base64Bytes
-    signatures: tuple[Signature, ...] = Field(max_length=16)
-
-
-class Pointer(_Frozen):
+class Pointer(FrozenDocument):
     """``current.json``: the bundle that is deployed, with every switch that led to it, oldest first.
 
     ``sha256sums``, the digest of the bundle's ``SHA256SUMS``, names its content. ``withdrawn`` lists the versions that
@@ -93,11 +54,6 @@ class Pointer(_Frozen):
     history: tuple[Switch, ...]
     signed: Envelope | None = None
 
-    def says(self, statement: Statement) -> bool:
-        """Whether the statement is of this very pointer."""
-        fields = ("workload", "version", "sha256sums", "withdrawn")
-        return all(getattr(self, name) == getattr(statement, name) for name in fields)
-
     def previous(self) -> str | None:
         """Return the version that was current before this one and is not withdrawn; None if there is none."""
         passed_over = {self.version, *self.withdrawn}
@@ -106,6 +62,28 @@ class Pointer(_Frozen):
     def text(self) -> str:
         """The file's content."""
         return self.model_dump_json(indent=1, exclude_none=True, by_alias=True) + "\n"
+
+    def statement(self, keys: Sequence[Ed25519PublicKey], threshold: int = 1) -> Statement:
+        """Return what the pointer states with the signatures of at least `threshold` different keys of `keys`.
+
+        Raises
+        ------
+        BundleError
+            It is not signed, or by fewer of these keys.
+        """
+        if self.signed is None:
+            name = self.workload
+            raise BundleError(
+                f"The current.json of {name} is not signed.",
+                hint=f"Where the store is written, set {VARIABLE} and run: nightquant handoff sign {name}",
+            )
+        return self.signed.statement(self.workload, keys, threshold)
+
+    def check_says(self, statement: Statement) -> None:
+        """Refuse, with a `BundleError`, a pointer that a signed statement is not about."""
+        fields = ("workload", "version", "sha256sums", "withdrawn")
+        if any(getattr(self, name) != getattr(statement, name) for name in fields):
+            raise BundleError(f"The current.json of {self.workload} is not what was signed.", hint="Do not use it.")
 
 
 def switched(pointer: Pointer | None, workload: str, switch: Switch) -> Pointer:
@@ -124,7 +102,7 @@ def switched(pointer: Pointer | None, workload: str, switch: Switch) -> Pointer:
 
 
 def signed(pointer: Pointer, signer: Signer, before: Statement | None, now: datetime) -> Pointer:
-    """The pointer with a new statement, whose serial is above that of `before`."""
+    """Return the pointer with a new statement, whose serial is above that of `before`."""
     statement = Statement(
         workload=pointer.workload,
         version=pointer.version,
@@ -135,64 +113,62 @@ def signed(pointer: Pointer, signer: Signer, before: Statement | None, now: date
         signed_at=now,
         expires_at=now + signer.valid,
     )
-    payload = statement.model_dump_json().encode()
-    envelope = Envelope(payloadType=PAYLOAD_TYPE, payload=base64.b64encode(payload), signatures=())
-    return pointer.model_copy(update={"signed": cosigned(envelope, signer)})
+    return pointer.model_copy(update={"signed": Envelope.of(statement, signer)})
 
 
-def cosigned(envelope: Envelope, signer: Signer) -> Envelope:
-    """The envelope with the signer's signatures as well."""
-    mine = {hashlib.sha256(key.public_key().public_bytes_raw()).hexdigest(): key for key in signer.keys}
-    message = _encoded(envelope.payload)
-    signatures = [each for each in envelope.signatures if each.keyid not in mine]
-    signatures += [Signature(keyid=name, sig=base64.b64encode(key.sign(message))) for name, key in mine.items()]
-    return envelope.model_copy(update={"signatures": tuple(signatures)})
+def stated(
+    path: Path,
+    workload: str,
+    keys: Sequence[Ed25519PublicKey],
+    *,
+    threshold: int = 1,
+    min_version: str = "",
+    max_age: timedelta | None = None,
+    state: Path | None = None,
+) -> Statement:
+    """Return what a copy of ``current.json`` states, for those who deploy the workload and trust the keys alone.
 
-
-def read_pointer(path: Path) -> Pointer:
-    """Read a copy of ``current.json`` that nobody has vouched for.
+    Parameters
+    ----------
+    keys, threshold
+        So many of these public keys must have signed it.
+    min_version, max_age
+        See `check_statement`.
+    state
+        The file of `check_serial`.
 
     Raises
     ------
     BundleError
-        It is not there, or is none.
+        It is not to be used.
+    ConfigurationError
+        The threshold is above the number of keys, or `state` is damaged.
     """
+    if threshold > len({key.public_bytes_raw() for key in keys}):
+        raise ConfigurationError(f"{threshold} signatures are asked for, and there are fewer public keys.")
     try:
         if path.stat().st_size > _LONGEST:
             raise BundleError(f"{path}: it is longer than any that nightquant writes.")
-        return Pointer.model_validate_json(path.read_bytes())
+        pointer = Pointer.model_validate_json(path.read_bytes())
     except (OSError, ValidationError) as error:
         why = error.strerror if isinstance(error, OSError) else "it is no current.json"
         raise BundleError(f"{path}: cannot be read: {why}.", hint="Fetch it again.") from error
+    statement = pointer.statement(keys, threshold)
+    check_statement(statement, workload, min_version=min_version, max_age=max_age)
+    if state is not None:
+        check_serial(state, statement)
+    return statement
 
 
-def statement_of(pointer: Pointer, keys: Sequence[Ed25519PublicKey], threshold: int = 1) -> Statement:
-    """What a pointer states with the signatures of at least `threshold` different keys of `keys`.
+def location_of(workload: str, version: str | None = None) -> str:
+    """Return the folder of a workload's bundles, or of one of them, relative to the store's root.
 
     Raises
     ------
-    BundleError
-        It is not signed, or by fewer of these keys.
+    ConfigurationError
+        It is not a name that a workload or a version of a bundle can have.
     """
-    workload = pointer.workload
-    if pointer.signed is None:
-        raise BundleError(
-            f"The current.json of {workload} is not signed.",
-            hint=f"Where the store is written, set NIGHTQUANT_SIGNING_KEY and run: nightquant handoff sign {workload}",
-        )
-    message = _encoded(pointer.signed.payload)
-    count = signers_among(keys, [each.sig for each in pointer.signed.signatures], message)
-    if count < threshold:
-        raise BundleError(
-            f"The current.json of {workload} is signed by {count} of the {len(keys)} given keys, and {threshold} must.",
-            hint="Do not use it: it was changed, or signed by someone else.",
-        )
-    try:
-        return Statement.model_validate_json(pointer.signed.payload)
-    except ValidationError as error:
-        raise BundleError(f"The signed statement in the current.json of {workload} is of another version.") from error
-
-
-def _encoded(payload: bytes) -> bytes:
-    """DSSE's pre-authentication encoding, over which signatures are made."""
-    return b"DSSEv1 %d %s %d %s" % (len(PAYLOAD_TYPE), PAYLOAD_TYPE.encode(), len(payload), payload)
+    for name, pattern in ((workload, WORKLOAD), (version, VERSION)):
+        if name is not None and not pattern.fullmatch(name):
+            raise ConfigurationError(f"{name!r} is not a valid name of a workload or version of a bundle.")
+    return f"handoff/{workload}" if version is None else f"handoff/{workload}/{version}"

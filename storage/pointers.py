@@ -1,4 +1,8 @@
-"""The store's side of ``current.json``: reading it, writing it signed, and what a night may take for its own."""
+"""The store's side of ``current.json``: reading it, replacing it, and what a night may take for its own.
+
+Once a pointer is signed, only somebody with a key changes it. Others may write to the store, so that a night takes what
+it reads for its own only if it has the night's signature, and is no older than what this machine signed last.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +15,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from pydantic import ValidationError
 
 from storage.errors import BundleError, ConfigurationError, ConflictError, StoreError
-from storage.freshness import check_serial, check_statement, seen_in
-from storage.keys import VARIABLE, Signer
-from storage.pointer import Pointer, Statement, cosigned, statement_of
+from storage.pointer import Pointer, location_of
 from storage.root import StoreRoot, check_writable
+from storage.trust import VARIABLE, Signer, Statement, check_serial, check_statement, seen_in
 
 # Of many writers at once, one succeeds each time.
 _TRIES = 20
@@ -23,26 +26,22 @@ _Decided = TypeVar("_Decided", bound=Pointer | None)
 
 
 class Pointers:
-    """The ``current.json`` of each workload's folder in a store.
-
-    What was signed once is only changed by who has a key. Others may write to the store, so that a night takes what it
-    reads for its own only where it has its signature, and is no older than what this machine signed last.
-    """
+    """The ``current.json`` of each workload in a store."""
 
     def __init__(self, root: StoreRoot, signer: Signer | None) -> None:
         self._root, self._signer = root, signer
         # A copy of this machine's; in a local folder it is as old as the store, if that is restored from a copy.
         self._seen = root.lock_folder() / "signed.json"
 
-    def read(self, location: str, workload: str) -> Pointer | None:
-        """The pointer in a workload's folder; None if there is none."""
-        name = f"{location}/current.json"
+    def read(self, workload: str) -> Pointer | None:
+        """Read a workload's pointer; None if there is none."""
+        name = _name(workload)
         try:
             return self._parsed(name, self._root.read(name))
         except FileNotFoundError:
             return None
 
-    def change(self, location: str, workload: str, decide: Callable[[Pointer | None], _Decided]) -> _Decided:
+    def change(self, workload: str, decide: Callable[[Pointer | None], _Decided]) -> _Decided:
         """Replace a pointer by compare-and-swap; return what `decide` returned.
 
         The lock keeps out the other processes of this host, which would otherwise change what `last` remembers. The
@@ -62,7 +61,7 @@ class Pointers:
         StoreError
             The store cannot be used, or does not support conditional writes.
         """
-        name = f"{location}/current.json"
+        name = _name(workload)
         with self._root.lock(f"handoff-{workload}"):
             if self._root.local is None:
                 check_writable(self._root)
@@ -85,9 +84,9 @@ class Pointers:
         )
 
     def last(self, pointer: Pointer | None, workload: str, *, by_hand: bool = False) -> Statement | None:
-        """What was stated last, with our signature and of this very pointer; None if nothing was signed yet.
+        """Return what this signer stated last, about this very pointer; None if nothing was signed yet.
 
-        Where a person decides (`by_hand`), also None for what is refused otherwise.
+        If a person decides (`by_hand`), also return None for what is refused otherwise.
 
         Raises
         ------
@@ -105,8 +104,8 @@ class Pointers:
                 if workload in seen_in(self._seen):
                     raise BundleError(f"The current.json of {workload} was signed, and is not any more.")
                 return None
-            before = statement_of(pointer, self._signer.public)
-            _check_says(pointer, before)
+            before = pointer.statement(self._signer.public)
+            pointer.check_says(before)
             check_serial(self._seen, before, remember=False)
         except BundleError as error:
             if by_hand:
@@ -115,38 +114,46 @@ class Pointers:
         return before
 
     def renewable(self, pointer: Pointer) -> Statement:
-        """What was stated last, if it may be stated again: it was signed with our keys and has not expired."""
+        """Return what was stated last, if it may be stated again: this signer signed it, and it has not expired."""
         before = self.last(pointer, pointer.workload)
         if before is None:
-            message = f"The current.json of {pointer.workload} is not signed yet."
-            raise BundleError(message, hint=how_to_sign(pointer.workload))
+            raise _unsigned(pointer.workload)
         check_statement(before, pointer.workload)
         return before
 
-    def cosign(self, location: str, workload: str, trusted: Sequence[Ed25519PublicKey], sha256sums: str) -> Pointer:
+    def cosign(self, workload: str, trusted: Sequence[Ed25519PublicKey], sha256sums: str) -> Pointer:
         """Add this signer's signatures to what one of the `trusted` keys states.
 
-        `sha256sums` stands for the bundle that was looked at: a statement of another one is refused.
+        `sha256sums` stands for the bundle that was looked at: a statement about another one is refused.
         """
         signer = self.require_signer()
 
         def decide(pointer: Pointer | None) -> Pointer:
             if pointer is None or pointer.signed is None:
-                raise BundleError(f"The current.json of {workload} is not signed yet.", hint=how_to_sign(workload))
-            before = statement_of(pointer, trusted)
-            _check_says(pointer, before)
+                raise _unsigned(workload)
+            before = pointer.statement(trusted)
+            pointer.check_says(before)
             check_statement(before, workload)
             check_serial(self._seen, before, remember=False)
             if before.sha256sums != sha256sums:
                 raise conflict(workload, pointer, "the one that was verified")
-            return pointer.model_copy(update={"signed": cosigned(pointer.signed, signer)})
+            return pointer.model_copy(update={"signed": pointer.signed.cosigned(signer)})
 
-        return self.change(location, workload, decide)
+        return self.change(workload, decide)
+
+    def require_signer(self) -> Signer:
+        """Return the signer; `ConfigurationError` if there is none."""
+        if self._signer is None:
+            raise ConfigurationError(
+                f"{self._root.url}: only who has the key can sign what is current.",
+                hint=f"Set {VARIABLE} to it or to its path.",
+            )
+        return self._signer
 
     def _remembered(self, pointer: _Decided) -> _Decided:
         """Remember that this machine signed a pointer, and return it."""
         if self._signer is not None and pointer is not None:
-            check_serial(self._seen, statement_of(pointer, self._signer.public))
+            check_serial(self._seen, pointer.statement(self._signer.public))
         return pointer
 
     def _parsed(self, name: str, content: bytes) -> Pointer:
@@ -157,15 +164,6 @@ class Pointers:
                 f"{self._root.uri(name)} is damaged: {error.error_count()} of its values are wrong.",
                 hint="Restore it from a copy, or remove it and promote again.",
             ) from error
-
-    def require_signer(self) -> Signer:
-        """The signer; `ConfigurationError` without one."""
-        if self._signer is None:
-            raise ConfigurationError(
-                f"{self._root.url}: only who has the key can sign what is current.",
-                hint=f"Set {VARIABLE} to it or to its path.",
-            )
-        return self._signer
 
 
 def conflict(workload: str, pointer: Pointer | None, seen: str | None) -> ConflictError:
@@ -183,6 +181,20 @@ def conflict(workload: str, pointer: Pointer | None, seen: str | None) -> Confli
     )
 
 
+def how_to_sign(workload: str, version: str = "") -> str:
+    """Return what a person does who has looked at a bundle, and finds it good."""
+    words = ["nightquant", "handoff", "sign", workload, version]
+    return f"See what happened to it; where all is well, vouch for it: {' '.join(words).rstrip()}"
+
+
+def _unsigned(workload: str) -> BundleError:
+    return BundleError(f"The current.json of {workload} is not signed yet.", hint=how_to_sign(workload))
+
+
+def _name(workload: str) -> str:
+    return f"{location_of(workload)}/current.json"
+
+
 def _has_landed(before: Pointer | None, after: Pointer, found: Pointer | None) -> bool:
     """Whether the switch from `before` to `after` is in what was found: its answer was lost, and the put was repeated.
 
@@ -190,14 +202,3 @@ def _has_landed(before: Pointer | None, after: Pointer, found: Pointer | None) -
     """
     known, wanted = (pointer.history if pointer else () for pointer in (before, after))
     return len(wanted) > len(known) and found is not None and found.history[: len(wanted)] == wanted
-
-
-def how_to_sign(workload: str, version: str = "") -> str:
-    """What a person does who has looked at a bundle, and finds it good."""
-    words = ["nightquant", "handoff", "sign", workload, version]
-    return f"See what happened to it; where all is well, vouch for it: {' '.join(words).rstrip()}"
-
-
-def _check_says(pointer: Pointer, statement: Statement) -> None:
-    if not pointer.says(statement):
-        raise BundleError(f"The current.json of {pointer.workload} is not what was signed.", hint="Do not use it.")

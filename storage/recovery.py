@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,13 +18,14 @@ from storage.digest import canonical_json
 from storage.documents import JsonObject
 from storage.errors import BundleError, StoreError
 from storage.holder import Holder
-from storage.pointer import VERSION, Switch
+from storage.pointer import Switch
 from storage.results import Row
 from storage.results.layout import find_files, part_name, read_rows
 from storage.results.tables import MEASUREMENTS, PROMOTIONS, RUNS
 from storage.results.writer import ResultsStore
 from storage.root import StoreRoot
 from storage.seal import check_sums, read_manifest
+from storage.trust import VERSION
 
 _BY = re.compile(r"run ([A-Za-z0-9][A-Za-z0-9._-]*)")
 
@@ -61,10 +61,9 @@ def unrecorded_switches(place: StoreRoot | Path | str) -> list[Unrecorded]:
         return []
     measured, recorded = find_files(root, MEASUREMENTS).names, find_files(root, PROMOTIONS).names
     return [
-        each
-        for each in switches
-        # Earlier versions wrote one file for all workloads of a run.
-        if each.run_id in measured and recorded.isdisjoint({each.run_id, part_name(each.run_id, each.workload)})
+        switch
+        for switch in switches
+        if switch.run_id in measured and part_name(switch.run_id, switch.workload) not in recorded
     ]
 
 
@@ -134,7 +133,7 @@ def record_switch(place: StoreRoot | Path | str, missing: Unrecorded) -> None:
 
 def _manifest(root: StoreRoot, missing: Unrecorded) -> JsonObject:
     location = f"handoff/{missing.workload}/{missing.switch.version}"
-    with nullcontext(root.local / location) if root.local else BundleStore(root).downloaded(location) as folder:
+    with BundleStore(root).opened(location) as folder:
         sums = check_sums(folder)
         if sums != missing.switch.sha256sums:
             raise BundleError(f"{root.uri(location)} is another bundle than was handed over.", hint="Do not use it.")

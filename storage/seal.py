@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 from storage.digest import file_digest
 from storage.documents import JsonObject
 from storage.errors import BundleError
-from storage.keys import signers_among
+from storage.trust import signers_among
 
 if TYPE_CHECKING:
     from jsonschema import Draft202012Validator

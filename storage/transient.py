@@ -77,7 +77,7 @@ def _verdict(error: BaseException) -> bool | None:
     said = getattr(error, "transient", None)
     if isinstance(said, bool):
         return said
-    if (answer := _answer(error)) is not None:
+    if (answer := answer_of(error)) is not None:
         status, code = answer
         return status in STATUSES or code in _CODES
     if isinstance(error, ConnectionError | TimeoutError | socket.gaierror | IncompleteRead):
@@ -89,8 +89,8 @@ def _verdict(error: BaseException) -> bool | None:
     return False if isinstance(error, _LASTING) else None
 
 
-def _answer(error: BaseException) -> tuple[int, str] | None:
-    """Return the status and the code of the server's answer that an error stands for, as its library keeps them."""
+def answer_of(error: BaseException) -> tuple[int, str] | None:
+    """Return the status and S3's code of the server's answer that an error stands for; None if it did not answer."""
     response = getattr(error, "response", None)
     if isinstance(response, dict):  # botocore's
         found = response.get("ResponseMetadata", {}).get("HTTPStatusCode"), response.get("Error", {}).get("Code", "")

@@ -10,20 +10,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from packaging.specifiers import SpecifierSet
-
 from storage.errors import MeasurementError
 from storage.locks import host_lock
 from tasks.benchmark.messages import Profile, Subject
 from tasks.benchmark.protocol import LOCK, Session
 from tasks.benchmark.statistics import WIDEST, Ratio, verdict_of
-from tasks.machine import Evidence, Machine, installed_version, observe
+from tasks.machine import Evidence, Machine, observe
 
 if TYPE_CHECKING:
     from tasks.benchmark.launch import Loaded
 
-# Versions outside of which Prefect's server does not run.
-PINS = {"prefect": ">=3.8.8,<4", "fastapi": ">=0.139,<0.151", "sqlalchemy": ">=2.0,<2.1"}
 _GIB = 1 << 30
 _NEEDED_BYTES, _COMFORTABLE_BYTES = _GIB, 5 * _GIB
 _BUSY_PRESSURE, _BUSY_LOAD, _STOLEN_SHARE, _WAITED_SHARE = 20.0, 0.7, 0.02, 0.2
@@ -64,7 +60,6 @@ def examine(store: str, on_wait: Callable[[], None] | None = None) -> list[Check
         check_governor(before),
         check_store(store),
         check_compiler(),
-        *map(check_pin, PINS),
     ]
 
 
@@ -157,14 +152,6 @@ def check_compiler() -> Check:
     found = shutil.which(next(iter(command.split()), ""))
     advice = 'The runtime "aot-inductor" needs one: apt install g++, or name one in CXX.'
     return _judged("C++ compiler", found is not None, found or f"no {command}", advice)
-
-
-def check_pin(distribution: str) -> Check:
-    """Whether the installed version is one that works."""
-    version, wanted = installed_version(distribution), PINS[distribution]
-    found = f"{version or 'not installed'}, wanted {wanted}"
-    advice = f'Install one that works: python -m pip install "{distribution}{wanted}".'
-    return _judged(distribution, version is not None and version in SpecifierSet(wanted), found, advice, "problem")
 
 
 def load(subject: Subject) -> Loaded:

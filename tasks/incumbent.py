@@ -127,6 +127,5 @@ def _measured(manifest: JsonObject, column: str) -> float | None:
 
 
 def _files(manifest: JsonObject) -> list[str]:
-    model = manifest["model"]
-    files: list[str] = model.get("files") or [model["file"]]
+    files: list[str] = manifest["model"]["files"]
     return files

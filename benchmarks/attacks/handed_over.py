@@ -11,10 +11,9 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from benchmarks.attacks.outcome import Outcome, mutated, outcome_of
-from storage.freshness import stated
-from storage.keys import Signer
-from storage.pointer import Pointer, Switch, signed
+from storage.pointer import Pointer, Switch, signed, stated
 from storage.seal import MANIFEST, check_signature, check_sums, read_manifest, sign, write_sums
+from storage.trust import Signer
 from tests.tasks.bundle.mutations import mutate
 
 

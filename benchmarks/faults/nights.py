@@ -31,7 +31,7 @@ from tasks.job import Job
 from tasks.refs import ArtifactRef, CandidateRef, CheckpointRef, DatasetRef
 from tasks.results import CandidateResult, Evaluation, Incumbent, RunInfo, WorkloadResult
 from tests.storage.results.rows import at, baseline, measurement
-from tests.storage.test_manifest import OLD
+from tests.storage.test_manifest import GOOD
 from tests.tasks.test_gate import workload
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def _package(bundles: BundleStore, made: Provenance, replacing: str | None) -> B
     """Do what `tasks.bundle.package` does to the store, with a bundle of a few bytes."""
     version = f"{made.night.isoformat()}-{content_of(made.job, made.candidate)}"
     if version not in bundles.versions(WORKLOAD):
-        manifest = OLD | {"version": version, "run_id": made.run_id, "workload": OLD["workload"] | {"name": WORKLOAD}}
+        manifest = GOOD | {"version": version, "run_id": made.run_id, "workload": GOOD["workload"] | {"name": WORKLOAD}}
         with bundles.draft() as folder:
             (folder / MANIFEST).write_text(json.dumps(manifest))
             write_sums(folder)

@@ -99,7 +99,7 @@ def facts_of(root: StoreRoot) -> Facts:
 def _handed_over(bundles: BundleStore) -> Iterator[tuple[str, str]]:
     for version in bundles.versions(WORKLOAD):
         try:
-            with bundles.downloaded(f"handoff/{WORKLOAD}/{version}") as copy:
+            with bundles.opened(f"handoff/{WORKLOAD}/{version}") as copy:
                 yield f"bundle {version}", f"whole: {check_sums(copy)}"
         except NightquantError as error:
             yield f"bundle {version}", f"torn: {error}"

@@ -28,6 +28,7 @@ from flows.overview import Concern, LastRun, Overview, overview, summary
 from flows.text import age
 from storage.errors import ConfigurationError
 from storage.humanize import moment
+from tasks.machine import require_installed
 
 _SHOWN_CONCERNS = 5
 _CONCERN_LENGTH = 240
@@ -83,6 +84,8 @@ def command(
     """
     if workload and max_age is None:
         raise click.UsageError("--workload narrows --max-age, which is missing.")
+    if prometheus is not None or format == "prometheus":
+        require_installed("Metrics for Prometheus", ["prometheus-client"], "prometheus")
     now = dt.datetime.now(dt.UTC)
     if prometheus is not None:
         _write_metrics(overview(store, now), now, prometheus)

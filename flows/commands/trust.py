@@ -13,10 +13,9 @@ from flows.commands import age_option, complete_workload, format_option, print_j
 from flows.settings import load_settings
 from storage.bundles import BundleStore
 from storage.errors import BundleError
-from storage.freshness import stated
-from storage.keys import public_keys
-from storage.pointer import Pointer, statement_of
+from storage.pointer import Pointer, stated
 from storage.seal import SUMS
+from storage.trust import public_keys
 from tasks.bundle.verify import VerificationReport
 from tasks.bundle.verify import verify as verify_bundle
 
@@ -143,13 +142,13 @@ def sign(workload: str, version: str | None, public_key: tuple[Path, ...], forma
         raise click.UsageError("--public-key adds a signature to what is current; no VERSION is named.")
     chosen = bundles.require(workload, version)
     pointer = bundles.pointer(workload)
-    statement = statement_of(pointer, trusted) if trusted and pointer is not None else None
+    statement = pointer.statement(trusted) if trusted and pointer is not None else None
     report = verify_bundle(bundles.local_folder(workload, chosen), statement=statement)
     if not report.ok:
         raise BundleError(f"Not signed: {report.problem}")
     signed: Pointer | None
     if statement is not None:
-        signed = bundles.pointers.cosign(f"handoff/{workload}", workload, trusted, report.sha256sums)
+        signed = bundles.pointers.cosign(workload, trusted, report.sha256sums)
     else:
         signed = bundles.sign(workload, chosen, report.sha256sums)
     if format == "json":

@@ -13,13 +13,18 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from http import HTTPStatus
 
 import uvicorn
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+# ASGI's own names (asgi.readthedocs.io): one connection's facts, and what goes in and out.
+Message = MutableMapping[str, object]
+Scope = Message
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 _GRACE_S = 5.0
 _PAUSES_S = (0.02, 0.04, 0.08, 0.16, 0.32)
 

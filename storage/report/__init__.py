@@ -13,6 +13,7 @@ import jinja2
 
 from storage import humanize
 from storage.errors import ConfigurationError
+from storage.report.figure import can_draw
 from storage.report.history import History, history_of, shown_of
 from storage.report.machine import conditions_of
 from storage.report.marks import Mark, marks_of
@@ -107,6 +108,7 @@ def _render(connection: duckdb.DuckDBPyConnection, night: dt.date, unrecorded: S
         comparison=comparison,
         failures=_failures(candidates),
         conditions=conditions_of(runs, candidates),
+        has_pictures=can_draw(),
     )
 
 
@@ -125,11 +127,13 @@ def _section(
     own = (str(row["name"]) for row in rows if row["setting"] == "incumbent" and outcome.status == "kept")
     current = next(own, outcome.candidate)
     shown, bounds = shown_of(history, names), bounds_of(rows)
-    plots = {
-        "quality": quality_plot(f"{name}: speed-up against quality", rows, marks, bounds, current),
-        "size": size_plot(f"{name}: latency against size", rows, marks, current),
-        "history": history_plot(f"{name}: speed-up over the nights", history, shown, marks),
-    }
+    plots = dict.fromkeys(("quality", "size", "history"), "")
+    if can_draw():
+        plots = {
+            "quality": quality_plot(f"{name}: speed-up against quality", rows, marks, bounds, current),
+            "size": size_plot(f"{name}: latency against size", rows, marks, current),
+            "history": history_plot(f"{name}: speed-up over the nights", history, shown, marks),
+        }
     return _Section(
         name, outcome, current, rows, marks, _best_float(rows), unbeaten(rows), bounds, history, shown, plots
     )

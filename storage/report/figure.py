@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,6 +34,11 @@ class Drawing:
     figure: Figure
     axes: Axes
     svg: str = ""
+
+
+def can_draw() -> bool:
+    """Whether matplotlib, which draws, is installed."""
+    return find_spec("matplotlib") is not None
 
 
 @contextmanager

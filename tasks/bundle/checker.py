@@ -93,7 +93,7 @@ def run_cases(files: dict[str, bytes], load_model: Loader) -> tuple[dict[str, fl
     manifest, golden = json.loads(files["manifest.json"]), read_tensors(files["golden.safetensors"])
     call, expected = load_model(files, manifest), manifest["model"]["outputs"]
     worst, same = {entry["name"]: 0.0 for entry in expected}, []
-    for number in range(manifest["golden"].get("cases", 1)):
+    for number in range(manifest["golden"]["cases"]):
         prefix = f"{number}." if number else ""
         outputs = call([golden[prefix + entry["golden"]] for entry in manifest["model"]["inputs"]])
         if len(outputs) != len(expected):
@@ -105,7 +105,7 @@ def run_cases(files: dict[str, bytes], load_model: Loader) -> tuple[dict[str, fl
             difference = largest_difference(dtype, values, right[2])
             if not difference <= worst[name] and worst[name] == worst[name]:  # NaN comes through, and stays
                 worst[name] = difference
-            if index == 0 and manifest["golden"].get("chooses"):
+            if index == 0 and manifest["golden"]["chooses"]:
                 pairs = (first_choices(list(shape), dtype, each) for each in (values, right[2]))
                 same += [ours == golden_choice for ours, golden_choice in zip(*pairs, strict=True)]
     return worst, same

@@ -16,7 +16,6 @@ from safetensors import safe_open
 from storage.errors import BundleError
 from storage.messages import shown
 from storage.results import Row
-from tasks.bundle.promise import Seen, is_bound, tolerances
 from tasks.domains import DOMAINS
 from tasks.job import Job
 from tasks.judgement import GateDecision
@@ -50,13 +49,11 @@ class Provenance:
 class GoldenDescription:
     """The golden tensors as the manifest describes them, in calling order, and the number of cases.
 
-    ``limits`` are the largest differences of the outputs that the method allows, by name: the ``share`` of each one's
-    range.
+    Each output's ``tolerance`` is the largest difference that the method allows: the ``share`` of the output's range.
     """
 
     inputs: list[Json]
     outputs: list[Json]
-    limits: dict[str, float]
     share: float
     cases: int
 
@@ -67,18 +64,10 @@ def manifest_of(
     files: Sequence[str],
     golden: GoldenDescription,
     resources: Mapping[str, str],
-    seen: Sequence[Seen] = (),
-    why_unseen: str = "",
 ) -> Json:
-    """The manifest as a JSON document.
-
-    `files` are the runtime's own, the main one first; `seen` is how the bundle's answers came out on lesser
-    processors, from which the tolerances follow, and `why_unseen` why none could be tried.
-    """
+    """Return the manifest as a JSON document; `files` are the runtime's own, the main one first."""
     workload, runtime = made.job.workload, RUNTIMES[made.candidate.runtime]
     recipe = workload.recipe_named(made.candidate.recipe)
-    required = runtime.required_instructions(recipe)
-    allowances = tolerances(seen, golden.limits, golden.share, bound=is_bound(required)).values()
     return {
         "format": 1,
         "workload": _described(workload),
@@ -89,7 +78,7 @@ def manifest_of(
         "engine": runtime.engine(recipe),
         "required_isa": {
             "architecture": platform.machine(),
-            "instructions": required,
+            "instructions": runtime.required_instructions(recipe),
             "packaged_on": this_machine().cpu,
         },
         "sources": {
@@ -105,15 +94,13 @@ def manifest_of(
             "runtime": made.candidate.runtime,
             "parameters": made.job.checkpoint.parameters,
             "inputs": golden.inputs,
-            "outputs": [each | {"tolerance": most} for each, most in zip(golden.outputs, allowances, strict=True)],
+            "outputs": golden.outputs,
         },
         "golden": {
             "file": GOLDEN,
             "tolerance_share": golden.share,
             "cases": golden.cases,
             "chooses": DOMAINS[workload.domain].chooses(workload),
-            "seen_on": [each.model_dump(mode="json") for each in seen],
-            "why_unseen": why_unseen,
         },
         "resources": dict(resources),
         "measured_runtime": made.candidate.runtime,
@@ -154,16 +141,16 @@ def describe_golden(path: Path, made: Provenance) -> GoldenDescription:
         for name in names
     ]
     share = METHODS[recipe.method].tolerance_share(recipe)
-    outputs, limits = [], {}
+    outputs = []
     for index in range(count):
         key = f"{OUTPUT}{index}"
         name = domain.outputs[index] if index < len(domain.outputs) else f"output-{index}"
         all_cases = [tensors[case_prefix(number) + key] for number in range(cases)]
         low, high = float(min(each.min() for each in all_cases)), float(max(each.max() for each in all_cases))
         # A constant output has no range; then its size, or 1, is the measure.
-        limits[name] = share * (high - low or abs(high) or 1.0)
-        outputs.append(_described_tensor(name, key, tensors[key]))
-    return GoldenDescription(inputs, outputs, limits, share, cases)
+        tolerance = share * (high - low or abs(high) or 1.0)
+        outputs.append(_described_tensor(name, key, tensors[key]) | {"tolerance": tolerance})
+    return GoldenDescription(inputs, outputs, share, cases)
 
 
 def _described_tensor(name: str, key: str, tensor: NDArray[np.generic]) -> Json:

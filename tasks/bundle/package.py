@@ -15,18 +15,16 @@ from typing import Literal
 from storage.bundles import BundleStore
 from storage.digest import digest_of, file_digest
 from storage.errors import BundleError
-from storage.keys import Signer
 from storage.pointer import Pointer
 from storage.recovery import by_run
 from storage.seal import MANIFEST, SUMS, check_manifest, sign, write_sums
+from storage.trust import Signer
 from tasks.bundle.manifest import Provenance, describe_golden, manifest_of
-from tasks.bundle.origin import PROVENANCE, SBOM, provenance_of, sbom_of
-from tasks.bundle.promise import try_processors
+from tasks.bundle.origin import PROVENANCE, SBOM, installed_packages, provenance_of, sbom_of
 from tasks.bundle.verify import checker_source, verify
 from tasks.domains import DOMAINS
 from tasks.domains.base import Domain
 from tasks.job import Job, Workspace
-from tasks.packages import installed_packages
 from tasks.refs import CandidateRef, Frozen
 from tasks.runtimes import RUNTIMES
 from tasks.runtimes.base import DOCUMENT, Runtime
@@ -149,13 +147,9 @@ def _fill(folder: Path, version: str, made: Provenance, workspace: Workspace, si
     domain = DOMAINS[made.job.workload.domain]
     resources = domain.write_resources(made.job, store, folder)
     golden = describe_golden(folder / GOLDEN, made)
-    recipe = made.job.workload.recipe_named(made.candidate.recipe)
-    _write_manifest(folder, manifest_of(made, version, files, golden, resources))
-    write_sums(folder)
-    required = RUNTIMES[runtime].required_instructions(recipe)
-    seen, why_unseen = try_processors(folder, runtime, required, golden.limits, workspace)
-    manifest = manifest_of(made, version, files, golden, resources, seen, why_unseen)
-    _write_manifest(folder, manifest)
+    manifest = manifest_of(made, version, files, golden, resources)
+    check_manifest(manifest)
+    _write_json(folder / MANIFEST, manifest)
     card = _model_card(manifest, domain, RUNTIMES[runtime], signed=signer is not None)
     (folder / CARD).write_text(card, encoding="utf-8")
     workload = made.job.workload.name
@@ -171,11 +165,6 @@ def _fill(folder: Path, version: str, made: Provenance, workspace: Workspace, si
             f"{made.job.workload.name} {made.candidate.name} is not handed over: {report.problem}",
             hint="The runtime's files do not compute what was evaluated; the candidate needs a look.",
         )
-
-
-def _write_manifest(folder: Path, manifest: Mapping[str, object]) -> None:
-    check_manifest(manifest)
-    _write_json(folder / MANIFEST, manifest)
 
 
 def _write_json(path: Path, document: Mapping[str, object]) -> None:

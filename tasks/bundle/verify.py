@@ -12,7 +12,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -21,8 +21,8 @@ from typing import Literal
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from storage.errors import BundleError
-from storage.pointer import Statement
 from storage.seal import SIGNATURE, SUMS, check_signature, check_sums, read_manifest
+from storage.trust import Statement
 from tasks.runtimes import RUNTIMES
 
 _CHECKER = Path(__file__).with_name("checker.py")
@@ -57,15 +57,6 @@ class VerificationReport:
         return not self.problem
 
 
-@dataclass(frozen=True)
-class Answers:
-    """What a bundle's model computed for its golden inputs; ``problem`` is "" where that is as published."""
-
-    differences: dict[str, float]
-    changed: float | None
-    problem: str
-
-
 def verify(
     path: Path,
     keys: Sequence[Ed25519PublicKey] = (),
@@ -97,9 +88,7 @@ def verify(
         if statement and (report.workload, report.version) != (statement.workload, statement.version):
             raise BundleError(f"{path}: it is {report.workload} {report.version}, another than was signed.")
         report = replace(report, stage="model")
-        answers = run_checker(path, sha256sums, manifest["model"]["runtime"], timeout_s=timeout_s)
-        problem = answers.problem and f"{path}: {answers.problem}."
-        return replace(report, differences=answers.differences, changed=answers.changed, problem=problem)
+        return _run_model(path, report, manifest["model"]["runtime"], timeout_s)
     except BundleError as error:
         return replace(report, problem=str(error))
 
@@ -140,10 +129,8 @@ def _signature(
     return "valid"
 
 
-def run_checker(
-    path: Path, sha256sums: str, runtime: str, *, timeout_s: float = 600.0, variables: Mapping[str, str] | None = None
-) -> Answers:
-    """Run a bundle's model on its golden inputs in a clean process, with some environment `variables`.
+def _run_model(path: Path, report: VerificationReport, runtime: str, timeout_s: float) -> VerificationReport:
+    """Run a bundle's model on its golden inputs in a clean process, and add what it computed to the report.
 
     Raises
     ------
@@ -152,18 +139,19 @@ def run_checker(
     """
     # The bundle's own verify.py is never run: this is the copy that came with nightquant.
     command = [sys.executable, "-I", "-W", "ignore", "-c", checker_source(runtime), str(path.absolute()), "--json"]
-    command.append(f"--sums={sha256sums}")  # the folder may be another one by now
-    environment = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ} | dict(variables or {})
+    command.append(f"--sums={report.sha256sums}")  # the folder may be another one by now
+    environment = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
     try:
         done = subprocess.run(command, env=environment, capture_output=True, timeout=timeout_s, check=False)
     except subprocess.TimeoutExpired as error:
         raise BundleError(f"{path}: the model did not finish within {timeout_s:g} s.") from error
     try:
-        report = json.loads(done.stdout.decode().splitlines()[-1])
-        answers = Answers(report["differences"], report["changed"], report["problem"])
-        good = bool(report["ok"])
+        found = json.loads(done.stdout.decode().splitlines()[-1])
+        differences, changed, problem = found["differences"], found["changed"], found["problem"]
+        if not (problem or (found["ok"] and done.returncode == 0)):
+            problem = "it is not good"
     except (ValueError, IndexError, KeyError, TypeError) as error:
         tail = done.stderr.decode(errors="replace").strip()[-500:]
         death = f"{path}: the process that loaded the model died with code {done.returncode}. {tail}".strip()
         raise BundleError(death) from error
-    return answers if good and not done.returncode else replace(answers, problem=answers.problem or "it is not good")
+    return replace(report, differences=differences, changed=changed, problem=problem and f"{path}: {problem}.")

@@ -20,7 +20,7 @@ from torch import Tensor
 from storage.errors import UnavailableError
 from tasks.benchmark.messages import ChildSpec, Subject
 from tasks.benchmark.processors import choose_processors
-from tasks.machine import affinity
+from tasks.machine import affinity, require_installed
 from tasks.outputs import distance, tensors_of, worst
 from tasks.proof.doubts import doubts_about
 from tasks.proof.instructions import INT8, SATURATING, Disassembler, Family
@@ -46,6 +46,7 @@ def run(spec_json: str) -> ProofReport:
     torch.set_num_threads(spec.threads)
     # Before any runtime starts threads: only those that are started afterwards inherit it.
     try:
+        require_installed("Naming the instructions that ran", ["capstone"], "instructions")
         sampler, why_not = Sampler(), ""
     except UnavailableError as error:
         sampler, why_not = None, error.message

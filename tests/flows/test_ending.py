@@ -21,7 +21,6 @@ from flows.settings import load_settings
 from storage.bundles import BundleStore
 from storage.errors import BundleError, StoreError
 from storage.holder import Holder, hold
-from storage.pointer import statement_of
 from storage.recovery import unrecorded_switches
 from storage.results.query import open_fresh, rows_of
 from tasks.judgement import GateDecision, Judgement
@@ -224,7 +223,7 @@ def test_what_stays_current_is_signed_again_unless_others_changed_it(
     def serial() -> int:
         pointer = bundles.pointer("word-lm")
         assert pointer is not None
-        return statement_of(pointer, signer_of(key).public).serial
+        return pointer.statement(signer_of(key).public).serial
 
     first = serial()
     with executing(night.settings, Reporter()):

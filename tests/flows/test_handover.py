@@ -16,9 +16,8 @@ from flows.handover import Handover, Means, hand_over
 from storage.artifacts import ArtifactStore
 from storage.bundles import BundleStore
 from storage.errors import BundleError, StoreError
-from storage.keys import Signer
-from storage.pointer import statement_of
 from storage.seal import sign
+from storage.trust import Signer
 from tasks.bundle.manifest import Provenance
 from tasks.bundle.package import BundleRef, package
 from tasks.job import Job, Workspace
@@ -146,7 +145,7 @@ def serial(site: Site) -> int:
     assert site.signer is not None
     pointer = site.bundles.pointer("demo")
     assert pointer is not None
-    return statement_of(pointer, site.signer.public).serial
+    return pointer.statement(site.signer.public).serial
 
 
 def test_a_first_winner_is_current_and_a_faster_one_replaces_it(site: Site) -> None:

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, load_pem_private_key
 
 from storage.check import check
-from storage.pointer import read_pointer, statement_of
+from storage.pointer import Pointer
 from storage.results.query import run_query
 from storage.seal import SIGNATURE
 from tests.flows.processes import NIGHTQUANT, STAGES, Command, processes_of_stages
@@ -177,8 +177,9 @@ def test_the_summary_is_printed_as_json_after_all_that_people_read(nights):
 
 def test_the_signing_key_signs_and_no_child_sees_it(nights):
     assert list(nights.store.glob(f"handoff/*/*/{SIGNATURE}"))
-    (pointer,) = map(read_pointer, nights.store.glob("handoff/*/current.json"))
-    assert pointer.says(statement_of(pointer, [load_pem_private_key(nights.key, None).public_key()]))
+    (path,) = nights.store.glob("handoff/*/current.json")
+    pointer = Pointer.model_validate_json(path.read_bytes())
+    pointer.check_says(pointer.statement([load_pem_private_key(nights.key, None).public_key()]))
     lines = " ".join(line for _, line in nights.environments)
     assert all(kind in lines for kind in KINDS), lines
     secret = nights.key.splitlines()[1]

@@ -8,9 +8,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from storage.bundles import BundleStore
-from storage.keys import Signer
 from storage.pointer import Pointer
 from storage.seal import sign, write_sums
+from storage.trust import Signer
 
 
 def fill(folder: Path, content: bytes = b"weights", files: int = 3) -> None:

@@ -46,16 +46,16 @@ def test_a_copy_stays_as_it_is_for_those_who_read_it(bundles: BundleStore) -> No
 def test_a_copy_that_another_process_makes_meanwhile_stays(
     bundles: BundleStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    downloaded, made = bundles.downloaded, []
+    opened, made = bundles.opened, []
 
     @contextmanager
     def slowly(location: str) -> Iterator[Path]:
-        with downloaded(location) as copy:
+        with opened(location) as copy:
             other = copied(BundleStore(bundles.root.url))
             made.append((other, inodes(other)))
             yield copy
 
-    monkeypatch.setattr(bundles, "downloaded", slowly)
+    monkeypatch.setattr(bundles, "opened", slowly)
     folder = copied(bundles)
     assert [(folder, inodes(folder))] == made
 

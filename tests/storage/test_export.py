@@ -140,3 +140,13 @@ def test_verifying_needs_neither_prefect_nor_duckdb_nor_torch_in_this_process():
     code = f"import sys, tasks.bundle.verify, storage.seal; print({heavy})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_without_zstandard_only_its_format_is_refused(
+    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    with pytest.raises(ConfigurationError, match=r"zstandard is not installed\. .*nightquant\[zstd\]"):
+        export_bundle(bundle, tmp_path / "out.tar.zst", name="word-lm")
+    assert export_bundle(bundle, tmp_path / "out.zip", name="word-lm").is_file()
+    assert not (tmp_path / "out.tar.zst").exists()

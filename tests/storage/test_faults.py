@@ -17,9 +17,10 @@ from benchmarks.faults.operations import OPERATIONS
 from benchmarks.faults.shim import Killed, Shim
 from flows import nightly
 from flows.night import Night
-from storage import root as root_module
+from storage import local_root
 from storage.errors import StoreError
-from storage.root import LocalRoot, StoreRoot
+from storage.local_root import LocalRoot
+from storage.root import StoreRoot
 from tasks.judgement import Judgement
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -89,7 +90,7 @@ def test_an_alarm_that_waits_for_the_report_is_found(ground: Ground, monkeypatch
 
 
 def test_what_is_not_flushed_is_found(ground: Ground, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(root_module, "fsync", lambda path: None)
+    monkeypatch.setattr(local_root, "fsync", lambda path: None)
     assert bad(findings(ground, BY_NAME["promotion"], ("kill",), stride=5, repaired=9)) != []
 
 
@@ -139,8 +140,8 @@ def test_a_power_cut_takes_a_file_whose_folder_was_made_and_not_flushed(tmp_path
     with Shim(store, follow=True) as shim:
         (store / "new").mkdir()
         (store / "new" / "file").write_bytes(b"content")
-        root_module.fsync(store / "new" / "file")
-        root_module.fsync(store / "new")
+        local_root.fsync(store / "new" / "file")
+        local_root.fsync(store / "new")
     assert shim.disk is not None
     ways = dict(shim.disk.after_power_cuts(random.Random(0)))
     ways["only what was flushed"](left)

@@ -10,8 +10,7 @@ from storage.errors import BundleError
 from storage.seal import check_manifest
 
 TENSOR = {"name": "x", "golden": "input.x", "dtype": "float32", "shape": [1, 5], "minimum": -1.0, "maximum": 1.0}
-# As the first version of nightquant wrote it.
-OLD: dict[str, Any] = {
+GOOD: dict[str, Any] = {
     "format": 1,
     "workload": {
         "name": "lstm-demo",
@@ -30,13 +29,13 @@ OLD: dict[str, Any] = {
     "sources": dict.fromkeys(("checkpoint", "data", "quantized", "outputs"), "0" * 64) | {"calibration": None},
     "model": {
         "file": "model.pt",
+        "files": ["model.pt"],
         "runtime": "torchscript",
         "parameters": 100,
         "inputs": [TENSOR],
         "outputs": [TENSOR | {"golden": "output.0", "tolerance": 0.001}],
     },
-    "weights": {"file": "weights.safetensors", "structure": "structure.json"},
-    "golden": {"file": "golden.safetensors", "tolerance_share": 0.0001},
+    "golden": {"file": "golden.safetensors", "tolerance_share": 0.0001, "cases": 10, "chooses": False},
     "resources": {"vocabulary": "vocabulary.txt"},
     "measured_runtime": "eager",
     "measurements": [{"recipe": "dynamic", "runtime": "eager", "setting": "primary", "status": "ok"}],
@@ -48,25 +47,23 @@ OLD: dict[str, Any] = {
 
 
 def changed(change: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
-    document = copy.deepcopy(OLD)
+    document = copy.deepcopy(GOOD)
     change(document)
     return document
 
 
 def several_files(document: dict[str, Any]) -> None:
-    del document["model"]["file"], document["weights"]
-    document["model"] |= {"files": ["model.onnx", "model.onnx.data"], "runtime": "onnxruntime"}
+    document["model"] |= {"file": "model.onnx", "files": ["model.onnx", "model.onnx.data"], "runtime": "onnxruntime"}
 
 
-def test_a_manifest_of_the_first_version_is_valid() -> None:
-    check_manifest(OLD)
+def test_a_complete_manifest_is_valid() -> None:
+    check_manifest(GOOD)
 
 
 @pytest.mark.parametrize(
     "change",
     [
         several_files,
-        lambda document: document["model"].update(files=["model.pt"]),
         lambda document: document["model"].update(runtime="aot-inductor"),
         lambda document: document.update(measured_runtime="openvino", engine=None),
         lambda document: document.update(engine="xnnpack"),

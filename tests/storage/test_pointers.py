@@ -11,8 +11,8 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from storage.bundles import BundleStore
 from storage.errors import BundleError, ConfigurationError, ConflictError
-from storage.pointer import Statement, statement_of
 from storage.seal import SIGNATURE, check_sums
+from storage.trust import Statement
 from tests.storage.bundle_files import fill, promote, publish, signer_of, version
 
 KEY, OTHER = (Ed25519PrivateKey.from_private_bytes(bytes(range(start, start + 32))) for start in (0, 1))
@@ -31,8 +31,8 @@ def current(tmp_path: Path) -> Path:
 def statement(bundles: BundleStore, *keys: Ed25519PrivateKey, threshold: int = 1) -> Statement:
     pointer = bundles.pointer("word-lm")
     assert pointer is not None
-    found = statement_of(pointer, [key.public_key() for key in keys or (KEY,)], threshold)
-    assert pointer.says(found)
+    found = pointer.statement([key.public_key() for key in keys or (KEY,)], threshold)
+    pointer.check_says(found)
     return found
 
 
@@ -165,7 +165,7 @@ def test_keys_change_without_a_day_on_which_nobody_is_believed(tmp_path: Path):
 def test_another_machine_adds_its_signature_to_the_same_statement(bundles: BundleStore, current: Path):
     publish(bundles, 1)
     first, second = statement(bundles), BundleStore(bundles.root, signer_of(OTHER))
-    cosign = partial(second.pointers.cosign, "handoff/word-lm", "word-lm", sha256sums=first.sha256sums)
+    cosign = partial(second.pointers.cosign, "word-lm", sha256sums=first.sha256sums)
     with pytest.raises(BundleError, match="is signed by 0"):
         cosign([OTHER.public_key()])
     cosign([KEY.public_key()])
@@ -181,7 +181,7 @@ def test_a_signature_is_not_added_for_a_bundle_that_nobody_verified(bundles: Bun
     publish(bundles, 2)
     before = current.read_bytes()
     with pytest.raises(ConflictError, match=f"is {version(2)} now"):
-        second.pointers.cosign("handoff/word-lm", "word-lm", [KEY.public_key()], verified)
+        second.pointers.cosign("word-lm", [KEY.public_key()], verified)
     assert current.read_bytes() == before
 
 

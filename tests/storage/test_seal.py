@@ -10,8 +10,8 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from storage.errors import BundleError
-from storage.keys import public_keys
 from storage.seal import SIGNATURE, SUMS, check_signature, check_sums, sign, write_sums
+from storage.trust import public_keys
 from tests.storage.bundle_files import fill, public_key_text
 
 

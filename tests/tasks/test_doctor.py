@@ -96,18 +96,6 @@ def test_a_compiler_is_looked_for_where_torch_does(monkeypatch: pytest.MonkeyPat
     assert "apt install g++" in check.advice
 
 
-@pytest.mark.parametrize("distribution", doctor.PINS)
-def test_installed_pins_are_the_working_ones(distribution: str) -> None:
-    assert doctor.check_pin(distribution).status == "ok"
-
-
-def test_missing_or_wrong_version_says_how_to_mend_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(doctor.PINS, "click", "<0.1")
-    monkeypatch.setitem(doctor.PINS, "no-such-distribution-here", ">=1")
-    assert "pip install" in doctor.check_pin("click").advice
-    assert doctor.check_pin("no-such-distribution-here").found.startswith("not installed")
-
-
 def test_without_torch_the_doctor_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise ImportError('no torch here')\n", encoding="utf-8")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))

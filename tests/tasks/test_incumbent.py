@@ -150,8 +150,7 @@ def test_a_manifest_that_is_swapped_after_the_check_is_not_read(made: Made) -> N
 def test_a_bundle_whose_manifest_names_a_file_that_it_lacks_is_a_failure(made: Made) -> None:
     folder = bundle_of(made)
     manifest = json.loads((folder / MANIFEST).read_text())
-    manifest["model"].pop("files", None)
-    manifest["model"]["file"] = "other.ts"
+    manifest["model"]["files"] = ["other.ts"]
     (folder / MANIFEST).write_text(json.dumps(manifest))
     write_sums(folder)
     incumbent = found(made)

@@ -40,6 +40,8 @@ class ImageClassification(
 ):
     """The domain ``image-classification``."""
 
+    extra = "images"
+    distributions = ("torchvision", "pillow")
     workload = ImageWorkload
     outputs = ("logits",)
 

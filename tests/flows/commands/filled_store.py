@@ -13,7 +13,7 @@ from storage.results.writer import ResultsStore
 from storage.seal import MANIFEST, write_sums
 from tests.storage.bundle_files import promote
 from tests.storage.results.rows import at, baseline, measurement, promotion, run_row
-from tests.storage.test_manifest import OLD
+from tests.storage.test_manifest import GOOD
 
 NIGHTS = (dt.date(2026, 3, 1), dt.date(2026, 3, 2))
 RUNS = tuple(f"run-{night}" for night in NIGHTS)
@@ -41,14 +41,14 @@ def write(root: Path, night: int, **changes: Any) -> None:
 def hand_over(root: Path, number: int) -> None:
     """Publish and promote one of the versions."""
     bundles = BundleStore(root)
-    document = OLD | {
+    document = GOOD | {
         "version": VERSIONS[number],
-        "workload": OLD["workload"] | {"name": "word-lm"},
+        "workload": GOOD["workload"] | {"name": "word-lm"},
         "recipe": {"name": "dynamic", "method": "dynamic", "engine": "x86", "modules": ["LSTM", "Linear"]},
         "gate": {"decision": "promote", "objective": "fastest", "reason": "fastest of 1", "rules": [_RULE]},
         "measurements": [
             {"recipe": "dynamic", "runtime": "torchscript", "setting": "primary", "status": "ok", "size_bytes": 400}
-            | {"artifact_digest": OLD["sources"]["quantized"]}
+            | {"artifact_digest": GOOD["sources"]["quantized"]}
         ],
     }
     with bundles.draft() as folder:

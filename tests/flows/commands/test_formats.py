@@ -30,7 +30,6 @@ CALLS: dict[str, tuple[list[str], int]] = {
     "query": (["from leaderboard"], 0),
     "report": (["-o", "{folder}/report.html"], 0),
     "config": ([], 0),
-    "licences": ([], 0),
     "handoff list": ([], 0),
     "handoff show": (["word-lm"], 0),
     "handoff verify": (["{bundle}"], 1),  # its model is a text
@@ -53,7 +52,7 @@ ELSEWHERE = {
     "operations install",
     "operations check",
 }
-_WITHOUT_STORE = {"workloads", "config", "licences", "handoff verify"}
+_WITHOUT_STORE = {"workloads", "config", "handoff verify"}
 
 
 def commands() -> Iterator[tuple[str, click.Command]]:

@@ -137,3 +137,13 @@ def test_a_store_without_a_night_has_no_samples(tmp_path: Path, nightquant: Nigh
 
 def test_a_file_that_cannot_be_written_is_one_message(two_nights: Path, tmp_path: Path, nightquant: NightQuant) -> None:
     assert nightquant("status", "--prometheus", tmp_path / "none" / "x.prom", "--store", two_nights) == (2, "")
+
+
+def test_metrics_without_the_client_are_refused_with_the_extra(
+    two_nights: Path, tmp_path: Path, nightquant: NightQuant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tasks.machine.installed_version", lambda distribution: None)
+    for arguments in (["--format", "prometheus"], ["--prometheus", tmp_path / "x.prom"]):
+        assert nightquant("status", *arguments, "--store", two_nights) == (2, "")
+    assert nightquant("status", "--store", two_nights)[0] == 0
+    assert list(tmp_path.iterdir()) == []

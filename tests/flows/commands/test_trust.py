@@ -15,9 +15,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from flows.commands.handoff import command
 from storage.bundles import BundleStore
 from storage.errors import BundleError, ConfigurationError
-from storage.freshness import stated
-from storage.keys import public_keys
+from storage.pointer import stated
 from storage.seal import SIGNATURE
+from storage.trust import public_keys
 from tests.storage.bundle_files import pem, promote, public_key_text, publish, signer_of, version
 from tests.tasks.bundle.conftest import make
 
@@ -47,12 +47,10 @@ class Mirror:
 @pytest.fixture(scope="module")
 def mirror(tmp_path_factory: pytest.TempPathFactory) -> Mirror:
     folder = tmp_path_factory.mktemp("mirror")
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("tasks.bundle.promise.lesser_processors", lambda required=(): [])
-        for name, seed in (("first", 29592), ("second", 1)):
-            made = make(folder / f"artifacts-{name}", seed=seed)
-            made.package(BundleStore(folder / "store", signer_of(KEY)))
-            shutil.copytree(folder / "store/handoff/tiny", folder / name)
+    for name, seed in (("first", 29592), ("second", 1)):
+        made = make(folder / f"artifacts-{name}", seed=seed)
+        made.package(BundleStore(folder / "store", signer_of(KEY)))
+        shutil.copytree(folder / "store/handoff/tiny", folder / name)
     for name, key in (("key.pub", KEY), ("other.pub", OTHER)):
         (folder / name).write_text(public_key_text(key))
     return Mirror(folder / "first", folder / "second", (folder / "key.pub", folder / "other.pub"))

@@ -4,6 +4,7 @@ import datetime as dt
 import html
 import html.parser
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -154,3 +155,15 @@ def test_a_workload_that_is_decided_with_cold_caches_is_ordered_by_them_and_says
     assert cells(page, "speed-up")[:2] == ["3.00× (2.97 to 3.03)", "9.00× (8.91 to 9.09)"]
     assert "Speed with cold caches against quality" in page
     assert "The gate decides by cold ones." in page
+
+
+def test_without_matplotlib_the_page_says_that_it_has_no_pictures(
+    full_page: Path, filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "matplotlib" not in full_page.read_text(encoding="utf-8")
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    page = tmp_path / "report.html"
+    write_report(filled, None, page)
+    text = page.read_text(encoding="utf-8")
+    assert "pip install &#39;nightquant[pictures]&#39;" in text or "pip install 'nightquant[pictures]'" in text
+    assert 'role="img"' not in text

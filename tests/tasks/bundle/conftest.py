@@ -146,10 +146,3 @@ def copy(published: Path, tmp_path: Path) -> Callable[[], Path]:
         return target
 
     return make_copy
-
-
-@pytest.fixture(autouse=True)
-def on_one_processor(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only what is about other processors tries them: each is a process that loads the model."""
-    if request.module.__name__ != "tests.tasks.bundle.test_promise":
-        monkeypatch.setattr("tasks.bundle.promise.lesser_processors", lambda required=(): [])

@@ -32,7 +32,7 @@ def test_golden_tensors_that_are_missing_or_not_finite_are_refused(made: Made, t
     save_file(good, path, order)
     golden = describe_golden(path, provenance)
     assert golden.outputs[0]["name"] == "outputs"
-    assert golden.limits["outputs"] == pytest.approx(3e-4)
+    assert golden.outputs[0]["tolerance"] == pytest.approx(3e-4)
     for bad in (
         {"output.0": good["output.0"]},
         good | {"output.0": np.full(4, np.nan, np.float32)},

@@ -108,3 +108,16 @@ def fall_back(graph: Any) -> None:
     product = next(node for node in graph.node if node.op_type == "Conv")
     before = made_by[made_by[product.input[0]].input[0]]
     product.input[0] = before.input[0]
+
+
+def test_without_a_disassembler_the_profile_is_there_and_the_instructions_are_unknown(
+    images: MakeJob, store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = images(STATIC | {"runtimes": ["eager"]})
+    looked_at = subject(job, store, pipeline.build(job, "int8", "eager", store))
+    monkeypatch.setattr("tasks.machine.installed_version", lambda name: None if name == "capstone" else "1")
+    with intra_op_threads(1):
+        report = run(ChildSpec(subjects=(looked_at,), loader="", threads=1).model_dump_json())
+    assert "capstone" in report.unsampled
+    assert [proof.instructions for proof in report.proofs.values()] == [None]
+    assert [proof.int8_time_share is not None for proof in report.proofs.values()] == [True]

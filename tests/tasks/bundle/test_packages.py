@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.packages import Package, installed_packages
+from tasks.bundle.origin import Package, installed_packages
 
 LICENCES = {
     "expression": ("License-Expression: MIT OR Apache-2.0\nLicense: other\n", "MIT OR Apache-2.0"),

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.errors import BundleError, ConfigurationError
-from storage.freshness import stated
-from storage.pointer import Pointer, Statement, Switch, cosigned, signed
+from storage.pointer import Pointer, Switch, signed, stated
+from storage.trust import Statement
 from tests.storage.bundle_files import signer_of, version
 
 KEYS = tuple(Ed25519PrivateKey.from_private_bytes(bytes(range(start, start + 32))) for start in range(3))
@@ -71,7 +71,7 @@ def test_a_bundle_of_an_earlier_night_than_asked_for_is_refused(tmp_path: Path):
 def test_so_many_different_keys_must_have_signed(tmp_path: Path):
     one = pointer()
     assert one.signed is not None
-    two = kept(tmp_path, one.model_copy(update={"signed": cosigned(one.signed, signer_of(KEYS[1]))}))
+    two = kept(tmp_path, one.model_copy(update={"signed": one.signed.cosigned(signer_of(KEYS[1]))}))
     stated(two, "word-lm", PUBLIC, threshold=2)
     stated(two, "word-lm", PUBLIC[1:])  # after a change of keys the first is not believed any more
     for keys, threshold in ((PUBLIC, 3), (PUBLIC[1:], 2), (PUBLIC[2:], 1)):

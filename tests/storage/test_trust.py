@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from storage.errors import ConfigurationError
-from storage.keys import Signer, public_keys, signers_among
+from storage.trust import Signer, public_keys, signers_among
 from tests.storage.bundle_files import pem, public_key_text
 
 KEY, OTHER = (Ed25519PrivateKey.from_private_bytes(bytes(range(start, start + 32))) for start in (0, 1))

@@ -1,0 +1,173 @@
+"""A store in a local folder."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from storage.digest import file_digest
+from storage.errors import StoreError, unwritable
+from storage.root import Entry, Stamped, StoreRoot, fsync, make_folder
+from storage.transient import is_transient
+
+if TYPE_CHECKING:
+    import pyarrow.fs
+
+
+class LocalRoot(StoreRoot):
+    """A store in a local folder, which is created on first write."""
+
+    local: Path
+
+    def __init__(self, folder: Path) -> None:
+        self.local = folder
+        self.url = str(folder)
+
+    def list(self, prefix: str) -> list[Entry]:
+        """List every file under a folder, sorted by name."""
+        found = []
+        with self._reading():
+            for folder, _, names in os.walk(self.local / prefix, onerror=_raise_unless_missing):
+                for name in names:
+                    path = Path(folder, name)
+                    with suppress(FileNotFoundError):  # removed since it was listed, as temporary files are
+                        status = path.stat()
+                        name = path.relative_to(self.local).as_posix()
+                        found.append(Entry(name, status.st_size, status.st_mtime))
+        return sorted(found)
+
+    def exists(self, name: str) -> bool:
+        """Whether there is a file of that name."""
+        with self._reading():
+            return (self.local / name).is_file()
+
+    def read(self, name: str) -> bytes:
+        """Read a file."""
+        with self._reading():
+            return (self.local / name).read_bytes()
+
+    def digest(self, name: str) -> str:
+        """Return a file's SHA-256, read in pieces."""
+        with self._reading():
+            return file_digest(self.local / name)
+
+    def stamped(self, name: str) -> Stamped | None:
+        """Read a file; its tag is the digest of its content."""
+        try:
+            with self._reading():
+                modified = (self.local / name).stat().st_mtime
+                content = (self.local / name).read_bytes()
+        except FileNotFoundError:
+            return None
+        return Stamped(content, hashlib.sha256(content).hexdigest(), time.time() - modified)
+
+    def swap(self, name: str, content: bytes, etag: str | None) -> str | None:
+        """Replace a file if it still has this tag: under a lock, read it again, then `put`."""
+        with self.lock("swap"):
+            found = self.stamped(name)
+            if (found.etag if found else None) != etag:
+                return None
+            self.put(name, content)
+        return hashlib.sha256(content).hexdigest()
+
+    def put_new(self, name: str, content: bytes) -> bool:
+        """Write a file unless the name is taken: temporary name, fsync, link, fsync of the folder."""
+        with self._written_beside(name, content) as (temporary, target):
+            try:
+                target.hardlink_to(temporary)
+            except FileExistsError:
+                return False
+        return True
+
+    def put(self, name: str, content: bytes | Path) -> None:
+        """Write or replace a file: temporary name, fsync, rename, fsync of the folder."""
+        with self._written_beside(name, content) as (temporary, target):
+            temporary.replace(target)
+
+    def publish(self, folder: Path, location: str, marker: str) -> bool:
+        """Move a folder of this file system into the store: fsync, rename, fsync of the folder above."""
+        final = self.local / location
+        with self._writing():
+            for path in folder.rglob("*"):
+                fsync(path)
+            fsync(folder)
+            make_folder(final.parent)
+            try:
+                folder.rename(final)
+            except OSError:
+                if (final / marker).is_file():
+                    return False
+                if not final.exists():
+                    raise
+                # Half a folder, the rest of which a kill or a person has removed.
+                aside = folder.with_name(uuid.uuid4().hex)
+                final.rename(aside)
+                folder.rename(final)
+                shutil.rmtree(aside, ignore_errors=True)
+            fsync(final.parent)
+        return True
+
+    def download(self, name: str, target: Path) -> None:
+        """Copy a file to a local path."""
+        with self._reading():
+            shutil.copyfile(self.local / name, target)
+
+    def delete(self, name: str) -> None:
+        """Remove a file."""
+        with self._writing():
+            (self.local / name).unlink(missing_ok=True)
+
+    def arrow(self) -> tuple[pyarrow.fs.FileSystem, str]:
+        """Open pyarrow's local file system."""
+        from pyarrow.fs import LocalFileSystem
+
+        return LocalFileSystem(), self.url
+
+    @contextmanager
+    def _written_beside(self, name: str, content: bytes | Path) -> Iterator[tuple[Path, Path]]:
+        """Yield a complete file under a temporary name, and the path at which it belongs."""
+        target = self.local / name
+        # No suffix of the final name: readers' globs (*.parquet) must not match a half-written file.
+        temporary = target.with_name(f".{target.stem}-{uuid.uuid4().hex}.tmp")
+        with self._writing(), ExitStack() as stack:
+            make_folder(target.parent)
+            stack.callback(temporary.unlink, missing_ok=True)
+            if isinstance(content, Path):
+                shutil.copyfile(content, temporary)
+            else:
+                temporary.write_bytes(content)
+            fsync(temporary)
+            yield temporary, target
+            fsync(target.parent)
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise unwritable(self.url, error) from error
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            yield
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise StoreError(
+                f"The store {self.url} cannot be read: {error}.",
+                hint="Fix the permissions or the disk, or name another store with --store.",
+                transient=is_transient(error),
+            ) from error
+
+
+def _raise_unless_missing(error: OSError) -> None:
+    if not isinstance(error, FileNotFoundError):
+        raise error
