@@ -31,8 +31,8 @@ from torch import Tensor, nn
 from benchmarks.word_lm import open_job, tutorial_loss
 from storage.artifacts import ArtifactStore
 from tasks.compute import intra_op_threads
-from tasks.domains.language_model.corpus import load_ids
-from tasks.domains.language_model.model import WordLanguageModel
+from tasks.data.splits import load_samples
+from tasks.domains.language_model.network import WordLanguageModel
 from tasks.job import Job, Workspace
 from tasks.quantize.engine import quantized_engine
 from tasks.quantize.int8_modules import align_for_aot_inductor
@@ -258,7 +258,7 @@ def print_sets(subject: Subject, model: nn.Module, rounds: int) -> None:
 
 def print_losses(subjects: dict[str, Subject], job: Job[Workload], workspace: Workspace) -> None:
     """The loss on the test text as the tutorial computes it: batch size 1, 25 words a call."""
-    ids = load_ids(job.dataset, "test", workspace.store).long()
+    ids = load_samples(job.dataset, "test", workspace.store)["tokens"].long()
     example = ModelSource(job, workspace).example_inputs
     print(f"| loss on {len(ids):,} words | | difference | s |\n|---|---:|---:|---:|")
     exact = math.nan

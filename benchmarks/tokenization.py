@@ -158,7 +158,7 @@ def _arrow(folder: Path) -> Sequence[npt.ArrayLike]:
 
 
 def _nightquant(folder: Path) -> Sequence[npt.ArrayLike]:
-    from tasks.domains.language_model.tokenize import tokenize
+    from tasks.data.tokenize import tokenize
 
     with tempfile.TemporaryDirectory(prefix="tokenize-") as made:
         lengths = tokenize(_texts(folder), Path(made))
@@ -177,7 +177,7 @@ METHODS: MappingProxyType[str, Callable[[Path], Sequence[npt.ArrayLike]]] = Mapp
 
 
 def _texts(folder: Path) -> dict[str, Path]:
-    from tasks.domains.language_model.corpus import find_texts
+    from tasks.data.corpus import find_texts
 
     return find_texts(folder)
 

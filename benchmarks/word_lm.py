@@ -31,8 +31,8 @@ from torch import Tensor, nn
 from storage.artifacts import ArtifactStore
 from tasks.build import open_candidate
 from tasks.compute import intra_op_threads
+from tasks.data.splits import load_samples
 from tasks.domains import DOMAINS
-from tasks.domains.language_model.corpus import load_ids
 from tasks.job import Job, Workspace
 from tasks.machine import available_cores
 from tasks.quantize.engine import quantized_engine
@@ -99,7 +99,7 @@ def measure(data: str, checkpoint: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         workspace = Workspace(ArtifactStore(Path(folder)))
         job = open_job(data, checkpoint, workspace)
-        ids = load_ids(job.dataset, "test", workspace.store)
+        ids = load_samples(job.dataset, "test", workspace.store)["tokens"]
         print(
             f"{job.dataset.vocabulary:,} words, {len(ids):,} in the test split; torch {torch.__version__}, "
             f"{torch.backends.cpu.get_cpu_capability()}, {available_cores()} cores.\n"

@@ -16,7 +16,7 @@ from storage.documents import JsonObject
 from storage.errors import ConfigurationError
 from storage.messages import did_you_mean
 from tasks.domains import DOMAINS
-from tasks.domains.image_classification.sections import TorchvisionModel
+from tasks.domains.image_classification import TorchvisionModel
 from tasks.domains.text_encoder.directory import is_classifier, labels_of, read_config, read_pooling
 from tasks.machine import installed_version
 from tasks.quantize.methods import METHODS
@@ -148,7 +148,7 @@ def _module(asked: Asked) -> JsonObject:
 def _columns(asked: Asked) -> dict[str, bool]:
     if not asked.data.endswith(_TABLES):
         raise ConfigurationError(f'--data "{asked.data}" is no table.', hint=f"Expected a file {', '.join(_TABLES)}.")
-    from tasks.domains.table_file import columns_of
+    from tasks.data.tables import columns_of
 
     return columns_of(Path(asked.data))
 

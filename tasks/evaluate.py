@@ -10,8 +10,8 @@ from safetensors.torch import save
 from storage.artifacts import artifact_digest
 from storage.errors import MeasurementError
 from tasks.build import open_candidate
+from tasks.data.metrics import Quality
 from tasks.domains import DOMAINS
-from tasks.domains.base import Quality
 from tasks.job import Job, Workspace
 from tasks.outputs import Call
 from tasks.proof.golden import golden_cases

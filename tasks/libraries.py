@@ -15,6 +15,7 @@ import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from io import StringIO
 from typing import IO, ClassVar, TextIO
 
 from storage.errors import NightquantError
@@ -160,3 +161,19 @@ def _end_of(printed: IO[bytes]) -> str:
     printed.seek(0, os.SEEK_END)
     printed.seek(max(0, printed.tell() - _NOTED_BYTES))
     return printed.read().decode(errors="replace").strip()
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep what exporters, quantizers and compilers print, log and warn of out of a night's output.
+
+    Their errors come as ever.
+    """
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings(), redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)

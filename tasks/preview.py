@@ -12,7 +12,8 @@ from torch import Tensor
 
 from storage.errors import NightquantError, UnavailableError
 from tasks.build import build_candidate
-from tasks.checkpoint import build_blank, obtain, read_fetched
+from tasks.checkpoint import obtain
+from tasks.data.weights import build_blank, read_fetched
 from tasks.domains import DOMAINS
 from tasks.domains.base import FineTunes, Trains
 from tasks.job import Job, Workspace

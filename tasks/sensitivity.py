@@ -17,8 +17,9 @@ import torch
 from torch import Tensor, nn
 
 from storage.errors import ConfigurationError
+from tasks.data.metrics import Quality
 from tasks.domains import DOMAINS
-from tasks.domains.base import GivesCalibration, Quality
+from tasks.domains.base import GivesCalibration
 from tasks.job import Job, Workspace
 from tasks.quantize.converted import Structure, find_or_convert, open_converted
 from tasks.quantize.counterparts import pair_with_float

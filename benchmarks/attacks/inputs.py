@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from benchmarks.attacks.outcome import Outcome, mutated, outcome_of
 from storage.artifacts import Manifest
 from tasks.archive import extract
-from tasks.checkpoint.state_file import read_state
+from tasks.data.weights import read_state
 from tasks.workload import read_workload
 
 _PARTS = ("..", ".", "", "a", "/", "\\", "\0", "a" * 300, "~", "é", "C:", "\x1b[2J")

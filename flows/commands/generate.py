@@ -52,7 +52,7 @@ def command(
       nightquant generate --workload word-lm --words 200 --temperature 0.8
       nightquant generate --workload word-lm --recipe dynamic-int8 --compare
     """
-    from tasks.domains.language_model.generate import generate
+    from tasks.generate import generate
 
     if len(workload) > 1 or len(recipe) > 1:
         raise ConfigurationError(

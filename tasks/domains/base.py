@@ -7,7 +7,7 @@ does the work when it is asked for. What a stage of it depends on is found by fo
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
@@ -22,35 +22,14 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from storage.artifacts import ArtifactStore
+    from tasks.data.metrics import Quality
+    from tasks.data.tuning import FineTuning, OwnTraining
     from tasks.job import Job, Workspace
     from tasks.outputs import Call
-    from tasks.quantize.fine_tune import FineTuning
-    from tasks.quantize.own_training import OwnTraining
-    from tasks.refs import CheckpointRef, DatasetRef
-    from tasks.results import Contributions
+    from tasks.refs import DatasetRef
 
 W = TypeVar("W", bound=Workload)
 M = TypeVar("M", bound=Kind)
-
-
-@dataclass(frozen=True)
-class Quality:
-    """What an evaluation of `count` samples found: what the gate looks at, and every number that was computed, by name.
-
-    ``samples`` are per-sample results for paired comparison: ``quality``, float32 [N], each sample's contribution (its
-    mean is the value), and ``prediction``, int64 [N]; either may be missing. ``contributions`` says what the
-    former are, which decides how a difference's interval is computed (``resampled``: no contributions, but the quality
-    itself on R resamples, float64 [R]); ``mode`` how it was computed, where there are several ways.
-    """
-
-    metric: str
-    value: float
-    higher_is_better: bool
-    metrics: dict[str, float]
-    samples: dict[str, Tensor]
-    count: int
-    mode: str = "plain"
-    contributions: Contributions = "independent"
 
 
 @dataclass(frozen=True)
@@ -59,6 +38,14 @@ class Proposal:
 
     sections: Mapping[str, Mapping[str, object]] = field(default_factory=dict)
     reasons: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Float weights that a domain has a source of its own for: what decides them, and how to load the state dict."""
+
+    made_from: Mapping[str, object]
+    load: Callable[[], Mapping[str, Tensor]]
 
 
 class Domain(ABC, Generic[W, M]):
@@ -130,8 +117,8 @@ class Domain(ABC, Generic[W, M]):
         model: M = TypeAdapter(field.rebuild_annotation()).validate_python(document, context={"folder": folder})
         return model
 
-    def obtain_checkpoint(self, workload: W, dataset: DatasetRef, workspace: Workspace) -> CheckpointRef:
-        """Get float weights of a kind that this domain alone has."""
+    def weights(self, workload: W, dataset: DatasetRef) -> Weights:
+        """Find float weights of a kind that this domain alone has."""
         raise TypeError(f"{workload.domain} has no checkpoints of kind {workload.checkpoint.kind}")
 
     def fit_hint(self, shapes: Mapping[str, tuple[int, ...]], workload: W, dataset: DatasetRef) -> str:

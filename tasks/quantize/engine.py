@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import logging
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager
 from functools import cache
-from io import StringIO
 
 import torch
 
 from storage.errors import QuantizationError
+from tasks.libraries import quiet as quiet
 
 # Given at every use of what torch has deprecated.
 _DEPRECATIONS = (
@@ -88,22 +87,6 @@ def without_deprecations() -> Iterator[None]:
             warnings.filterwarnings("ignore", message=message)
         _use_up_the_one_for_tensors()
         yield
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Keep what exporters, quantizers and compilers print, log and warn of out of a night's output.
-
-    Their errors come as ever.
-    """
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings(), redirect_stdout(StringIO()), redirect_stderr(StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)
 
 
 @cache

@@ -11,10 +11,10 @@ import hashlib
 import json
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Self
 
 import torch
 from safetensors import safe_open
@@ -26,8 +26,9 @@ from storage.artifacts import artifact_digest
 from storage.errors import QuantizationError
 from storage.root import fsync
 from tasks.compute import training_device
+from tasks.data.tuning import FineTuning, OwnTraining
 from tasks.quantize.graph.observers import reduces_range
-from tasks.quantize.own_training import OwnTraining, train_prepared
+from tasks.quantize.own_training import train_prepared
 from tasks.quantize.prepared import copied, find_first_ranges, to_training
 from tasks.sources import code_digest
 from tasks.tensor_files import save_tensors
@@ -40,23 +41,6 @@ if TYPE_CHECKING:
 KIND = "fine-tuned"
 WEIGHTS = "weights.safetensors"
 _EPOCH = "epoch.safetensors"
-
-
-class FineTuning(Protocol):
-    """What a domain contributes to fine-tuning: its data, its loss and its score."""
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """Batches that an epoch has."""
-
-    def batches(self, generator: torch.Generator) -> Iterator[tuple[tuple[Tensor, ...], Tensor]]:
-        """One epoch of a model's positional inputs and their target; all chance comes from the CPU generator."""
-
-    def loss(self, outputs: object, target: Tensor) -> Tensor:
-        """What training minimizes: a scalar, for what the model returned in training mode."""
-
-    def validate(self, model: nn.Module, device: torch.device) -> tuple[float, float]:
-        """Score (higher is better) and mean loss on the valid split, of a model in evaluation mode on a device."""
 
 
 @dataclass

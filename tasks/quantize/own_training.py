@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -14,16 +13,9 @@ from storage.errors import QuantizationError
 from tasks.quantize.prepared import copied, find_first_ranges, to_training
 
 if TYPE_CHECKING:
+    from tasks.data.tuning import OwnTraining
     from tasks.job import Progress
     from tasks.quantize.methods.qat import QatRecipe
-
-
-@dataclass(frozen=True)
-class OwnTraining:
-    """``train(model, seed, epochs)`` trains a model on the CPU in place; `made_from` is what decides what it does."""
-
-    train: Callable[[nn.Module, int, int], None]
-    made_from: Mapping[str, object]
 
 
 def train_prepared(

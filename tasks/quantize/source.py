@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from tasks.checkpoint import load_state
+from tasks.data.weights import load_state
 from tasks.domains import DOMAINS
 from tasks.domains.base import Domain, FineTunes, GivesCalibration
 from tasks.sources import model_digest
@@ -18,9 +18,8 @@ from tasks.workload.base import Kind
 from tasks.workload.workload import Workload
 
 if TYPE_CHECKING:
+    from tasks.data.tuning import FineTuning, OwnTraining
     from tasks.job import Job, Workspace
-    from tasks.quantize.fine_tune import FineTuning
-    from tasks.quantize.own_training import OwnTraining
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from storage.artifacts import ArtifactStore
 from storage.errors import QuantizationError, StoreError
-from tasks.checkpoint import load_state
+from tasks.data.weights import load_state
 from tasks.job import Job
 from tasks.refs import CandidateRef, CheckpointRef
 from tasks.runtimes.base import CandidateFiles, Opened

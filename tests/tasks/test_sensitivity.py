@@ -8,8 +8,8 @@ import torch
 
 from storage.artifacts import ArtifactStore
 from storage.errors import ConfigurationError
+from tasks.data.metrics import Quality
 from tasks.domains import DOMAINS
-from tasks.domains.base import Quality
 from tasks.job import Job, Workspace
 from tasks.sensitivity import keep_effects, sensitivity, study
 from tasks.workload import Workload

@@ -12,20 +12,18 @@ from torch.utils.data import TensorDataset
 
 from storage.errors import ConfigurationError
 from tasks.compute import intra_op_threads
-from tasks.domains.custom.factory_data import load_splits
-from tasks.domains.custom.samples import load_samples
-from tasks.domains.custom.sections import CustomWorkload, FactoryData, FineTune, TrainedByCode
-from tasks.quantize.own_training import OwnTraining
+from tasks.data.splits import load_samples
+from tasks.data.training import THREADS
+from tasks.data.tuning import OwnTraining
+from tasks.data.user_data import load_splits
 from tasks.sources import user_digest
 from tasks.user_code import call, call_factory
 
 if TYPE_CHECKING:
     from storage.artifacts import ArtifactStore
+    from tasks.domains.custom import CustomWorkload, FineTune, TrainedByCode
     from tasks.job import Job
     from tasks.refs import DatasetRef
-
-# How a sum is cut among threads decides its last bits; and two workloads train side by side, one on each core.
-_THREADS = 1
 
 
 def train_by_code(workload: CustomWorkload, dataset: DatasetRef, store: ArtifactStore) -> dict[str, Tensor]:
@@ -38,7 +36,7 @@ def train_by_code(workload: CustomWorkload, dataset: DatasetRef, store: Artifact
     ConfigurationError
         It fails, or returns something else than None or a state dict.
     """
-    told = cast(TrainedByCode, workload.checkpoint)
+    told = cast("TrainedByCode", workload.checkpoint)
     splits = _splits(workload, dataset, store)
     with _seeded(told.seed):
         model = call_factory(workload.model)
@@ -50,7 +48,7 @@ def fine_tuning_by_code(job: Job[CustomWorkload], store: ArtifactStore) -> OwnTr
     """The user's callable on a model that is prepared for quantization-aware training."""
     workload, told = job.workload, job.workload.training
     assert told is not None, "validated"
-    key = "checkpoint.train" if isinstance(told, TrainedByCode) else "fine_tune.train"
+    key = "fine_tune.train" if workload.fine_tune else "checkpoint.train"
 
     def train(model: nn.Module, seed: int, epochs: int) -> None:
         splits = _splits(workload, job.dataset, store)
@@ -63,7 +61,7 @@ def fine_tuning_by_code(job: Job[CustomWorkload], store: ArtifactStore) -> OwnTr
 
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
-    with torch.random.fork_rng(devices=[]), intra_op_threads(_THREADS):
+    with torch.random.fork_rng(devices=[]), intra_op_threads(THREADS):
         torch.manual_seed(seed)
         yield
 
@@ -82,12 +80,8 @@ def _call(
 
 
 def _splits(workload: CustomWorkload, dataset: DatasetRef, store: ArtifactStore) -> Mapping[str, object]:
-    if isinstance(workload.data, FactoryData):
+    if workload.data.kind == "factory":
         with _seeded(0):  # as the splits that are stored were made
             return load_splits(workload.data)
-    return {split: _table(dataset, split, store) for split in dataset.splits}
-
-
-def _table(dataset: DatasetRef, split: str, store: ArtifactStore) -> TensorDataset:
-    (batch,) = load_samples(dataset, split, store).batches
-    return TensorDataset(*batch.inputs.values(), batch.target)
+    splits = {split: load_samples(dataset, split, store) for split in dataset.splits}
+    return {name: TensorDataset(split[split.description.inputs[0]], split.target) for name, split in splits.items()}

@@ -5,17 +5,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Annotated, Literal, cast
 
-from tasks.domains.base import Domain, FineTunes, GivesCalibration, Proposal, Quality, Trains
-from tasks.domains.image_classification.sections import (
-    ClassifierSpec,
-    ImageFolder,
-    ImageWorkload,
-    RenderedCharacters,
-    TorchvisionDataset,
-    TorchvisionWeights,
-)
+from pydantic import Field, PositiveInt
+
+from tasks.data.sections import ImageFolder, RenderedCharacters, TorchvisionDataset
+from tasks.domains.base import Domain, FineTunes, GivesCalibration, Proposal, Trains, Weights
+from tasks.workload.base import FactorySpec, FetchedCheckpoint, Kind, Section, SeededCheckpoint, TrainedCheckpoint
+from tasks.workload.workload import Workload
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -23,13 +20,68 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from storage.artifacts import ArtifactStore
+    from tasks.data.metrics import Quality
+    from tasks.data.tuning import FineTuning
     from tasks.job import Job, Workspace
     from tasks.outputs import Call
-    from tasks.quantize.fine_tune import FineTuning
-    from tasks.refs import CheckpointRef, DatasetRef
+    from tasks.refs import DatasetRef
 
 _PREPROCESSING = "preprocessing.json"
 _AXES: Mapping[str, Mapping[int, str]] = {"images": {0: "batch"}}
+# As torchvision.models.quantization has them.
+TorchvisionModel = Literal[
+    "googlenet",
+    "inception_v3",
+    "mobilenet_v2",
+    "mobilenet_v3_large",
+    "resnet18",
+    "resnet50",
+    "resnext101_32x8d",
+    "resnext101_64x4d",
+    "shufflenet_v2_x0_5",
+    "shufflenet_v2_x1_0",
+    "shufflenet_v2_x1_5",
+    "shufflenet_v2_x2_0",
+]
+
+
+class TorchvisionSpec(Kind):
+    """One of ``torchvision.models.quantization`` by name."""
+
+    kind: Literal["torchvision"]
+    name: TorchvisionModel = "resnet18"
+    """Its name."""
+    num_classes: PositiveInt | None = None
+    """Number of outputs; without it the data's."""
+
+
+class TorchvisionWeights(Kind):
+    """torchvision's published weights by enum name, for instance ``ResNet18_Weights.IMAGENET1K_V1``."""
+
+    kind: Literal["torchvision-weights"]
+    weights: str
+    """The enum's name."""
+
+
+class Evaluate(Section):
+    """``[evaluate]``: how top-1 and top-5 accuracy are measured."""
+
+    batch_size: PositiveInt = 32
+    """Images in memory at a time."""
+
+
+ClassifierSpec = TorchvisionSpec | FactorySpec
+
+
+class ImageWorkload(Workload):
+    """An image classifier."""
+
+    data: Annotated[RenderedCharacters | ImageFolder | TorchvisionDataset, Field(discriminator="kind")]
+    model: Annotated[ClassifierSpec, Field(discriminator="kind")]
+    checkpoint: Annotated[
+        TrainedCheckpoint | FetchedCheckpoint | SeededCheckpoint | TorchvisionWeights, Field(discriminator="kind")
+    ]
+    evaluate: Evaluate = Evaluate()
 
 
 class ImageClassification(
@@ -47,28 +99,39 @@ class ImageClassification(
 
     def prepare(self, workload: ImageWorkload, workspace: Workspace) -> DatasetRef:
         """Draw, decode or load the images."""
-        match workload.data:
-            case RenderedCharacters():
-                from tasks.domains.image_classification.rendered import prepare_rendered as prepare
-            case ImageFolder():
-                from tasks.domains.image_classification.image_folder import prepare_image_folder as prepare
-            case TorchvisionDataset():
-                from tasks.domains.image_classification.torchvision_data import prepare_torchvision as prepare
-        return prepare(workload, workspace)
+        data = workload.data
+        if isinstance(data, RenderedCharacters):
+            from tasks.data.rendered import prepare_rendered
+
+            return prepare_rendered(data, workspace)
+        from tasks.domains.image_classification.network import preprocessing
+
+        geometry = preprocessing(workload, data)
+        if isinstance(data, ImageFolder):
+            from tasks.data.image_folder import prepare_image_folder
+
+            return prepare_image_folder(data, geometry, workspace)
+        from tasks.data.torchvision_data import prepare_torchvision
+
+        return prepare_torchvision(data, geometry, workspace)
 
     def build(self, model: ClassifierSpec, dataset: DatasetRef) -> nn.Module:
         """Build one of torchvision's models, or call the user's factory."""
-        from tasks.domains.image_classification.model import build_vision
+        from tasks.domains.image_classification.network import build_vision
 
         return build_vision(model, dataset)
 
     def example_inputs(
         self, workload: ImageWorkload, dataset: DatasetRef, store: ArtifactStore, batch_size: int
     ) -> dict[str, Tensor]:
-        """The first images of the test split."""
-        from tasks.domains.image_classification.images import example_images
+        """The first images of the test split, repeated where it is smaller."""
+        import torch
 
-        return example_images(dataset, store, batch_size)
+        from tasks.data.splits import load_samples
+
+        split = load_samples(dataset, "test", store)
+        batch = next(split.batches(batch_size, torch.arange(batch_size) % len(split)))
+        return {"images": batch.inputs[0]}
 
     def axes(self, workload: ImageWorkload, examples: Mapping[str, Tensor]) -> Mapping[str, Mapping[int, str]]:
         """Any number of images."""
@@ -76,30 +139,29 @@ class ImageClassification(
 
     def evaluate(self, job: Job[ImageWorkload], call: Call, workspace: Workspace, *, apart: bool = False) -> Quality:
         """Top-1 and top-5 accuracy on the test split."""
-        from tasks.domains.image_classification.evaluation import classify
-        from tasks.domains.image_classification.images import load_images
+        from tasks.data.evaluation import evaluate_batches, named
+        from tasks.data.splits import load_samples
 
-        split = load_images(job.dataset, "test", workspace.store)
-        batch_size = 1 if apart else job.workload.evaluate.batch_size
-        metrics, samples = classify(call, split, batch_size, workspace.progress)
-        return Quality(
-            "top1",
-            metrics["top1"],
-            higher_is_better=True,
-            metrics=metrics,
-            samples=samples,
-            count=len(split),
-            mode="rows apart" if apart else "plain",
-            contributions="right-or-wrong",
+        split = load_samples(job.dataset, "test", workspace.store)
+        return evaluate_batches(
+            call,
+            split.batches(1 if apart else job.workload.evaluate.batch_size),
+            named("top1"),
+            total=len(split),
+            apart=apart,
+            also={"top5": "top5-of-any"},
+            classes=int(split.target.max()) + 1,
+            progress=workspace.progress,
+            unit="images",
         )
 
     def calibration(
         self, job: Job[ImageWorkload], store: ArtifactStore, batch_size: int
     ) -> Iterator[tuple[Tensor, ...]]:
         """The calibration split in the order in which it is stored."""
-        from tasks.domains.image_classification.images import load_images
+        from tasks.data.splits import load_samples
 
-        return ((images,) for images, _ in load_images(job.dataset, "calibration", store).batches(batch_size))
+        return (batch.inputs for batch in load_samples(job.dataset, "calibration", store).batches(batch_size))
 
     def train(self, workload: ImageWorkload, dataset: DatasetRef, workspace: Workspace) -> dict[str, Tensor]:
         """Train with AdamW under a one-cycle learning rate."""
@@ -109,40 +171,38 @@ class ImageClassification(
 
     def fine_tuning(self, job: Job[ImageWorkload], store: ArtifactStore, batch_size: int) -> FineTuning:
         """Cross-entropy on the train split, top-1 on the valid split."""
-        from tasks.domains.image_classification.fine_tuning import ImageFineTuning
+        from tasks.domains.image_classification.training import ImageFineTuning
 
         return ImageFineTuning(job, store, batch_size)
 
-    def obtain_checkpoint(self, workload: ImageWorkload, dataset: DatasetRef, workspace: Workspace) -> CheckpointRef:
-        """Load torchvision's published weights."""
-        from tasks.checkpoint import find_or_make
-        from tasks.domains.image_classification.model import load_weights, published
+    def weights(self, workload: ImageWorkload, dataset: DatasetRef) -> Weights:
+        """Find torchvision's published weights."""
+        from tasks.domains.image_classification.network import load_weights, published
 
         weights = published(cast(TorchvisionWeights, workload.checkpoint).weights)
         model = workload.model.model_dump(mode="json")
         made_from = {"model": model, "weights": weights.url, "classes": dataset.classes}
-        return find_or_make(workload, dataset, workspace, made_from, lambda: load_weights(weights))
+        return Weights(made_from, lambda: load_weights(weights))
 
     def propose(self, workload: ImageWorkload, workspace: Workspace) -> Proposal:
         """Choose the size of the pictures, how many of them calibrate, and how many outputs the model has."""
-        from tasks.domains.image_classification.proposal import propose_keys
+        from tasks.domains.image_classification.input_size import propose_keys
 
         return propose_keys(workload, workspace)
 
     def write_resources(self, job: Job[ImageWorkload], store: ArtifactStore, folder: Path) -> dict[str, str]:
         """``preprocessing.json``: size, channels, transforms, normalization and class names."""
-        from tasks.domains.image_classification.images import read_description
-        from tasks.domains.image_classification.transforms import preprocessing
+        from tasks.data.samples import read_description
+        from tasks.domains.image_classification.network import preprocessing
 
-        description = read_description(job.dataset, store)
+        description, data = read_description(job.dataset, store), job.workload.data
         channels, height, width = job.dataset.sample_shape
-        drawn = isinstance(job.workload.data, RenderedCharacters)
         document = {
             "channels": channels,
             "order": "RGB" if channels == 3 else "as trained",
             "height": height,
             "width": width,
-            "transforms": None if drawn else asdict(preprocessing(job.workload)),
+            "transforms": None if isinstance(data, RenderedCharacters) else asdict(preprocessing(job.workload, data)),
             "normalize": "(value / 255 - mean) / std, per channel, as float32 [batch, channels, height, width]",
             "mean": description.mean,
             "std": description.std,

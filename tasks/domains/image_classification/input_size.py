@@ -1,6 +1,6 @@
-"""The size and the normalization that ``nightquant init`` chooses for pictures, and why.
+"""The keys of an image workload that ``nightquant init`` chooses, and why.
 
-The first rule that applies decides:
+Of size and normalization, the first rule that applies decides:
 
 1. Weights that torchvision published: their transforms.
 2. Nearly all pictures are squares of one size, 224 pixels or less: that size.
@@ -18,25 +18,26 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from statistics import median_low
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 import torchvision
 from pydantic import BaseModel, PositiveFloat, PositiveInt, ValidationError
 from torchvision.models import WeightsEnum, get_model_weights, list_models
 
-from tasks.checkpoint import build_blank
-from tasks.domains.image_classification.model import published
-from tasks.domains.image_classification.sections import (
-    ImageWorkload,
-    Interpolation,
-    TorchvisionSpec,
-    TorchvisionWeights,
-    Transforms,
-)
-from tasks.domains.image_classification.transforms import Preprocessing, UnreadableError, picture_size, preset_of
+from tasks.data.image_folder import pictures_in
+from tasks.data.pictures import Preprocessing, UnreadableError, picture_size
+from tasks.data.sections import ImageFolder, Interpolation, Transforms
+from tasks.data.weights import build_blank, read_fetched
+from tasks.domains.base import Proposal
+from tasks.domains.image_classification import ImageWorkload, TorchvisionSpec, TorchvisionWeights
+from tasks.domains.image_classification.network import preset_of, published
 from tasks.user_code import call_factory
 from tasks.workload.base import FactorySpec, FetchedCheckpoint
 
+if TYPE_CHECKING:
+    from tasks.job import Workspace
+
+_CALIBRATION_SHARE = 4  # at most one picture in so many calibrates
 _OPENED = 10_000  # pictures whose sizes are read at most, which takes a second
 _NEARLY_ALL = 0.95
 _MULTIPLE = 32  # by how much torchvision's models make a picture smaller
@@ -199,3 +200,33 @@ def _published_as(file: str) -> WeightsEnum | None:
     """Return torchvision's weights of a classifier that are published in a file of such a name."""
     known = (weights for name in list_models(module=torchvision.models) for weights in get_model_weights(name))
     return next((weights for weights in known if weights.url.rpartition("/")[2] == file), None)
+
+
+def propose_keys(workload: ImageWorkload, workspace: Workspace) -> Proposal:
+    """Choose size and calibration for a folder of pictures, and as many outputs as the checkpoint has."""
+    sections: dict[str, dict[str, object]] = {}
+    reasons: dict[str, str] = {}
+    data, folder = workload.data, Path(getattr(workload.data, "uri", ""))
+    if isinstance(data, ImageFolder) and folder.is_dir():
+        pictures = pictures_in(folder)
+        if choice := choose_transforms(workload, pictures):
+            sections["data"] = choice.keys
+            reasons |= {f"data.{key}": choice.reason for key in choice.keys}
+        if len(pictures) < _CALIBRATION_SHARE * data.calibration:
+            sections.setdefault("data", {})["calibration"] = max(1, len(pictures) // _CALIBRATION_SHARE)
+            reasons["data.calibration"] = f"a quarter of {len(pictures)} pictures"
+    if isinstance(workload.model, TorchvisionSpec) and (outputs := _outputs(workload, workspace)):
+        sections["model"] = {"num_classes": outputs}
+        reasons["model.num_classes"] = "the outputs of the checkpoint's last layer"
+    return Proposal(sections, reasons)
+
+
+def _outputs(workload: ImageWorkload, workspace: Workspace) -> int:
+    """Count the classes that the weights were made for; 0 if there are no weights yet."""
+    match workload.checkpoint:
+        case TorchvisionWeights(weights=name):
+            return len(published(name).meta["categories"])
+        case FetchedCheckpoint() as checkpoint:
+            matrices = [tensor for tensor in read_fetched(checkpoint, workspace).values() if tensor.dim() == 2]
+            return len(matrices[-1]) if matrices else 0
+    return 0

@@ -1,74 +1,61 @@
-"""Training of an image classifier: AdamW under a one-cycle learning rate."""
+"""Training and fine-tuning of image classifiers, on shuffled and shifted images."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from storage.errors import MeasurementError
-from tasks.compute import intra_op_threads, training_device
-from tasks.domains.image_classification.images import training_batches
-from tasks.domains.image_classification.model import build_vision
+from storage.errors import InputError
+from tasks.data.splits import load_samples
+from tasks.data.training import Training, train
+from tasks.domains.image_classification.network import build_vision
+from tasks.outputs import tensors_of
 
 if TYPE_CHECKING:
-    from tasks.domains.image_classification.sections import ImageWorkload
-    from tasks.job import Workspace
+    from storage.artifacts import ArtifactStore
+    from tasks.domains.image_classification import ImageWorkload
+    from tasks.job import Job, Workspace
     from tasks.refs import DatasetRef
     from tasks.workload.base import TrainedCheckpoint
 
-# How a sum is cut among threads decides its last bits; and two workloads train side by side, one on each core.
-_THREADS = 1
 _WEIGHT_DECAY = 0.05
 _LABEL_SMOOTHING = 0.05
 _SHORTEST_CYCLE = 5
 
 
 def train_classifier(workload: ImageWorkload, dataset: DatasetRef, workspace: Workspace) -> dict[str, Tensor]:
-    """Train on the train split for ``checkpoint.epochs`` epochs and return the last weights, on the CPU.
+    """Train on the train split by AdamW, under a one-cycle learning rate whose peak is ``checkpoint.learning_rate``.
 
-    ``checkpoint.learning_rate`` is the peak of the one-cycle schedule (Smith and Topin, "Super-Convergence", 2018);
-    images are shifted at random. The same seed, machine and libraries give the same weights.
+    Images are shifted at random. See `tasks.data.training.train`.
 
-    Raises
-    ------
-    MeasurementError
-        The loss became NaN or infinite.
+    Source: Smith and Topin, "Super-Convergence", 2018.
     """
     settings = cast("TrainedCheckpoint", workload.checkpoint)
-    device = training_device()
     steps = math.ceil(dataset.splits["train"] / settings.batch_size)
-    generator = torch.Generator().manual_seed(settings.seed)
-    with (
-        torch.random.fork_rng(),
-        intra_op_threads(_THREADS),
-        torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=True),
-    ):
-        torch.manual_seed(settings.seed)
-        model = build_vision(workload.model, dataset).to(device).train()
+
+    def make(device: torch.device) -> Training:
+        generator = torch.Generator().manual_seed(settings.seed)
+        model = build_vision(workload.model, dataset).to(device)
         optimizer = torch.optim.AdamW(
             model.parameters(), lr=settings.learning_rate, weight_decay=_WEIGHT_DECAY, fused=True
         )
-        schedule = one_cycle(optimizer, settings.learning_rate, settings.epochs * steps)
-        for epoch in range(settings.epochs):
+
+        def epoch() -> Iterator[tuple[float, Tensor]]:
             batches = training_batches(dataset, workspace.store, settings.batch_size, generator)
             for step, (images, labels) in enumerate(batches, start=1):
-                optimizer.zero_grad(set_to_none=True)
                 logits = model(images.to(device))
-                loss = cross_entropy(logits, labels.to(device), label_smoothing=_LABEL_SMOOTHING)
-                loss.backward()  # type: ignore[no-untyped-call]
-                optimizer.step()
-                schedule.step()
-                workspace.progress(epoch + step / steps, settings.epochs, f"epochs, loss {loss.item():.3f}")
-            if not math.isfinite(loss.item()):
-                raise MeasurementError(
-                    f'Training of workload "{workload.name}" diverged in epoch {epoch + 1}: loss {loss.item()}.',
-                    hint="Lower checkpoint.learning_rate.",
-                )
-    return {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+                yield step / steps, cross_entropy(logits, labels.to(device), label_smoothing=_LABEL_SMOOTHING)
+
+        schedule = one_cycle(optimizer, settings.learning_rate, settings.epochs * steps)
+        return Training(model, optimizer, schedule, epoch)
+
+    return train(make, settings, workload.name, workspace.progress)
 
 
 def one_cycle(
@@ -78,3 +65,78 @@ def one_cycle(
     # A cycle of four steps would rise for none of them, and OneCycleLR would divide by that.
     total = max(_SHORTEST_CYCLE, steps + 1)
     return torch.optim.lr_scheduler.OneCycleLR(optimizer, learning_rate, total_steps=total, pct_start=0.25)
+
+
+def training_batches(
+    dataset: DatasetRef, store: ArtifactStore, batch_size: int, generator: torch.Generator
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield one epoch of the train split as `Samples.batches` does: shuffled, each image shifted at random.
+
+    A shift, here by up to 1/16 of the side, keeps the label of any picture, even of a character, which a flip does not.
+    A last batch of a single sample is left out: batch normalization cannot train on it. The state of `generator`, on
+    the CPU, moves on, so that every epoch differs.
+
+    Raises
+    ------
+    InputError
+        There is no batch of two images.
+    """
+    split = load_samples(dataset, "train", store)
+    if min(len(split), batch_size) < 2:
+        raise InputError(
+            f"{len(split)} training images in batches of {batch_size}: there is no batch of two to train on.",
+            hint="Set batch_size to 2 or more, or provide more training images.",
+        )
+    order = torch.randperm(len(split), generator=generator)
+    for batch in split.batches(batch_size, order):
+        (images,), labels, count = batch.inputs, batch.target, batch.size
+        if labels is not None and count > 1:
+            rows = _shifted_positions(count, images.shape[2], generator).view(count, 1, -1, 1).expand(images.shape)
+            columns = _shifted_positions(count, images.shape[3], generator).view(count, 1, 1, -1).expand(images.shape)
+            yield images.gather(2, rows).gather(3, columns), labels
+
+
+def _shifted_positions(count: int, side: int, generator: torch.Generator) -> Tensor:
+    """int64 [count, side]: where each pixel of a shifted line comes from; what enters repeats the edge."""
+    reach = side // 16
+    shift = torch.randint(-reach, reach + 1, (count, 1), generator=generator)
+    return (torch.arange(side) + shift).clamp_(0, side - 1)
+
+
+@dataclass(frozen=True)
+class ImageFineTuning:
+    """A data set of images in batches of one size, as `tasks.data.tuning.FineTuning` asks for it."""
+
+    job: Job[ImageWorkload]
+    store: ArtifactStore
+    batch_size: int
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Batches of the train split."""
+        return math.ceil(self.job.dataset.splits["train"] / self.batch_size)
+
+    def batches(self, generator: torch.Generator) -> Iterator[tuple[tuple[Tensor, ...], Tensor]]:
+        """One epoch of (images,), labels: float32 [B, 3, H, W] and int64 [B]; see `training_batches`."""
+        for images, labels in training_batches(self.job.dataset, self.store, self.batch_size, generator):
+            yield (images,), labels
+
+    def loss(self, outputs: object, target: Tensor) -> Tensor:
+        """Cross-entropy of the logits."""
+        return cross_entropy(_logits(outputs), target)
+
+    def validate(self, model: nn.Module, device: torch.device) -> tuple[float, float]:
+        """Top-1 (share) and mean cross-entropy on the valid split."""
+        split = load_samples(self.job.dataset, "valid", self.store)
+        correct, loss = 0.0, 0.0
+        for batch in split.batches(self.batch_size):
+            assert batch.target is not None
+            logits, expected = _logits(model(batch.inputs[0].to(device))), batch.target.to(device)
+            correct += float((logits.argmax(1) == expected).sum())
+            loss += float(cross_entropy(logits, expected, reduction="sum"))
+        return correct / len(split), loss / len(split)
+
+
+def _logits(outputs: object) -> Tensor:
+    # GoogLeNet and Inception also return their auxiliary heads' outputs in training.
+    return tensors_of(outputs)[0]

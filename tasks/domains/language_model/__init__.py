@@ -5,15 +5,21 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from tasks.domains.base import Domain, Quality, Trains
-from tasks.domains.language_model.sections import LanguageModelWorkload, TextCorpus, WordLanguageModelSpec
+from pydantic import Field, PositiveFloat, PositiveInt
+
+from tasks.data.sections import PydocTopics, TextCorpus
+from tasks.domains.base import Domain, Trains
+from tasks.workload import base
+from tasks.workload.base import FetchedCheckpoint, Kind, Section, SeededCheckpoint
+from tasks.workload.workload import Workload
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from storage.artifacts import ArtifactStore
+    from tasks.data.metrics import Quality
     from tasks.job import Job, Workspace
     from tasks.outputs import Call
     from tasks.refs import DatasetRef
@@ -26,6 +32,51 @@ _AXES: Mapping[str, Mapping[int, str]] = {
 }
 
 
+class WordLanguageModelSpec(Kind):
+    """Embedding, dropout, LSTM layers, dropout, Linear to the vocabulary (its size comes from the corpus)."""
+
+    kind: Literal["word-lm"]
+    embedding_size: PositiveInt = 512
+    """Values for each word."""
+    hidden_size: PositiveInt = 256
+    """Width of the LSTM."""
+    layers: PositiveInt = 5
+    """Of the LSTM."""
+    dropout: float = Field(default=0.5, ge=0, lt=1)
+    """In training."""
+
+
+class TrainedCheckpoint(base.TrainedCheckpoint):
+    """Weights trained here by truncated backpropagation through chunks of words."""
+
+    sequence_length: PositiveInt = 25
+    """Words in a chunk."""
+    gradient_clip: PositiveFloat | None = None
+    """Largest norm of the gradient."""
+
+
+class Evaluate(Section):
+    """``[evaluate]``: the loss on the test split."""
+
+    mode: Literal["segments", "exact"] = "segments"
+    """Word by word in sequence (`exact`), or in parallel segments with a warm-up."""
+    segments: PositiveInt = 16
+    """How many run in parallel."""
+    warm_up: PositiveInt = 32
+    """Words before each segment that do not count."""
+    sequence_length: PositiveInt = 25
+    """Words in a call."""
+
+
+class LanguageModelWorkload(Workload):
+    """A word language model on a text corpus."""
+
+    data: Annotated[PydocTopics | TextCorpus, Field(discriminator="kind")]
+    model: WordLanguageModelSpec
+    checkpoint: Annotated[TrainedCheckpoint | FetchedCheckpoint | SeededCheckpoint, Field(discriminator="kind")]
+    evaluate: Evaluate = Evaluate()
+
+
 class LanguageModel(Domain[LanguageModelWorkload, WordLanguageModelSpec], Trains[LanguageModelWorkload]):
     """The domain ``language-model``."""
 
@@ -34,17 +85,14 @@ class LanguageModel(Domain[LanguageModelWorkload, WordLanguageModelSpec], Trains
 
     def prepare(self, workload: LanguageModelWorkload, workspace: Workspace) -> DatasetRef:
         """Tokenize the corpus."""
-        if isinstance(workload.data, TextCorpus):
-            from tasks.domains.language_model.corpus import prepare_text
+        from tasks.data.corpus import prepare_pydoc, prepare_text
 
-            return prepare_text(workload.data, workspace)
-        from tasks.domains.language_model.pydoc import prepare_pydoc
-
-        return prepare_pydoc(workload.data, workspace)
+        data = workload.data
+        return prepare_text(data, workspace) if isinstance(data, TextCorpus) else prepare_pydoc(data, workspace)
 
     def build(self, model: WordLanguageModelSpec, dataset: DatasetRef) -> nn.Module:
         """Build the network for the corpus's vocabulary."""
-        from tasks.domains.language_model.model import build_word_lm
+        from tasks.domains.language_model.network import build_word_lm
 
         return build_word_lm(model, dataset)
 
@@ -57,10 +105,10 @@ class LanguageModel(Domain[LanguageModelWorkload, WordLanguageModelSpec], Trains
         """
         import torch
 
-        from tasks.domains.language_model.corpus import load_ids
-        from tasks.domains.language_model.model import zero_state
+        from tasks.data.splits import load_samples
+        from tasks.domains.language_model.network import zero_state
 
-        ids = load_ids(dataset, "test", store)
+        ids = load_samples(dataset, "test", store)["tokens"]
         length = workload.benchmark.sequence_length
         positions = torch.arange(length * batch_size) % len(ids)
         h, c = zero_state(workload.model, batch_size)
@@ -74,7 +122,7 @@ class LanguageModel(Domain[LanguageModelWorkload, WordLanguageModelSpec], Trains
         self, job: Job[LanguageModelWorkload], call: Call, workspace: Workspace, *, apart: bool = False
     ) -> Quality:
         """Loss and perplexity on the test split."""
-        from tasks.domains.language_model.evaluation import evaluate_language_model
+        from tasks.domains.language_model.stream import evaluate_language_model
 
         return evaluate_language_model(job, call, workspace, apart=apart)
 
@@ -107,7 +155,7 @@ class LanguageModel(Domain[LanguageModelWorkload, WordLanguageModelSpec], Trains
 
     def write_resources(self, job: Job[LanguageModelWorkload], store: ArtifactStore, folder: Path) -> dict[str, str]:
         """Words by id: one JSON array with a word a line."""
-        from tasks.domains.language_model.corpus import load_vocabulary
+        from tasks.data.corpus import load_vocabulary
 
         words = ",\n".join(json.dumps(word) for word in load_vocabulary(job.dataset, store))
         (folder / VOCABULARY).write_text(f"[\n{words}\n]\n", encoding="ascii")

@@ -1,4 +1,4 @@
-"""Word by word losses over one long stream of words, by two ways of carrying the hidden state.
+"""Quality of a word language model: losses along one long stream of words, by two ways of carrying the state.
 
 `exact_losses` is the procedure of the PyTorch tutorial "Dynamic Quantization on an LSTM Word Language Model": batch
 size 1, fixed chunks, hidden state carried from chunk to chunk. It is sequential, one row of the decoder at a time.
@@ -9,19 +9,28 @@ sequential run would have had.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from storage.errors import InputError, MeasurementError
 from tasks.compute import intra_op_threads
-from tasks.domains.language_model.model import zero_state
-from tasks.domains.language_model.sections import WordLanguageModelSpec
+from tasks.data.evaluation import perplexity_beside
+from tasks.data.metrics import Quality
+from tasks.data.splits import load_samples
+from tasks.domains.language_model.network import zero_state
 from tasks.job import Progress, silent
 from tasks.outputs import Call, tensors_of
+
+if TYPE_CHECKING:
+    from tasks.domains.language_model import Evaluate, LanguageModelWorkload, WordLanguageModelSpec
+    from tasks.job import Job, Workspace
 
 
 @dataclass(frozen=True)
@@ -35,6 +44,76 @@ class LaneShape:
 # Fewer columns leave the LSTM's products narrow, more leave fewer lanes for the cores. Fewer rows read the decoder's
 # weights more often; the logits of more no longer stay in cache until the loss is taken.
 FAST = LaneShape(columns=8, rows=128)
+
+
+def evaluate_language_model(
+    job: Job[LanguageModelWorkload], call: Call, workspace: Workspace, *, apart: bool = False
+) -> Quality:
+    """Loss and perplexity on the whole test split; the samples are the losses of its words, in order.
+
+    Parameters
+    ----------
+    apart
+        Call the model as the benchmark does at batch size 1: with ``benchmark.sequence_length`` words of one stream.
+
+    Raises
+    ------
+    MeasurementError
+        The loss is NaN or infinite.
+    """
+    ids = load_samples(job.dataset, "test", workspace.store)["tokens"]
+    settings, words = job.workload.evaluate, job.workload.benchmark.sequence_length if apart else None
+    losses = word_losses(call, ids, job.workload.model, settings, workspace.progress, words_in_call=words)
+    loss = losses.mean(dtype=torch.float64).item()
+    if not math.isfinite(loss):
+        raise MeasurementError(
+            f"the model gives a loss of {loss}.",
+            hint="Exclude the module that overflows (`exclude`) or use another dtype.",
+        )
+    return Quality(
+        metric="loss",
+        value=loss,
+        higher_is_better=False,
+        metrics={"loss": loss, **perplexity_beside(loss)},
+        samples={"quality": losses},
+        count=len(losses),
+        mode=f"{settings.mode}, rows apart" if apart else settings.mode,
+        contributions="serial",
+    )
+
+
+def word_losses(
+    call: Call,
+    ids: Tensor,
+    spec: WordLanguageModelSpec,
+    settings: Evaluate,
+    progress: Progress = silent,
+    *,
+    words_in_call: int | None = None,
+) -> Tensor:
+    """Loss of every word of a stream but the first, in the mode that `settings` ask for.
+
+    It takes as many threads as torch has in this process: all cores, unless stages share them.
+
+    Parameters
+    ----------
+    ids
+        int32 or int64 [N], at least two words.
+    words_in_call
+        How many words, all of one column, the model is called with; by default what the mode does.
+
+    Returns
+    -------
+    Tensor
+        float32 [N - 1], in nats.
+    """
+    if len(ids) < 2:
+        raise InputError("The test split has fewer than two words.", hint="Give a longer test.txt.")
+    with torch.inference_mode():
+        if settings.mode == "exact":
+            return exact_losses(call, ids, spec, words_in_call or settings.sequence_length, progress)
+        shape = FAST if words_in_call is None else LaneShape(columns=1, rows=words_in_call)
+        return segment_losses(call, ids, spec, settings.segments, settings.warm_up, progress, shape=shape)
 
 
 def exact_losses(

@@ -3,26 +3,23 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from storage.errors import InputError, MeasurementError
-from tasks.compute import intra_op_threads, training_device
-from tasks.domains.language_model.corpus import load_ids
-from tasks.domains.language_model.model import build_word_lm, zero_state
-from tasks.domains.language_model.sections import TrainedCheckpoint
+from storage.errors import InputError
+from tasks.data.splits import load_samples
+from tasks.data.training import Training, train
+from tasks.domains.language_model.network import build_word_lm, zero_state
 
 if TYPE_CHECKING:
-    from tasks.domains.language_model.sections import LanguageModelWorkload, WordLanguageModelSpec
+    from tasks.domains.language_model import LanguageModelWorkload, TrainedCheckpoint
     from tasks.job import Workspace
     from tasks.refs import DatasetRef
 
-# How a product is cut among threads decides its last bits: one thread gives the same weights on any number of cores,
-# and leaves the others to the training of the next workload.
-_THREADS = 1
 _VALID_COLUMNS = 10
 
 State = tuple[Tensor, Tensor]
@@ -34,51 +31,43 @@ def train_language_model(
     """Train on the train split and keep the weights of the epoch with the lowest loss on the valid split.
 
     Adam with a learning rate that falls to zero along half a cosine; hidden states are carried from one chunk to the
-    next, gradients are not. Training runs on CUDA where there is one. For a seed, the same machine and the same
-    libraries give the same weights: a state dict on the CPU, float32.
-
-    Raises
-    ------
-    MeasurementError
-        The loss became NaN or far worse than that of guessing evenly.
+    next, gradients are not. See `tasks.data.training.train`.
     """
-    settings, spec, store = workload.checkpoint, workload.model, workspace.store
-    assert isinstance(settings, TrainedCheckpoint)
-    device, length = training_device(), settings.sequence_length
-    with torch.random.fork_rng(), intra_op_threads(_THREADS):
-        torch.manual_seed(settings.seed)
+    settings = cast("TrainedCheckpoint", workload.checkpoint)
+    spec, length = workload.model, settings.sequence_length
+
+    def make(device: torch.device) -> Training:
         model = build_word_lm(spec, dataset).to(device)
-        train_data = batchify(load_ids(dataset, "train", store), settings.batch_size).to(device)
-        valid_data = batchify(load_ids(dataset, "valid", store), _VALID_COLUMNS).to(device)
+        train_data, valid_data = (
+            batchify(load_samples(dataset, split, workspace.store)["tokens"], columns).to(device)
+            for split, columns in (("train", settings.batch_size), ("valid", _VALID_COLUMNS))
+        )
         optimizer = torch.optim.Adam(model.parameters(), lr=settings.learning_rate)
         steps = settings.epochs * -(-(len(train_data) - 1) // length)
-        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
-        best_loss, best = math.inf, _cpu_state(model)
-        for epoch in range(settings.epochs):
-            model.train()
-            state = zero_state(spec, train_data.shape[1], device)
-            for start in range(0, len(train_data) - 1, length):
-                optimizer.zero_grad(set_to_none=True)
-                loss, state = _chunk_loss(model, train_data, start, length, state)
-                loss.backward()  # type: ignore[no-untyped-call]
-                if settings.gradient_clip is not None:
-                    nn.utils.clip_grad_norm_(model.parameters(), settings.gradient_clip)
-                optimizer.step()
-                schedule.step()
-                done = epoch + min(1.0, (start + length) / len(train_data))
-                words = round(done * train_data.numel())
-                workspace.progress(done, settings.epochs, f"epochs, {words:,} words, loss {loss.item():.2f}")
-            valid_loss = _valid_loss(model, valid_data, spec, length)
-            # Far worse than guessing evenly; also true of NaN.
-            if not valid_loss <= 2 * math.log(max(2, len(model.decoder.bias))):
-                raise MeasurementError(
-                    f'Training of workload "{workload.name}" diverged in epoch {epoch + 1}: '
-                    f"validation loss {valid_loss}.",
-                    hint="Lower checkpoint.learning_rate or set checkpoint.gradient_clip.",
-                )
-            if valid_loss < best_loss:
-                best_loss, best = valid_loss, _cpu_state(model)
-    return best
+
+        def epoch() -> Iterator[tuple[float, Tensor]]:
+            for stop, loss in _losses(model, train_data, length, zero_state(spec, train_data.shape[1], device)):
+                yield min(1.0, (stop + 1) / len(train_data)), loss
+
+        @torch.no_grad()
+        def validate() -> float:
+            model.eval()
+            total, start = 0.0, 0
+            for stop, loss in _losses(model, valid_data, length, zero_state(spec, valid_data.shape[1], device)):
+                total, start = total + loss.item() * (stop - start), stop
+            return total / (len(valid_data) - 1)
+
+        return Training(
+            model,
+            optimizer,
+            torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps),
+            epoch,
+            largest_gradient=settings.gradient_clip,
+            validate=validate,
+            hopeless=2 * math.log(max(2, dataset.vocabulary)),  # far worse than guessing evenly
+        )
+
+    return train(make, settings, workload.name, workspace.progress)
 
 
 def batchify(ids: Tensor, columns: int) -> Tensor:
@@ -100,24 +89,10 @@ def batchify(ids: Tensor, columns: int) -> Tensor:
     return ids[: length * columns].long().view(columns, length).t().contiguous()
 
 
-def _chunk_loss(model: nn.Module, data: Tensor, start: int, length: int, state: State) -> tuple[Tensor, State]:
-    """Mean loss of one chunk, and the state after it cut off from its history."""
-    length = min(length, len(data) - 1 - start)
-    logits, h, c = model(data[start : start + length], *state)
-    loss = F.cross_entropy(logits.flatten(0, 1), data[start + 1 : start + 1 + length].flatten())
-    return loss, (h.detach(), c.detach())
-
-
-@torch.no_grad()
-def _valid_loss(model: nn.Module, data: Tensor, spec: WordLanguageModelSpec, length: int) -> float:
-    model.eval()
-    state = zero_state(spec, data.shape[1], data.device)
-    total = 0.0
+def _losses(model: nn.Module, data: Tensor, length: int, state: State) -> Iterator[tuple[int, Tensor]]:
+    """Yield the mean loss of each chunk, and how many rows are done; the state is cut off from its history."""
     for start in range(0, len(data) - 1, length):
-        loss, state = _chunk_loss(model, data, start, length, state)
-        total += loss.item() * min(length, len(data) - 1 - start)
-    return total / (len(data) - 1)
-
-
-def _cpu_state(model: nn.Module) -> dict[str, Tensor]:
-    return {name: tensor.detach().to("cpu", copy=True) for name, tensor in model.state_dict().items()}
+        stop = min(start + length, len(data) - 1)
+        logits, h, c = model(data[start:stop], *state)
+        yield stop, F.cross_entropy(logits.flatten(0, 1), data[start + 1 : stop + 1].flatten())
+        state = h.detach(), c.detach()

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from pydantic import Field, PositiveInt
 
 from storage.errors import MeasurementError
-from tasks.domains.base import Domain, Quality
+from tasks.data.metrics import Quality
+from tasks.data.sections import RandomSequence
+from tasks.domains.base import Domain
 from tasks.workload.base import FetchedCheckpoint, Kind, Section, SeededCheckpoint
 from tasks.workload.workload import Workload
 
@@ -21,25 +24,12 @@ if TYPE_CHECKING:
     from tasks.outputs import Call
     from tasks.refs import DatasetRef
 
-KIND = "sequence"
-TENSORS_FILE = "sequence.safetensors"
+_INPUTS = ("inputs", "h", "c")
 _AXES: Mapping[str, Mapping[int, str]] = {
     "inputs": {0: "time", 1: "batch"},
     "h": {1: "batch"},
     "c": {1: "batch"},
 }
-
-
-class RandomSequence(Kind):
-    """One random input sequence and one random hidden state."""
-
-    kind: Literal["random-sequence"]
-    seed: int = 29592
-    """Decides the numbers."""
-    length: PositiveInt = 20
-    """Steps."""
-    batch_size: PositiveInt = 1
-    """Sequences."""
 
 
 class LstmSpec(Kind):
@@ -71,27 +61,27 @@ class Sequence(Domain[SequenceWorkload, LstmSpec]):
         """Keep the tensors ``inputs`` [T, B, D], ``h`` and ``c`` [L, B, D], all float32, that ``data.seed`` gives."""
         import torch
 
-        from storage.artifacts import artifact_digest
+        from tasks.data.samples import Description, find_or_write
+        from tasks.data.splits import write_split
         from tasks.domains.sequence.lstm import draw_sequence
-        from tasks.refs import DatasetRef
         from tasks.sources import code_digest
-        from tasks.tensor_files import save_tensors
 
-        data, spec, store = workload.data, workload.model, workspace.store
+        data, spec = workload.data, workload.model
         made_from = {
             "data": data.model_dump(mode="json"),
             "model": spec.model_dump(mode="json"),
             "torch": torch.__version__,
             "code": code_digest(draw_sequence),
         }
-        digest = artifact_digest(KIND, made_from)
-        if store.find(KIND, digest) is None:
-            with torch.random.fork_rng(devices=[]), store.create(KIND, digest, made_from) as folder:
+
+        def fill(folder: Path) -> Description:
+            with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(data.seed)
-                save_tensors(draw_sequence(data, spec), folder / TENSORS_FILE)
-        workspace.progress(1, 1, "sequence")
-        shape = (data.length, spec.dimension)
-        return DatasetRef(kind=KIND, digest=digest, splits={"test": data.batch_size}, sample_shape=shape)
+                write_split(folder, "test", draw_sequence(data, spec))
+            shape = (data.length, spec.dimension)
+            return Description(splits={"test": data.batch_size}, inputs=_INPUTS, sample_shape=shape)
+
+        return find_or_write(workspace.store, made_from, fill)
 
     def build(self, model: LstmSpec, dataset: DatasetRef) -> nn.Module:
         """Build the network; the data set has no say in it."""
@@ -115,11 +105,12 @@ class Sequence(Domain[SequenceWorkload, LstmSpec]):
     ) -> dict[str, Tensor]:
         """The workload's random sequence and hidden state; further columns, where asked for, repeat the first ones."""
         import torch
-        from safetensors.torch import load_file
 
-        tensors = load_file(store.path(dataset.kind, dataset.digest) / TENSORS_FILE)
+        from tasks.data.splits import load_samples
+
+        split = load_samples(dataset, "test", store)
         columns = torch.arange(batch_size) % workload.data.batch_size
-        return {name: tensors[name][:, columns].contiguous() for name in ("inputs", "h", "c")}
+        return {name: split[name][:, columns].contiguous() for name in _INPUTS}
 
     def axes(self, workload: SequenceWorkload, examples: Mapping[str, Tensor]) -> Mapping[str, Mapping[int, str]]:
         """Any number of steps and columns."""
@@ -127,7 +118,7 @@ class Sequence(Domain[SequenceWorkload, LstmSpec]):
 
     def evaluate(self, job: Job[SequenceWorkload], call: Call, workspace: Workspace, *, apart: bool = False) -> Quality:
         """Mean absolute output, mean absolute difference from float, and that as a percentage, of the timed call."""
-        from tasks.checkpoint import load_state
+        from tasks.data.weights import load_state
         from tasks.domains.sequence.lstm import differences
         from tasks.outputs import tensors_of
 
@@ -142,7 +133,6 @@ class Sequence(Domain[SequenceWorkload, LstmSpec]):
                 "the model's outputs hold NaN or infinities.",
                 hint="Exclude the module that overflows (`exclude`) or use another dtype.",
             )
-        workspace.progress(1, 1, "sequence")
         samples = {"difference": (expected - actual).abs().flatten().float()}
         return Quality(
             "difference_percent", metrics["difference_percent"], False, metrics, samples, count=expected.numel()

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
-    from tasks.domains.sequence import LstmSpec, RandomSequence
+    from tasks.data.sections import RandomSequence
+    from tasks.domains.sequence import LstmSpec
 
 
 class DemonstrationLstm(nn.Module):

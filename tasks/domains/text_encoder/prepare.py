@@ -8,24 +8,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import torch
 
-from storage.artifacts import artifact_digest
 from storage.digest import digest_of, file_digest
 from storage.errors import ConfigurationError, InputError, first_line
 from storage.transfer import fetch
-from tasks.checkpoint import build_blank
-from tasks.domains.table_file import NOT_CONTENT, read_columns, rows_of_splits
-from tasks.domains.text_encoder.directory import labels_of, tokenizer_file
-from tasks.domains.text_encoder.model import DEFAULT_LENGTH, build_encoder, longest_text
-from tasks.domains.text_encoder.python_sources import library_files, sample_sources
-from tasks.domains.text_encoder.sections import (
-    EncoderConfig,
-    EncoderDirectory,
-    EncoderSpec,
-    EncoderWorkload,
-    PythonSources,
-)
-from tasks.domains.text_encoder.texts import DESCRIPTION, KIND, REFERENCE, TOKENIZER, Description, write_split
+from tasks.data.python_sources import library_files, sample_sources
+from tasks.data.samples import TARGET, Description, find_or_write
+from tasks.data.splits import write_split
+from tasks.data.tables import NOT_CONTENT, read_columns, rows_of_splits
+from tasks.data.weights import build_blank
+from tasks.domains.text_encoder.directory import TOKENIZER, labels_of, tokenizer_file
+from tasks.domains.text_encoder.network import DEFAULT_LENGTH, build_encoder, longest_text
+from tasks.domains.text_encoder.texts import IDS, PAIRS
 from tasks.machine import installed_version
 from tasks.refs import DatasetRef
 from tasks.sources import code_digest
@@ -34,7 +29,10 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
     from tokenizers import Tokenizer
+    from torch import Tensor
 
+    from tasks.data.sections import PythonSources, TextTable
+    from tasks.domains.text_encoder import EncoderSpec, EncoderWorkload
     from tasks.job import Workspace
 
 _TRAINED_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
@@ -64,7 +62,7 @@ def prepare_texts(workload: EncoderWorkload, workspace: Workspace) -> DatasetRef
         The model has fewer positions than texts are to be cut at.
     """
     data, made_from = workload.data, _decisive(workload)
-    if isinstance(data, PythonSources):
+    if data.kind == "python-sources":
         digests = {name: file_digest(path) for name, path in library_files().items()}
         made_from |= {"data": data.model_dump(mode="json"), "sources": digest_of({"files": digests})}
         return _find_or_make(workload, made_from, lambda: _from_sources(data), workspace)
@@ -73,7 +71,7 @@ def prepare_texts(workload: EncoderWorkload, workspace: Workspace) -> DatasetRef
         data.uri, downloads, sha256=data.sha256, max_bytes=data.max_bytes, progress=workspace.progress
     ) as source:
         made_from |= {"data": data.model_dump(mode="json", exclude=NOT_CONTENT), "sha256": source.sha256}
-        return _find_or_make(workload, made_from, lambda: _from_table(source.path(), workload), workspace)
+        return _find_or_make(workload, made_from, lambda: _from_table(source.path(), data), workspace)
 
 
 def _from_sources(data: PythonSources) -> Splits:
@@ -83,9 +81,7 @@ def _from_sources(data: PythonSources) -> Splits:
     }
 
 
-def _from_table(path: Path, workload: EncoderWorkload) -> Splits:
-    data = workload.data
-    assert not isinstance(data, PythonSources)
+def _from_table(path: Path, data: TextTable) -> Splits:
     wanted = [name for name in (data.text, data.label, data.pair) if name]
     table = read_columns(path, data, wanted)
     for name in (data.text, data.pair):
@@ -114,7 +110,7 @@ def _decisive(workload: EncoderWorkload) -> dict[str, object]:
         "transformers": installed_version("transformers"),
         "code": code_digest(__name__),
     }
-    if isinstance(spec, EncoderDirectory):
+    if spec.kind == "directory":
         decided["tokenizer"] = file_digest(tokenizer_file(Path(spec.path)))
     return decided
 
@@ -122,44 +118,42 @@ def _decisive(workload: EncoderWorkload) -> dict[str, object]:
 def _find_or_make(
     workload: EncoderWorkload, made_from: Mapping[str, object], read: Callable[[], Splits], workspace: Workspace
 ) -> DatasetRef:
-    store, digest = workspace.store, artifact_digest(KIND, made_from)
-    if (found := store.find(KIND, digest)) is not None:
-        return DatasetRef.model_validate_json((found / REFERENCE).read_text(encoding="utf-8"))
-    splits = read()
-    labels, numbered = _numbered(workload, splits)
-    tokenizer = _tokenizer(workload, splits)
-    description = Description(
-        labels=labels, max_length=_length(workload, len(labels), tokenizer), padding=_padding(workload, tokenizer)
-    )
-    tokenizer.no_padding()
-    tokenizer.enable_truncation(description.max_length)
-    cut, done, total = 0, 0, sum(len(split.texts) for split in splits.values())
-    with store.create(KIND, digest, made_from) as folder:
+    def fill(folder: Path) -> Description:
+        splits = read()
+        labels, numbered = _numbered(workload, splits)
+        tokenizer = _tokenizer(workload, splits)
+        length, padding = _length(workload, len(labels), tokenizer), _padding(workload, tokenizer)
+        tokenizer.no_padding()
+        tokenizer.enable_truncation(length)
+        cut, done, total = 0, 0, sum(len(split.texts) for split in splits.values())
+        types: dict[str, str] = {}
         for name, split in splits.items():
-            columns = {"": split.texts} | ({"pair.": split.pairs} if split.pairs else {})
-            encoded = {prefix: tokenizer.encode_batch(texts) for prefix, texts in columns.items()}
-            cut += sum(bool(text.overflowing) for texts in encoded.values() for text in texts)
-            ids = {prefix: [text.ids for text in texts] for prefix, texts in encoded.items()}
-            write_split(folder / f"{name}.safetensors", ids, numbered[name])
+            columns: dict[str, Tensor | list[Tensor]] = {}
+            for column, texts in ((IDS, split.texts), (PAIRS, split.pairs)):
+                if texts:
+                    encoded = tokenizer.encode_batch(texts)
+                    cut += sum(bool(text.overflowing) for text in encoded)
+                    columns[column] = [torch.tensor(text.ids, dtype=torch.int32) for text in encoded]
+            if (numbers := numbered[name]) is not None:
+                columns[TARGET] = torch.tensor(numbers, dtype=torch.int64)
+            types = write_split(folder, name, columns)
             done += len(split.texts)
-            workspace.progress(done, total, f"texts, {cut} of them cut at {description.max_length} tokens")
-        dataset = DatasetRef(
-            kind=KIND,
-            digest=digest,
-            splits={name: len(split.texts) for name, split in splits.items()},
-            classes=len(labels),
-            vocabulary=tokenizer.get_vocab_size(),
-            sample_shape=(description.max_length,),
-            calibration_digest=file_digest(folder / "calibration.safetensors"),
-        )
-        documents = {DESCRIPTION: description.model_copy(update={"cut": cut}), REFERENCE: dataset}
-        for name, document in documents.items():
-            (folder / name).write_text(document.model_dump_json(indent=1), encoding="utf-8")
+            workspace.progress(done, total, f"texts, {cut} of them cut at {length} tokens")
         # As a bundle has it: with several texts it pads them as well.
-        padding = description.padding
         tokenizer.enable_padding(pad_id=padding, pad_token=tokenizer.id_to_token(padding) or _TRAINED_TOKENS[0])
         tokenizer.save(str(folder / TOKENIZER))
-    return dataset
+        return Description(
+            splits={name: len(split.texts) for name, split in splits.items()},
+            types=types,
+            classes=labels,
+            vocabulary=tokenizer.get_vocab_size(),
+            sample_shape=(length,),
+            max_length=length,
+            padding=padding,
+            cut=cut,
+        )
+
+    return find_or_write(workspace.store, made_from, fill)
 
 
 def _numbered(workload: EncoderWorkload, splits: Splits) -> tuple[tuple[str, ...], dict[str, list[int] | None]]:
@@ -195,7 +189,7 @@ def _numbered(workload: EncoderWorkload, splits: Splits) -> tuple[tuple[str, ...
 
 def _labels_of(spec: EncoderSpec) -> tuple[str, ...]:
     """The configuration's labels by number, () where a new model takes them from the data."""
-    if isinstance(spec, EncoderConfig) and not spec.config.keys() & {"id2label", "num_labels"}:
+    if spec.kind == "config" and not spec.config.keys() & {"id2label", "num_labels"}:
         return ()
     return labels_of(spec.config)
 
@@ -205,7 +199,7 @@ def _tokenizer(workload: EncoderWorkload, splits: Splits) -> Tokenizer:
     import tokenizers
 
     spec = workload.model
-    if isinstance(spec, EncoderConfig):
+    if spec.kind == "config":
         return train_tokenizer(splits["train"].texts, spec.vocabulary)
     path = tokenizer_file(Path(spec.path))
     try:
@@ -250,7 +244,7 @@ def _padding(workload: EncoderWorkload, tokenizer: Tokenizer) -> int:
 
 def _length(workload: EncoderWorkload, classes: int, tokenizer: Tokenizer) -> int:
     """How many tokens a text may have."""
-    sizes = DatasetRef(kind=KIND, digest="", splits={}, classes=classes, vocabulary=tokenizer.get_vocab_size())
+    sizes = DatasetRef(kind="samples", digest="", splits={}, classes=classes, vocabulary=tokenizer.get_vocab_size())
     positions = longest_text(build_blank(lambda: build_encoder(workload.model, sizes)))
     length, timed = workload.model.max_length or min(positions, DEFAULT_LENGTH), workload.benchmark.longest
     if length > positions:

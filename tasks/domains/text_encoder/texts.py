@@ -1,57 +1,36 @@
-"""Prepared texts: token ids in the store, with the tokenizer that made them, so that every machine sees the same.
-
-An artifact of kind ``texts`` holds ``texts.json``, ``tokenizer.json`` and a safetensors file for each split: the ids of
-all its texts in a row (``ids``, int32), where each begins and the last ends (``starts``, int64 [N + 1]), classes
-(``labels``, int64 [N]) where there are any, and the same of ``pair.ids`` and ``pair.starts`` where texts have pairs.
-"""
+"""Prepared texts, which differ in length: padded to batches of like length."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor
 
 from storage.artifacts import ArtifactStore
-from tasks.refs import DatasetRef, Frozen
-from tasks.tensor_files import save_tensors
+from tasks.data.samples import TARGET
+from tasks.data.splits import Batch, Column, load_samples
+from tasks.refs import DatasetRef
 
-KIND = "texts"
-DESCRIPTION, REFERENCE, TOKENIZER = "texts.json", "dataset.json", "tokenizer.json"
+IDS, PAIRS = "input_ids", "pair_ids"
 _STEP = 16  # lengths are padded to multiples of it, or of what doubles it, up to the longest
-
-
-class Description(Frozen):
-    """The content of ``texts.json``: class names by number, the longest text, the padding, and how many were cut."""
-
-    labels: tuple[str, ...] = ()
-    max_length: int
-    padding: int
-    cut: int = 0
 
 
 @dataclass(frozen=True)
 class Texts:
-    """A split: ids int32 [T] of N texts in a row, starts int64 [N + 1], and labels int64 [N] or None."""
+    """Token ids of a split's texts, the id that pads them, and their classes, int64 [N], if they have any."""
 
-    ids: Tensor
-    starts: Tensor
+    ids: Column
     padding: int
     labels: Tensor | None = None
 
     def __len__(self) -> int:
-        return len(self.starts) - 1
+        return len(self.ids)
 
-    def row(self, index: int) -> Tensor:
-        """One text's ids, int64 [T]."""
-        return self.ids[self.starts[index] : self.starts[index + 1]].long()
-
-    def batch(self, rows: Sequence[int], length: int | None = None) -> tuple[Tensor, Tensor]:
-        """Ids and mask, int64 [B, T], of some texts, padded to the longest of them, or to `length` and cut there."""
-        texts = [self.row(row)[:length] for row in rows]
+    def padded(self, rows: Sequence[int], length: int | None = None) -> tuple[Tensor, Tensor]:
+        """Return ids and mask, int64 [B, T], of some texts, padded to the longest of them or to `length`."""
+        texts = [self.ids[row] for row in rows]
         width = length or max(map(len, texts))
         ids = torch.full((len(texts), width), self.padding)
         mask = torch.zeros((len(texts), width), dtype=torch.int64)
@@ -60,12 +39,18 @@ class Texts:
             mask[place, : len(text)] = 1
         return ids, mask
 
+    def batches(self, batch_size: int, targets: Tensor | None = None, *, apart: bool = False) -> Iterator[Batch]:
+        """Yield batches of texts of like length with their `targets`, or one text at a time and no padding."""
+        chosen = (([row], None) for row in range(len(self))) if apart else self.buckets(batch_size)
+        for rows, length in chosen:
+            yield Batch(self.padded(rows, length), None if targets is None else targets[rows], len(rows), rows)
+
     def buckets(self, batch_size: int) -> Iterator[tuple[list[int], int]]:
-        """Rows that run together, and the length that they are padded to: few lengths, so that few are compiled for.
+        """Yield rows that run together, and the length that they are padded to; few lengths are compiled for.
 
         Shortest first; rows of one length keep their order.
         """
-        lengths = (self.starts[1:] - self.starts[:-1]).tolist()
+        lengths = [len(self.ids[row]) for row in range(len(self))]
         longest = max(lengths)
         by_bucket: dict[int, list[int]] = {}
         for row, length in enumerate(lengths):
@@ -83,32 +68,16 @@ def bucket_of(length: int, longest: int) -> int:
     return max(min(bucket, longest), length)
 
 
-def write_split(path: Path, columns: Mapping[str, Sequence[Sequence[int]]], labels: Sequence[int] | None) -> None:
-    """Write a split: token ids of its texts by prefix, "" for the texts themselves."""
-    tensors = {} if labels is None else {"labels": torch.tensor(labels, dtype=torch.int64)}
-    for prefix, rows in columns.items():
-        lengths = torch.tensor([0, *map(len, rows)])
-        tensors[f"{prefix}starts"] = lengths.cumsum(0)
-        tensors[f"{prefix}ids"] = torch.tensor([token for row in rows for token in row], dtype=torch.int32)
-    save_tensors(tensors, path)
-
-
-def read_description(dataset: DatasetRef, store: ArtifactStore) -> Description:
-    """Read a data set's ``texts.json``."""
-    path = store.path(dataset.kind, dataset.digest) / DESCRIPTION
-    return Description.model_validate_json(path.read_text(encoding="utf-8"))
-
-
-def load_texts(dataset: DatasetRef, split: str, store: ArtifactStore, prefix: str = "") -> Texts:
-    """Read a split's texts, or with the prefix ``pair.`` their pairs."""
-    tensors = load_file(store.path(dataset.kind, dataset.digest) / f"{split}.safetensors")
-    padding = read_description(dataset, store).padding
-    return Texts(tensors[f"{prefix}ids"], tensors[f"{prefix}starts"], padding, tensors.get("labels"))
+def load_texts(dataset: DatasetRef, split: str, store: ArtifactStore, column: str = IDS) -> Texts:
+    """Read a split's texts, or their pairs."""
+    samples = load_samples(dataset, split, store)
+    labels = samples[TARGET] if TARGET in samples.columns else None
+    return Texts(samples.columns[column], samples.description.padding, labels)
 
 
 def example_batch(dataset: DatasetRef, store: ArtifactStore, length: int, batch_size: int) -> dict[str, Tensor]:
     """`batch_size` rows of `length` tokens without padding: the test texts one after another, from the first again."""
-    ids = load_texts(dataset, "test", store).ids
+    ids = load_texts(dataset, "test", store).ids.values
     positions = torch.arange(length * batch_size) % len(ids)
     rows = ids[positions].long().view(batch_size, length)
     return {"input_ids": rows, "attention_mask": torch.ones_like(rows)}

@@ -33,8 +33,8 @@ from tasks.tensor_files import GOLDEN, Golden
 from tasks.workload import Workload, read_workload
 from tasks.workload.workload import Benchmark, SequenceBenchmark
 from tests.tasks.benchmark.planted import TINY
+from tests.tasks.data.test_user_data import MEAN, PADDED, SEQUENCES
 from tests.tasks.domains.custom.own import CODE, own, write
-from tests.tasks.domains.custom.test_factory_data import MEAN, PADDED, SEQUENCES
 from tests.tasks.pipeline import build, evaluate, job_of
 
 _WORKLOAD = Path(__file__).parents[3] / "flows" / "workloads" / "lstm-demo.toml"

@@ -17,7 +17,7 @@ from storage.bundles import BundleStore
 from storage.errors import BundleError, ConflictError, StoreError
 from storage.seal import check_manifest, sign
 from tasks.bundle.verify import verify
-from tasks.domains.language_model.sections import TextCorpus
+from tasks.data.sections import TextCorpus
 from tasks.gate import judge
 from tasks.workload import Workload
 from tasks.workload.base import FetchedCheckpoint

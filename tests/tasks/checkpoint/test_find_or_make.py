@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from storage.artifacts import ArtifactStore
 from storage.errors import InputError, StoreError
-from tasks.checkpoint import WEIGHTS_FILE, build_blank, find_or_make, load_state
-from tasks.checkpoint.state_file import read_state
+from tasks.checkpoint import find_or_make
+from tasks.data.weights import WEIGHTS_FILE, build_blank, load_state, read_state
 from tasks.job import Workspace
 from tasks.refs import CheckpointRef, DatasetRef
 from tests.tasks.vision_workloads import image_workload

@@ -11,7 +11,7 @@ from torchvision.models import ShuffleNet_V2_X0_5_Weights, shufflenet_v2_x0_5
 
 from storage.artifacts import ArtifactStore
 from storage.errors import ConfigurationError, InputError
-from tasks.checkpoint import load_state
+from tasks.data.weights import load_state
 from tasks.job import Workspace
 from tasks.refs import DatasetRef
 from tasks.stages import prepare

@@ -14,10 +14,8 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from storage.artifacts import ArtifactStore
-from tasks.checkpoint import load_state
-from tasks.domains.custom.samples import load_samples
-from tasks.domains.image_classification.images import load_images
-from tasks.domains.language_model.corpus import load_ids
+from tasks.data.splits import load_samples
+from tasks.data.weights import load_state
 from tasks.job import Job
 from tasks.workload import Workload
 from tests.tasks.domains.custom.own import CODE, own, write
@@ -56,7 +54,7 @@ def test_a_language_models_loss_is_that_of_plain_torch(tmp_path: Path, recipe: s
     corpus, store = write_corpus(tmp_path / "corpus"), ArtifactStore(tmp_path)
     workload = text_workload(corpus, recipe=[FLOAT, DYNAMIC], evaluate={"mode": "exact", "sequence_length": 25})
     job = job_of(workload, store)
-    model, ids = network(job, recipe, store), load_ids(job.dataset, "test", store).long()
+    model, ids = network(job, recipe, store), load_samples(job.dataset, "test", store)["tokens"].long()
     spec, total = job.workload.model, 0.0
     h = c = torch.zeros(spec.layers, 1, spec.hidden_size)
     for start in range(0, len(ids) - 1, 25):
@@ -72,10 +70,10 @@ def test_a_language_models_loss_is_that_of_plain_torch(tmp_path: Path, recipe: s
 def test_a_classifiers_accuracy_is_that_of_plain_torch(tmp_path: Path, recipe: str) -> None:
     store = ArtifactStore(tmp_path)
     job = job_of(image_workload(model=SMALL, checkpoint={"kind": "seeded", "seed": 0}, recipe=[FLOAT, STATIC]), store)
-    split, model = load_images(job.dataset, "test", store), network(job, recipe, store)
-    mean, std = (torch.tensor(values).view(1, -1, 1, 1) for values in (split.mean, split.std))
-    logits = model((split.images / 255 - mean) / std)
-    right = (logits.argmax(1) == split.labels).double().mean().item()
+    split, model = load_samples(job.dataset, "test", store), network(job, recipe, store)
+    mean, std = (torch.tensor(values).view(1, -1, 1, 1) for values in (split.description.mean, split.description.std))
+    logits = model((split["images"] / 255 - mean) / std)
+    right = (logits.argmax(1) == split.target).double().mean().item()
     assert reported(job, recipe, store) == pytest.approx(100 * right, abs=1e-6)
 
 
@@ -103,6 +101,6 @@ def test_the_loss_of_a_model_of_ones_own_is_that_of_plain_torch(tmp_path: Path, 
     write(tmp_path, CODE)
     store = ArtifactStore(tmp_path)
     job = job_of(own(tmp_path, evaluate={"metric": "loss"}, recipe=[FLOAT, STATIC]), store)
-    (batch,) = load_samples(job.dataset, "test", store).batches
-    expected = plain_loss(network(job, recipe, store), batch.inputs["rows"], batch.target)
+    test = load_samples(job.dataset, "test", store)
+    expected = plain_loss(network(job, recipe, store), test["rows"], test.target)
     assert reported(job, recipe, store) == pytest.approx(expected, abs=1e-6)

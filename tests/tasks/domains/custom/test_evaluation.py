@@ -14,13 +14,13 @@ from torch.nn import functional
 
 from storage.artifacts import ArtifactStore
 from storage.errors import ConfigurationError, MeasurementError, NightquantError, QuantizationError
-from tasks.checkpoint import load_state
 from tasks.compare import compare
-from tasks.domains.custom.samples import load_samples, load_test
-from tasks.domains.metrics import RESAMPLES
-from tasks.domains.word_errors import edit_distance
+from tasks.data.scores import edit_distance
+from tasks.data.scoring import RESAMPLES
+from tasks.data.splits import load_samples, load_test
+from tasks.data.weights import load_state
+from tests.tasks.data.test_user_data import SEQUENCES, TWO_INPUTS
 from tests.tasks.domains.custom.own import CODE, own, write
-from tests.tasks.domains.custom.test_factory_data import SEQUENCES, TWO_INPUTS
 from tests.tasks.pipeline import build, build_model, converted, evaluate, job_of
 
 REGRESSION = """
@@ -91,16 +91,17 @@ def test_the_quality_is_that_of_plain_torch(tmp_path: Path, metric: str, recipe:
     store = ArtifactStore(tmp_path)
     job = job_of(own(tmp_path, **sections(metric)), store)
     found = evaluate(job, build(job, recipe, "eager", store), store)
-    (batch,) = load_samples(job.dataset, "test", store).batches
+    (batch,) = load_samples(job.dataset, "test", store).batches(100)
+    assert batch.target is not None
     if recipe == "float":
         model = build_model(job.workload, job.dataset)
         model.load_state_dict(load_state(job.checkpoint, store))
     else:
         model = converted(job, recipe, store)
     with torch.inference_mode():
-        outputs = model(*batch.inputs.values())
+        outputs = model(*batch.inputs)
     assert found.quality == pytest.approx(float(EXPECTED[metric](outputs, batch.target)), abs=1e-6)
-    assert found.samples == len(batch)
+    assert found.samples == batch.size
     assert found.quality_metric == (f"{metric.partition(':')[2]} (V)" if ":" in metric else metric)
 
 
@@ -201,9 +202,9 @@ def test_ratios_over_rows_of_different_lengths_are_those_of_plain_torch(
     found = evaluate(job, build(job, "float", "eager", store), store)
     network = build_model(job.workload, job.dataset)
     network.load_state_dict(load_state(job.checkpoint, store))
-    batches = load_test(job.dataset, store, apart=True).batches
+    batches = load_test(job.dataset, store, apart=True).batches(1)
     with torch.inference_mode():
-        rows = [(network(*batch.inputs.values())[0], batch.target[0]) for batch in batches]
+        rows = [(network(*batch.inputs)[0], batch.target[0]) for batch in batches if batch.target is not None]
     assert found.quality == pytest.approx(plain(rows), abs=1e-6)
     assert found.contributions == "resampled"
 

@@ -6,7 +6,7 @@ import pytest
 
 from storage.artifacts import ArtifactStore
 from storage.errors import ConfigurationError, NightquantError
-from tasks.checkpoint import load_state
+from tasks.data.weights import load_state
 from tasks.workload import Workload
 from tests.tasks.domains.custom.own import CODE, own, write
 from tests.tasks.pipeline import build, evaluate, job_of

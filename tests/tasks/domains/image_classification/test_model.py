@@ -17,8 +17,8 @@ from torchvision.models import (
 
 from storage import urllib_retries
 from storage.errors import ConfigurationError, InputError
-from tasks.domains.image_classification.model import build_vision, load_weights, published
-from tasks.domains.image_classification.sections import TorchvisionModel, TorchvisionSpec
+from tasks.domains.image_classification import TorchvisionModel, TorchvisionSpec
+from tasks.domains.image_classification.network import build_vision, load_weights, published
 from tasks.refs import DatasetRef
 from tests.storage.http_server import Site, serving
 

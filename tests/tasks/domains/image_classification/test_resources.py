@@ -8,25 +8,22 @@ from pathlib import Path
 import pytest
 
 from storage.artifacts import ArtifactStore
+from tasks.data.samples import Description
+from tasks.data.sections import ImageFolder, RenderedCharacters, Transforms
 from tasks.domains import DOMAINS
-from tasks.domains.image_classification.sections import (
-    ImageFolder,
-    ImageWorkload,
-    RenderedCharacters,
-    TorchvisionWeights,
-    Transforms,
-)
+from tasks.domains.image_classification import ImageWorkload, TorchvisionWeights
 from tasks.job import Job
 from tasks.refs import CheckpointRef, DatasetRef
 
 
 def written(folder: Path, sample_shape: tuple[int, int, int], **sections) -> dict[str, object]:
     store = ArtifactStore(folder / "store")
-    with store.create("images", "d" * 64, {}) as artifact:
-        (artifact / "images.json").write_text(json.dumps({"classes": ["A", "é"], "mean": [0.5] * 3, "std": [0.25] * 3}))
+    described = Description(splits={"test": 1}, classes=("A", "é"), mean=(0.5,) * 3, std=(0.25,) * 3)
+    with store.create("samples", "d" * 64, {}) as artifact:
+        (artifact / "samples.json").write_text(described.model_dump_json())
     job = Job(
         workload=ImageWorkload.model_construct(name="demo", domain="image-classification", **sections),
-        dataset=DatasetRef(kind="images", digest="d" * 64, splits={"test": 1}, classes=2, sample_shape=sample_shape),
+        dataset=DatasetRef(kind="samples", digest="d" * 64, splits={"test": 1}, classes=2, sample_shape=sample_shape),
         checkpoint=CheckpointRef(kind="checkpoint", digest="c" * 64, parameters=1),
     )
     assert DOMAINS["image-classification"].write_resources(job, store, folder) == {

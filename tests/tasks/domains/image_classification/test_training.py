@@ -4,12 +4,13 @@ import pytest
 import torch
 
 from storage.errors import InputError, MeasurementError
-from tasks.domains.image_classification.evaluation import classify
-from tasks.domains.image_classification.images import load_images
-from tasks.domains.image_classification.model import build_vision
-from tasks.domains.image_classification.training import one_cycle, train_classifier
-from tasks.job import Workspace, silent
+from tasks.data.evaluation import evaluate_batches, named
+from tasks.data.splits import load_samples
+from tasks.domains.image_classification.network import build_vision
+from tasks.domains.image_classification.training import one_cycle, train_classifier, training_batches
+from tasks.job import Workspace
 from tests.tasks.domains.image_classification import networks
+from tests.tasks.pipeline import example_inputs
 from tests.tasks.vision_workloads import RENDERED, image_workload, rendered
 
 DATA = {**RENDERED, "train": 240, "test": 60}
@@ -30,9 +31,10 @@ def test_it_learns_to_tell_the_characters_apart(prepared):
     model = build_vision(workload().model, dataset)
     model.load_state_dict(train_classifier(workload(), dataset, Workspace(store)))
 
-    metrics, _ = classify(model.eval(), load_images(dataset, "test", store), 32, silent)
+    split = load_samples(dataset, "test", store)
+    quality = evaluate_batches(model.eval(), split.batches(32), named("top1"), total=len(split), apart=False)
 
-    assert metrics["top1"] > 80
+    assert quality.value > 80
 
 
 def test_a_seed_decides_the_weights(prepared):
@@ -134,3 +136,51 @@ def test_batches_of_one_are_refused(prepared):
 
     with pytest.raises(InputError, match="in batches of 1: there is no batch of two to train on"):
         train_classifier(workload(batch_size=1), dataset, Workspace(store))
+
+
+def test_an_epoch_is_shuffled_by_its_generator_alone(tmp_path):
+    dataset, store = rendered(tmp_path)
+
+    def epoch(generator):
+        return torch.cat([labels for _, labels in training_batches(dataset, store, 8, generator)]).tolist()
+
+    generator = torch.Generator().manual_seed(1)
+    first, second = epoch(generator), epoch(generator)
+
+    assert first != second
+    assert first == epoch(torch.Generator().manual_seed(1))
+    assert sorted(first) == sorted(second) == [0] * 10 + [1] * 10 + [2] * 10
+
+
+def test_augmentation_only_shifts(tmp_path):
+    dataset, store = rendered(tmp_path, image_size=32)
+    split = load_samples(dataset, "train", store)
+    known = {image[:, 4:-4, 4:-4].sum().item() for batch in split.batches(8) for image in batch.inputs[0]}
+
+    images, _ = next(training_batches(dataset, store, 30, torch.Generator().manual_seed(0)))
+
+    # A shift of up to two pixels: some window of each picture's inside is a known picture's middle.
+    for image in images:
+        windows = [image[:, 4 + y : 28 + y, 4 + x : 28 + x].sum().item() for y in range(-2, 3) for x in range(-2, 3)]
+        assert any(abs(window - total) < 0.05 for window in windows for total in known)
+
+
+def test_a_last_batch_of_one_is_left_out_of_training(tmp_path):
+    dataset, store = rendered(tmp_path, train=5)
+
+    sizes = [len(labels) for _, labels in training_batches(dataset, store, 2, torch.Generator())]
+
+    assert sizes == [2, 2]
+
+
+@pytest.mark.parametrize("batch_size", [1, 4, 40])
+def test_example_images_are_the_first_of_the_test_split_repeated_if_need_be(tmp_path, batch_size):
+    dataset, store = rendered(tmp_path)
+
+    examples = example_inputs(image_workload(), dataset, store, batch_size=batch_size)
+
+    assert list(examples) == ["images"]
+    assert examples["images"].shape == (batch_size, 3, 16, 16)
+    assert examples["images"].is_contiguous()
+    if batch_size == 40:
+        assert torch.equal(examples["images"][0], examples["images"][18])

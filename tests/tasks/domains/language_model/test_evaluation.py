@@ -13,12 +13,12 @@ from torch import Tensor
 
 from storage.artifacts import ArtifactStore
 from storage.errors import InputError, MeasurementError
-from tasks.checkpoint import load_state
 from tasks.compare import compare
-from tasks.domains.language_model.corpus import load_ids
-from tasks.domains.language_model.evaluation import evaluate_language_model, word_losses
-from tasks.domains.language_model.model import WordLanguageModel
-from tasks.domains.language_model.sections import Evaluate, LanguageModelWorkload, WordLanguageModelSpec
+from tasks.data.splits import load_samples
+from tasks.data.weights import load_state
+from tasks.domains.language_model import Evaluate, LanguageModelWorkload, WordLanguageModelSpec
+from tasks.domains.language_model.network import WordLanguageModel
+from tasks.domains.language_model.stream import evaluate_language_model, word_losses
 from tasks.evaluate import quality_of
 from tasks.job import Job, Workspace
 from tasks.results import Evaluation
@@ -120,7 +120,7 @@ def test_samples_average_to_the_loss(prepared: Prepared) -> None:
     samples = load_file(store.path(result.outputs.kind, result.outputs.digest) / "samples.safetensors")
     assert samples["quality"].dtype == torch.float32
     assert samples["quality"].double().mean().item() == pytest.approx(result.quality, rel=1e-6)
-    assert result.samples == len(load_ids(job.dataset, "test", store)) - 1
+    assert result.samples == len(load_samples(job.dataset, "test", store)["tokens"]) - 1
 
 
 @pytest.mark.parametrize("bias", [math.nan, math.inf])

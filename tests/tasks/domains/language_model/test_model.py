@@ -8,10 +8,9 @@ import pytest
 import torch
 
 from storage.artifacts import ArtifactStore
-from tasks.domains.language_model import LanguageModel
-from tasks.domains.language_model.corpus import load_ids
-from tasks.domains.language_model.model import WordLanguageModel, build_word_lm
-from tasks.domains.language_model.sections import LanguageModelWorkload, WordLanguageModelSpec
+from tasks.data.splits import load_samples
+from tasks.domains.language_model import LanguageModel, LanguageModelWorkload, WordLanguageModelSpec
+from tasks.domains.language_model.network import WordLanguageModel, build_word_lm
 from tasks.refs import DatasetRef
 from tests.tasks.pipeline import example_inputs, prepare
 from tests.tasks.text_workloads import text_document, text_workload, write_corpus
@@ -64,7 +63,7 @@ def test_example_inputs_are_the_beginning_of_the_test_split(tmp_path: Path) -> N
     )
     store = ArtifactStore(tmp_path / "store")
     dataset = prepare(workload, store)
-    ids = load_ids(dataset, "test", store)
+    ids = load_samples(dataset, "test", store)["tokens"]
     inputs = example_inputs(workload, dataset, store, batch_size=3)
     assert list(inputs) == ["tokens", "h", "c"]
     assert inputs["tokens"].dtype == torch.int64

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from storage.artifacts import ArtifactStore
-from tasks.domains.language_model.corpus import load_ids, load_vocabulary
-from tasks.domains.language_model.pydoc import split_topics
+from tasks.data.corpus import load_vocabulary, split_topics
+from tasks.data.splits import load_samples
 from tests.tasks.pipeline import prepare
 from tests.tasks.workloads import workload_of
 
@@ -34,4 +34,4 @@ def test_pythons_own_reference_is_a_corpus_of_english(tmp_path: Path) -> None:
     assert dataset == prepare(workload, store)
     assert sum(dataset.splits.values()) > 50_000
     assert {"the", "<eos>", "statement"} <= set(load_vocabulary(dataset, store))
-    assert len(load_ids(dataset, "test", store)) == dataset.splits["test"] > 4_000
+    assert len(load_samples(dataset, "test", store)["tokens"]) == dataset.splits["test"] > 4_000

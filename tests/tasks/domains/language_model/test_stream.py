@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from tasks.compute import intra_op_threads
-from tasks.domains.language_model.model import WordLanguageModel
-from tasks.domains.language_model.sections import WordLanguageModelSpec
+from tasks.domains.language_model import WordLanguageModelSpec
+from tasks.domains.language_model.network import WordLanguageModel
 from tasks.domains.language_model.stream import LaneShape, exact_losses, segment_losses
 
 VOCABULARY, LAYERS, HIDDEN = 30, 2, 8

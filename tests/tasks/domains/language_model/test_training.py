@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from storage.artifacts import ArtifactStore
 from storage.errors import InputError, MeasurementError
-from tasks.domains.language_model.corpus import load_ids
-from tasks.domains.language_model.evaluation import word_losses
-from tasks.domains.language_model.sections import WordLanguageModelSpec
+from tasks.data.splits import load_samples
+from tasks.domains.language_model import WordLanguageModelSpec
+from tasks.domains.language_model.stream import word_losses
 from tasks.domains.language_model.training import batchify, train_language_model
 from tasks.job import Progress, Workspace, silent
 from tasks.refs import DatasetRef
@@ -52,9 +52,11 @@ def test_training_learns_more_than_word_frequencies(corpus: Path, tmp_path: Path
     model = build_model(workload, dataset)
     model.load_state_dict(state)
     assert isinstance(workload.model, WordLanguageModelSpec)
-    ids = load_ids(dataset, "test", store)
+    ids = load_samples(dataset, "test", store)["tokens"]
     loss = word_losses(model, ids, workload.model, workload.evaluate).mean().item()
-    counts = torch.bincount(load_ids(dataset, "train", store).long(), minlength=dataset.vocabulary).float() + 1
+    counts = (
+        torch.bincount(load_samples(dataset, "train", store)["tokens"].long(), minlength=dataset.vocabulary).float() + 1
+    )
     by_frequency = -(counts / counts.sum()).log()[ids[1:].long()].mean().item()
     assert loss < 0.7 * by_frequency
     assert told[-1][0] == pytest.approx(6)

@@ -11,8 +11,8 @@ from torch import nn
 
 from flows.request import BUILT_IN
 from storage.artifacts import ArtifactStore
-from tasks.checkpoint import load_state
 from tasks.compare import compare
+from tasks.data.weights import load_state
 from tasks.domains.sequence import Sequence
 from tasks.domains.sequence.lstm import differences
 from tasks.workload import Workload, find_workloads

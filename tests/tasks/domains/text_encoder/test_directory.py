@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from storage.artifacts import ArtifactStore
 from storage.errors import NightquantError
-from tasks.checkpoint import load_state
+from tasks.data.weights import load_state
 from tests.tasks.domains.text_encoder.encoders import encoder, sentences, write_directory, write_table
 from tests.tasks.pipeline import job_of
 

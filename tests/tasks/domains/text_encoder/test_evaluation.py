@@ -15,8 +15,10 @@ from torch.nn.functional import cosine_similarity, normalize
 from storage.artifacts import ArtifactStore
 from tasks.build import open_candidate
 from tasks.compare import compare
-from tasks.domains.metrics import RESAMPLES
-from tasks.domains.text_encoder.evaluation import evaluate_encoder, reciprocal_ranks
+from tasks.data.evaluation import outputs_in_order
+from tasks.data.scores import reciprocal_ranks
+from tasks.data.scoring import RESAMPLES
+from tasks.domains.text_encoder.evaluation import evaluate_encoder
 from tasks.domains.text_encoder.texts import load_texts
 from tasks.job import Job, Workspace
 from tasks.tensor_files import SAMPLES
@@ -145,9 +147,7 @@ def test_a_rank_counts_the_answers_that_are_nearer_than_the_own_one() -> None:
 
 @pytest.mark.slow
 def test_outputs_come_back_in_the_order_of_the_texts(tmp_path: Path) -> None:
-    from tasks.domains.text_encoder.evaluation import outputs_of_texts
-
     job, store = ready(tmp_path)
     texts = load_texts(job.dataset, "test", store)
-    found = outputs_of_texts(lambda ids, mask: mask.sum(1, keepdim=True), texts, 8)
-    assert found[:, 0].tolist() == (texts.starts[1:] - texts.starts[:-1]).tolist()
+    found = outputs_in_order(lambda ids, mask: mask.sum(1, keepdim=True), texts.batches(8), len(texts))
+    assert found[:, 0].tolist() == [len(texts.ids[row]) for row in range(len(texts))]

@@ -8,7 +8,7 @@ import pytest
 import torch
 import transformers
 
-from tasks.domains.text_encoder.model import Encoder, longest_text
+from tasks.domains.text_encoder.network import Encoder, longest_text
 from tests.tasks.domains.text_encoder.encoders import CONFIGS, write_directory
 
 

@@ -13,7 +13,9 @@ from tokenizers import Tokenizer
 
 from storage.artifacts import ArtifactStore
 from storage.errors import InputError, NightquantError
-from tasks.domains.text_encoder.texts import TOKENIZER, load_texts, read_description
+from tasks.data.samples import read_description
+from tasks.domains.text_encoder.directory import TOKENIZER
+from tasks.domains.text_encoder.texts import load_texts
 from tests.tasks.domains.text_encoder.encoders import (
     CONFIGS,
     LABELS,
@@ -40,10 +42,10 @@ def test_ids_are_those_of_the_directorys_tokenizer(tmp_path: Path, kind: str) ->
     store = ArtifactStore(tmp_path)
     dataset = prepare(encoder(tmp_path, data=table(path, split="part", calibration=16)), store)
     assert dataset.splits == {"train": 40, "calibration": 16, "test": 80}
-    assert read_description(dataset, store).labels == LABELS
+    assert read_description(dataset, store).classes == LABELS
     test = load_texts(dataset, "test", store)
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "encoder")
-    assert [test.row(row).tolist() for row in range(80)] == tokenizer(TEXTS[40:])["input_ids"]
+    assert [test.ids[row].tolist() for row in range(80)] == tokenizer(TEXTS[40:])["input_ids"]
     assert test.labels is not None
     assert [LABELS[label] for label in test.labels.tolist()] == CLASSES[40:]
 
@@ -59,10 +61,10 @@ def test_texts_beyond_the_models_positions_are_cut_and_this_is_told(tmp_path: Pa
     assert (description.max_length, description.cut) == (48, 1)
     assert "1 of them cut at 48 tokens" in told[-1]
     test = load_texts(dataset, "test", store)
-    assert len(test.row(0)) == 48
+    assert len(test.ids[0]) == 48
     # What the bundle gets cuts by itself, at the same place.
     kept = Tokenizer.from_file(str(store.path(dataset.kind, dataset.digest) / TOKENIZER))
-    assert kept.encode(texts[0]).ids == test.row(0).tolist()
+    assert kept.encode(texts[0]).ids == test.ids[0].tolist()
 
 
 def test_positions_of_models_that_count_from_the_padding_on_are_fewer(tmp_path: Path) -> None:
@@ -89,9 +91,9 @@ def test_a_new_model_takes_its_classes_and_its_tokenizer_from_the_data(tmp_path:
     store = ArtifactStore(tmp_path)
     workload = encoder(tmp_path, data=table(path), model=of_config(), checkpoint={"kind": "seeded"})
     dataset = prepare(workload, store)
-    assert read_description(dataset, store).labels == ("0", "10")
+    assert read_description(dataset, store).classes == ("0", "10")
     assert dataset.vocabulary <= 200
-    text = load_texts(dataset, "test", store).row(0).tolist()
+    text = load_texts(dataset, "test", store).ids[0].tolist()
     kept = Tokenizer.from_file(str(store.path(dataset.kind, dataset.digest) / TOKENIZER))
     assert kept.id_to_token(text[0]) == "[CLS]"
     assert kept.id_to_token(text[-1]) == "[SEP]"

@@ -5,14 +5,15 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tasks.data.splits import Column
 from tasks.domains.text_encoder.texts import Texts, bucket_of
 
 LENGTHS = st.lists(st.integers(1, 130), min_size=1, max_size=60)
 
 
 def texts_of(lengths: list[int]) -> Texts:
-    starts = torch.tensor([0, *lengths]).cumsum(0)
-    return Texts(torch.arange(1, int(starts[-1]) + 1, dtype=torch.int32), starts, padding=0)
+    ids = torch.arange(1, sum(lengths) + 1, dtype=torch.int32)
+    return Texts(Column(ids, tuple((length,) for length in lengths)), padding=0)
 
 
 @given(LENGTHS, st.integers(1, 9))
@@ -22,10 +23,10 @@ def test_every_text_is_in_one_batch_and_whole(lengths: list[int], size: int) -> 
     seen = []
     for rows, width in texts.buckets(size):
         assert len(rows) <= size
-        ids, mask = texts.batch(rows, width)
+        ids, mask = texts.padded(rows, width)
         assert ids.shape == mask.shape == (len(rows), width)
         for row, tokens, there in zip(rows, ids, mask, strict=True):
-            assert tokens[: lengths[row]].tolist() == texts.row(row).tolist()
+            assert tokens[: lengths[row]].tolist() == texts.ids[row].tolist()
             assert there.tolist() == [1] * lengths[row] + [0] * (width - lengths[row])
             assert not tokens[lengths[row] :].any()
         seen += rows

@@ -7,7 +7,7 @@ import torch
 
 from storage.artifacts import ArtifactStore
 from storage.errors import MeasurementError
-from tasks.checkpoint import load_state
+from tasks.data.weights import load_state
 from tasks.workload import find_workloads
 from tests.tasks.domains.text_encoder.encoders import encoder, of_config, write_directory, write_table
 from tests.tasks.pipeline import build, evaluate, job_of

@@ -157,8 +157,8 @@ def test_transposed_convolutions_stay_float_and_the_coverage_says_why(
 )  # fmt: skip
 @pytest.mark.long
 def test_every_torchvision_family_converts(name: str, side: int, source_of: Sources, engine: str) -> None:
-    from tasks.domains.image_classification.model import build_vision
-    from tasks.domains.image_classification.sections import TorchvisionSpec
+    from tasks.domains.image_classification import TorchvisionSpec
+    from tasks.domains.image_classification.network import build_vision
     from tasks.quantize.graph.convert import convert, prepare
     from tasks.quantize.graph.plan import make_plan
     from tasks.quantize.graph.smoke_test import try_out

@@ -1,0 +1,240 @@
+"""Float weights: trained here, fetched, drawn from a seed, or from a domain's own source; checked and kept as tensors.
+
+Weights that do not fit the workload's model are refused. What PyTorch's own loading forgives is forgiven here too, and
+noted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import cast
+
+import torch
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+
+from storage.artifacts import artifact_digest
+from storage.errors import ConfigurationError, InputError
+from storage.messages import shown
+from storage.transfer import fetch
+from tasks.compute import training_device
+from tasks.data.weights import WEIGHTS_FILE, StateDict, build_blank, read_state
+from tasks.domains import DOMAINS
+from tasks.domains.base import Trains
+from tasks.job import Workspace
+from tasks.refs import CheckpointRef, DatasetRef
+from tasks.sources import code_digest, model_digest
+from tasks.tensor_files import save_tensors
+from tasks.workload import Workload
+from tasks.workload.base import FetchedCheckpoint, SeededCheckpoint
+
+KIND = "checkpoint"
+_MOST_SHOWN, _LONGEST_KEY = 10, 200
+_COUNT = "num_batches_tracked"
+_COUNTS_SINCE = 2  # the version of normalization layers that brought the count of batches, PyTorch 0.4.1
+# Types whose numbers are weights as they stand; those of float8, for instance, need a scale beside them.
+_FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
+
+
+def obtain(workload: Workload, dataset: DatasetRef, workspace: Workspace) -> CheckpointRef:
+    """Find the workload's float weights in the store; otherwise get them as ``checkpoint.kind`` says, and store them.
+
+    Raises
+    ------
+    InputError
+        The weights are missing, broken, refused, or do not fit the workload and its data set.
+    ConfigurationError
+        The ``[checkpoint]`` section asks for something impossible.
+    StoreError
+        The store cannot be written.
+    """
+    return _KINDS.get(workload.checkpoint.kind, _published)(workload, dataset, workspace)
+
+
+def _trained(workload: Workload, dataset: DatasetRef, workspace: Workspace) -> CheckpointRef:
+    domain = DOMAINS[workload.domain]
+    if not isinstance(domain, Trains):
+        raise ConfigurationError(
+            f'Workload "{workload.name}": checkpoint.kind "train" does not fit domain "{workload.domain}", '
+            f"which {Trains.lack}.",
+            hint="Use another checkpoint.kind.",
+        )
+    trainer: Trains[Workload] = domain
+    made_from = {
+        **_decisive(workload, dataset, trainer.train),
+        "checkpoint": workload.checkpoint.model_dump(mode="json"),
+        "device": training_device().type,
+    }
+    return find_or_make(workload, dataset, workspace, made_from, lambda: trainer.train(workload, dataset, workspace))
+
+
+def _fetched(workload: Workload, dataset: DatasetRef, workspace: Workspace) -> CheckpointRef:
+    settings = cast(FetchedCheckpoint, workload.checkpoint)
+    with fetch(
+        settings.uri,
+        workspace.store.root / "downloads",
+        sha256=settings.sha256,
+        max_bytes=settings.max_bytes,
+        retries=settings.retries,
+        progress=workspace.progress,
+    ) as source:
+        made_from = {
+            "sha256": source.sha256,
+            "model": workload.model.model_dump(mode="json"),
+            "vocabulary": dataset.vocabulary,
+            "classes": dataset.classes,
+            "code": code_digest(read_state.__module__),
+        }
+        return find_or_make(
+            workload, dataset, workspace, made_from, lambda: read_state(source.path(), shown(settings.uri))
+        )
+
+
+def _seeded(workload: Workload, dataset: DatasetRef, workspace: Workspace) -> CheckpointRef:
+    seed, draw = cast(SeededCheckpoint, workload.checkpoint).seed, DOMAINS[workload.domain].draw_weights
+    made_from = {**_decisive(workload, dataset, draw), "seed": seed}
+    return find_or_make(workload, dataset, workspace, made_from, lambda: draw(workload, dataset, seed))
+
+
+def _published(workload: Workload, dataset: DatasetRef, workspace: Workspace) -> CheckpointRef:
+    """Get weights of a kind that the domain alone has."""
+    weights = DOMAINS[workload.domain].weights(workload, dataset)
+    return find_or_make(workload, dataset, workspace, weights.made_from, weights.load)
+
+
+def _decisive(workload: Workload, dataset: DatasetRef, make: Callable[..., object]) -> dict[str, object]:
+    """What decides weights that are made here, whatever the way."""
+    build = DOMAINS[workload.domain].build
+    return {
+        "model": workload.model.model_dump(mode="json"),
+        "dataset": dataset.digest,
+        "torch": torch.__version__,
+        "code": model_digest(build_blank(lambda: build(workload.model, dataset)), workload.model, build, make),
+    }
+
+
+# Further kinds are a domain's own.
+_KINDS: Mapping[str, Callable[[Workload, DatasetRef, Workspace], CheckpointRef]] = {
+    "train": _trained,
+    "uri": _fetched,
+    "seeded": _seeded,
+}
+
+
+def find_or_make(
+    workload: Workload,
+    dataset: DatasetRef,
+    workspace: Workspace,
+    made_from: Mapping[str, object],
+    make: Callable[[], Mapping[str, Tensor]],
+) -> CheckpointRef:
+    """The checkpoint that `made_from` decides: from the store, or made, checked and stored.
+
+    Raises
+    ------
+    InputError
+        The weights do not fit the workload, or some are NaN or infinite.
+    """
+    digest, store = artifact_digest(KIND, made_from), workspace.store
+    found = store.find(KIND, digest)
+    given = make() if found is None else _shapes(found / WEIGHTS_FILE)
+    # A found one too: the code that builds the model may have changed, and need not be in the digest. One that does
+    # not fit is not copied: it may claim any size.
+    fitted, notes = fit(given, workload, dataset)
+    if found is None:
+        state = _as_float(fitted)
+        broken = [key for key, tensor in state.items() if tensor.is_floating_point() and not tensor.isfinite().all()]
+        if broken:
+            raise InputError(
+                f'The weights of workload "{workload.name}" hold NaN or infinite values: '
+                f"{', '.join(shortened(broken))}.",
+                hint="Train them again with a lower learning rate, or fetch another checkpoint.",
+            )
+        with store.create(KIND, digest, made_from) as folder:
+            save_tensors(state, folder / WEIGHTS_FILE)
+    count = sum(tensor.numel() for tensor in fitted.values())
+    return CheckpointRef(kind=KIND, digest=digest, parameters=count, notes=notes)
+
+
+def _shapes(path: Path) -> dict[str, Tensor]:
+    """The state dict without its numbers."""
+    return {key: tensor.to("meta") for key, tensor in load_file(path).items()}
+
+
+def _as_float(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Contiguous copies on the CPU that share no memory, floating-point ones as float32."""
+    return {
+        name: tensor.detach()
+        .to(device="cpu", dtype=torch.float32 if tensor.is_floating_point() else tensor.dtype, copy=True)
+        .contiguous()
+        for name, tensor in state.items()
+    }
+
+
+def fit(
+    state: Mapping[str, Tensor], workload: Workload, dataset: DatasetRef
+) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+    """The state dict as the workload's model has it, and what was done for that; no tensor is copied.
+
+    Raises
+    ------
+    InputError
+        Keys are missing, not expected, or of another shape or type than the model's.
+    """
+    domain = DOMAINS[workload.domain]
+    model = build_blank(lambda: domain.build(workload.model, dataset))
+    versions, notes = (state.versions, list(state.notes)) if isinstance(state, StateDict) else ({}, [])
+    fitted = dict(state)
+    if counts := [key for key in _counts_of_old_files(model, versions) if key not in fitted]:
+        fitted |= {key: torch.tensor(0) for key in counts}
+        notes.append(f"set {len(counts)} x {_COUNT}, which files from before PyTorch 0.4.1 lack, to 0")
+    converted = {tensor.dtype for tensor in fitted.values() if tensor.is_floating_point()} - {torch.float32}
+    notes += [f"converted {_name(dtype)} values to float32" for dtype in sorted(converted, key=str)]
+    if problems := list(_problems(fitted, model.state_dict())):
+        shapes = {key: tuple(tensor.shape) for key, tensor in state.items()}
+        raise InputError(
+            f'The checkpoint does not fit workload "{workload.name}":\n  ' + "\n  ".join(problems) + "\n",
+            hint=domain.fit_hint(shapes, workload, dataset),
+        )
+    return fitted, tuple(notes)
+
+
+def shortened(lines: Sequence[str]) -> list[str]:
+    """The first lines, and how many more there are."""
+    rest = len(lines) - _MOST_SHOWN
+    return [line[:_LONGEST_KEY] for line in lines[:_MOST_SHOWN]] + [f"and {rest} more"] * (rest > 0)
+
+
+def _counts_of_old_files(model: nn.Module, versions: Mapping[str, int]) -> Iterator[str]:
+    """Keys that ``load_state_dict`` fills in where a file is older than they are: its rule, version below 2 or none."""
+    for name, module in model.named_modules():
+        if isinstance(module, _NormBase) and module.track_running_stats and versions.get(name, 0) < _COUNTS_SINCE:
+            yield f"{name}.{_COUNT}" if name else _COUNT
+
+
+def _problems(state: Mapping[str, Tensor], model: Mapping[str, Tensor]) -> Iterator[str]:
+    """Lines about keys that differ, in groups, each cut after ten."""
+    groups = {
+        "missing": [f"{key[:_LONGEST_KEY]} {_form(model[key])}" for key in sorted(model.keys() - state.keys())],
+        "unexpected": [f"{key[:_LONGEST_KEY]} {_form(state[key])}" for key in sorted(state.keys() - model.keys())],
+        "of another shape or type": [
+            f"{key[:_LONGEST_KEY]}: the checkpoint has {_form(state[key])}, the workload {_form(model[key])}"
+            for key in sorted(model.keys() & state.keys())
+            if _form(state[key]) != _form(model[key])
+        ],
+    }
+    for what, lines in groups.items():
+        if lines:
+            yield f"{len(lines)} {what}:"
+            yield from (f"  {line}" for line in shortened(lines))
+
+
+def _form(tensor: Tensor) -> str:
+    """A tensor's shape, and its type unless weights of it are read as float32."""
+    return f"{list(tensor.shape)}{'' if tensor.dtype in _FLOATS else f' of {_name(tensor.dtype)}'}"
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

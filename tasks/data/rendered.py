@@ -1,0 +1,94 @@
+"""A labelled image set that needs no download: characters drawn with Pillow's own font, each distorted at random."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import PIL
+import torch
+import torchvision
+from PIL import Image, ImageDraw, ImageFont
+from torchvision.transforms import v2
+
+from tasks.compute import intra_op_threads
+from tasks.data.picture_sets import FILL_ORDER, PictureWriter, find_or_draw
+from tasks.data.pictures import Pixels
+from tasks.data.samples import Description
+from tasks.sources import code_digest
+
+if TYPE_CHECKING:
+    from tasks.data.sections import RenderedCharacters
+    from tasks.job import Progress, Workspace
+    from tasks.refs import DatasetRef
+
+# Characters are drawn on a larger canvas and made smaller, so that edges stay smooth under the affine map.
+_OVERSAMPLING = 2
+
+
+def prepare_rendered(data: RenderedCharacters, workspace: Workspace) -> DatasetRef:
+    """Draw the data set that ``[data]`` describes; the same bytes for the same settings and libraries."""
+    made_from = {
+        "data": data.model_dump(mode="json"),
+        "libraries": {module.__name__: module.__version__ for module in (PIL, torch, torchvision, np)},
+        "code": code_digest(__name__),
+    }
+
+    def fill(writer: PictureWriter) -> Description:
+        # Pictures this small only lose time to a second thread.
+        with intra_op_threads(1):
+            draw_splits(writer, data, workspace.progress)
+        return Description(splits={}, classes=tuple(data.characters), mean=(0.5,) * 3, std=(0.25,) * 3)
+
+    return find_or_draw(workspace.store, made_from, (3, data.image_size, data.image_size), fill)
+
+
+def draw_splits(writer: PictureWriter, data: RenderedCharacters, progress: Progress) -> None:
+    """Draw as many different pictures for each split as `data` asks for, the classes in turn."""
+    sizes = data.model_dump(include={"train", "calibration", "valid", "test"})
+    glyphs = [glyph(character, data.image_size) for character in data.characters]
+    total, done = sum(sizes.values()), 0
+    for number, split in enumerate(FILL_ORDER):
+        rng = np.random.default_rng([data.seed, number])
+        added = 0
+        while added < sizes[split]:
+            label = added % len(glyphs)
+            is_new = writer.add(split, draw(glyphs[label], data.image_size, rng), label)
+            added, done = added + is_new, done + is_new
+            progress(done, total, "images")
+
+
+def glyph(character: str, side: int) -> torch.Tensor:
+    """One character in the middle of a black square: float32 [1, S, S] in 0…1, S = 2 x `side`."""
+    canvas = _OVERSAMPLING * side
+    image = Image.new("L", (canvas, canvas))
+    font = ImageFont.load_default(size=round(0.8 * canvas))
+    ImageDraw.Draw(image).text(
+        (canvas / 2, canvas / 2), character, fill=255, font=font, anchor="mm", stroke_width=max(1, canvas // 40)
+    )
+    pixels: torch.Tensor = v2.functional.pil_to_tensor(image)
+    return pixels.float() / 255
+
+
+def draw(shape: torch.Tensor, side: int, rng: np.random.Generator) -> Pixels:
+    """Distort a glyph: rotation, scale, shear, shift, colours of some contrast, light across the picture, noise.
+
+    From float32 [1, S, S] of :func:`glyph` to uint8 [3, side, side].
+    """
+    canvas = shape.shape[-1]
+    moved = v2.functional.affine(
+        shape,
+        angle=float(rng.uniform(-20, 20)),
+        translate=[float(offset) for offset in rng.uniform(-0.1, 0.1, 2) * canvas],
+        scale=float(rng.uniform(0.75, 1.15)),
+        shear=[float(degrees) for degrees in rng.uniform(-12, 12, 2)],
+        interpolation=v2.InterpolationMode.BILINEAR,
+    )
+    mask = v2.functional.resize(moved, [side, side], antialias=True).numpy()
+    paper = rng.uniform(0.1, 0.9) + rng.uniform(-0.1, 0.1, (3, 1, 1))
+    ink = paper + rng.uniform(0.35, 0.8) * (-1 if paper.mean() > 0.5 else 1) + rng.uniform(-0.1, 0.1, (3, 1, 1))
+    slope = rng.uniform(-0.15, 0.15, 2)
+    ramp = np.linspace(-1, 1, side)
+    light = slope[0] * ramp[:, None] + slope[1] * ramp[None, :]
+    picture = paper + mask * (ink - paper) + light + rng.normal(0, rng.uniform(0.02, 0.12), (3, side, side))
+    return np.asarray((picture.clip(0, 1) * 255).round(), dtype=np.uint8)

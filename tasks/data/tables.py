@@ -1,0 +1,191 @@
+"""Parquet, CSV and JSON lines files: named columns, the rows of each split, and features with a target as samples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.json
+import pyarrow.parquet as pq
+import torch
+from torch import Tensor
+
+from storage.errors import InputError, first_line
+from storage.transfer import fetch
+from tasks.data.samples import TARGET, Description, find_or_write
+from tasks.data.splits import write_split
+from tasks.sources import code_digest
+
+if TYPE_CHECKING:
+    from tasks.data.sections import TableData
+    from tasks.job import Workspace
+    from tasks.refs import DatasetRef
+    from tasks.workload.base import TableFile
+
+SPLITS = ("train", "valid", "calibration", "test")
+# Where the file is and how much of it may be read decides nothing.
+NOT_CONTENT = {"uri", "sha256", "max_bytes"}
+_READERS: Mapping[str, Callable[[Path], pa.Table]] = {
+    "parquet": pq.read_table,
+    "csv": pyarrow.csv.read_csv,
+    "jsonl": pyarrow.json.read_json,
+}
+
+
+def read_columns(path: Path, data: TableFile, names: Sequence[str]) -> pa.Table:
+    """The columns of those names, and the one that says the split.
+
+    Raises
+    ------
+    InputError
+        The file is no such table, lacks a column, or has missing values.
+    """
+    wanted = list(dict.fromkeys([*names, *([data.split] if data.split else [])]))
+    try:
+        table = _READERS[data.kind](path)
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"{path}: not a {data.kind} file: {first_line(error)}.") from error
+    if lacking := [name for name in wanted if name not in table.column_names]:
+        raise InputError(
+            f"{path} has no column {', '.join(lacking)}.", hint=f"Its columns: {', '.join(table.column_names)}."
+        )
+    table = table.select(wanted)
+    if gaps := [name for name in table.column_names if table[name].null_count]:
+        raise InputError(
+            f"{path} has missing values in: {', '.join(gaps)}.", hint="Fill them, or leave out such rows or columns."
+        )
+    return table
+
+
+def columns_of(path: Path) -> dict[str, bool]:
+    """Columns of a table by the ending of its name, and whether they hold numbers.
+
+    Raises
+    ------
+    InputError
+        The file cannot be read.
+    """
+    try:
+        match path.suffix:
+            case ".parquet":
+                schema = pq.read_schema(path)
+            case ".csv":
+                schema = pyarrow.csv.open_csv(path).schema
+            case _:
+                schema = pyarrow.json.open_json(path).schema
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"{path}: cannot be read as a table: {first_line(error)}.") from error
+    numbers = pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_boolean
+    return {column.name: any(holds(column.type) for holds in numbers) for column in schema}
+
+
+def rows_of_splits(table: pa.Table, data: TableFile) -> dict[str, npt.NDArray[np.int64]]:
+    """Row numbers of each split.
+
+    Raises
+    ------
+    InputError
+        The column of splits names another one, or nothing is left for training, calibration or test.
+    """
+    if data.split:
+        named = np.array([str(value) for value in table[data.split].to_pylist()])
+        if unknown := sorted(set(named.tolist()) - set(SPLITS)):
+            raise InputError(
+                f'The column "{data.split}" names splits that there are not: {", ".join(unknown[:5])}.',
+                hint=f"Expected {', '.join(SPLITS)}.",
+            )
+        rows = {split: np.flatnonzero(named == split) for split in SPLITS}
+    else:
+        order = np.random.default_rng(data.seed).permutation(table.num_rows)
+        held = [round(share * len(order)) for share in (data.test_share, data.valid_share)]
+        test, valid, train = np.split(order, np.cumsum(held))
+        rows = {"train": train, "valid": valid, "calibration": train[:0], "test": test}
+    if not len(rows["calibration"]):
+        rows["calibration"] = rows["train"][: data.calibration]
+    if lacking := [split for split in ("train", "calibration", "test") if not len(rows[split])]:
+        counts = {split: len(found) for split, found in rows.items()}
+        raise InputError(
+            f"The table leaves no rows for: {', '.join(lacking)} (found: {counts}).", hint="Provide more rows."
+        )
+    return rows
+
+
+def prepare_table(data: TableData, name: str, workspace: Workspace) -> DatasetRef:
+    """Read, split and standardize a table's features as the input `name`, or find them in the store.
+
+    Raises
+    ------
+    InputError
+        The file is missing or broken, lacks a column, or has missing values or nothing for a split.
+    """
+    place = workspace.store.root / "downloads"
+    with fetch(data.uri, place, sha256=data.sha256, max_bytes=data.max_bytes, progress=workspace.progress) as source:
+        made_from: dict[str, object] = {
+            "data": data.model_dump(mode="json", exclude=NOT_CONTENT),
+            "sha256": source.sha256,
+            "input": name,
+            "libraries": {module.__name__: module.__version__ for module in (pa, torch)},
+            "code": code_digest(__name__),
+        }
+
+        def fill(folder: Path) -> Description:
+            return _write(read_columns(source.path(), data, [*data.features, data.target]), data, name, folder)
+
+        return find_or_write(workspace.store, made_from, fill)
+
+
+def _write(table: pa.Table, data: TableData, name: str, folder: Path) -> Description:
+    columns = [_numbers(table[feature], feature) for feature in data.features]
+    target, classes = _target(table[data.target], data.target)
+    rows = rows_of_splits(table, data)
+    features = np.stack(columns, axis=1)
+    mean, std = np.zeros(features.shape[1]), np.ones(features.shape[1])
+    if data.standardize:
+        mean, std = features[rows["train"]].mean(0), features[rows["train"]].std(0)
+        std[std == 0] = 1.0  # a constant column says nothing, whatever its scale
+    inputs = torch.from_numpy(((features - mean) / std).astype(np.float32))
+    counts: dict[str, int] = {}
+    types: dict[str, str] = {}
+    for split, chosen in rows.items():
+        if counts.setdefault(split, len(chosen)):
+            types = write_split(folder, split, {name: inputs[chosen], TARGET: target[chosen]})
+    return Description(
+        splits={split: count for split, count in counts.items() if count},
+        inputs=(name,),
+        types=types,
+        sample_shape=tuple(inputs.shape[1:]),
+        features=data.features,
+        mean=tuple(mean.tolist()) if data.standardize else (),
+        std=tuple(std.tolist()) if data.standardize else (),
+        classes=classes,
+    )
+
+
+def _numbers(column: pa.ChunkedArray[pa.Scalar[pa.DataType]], name: str) -> npt.NDArray[np.float64]:
+    try:
+        values = np.asarray(column.cast(pa.float64()).to_numpy(), dtype=np.float64)
+    except pa.ArrowException as error:
+        raise InputError(
+            f'The column "{name}" is of type {column.type}, not numbers: {first_line(error)}.',
+            hint="Leave it out of data.features, or encode it as numbers.",
+        ) from error
+    if not np.isfinite(values).all():
+        raise InputError(f'The column "{name}" holds NaN or infinities.', hint="Fill them, or leave out such rows.")
+    return values
+
+
+def _target(column: pa.ChunkedArray[pa.Scalar[pa.DataType]], name: str) -> tuple[Tensor, tuple[str, ...]]:
+    """Floats as float32 [N], integers as int64 [N], text and truth values as numbers of their sorted distinct ones."""
+    if pa.types.is_floating(column.type) or pa.types.is_decimal(column.type):
+        return torch.from_numpy(_numbers(column, name).astype(np.float32)), ()
+    if pa.types.is_integer(column.type):
+        return torch.from_numpy(np.asarray(column.cast(pa.int64()).to_numpy()).copy()), ()
+    labels = [str(value) for value in column.cast(pa.string()).to_pylist()]
+    classes = tuple(sorted(set(labels)))
+    numbers = {label: number for number, label in enumerate(classes)}
+    return torch.tensor([numbers[label] for label in labels]), classes

@@ -1,0 +1,158 @@
+"""Data sets of ``torchvision.datasets`` by class name."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+import torchvision
+from PIL import Image
+from torchvision.datasets import VisionDataset
+
+from storage.digest import file_digest
+from storage.errors import ConfigurationError, InputError
+from storage.messages import did_you_mean
+from storage.remote import Broken
+from storage.transient import is_transient
+from storage.urllib_retries import with_retries
+from tasks.data.picture_sets import Part, Quotas, Split, prepare_pictures, training_quotas
+from tasks.data.pictures import Preprocessing, UnreadableError
+from tasks.sources import code_digest
+
+if TYPE_CHECKING:
+    from tasks.data.sections import TorchvisionDataset
+    from tasks.job import Workspace
+    from tasks.refs import DatasetRef
+
+# Where torchvision's classes keep the labels of all samples, so that no picture is decoded to learn them, and where
+# they keep the samples.
+_LABELS = ("targets", "labels", "_labels", "y")
+_SAMPLES = ("data", "samples", "_samples", "_image_files")
+_HELD_OUT_SPLITS = ("test", "val", "valid")
+
+
+def prepare_torchvision(data: TorchvisionDataset, geometry: Preprocessing, workspace: Workspace) -> DatasetRef:
+    """Resize and split one of torchvision's labelled image sets.
+
+    Its own held-out part (``train=False``, or the split "test" or "val") is the test split; where it has none,
+    ``valid_share`` of the whole is. Valid and calibration samples are taken from the training part.
+
+    Raises
+    ------
+    ConfigurationError
+        There is no such class, it cannot be downloaded, or it does not hold one label for each image.
+    InputError
+        The data is broken, or not under ``data.root`` and not to be downloaded.
+    """
+    train, test = _open(data)
+
+    def open_parts() -> tuple[Sequence[str], Sequence[Part]]:
+        missing: tuple[Split, ...] = ("test", "valid") if test is None else ("valid",)
+        quotas = training_quotas(len(train), dict.fromkeys(missing, data.valid_share), data.calibration)
+        parts = [_part(train, quotas)]
+        if test is not None:
+            parts.insert(0, _part(test, {"test": data.max_test}))
+        count = 1 + max(label for part in parts for label in part.labels)
+        names = [str(name) for name in getattr(train, "classes", ())]
+        return names if len(names) >= count else [str(label) for label in range(count)], parts
+
+    content = [_content(part) for part in (train, test) if part is not None]
+    return prepare_pictures(data, geometry, {"content": content, "code": code_digest(__name__)}, open_parts, workspace)
+
+
+def _open(data: TorchvisionDataset) -> tuple[VisionDataset, VisionDataset | None]:
+    """The training part and the held-out part (None where the class has none)."""
+    kind = getattr(torchvision.datasets, data.name, None)
+    if not (inspect.isclass(kind) and issubclass(kind, VisionDataset)):
+        meant = did_you_mean(data.name, torchvision.datasets.__all__)
+        raise ConfigurationError(f'torchvision has no data set "{data.name}"{meant}.')
+    parameters = inspect.signature(kind).parameters
+    if data.download and "download" not in parameters:
+        raise ConfigurationError(
+            f'torchvision cannot download "{data.name}".', hint="Put it under data.root and set data.download = false."
+        )
+    general = {"root": data.root, "download": data.download}
+    make = partial(_make, kind, data, **{name: general[name] for name in general.keys() & parameters})
+    if "train" in parameters:
+        return make(train=True), make(train=False)
+    if "split" not in parameters:
+        return make(), None
+    train = make(split="train")
+    for split in _HELD_OUT_SPLITS:
+        try:
+            return train, make(split=split)
+        except ConfigurationError:
+            # This class does not call it so.
+            continue
+    raise ConfigurationError(f'torchvision\'s "{data.name}" has no split called {", ".join(_HELD_OUT_SPLITS)}.')
+
+
+def _make(kind: type[VisionDataset], data: TorchvisionDataset, **arguments: object) -> VisionDataset:
+    try:
+        return with_retries(lambda: kind(**arguments))
+    except (Broken, RuntimeError, OSError) as error:
+        raise InputError(
+            f'torchvision\'s "{data.name}" cannot be read from {data.root}: {error}.',
+            hint="Put the files there, or have them downloaded with data.download = true and a network.",
+            transient=is_transient(error),
+        ) from error
+    except (ImportError, TypeError, ValueError) as error:
+        # Another name for its splits, an argument that every other class does without, a package that is not here.
+        raise ConfigurationError(
+            f'torchvision\'s "{data.name}" cannot be used as a data set: {str(error).rstrip(".")}.',
+            hint='Choose another one, or write its images to one folder per class and use data.kind = "image-folder".',
+        ) from error
+
+
+def _part(dataset: VisionDataset, quotas: Quotas) -> Part:
+    name = type(dataset).__name__
+
+    def read(index: int) -> Image.Image:
+        try:
+            image = dataset[index][0]
+        except (OSError, SyntaxError, ValueError) as error:
+            raise UnreadableError(f"{type(error).__name__}: {error}") from error
+        if not isinstance(image, Image.Image):
+            raise UnreadableError(f"expected a picture, got {type(image).__name__}")
+        return image
+
+    kept = (getattr(dataset, attribute, None) for attribute in _LABELS)
+    found = next((labels for labels in kept if labels is not None and len(labels) == len(dataset)), None)
+    try:
+        labels = list(map(int, (dataset[index][1] for index in range(len(dataset))) if found is None else found))
+    except (TypeError, ValueError) as error:
+        raise ConfigurationError(
+            f'torchvision\'s "{name}" has no single class per image.', hint="Choose a data set for classification."
+        ) from error
+    if not labels or min(labels) < 0:
+        raise InputError(f'torchvision\'s "{name}" holds no labelled images.')
+    return Part([f"{name}[{index}]" for index in range(len(labels))], labels, read, quotas)
+
+
+def _content(dataset: VisionDataset) -> str:
+    """Digest of what the data set holds, as far as it lies in arrays or files; of its description otherwise."""
+    hasher = hashlib.sha256(f"{type(dataset).__name__} {len(dataset)}".encode())
+    for attribute in (*_SAMPLES, *_LABELS):
+        for piece in _pieces(getattr(dataset, attribute, None)):
+            hasher.update(piece)
+    return hasher.hexdigest()
+
+
+def _pieces(value: object) -> Iterator[bytes | memoryview]:
+    """The bytes that a value consists of, a file's content included."""
+    match value:
+        case np.ndarray() | torch.Tensor():
+            yield np.ascontiguousarray(value).data
+        case list() | tuple():
+            for item in value:
+                yield from _pieces(item)
+        case str() | Path() if Path(value).is_file():
+            yield f"{Path(value).name} {file_digest(Path(value))}".encode()
+        case _:
+            yield repr(value).encode()

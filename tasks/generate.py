@@ -1,0 +1,102 @@
+"""Sampling text from a word language model, word by word."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from storage.errors import ConfigurationError, MeasurementError
+from tasks.build import build_candidate, open_candidate
+from tasks.data.corpus import load_vocabulary
+from tasks.domains.language_model import LanguageModelWorkload, WordLanguageModelSpec
+from tasks.domains.language_model.network import zero_state
+from tasks.job import Workspace
+from tasks.outputs import Call, tensors_of
+from tasks.stages import obtain, prepare
+from tasks.workload import Workload
+from tasks.workload.recipe import Recipe
+
+END_OF_LINE = "<eos>"
+
+
+def sample_words(
+    model: Call, vocabulary: Sequence[str], spec: WordLanguageModelSpec, *, words: int, temperature: float, seed: int
+) -> Iterator[str]:
+    """Sample words one after the other, each fed back as the next input, from a first word drawn evenly.
+
+    The next word is drawn with weights ``exp(logits / temperature)``, as in the PyTorch tutorial "Dynamic Quantization
+    on an LSTM Word Language Model": below a temperature of 1 likely words become likelier, above it less so. Equal
+    seeds draw equal random numbers, so two models can be compared side by side. `END_OF_LINE` ends a line.
+
+    Raises
+    ------
+    MeasurementError
+        The model's logits hold NaN or infinities.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    h, c = zero_state(spec, 1)
+    token = torch.randint(len(vocabulary), (1, 1), generator=generator)
+    for _ in range(words):
+        # Entered anew for each word: a generator must not leave its caller in inference mode between two words.
+        with torch.inference_mode():
+            logits, h, c = tensors_of(model(token, h, c))
+            token = torch.multinomial(word_weights(logits.flatten(), temperature), 1, generator=generator).view(1, 1)
+        yield vocabulary[int(token)]
+
+
+def word_weights(logits: Tensor, temperature: float) -> Tensor:
+    """``exp(logits / temperature)`` up to a common factor, float64 [V]: the largest is 1, so that none overflows.
+
+    Raises
+    ------
+    MeasurementError
+        A logit is NaN or infinite.
+    """
+    if not bool(torch.isfinite(logits).all()):
+        raise MeasurementError("The model's logits hold NaN or infinities.", hint="Try another recipe.")
+    return (logits.double() - logits.max()).div(temperature).exp()
+
+
+def as_text(words: Iterator[str]) -> Iterator[str]:
+    """Words as pieces of text: a space between words, a new line for `END_OF_LINE`."""
+    line_started = False
+    for word in words:
+        if word == END_OF_LINE:
+            yield "\n"
+            line_started = False
+        else:
+            yield f" {word}" if line_started else word
+            line_started = True
+
+
+def generate(
+    workload: Workload, recipe: Recipe, workspace: Workspace, *, words: int, temperature: float, seed: int
+) -> Iterator[str]:
+    """Pieces of text sampled from the workload's model by a recipe; what is missing in the store is made first.
+
+    Of the recipe's runtimes the last is taken: workload files name them from the plainest to the fastest.
+
+    Raises
+    ------
+    ConfigurationError
+        The workload's model predicts no words, the temperature is not above 0, or the number of words is negative.
+    """
+    if not (temperature > 0 and math.isfinite(temperature)):
+        raise ConfigurationError(
+            f"The temperature is {temperature}: expected a number above 0.", hint="1.0 samples as trained."
+        )
+    if words < 0:
+        raise ConfigurationError(f"The number of words is {words}: expected 0 or more.")
+    if not isinstance(workload, LanguageModelWorkload):
+        raise ConfigurationError(
+            f'Workload "{workload.name}" ({workload.domain}) generates no text.',
+            hint='Choose one whose domain is "language-model".',
+        )
+    dataset = prepare(workspace, workload)
+    candidate = build_candidate(obtain(workspace, workload, dataset), recipe, recipe.runtimes[-1], workspace)
+    model = open_candidate(candidate, workspace, torch.get_num_threads())
+    vocabulary = load_vocabulary(dataset, workspace.store)
+    return as_text(sample_words(model, vocabulary, workload.model, words=words, temperature=temperature, seed=seed))

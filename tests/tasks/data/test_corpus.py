@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import hashlib
+import tarfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from storage.artifacts import ArtifactStore
+from storage.errors import InputError
+from tasks.data.corpus import load_vocabulary
+from tasks.data.splits import load_samples
+from tasks.workload import Workload
+from tests.storage.http_server import Site, serving
+from tests.tasks.data.plain import plain_tokens
+from tests.tasks.pipeline import prepare
+from tests.tasks.workloads import workload_of
+
+TEXTS = {"train": " = A title = \n\n the cat sat \n", "valid": " the dog", "test": " a cat \n"}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ArtifactStore:
+    return ArtifactStore(tmp_path / "store")
+
+
+def write_texts(folder: Path, pattern: str = "{}.txt") -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for split, text in TEXTS.items():
+        (folder / pattern.format(split)).write_text(text, encoding="utf-8")
+    return folder
+
+
+def text_workload(uri: str, **settings: Any) -> Workload:
+    return workload_of(
+        "language-model", {"kind": "text", "uri": uri, **settings}, {"kind": "word-lm"}, {"kind": "seeded"}
+    )
+
+
+@pytest.mark.slow
+def test_a_corpus_comes_back_as_ids_and_words(store: ArtifactStore, tmp_path: Path) -> None:
+    folder = write_texts(tmp_path / "corpus")
+    dataset = prepare(text_workload(str(folder)), store)
+    encoded, words, _ = plain_tokens(folder / f"{split}.txt" for split in TEXTS)
+    assert load_vocabulary(dataset, store) == words
+    assert dataset.vocabulary == len(words)
+    for split, ids in zip(TEXTS, encoded, strict=True):
+        tensor = load_samples(dataset, split, store)["tokens"]
+        assert tensor.dtype == torch.int32
+        assert tensor.tolist() == ids
+        assert dataset.splits[split] == len(ids)
+    assert pq.read_schema(store.path("samples", dataset.digest) / "vocabulary.parquet").names == ["word", "id", "count"]
+
+
+def test_ids_are_mapped_and_never_written_back(store: ArtifactStore, tmp_path: Path) -> None:
+    dataset = prepare(text_workload(str(write_texts(tmp_path / "corpus"))), store)
+    ids = load_samples(dataset, "train", store)["tokens"]
+    first = int(ids[0])
+    ids[0] = 77
+    assert int(load_samples(dataset, "train", store)["tokens"][0]) == first
+    path = store.path("samples", dataset.digest) / "train.tokens.npy"
+    assert isinstance(np.load(path, mmap_mode="r"), np.memmap)
+
+
+def test_all_layouts_and_containers_give_the_same_ids(store: ArtifactStore, tmp_path: Path) -> None:
+    plain = write_texts(tmp_path / "plain")
+    tokens = write_texts(tmp_path / "tokens" / "wikitext-2", "wiki.{}.tokens")
+    with zipfile.ZipFile(tmp_path / "corpus.zip", "w") as archive:
+        for path in tokens.iterdir():
+            archive.write(path, f"wikitext-2/{path.name}")
+    with tarfile.open(tmp_path / "corpus.tar.gz", "w:gz") as tar:
+        tar.add(plain, "corpus")
+    places = [plain, tokens, tokens.parent, tmp_path / "corpus.zip", tmp_path / "corpus.tar.gz"]
+    datasets = [prepare(text_workload(str(place)), store) for place in places]
+    assert len({load_samples(dataset, "test", store)["tokens"].numpy().tobytes() for dataset in datasets}) == 1
+    assert len({tuple(load_vocabulary(dataset, store)) for dataset in datasets}) == 1
+    assert datasets[1] == datasets[2]
+
+
+def test_an_archive_behind_a_url_is_downloaded_once(store: ArtifactStore, tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "corpus.zip", "w") as archive:
+        for split, text in TEXTS.items():
+            archive.writestr(f"{split}.txt", text)
+    content = (tmp_path / "corpus.zip").read_bytes()
+    with serving(Site(content)) as site:
+        workload = text_workload(site.url, sha256=hashlib.sha256(content).hexdigest())
+        assert prepare(workload, store) == prepare(workload, store)
+        assert len(site.asked) == 1
+    assert list((store.root / "downloads").iterdir()) == []
+
+
+def test_changed_text_is_another_corpus(store: ArtifactStore, tmp_path: Path) -> None:
+    folder = write_texts(tmp_path / "corpus")
+    before = prepare(text_workload(str(folder)), store)
+    (folder / "test.txt").write_text("something else")
+    assert prepare(text_workload(str(folder)), store).digest != before.digest
+
+
+def test_what_is_missing_empty_doubled_or_not_utf8_is_named(store: ArtifactStore, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="holds no corpus"):
+        prepare(text_workload(str(tmp_path)), store)
+    folder = write_texts(tmp_path / "one")
+    (folder / "valid.txt").write_text("")
+    with pytest.raises(InputError, match="the valid split is empty"):
+        prepare(text_workload(str(folder)), store)
+    (folder / "valid.txt").write_bytes(b"caf\xe9 \n")
+    with pytest.raises(InputError, match=r"valid\.txt: not UTF-8 at byte 3"):
+        prepare(text_workload(str(folder)), store)
+    write_texts(folder, "wiki.{}.tokens")
+    with pytest.raises(InputError, match="several corpora"):
+        prepare(text_workload(str(folder)), store)
+    with pytest.raises(InputError, match="cannot be read"):
+        prepare(text_workload(str(tmp_path / "none.zip")), store)

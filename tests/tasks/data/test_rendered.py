@@ -1,0 +1,73 @@
+import hashlib
+
+import pytest
+import torch
+from pydantic import ValidationError
+
+from tasks.data.samples import read_description
+from tasks.data.splits import load_samples
+from tests.tasks.vision_workloads import rendered
+
+SPLITS = ("train", "calibration", "valid", "test")
+
+
+def digests(split):
+    return [hashlib.sha256(image.numpy().tobytes()).hexdigest() for image in split["images"]]
+
+
+def test_every_split_has_the_size_and_classes_that_were_asked_for(tmp_path):
+    dataset, store = rendered(tmp_path)
+
+    assert dataset.splits == {"train": 30, "calibration": 12, "valid": 9, "test": 18}
+    assert (dataset.classes, dataset.sample_shape, dataset.skipped) == (3, (3, 16, 16), 0)
+    assert read_description(dataset, store).classes == ("O", "X", "T")
+    for split in SPLITS:
+        assert load_samples(dataset, split, store).target.unique().tolist() == [0, 1, 2]
+
+
+def test_no_picture_is_in_two_splits_or_twice_in_one(tmp_path):
+    dataset, store = rendered(tmp_path)
+
+    every = [digest for split in SPLITS for digest in digests(load_samples(dataset, split, store))]
+
+    assert len(set(every)) == len(every) == 69
+
+
+def test_the_same_settings_give_the_same_bytes_whatever_the_global_generator_does(tmp_path):
+    first, first_store = rendered(tmp_path / "a")
+    torch.manual_seed(99)
+    second, second_store = rendered(tmp_path / "b")
+    other, _ = rendered(tmp_path / "b", seed=1)
+
+    assert first == second
+    assert other.digest != first.digest
+    assert other.calibration_digest != first.calibration_digest
+    for split in SPLITS:
+        assert digests(load_samples(first, split, first_store)) == digests(load_samples(second, split, second_store))
+
+
+def test_drawing_leaves_the_global_generator_alone(tmp_path):
+    torch.manual_seed(3)
+    expected = torch.rand(2)
+    torch.manual_seed(3)
+
+    rendered(tmp_path)
+
+    assert torch.equal(torch.rand(2), expected)
+
+
+@pytest.mark.slow
+def test_a_second_time_it_is_found_and_not_drawn(tmp_path):
+    first, store = rendered(tmp_path)
+    written = store.path(first.kind, first.digest).stat().st_mtime_ns
+
+    second, _ = rendered(tmp_path)
+
+    assert second == first
+    assert store.path(first.kind, first.digest).stat().st_mtime_ns == written
+
+
+@pytest.mark.slow
+def test_a_character_that_is_named_twice_is_refused(tmp_path):
+    with pytest.raises(ValidationError, match="repeats a character"):
+        rendered(tmp_path, characters="ABA")

@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from storage.errors import MeasurementError
+from tasks.data.scores import TOP5, WER, area_under_roc, edit_distance, macro_f1, word_errors
+
+PAIRS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 2)), min_size=1, max_size=30).filter(
+    lambda rows: any(weight for *_, weight in rows)
+)
+
+
+@given(PAIRS)
+def test_macro_f1_is_the_mean_of_the_harmonic_means_of_precision_and_recall(rows: list[tuple[int, int, int]]) -> None:
+    repeated = [(guess, truth) for guess, truth, weight in rows for _ in range(weight)]
+    found = []
+    for label in {label for pair in repeated for label in pair}:
+        hits = sum(pair == (label, label) for pair in repeated)
+        guessed, there = (sum(pair[side] == label for pair in repeated) for side in (0, 1))
+        precision, recall = hits / max(guessed, 1), hits / max(there, 1)
+        found.append(2 * precision * recall / (precision + recall) if hits else 0.0)
+    guess, truth, weights = (np.array(column) for column in zip(*rows, strict=True))
+    assert macro_f1(guess, truth, weights) == pytest.approx(np.mean(found), abs=1e-12)
+
+
+@given(PAIRS)
+@pytest.mark.slow
+def test_auroc_is_the_share_of_pairs_in_the_right_order(rows: list[tuple[int, int, int]]) -> None:
+    labelled = [(score, label % 2) for score, label, weight in rows for _ in range(weight)]
+    pairs = list(product(*([score for score, label in labelled if label == side] for side in (1, 0))))
+    score, label, weights = (np.array(column) for column in zip(*rows, strict=True))
+    found = area_under_roc(score / 3, label % 2, weights)
+    if not pairs:
+        assert np.isnan(found)
+    else:
+        assert found == pytest.approx(np.mean([(high > low) + (high == low) / 2 for high, low in pairs]), abs=1e-12)
+
+
+def test_top5_asks_whether_the_class_is_among_the_five_largest_logits() -> None:
+    outputs = torch.tensor([[0.0, 1, 2, 3, 4, 5, 6]]).expand(7, 7)
+    assert TOP5.rows(outputs, torch.arange(7)).tolist() == [0, 0, 100, 100, 100, 100, 100]
+    with pytest.raises(MeasurementError, match=r"shape \[7, 5\]; top5 needs logits of more than five classes"):
+        TOP5.rows(outputs[:, :5], torch.arange(7))
+
+
+WORDS = st.lists(st.integers(1, 3), max_size=6)
+
+
+def fewest_edits(guess: list[int], truth: list[int]) -> int:
+    """By the definition."""
+    if not guess or not truth:
+        return len(guess) + len(truth)
+    if guess[0] == truth[0]:
+        return fewest_edits(guess[1:], truth[1:])
+    shorter = (guess[1:], truth), (guess, truth[1:]), (guess[1:], truth[1:])
+    return 1 + min(fewest_edits(*pair) for pair in shorter)
+
+
+@given(WORDS, WORDS)
+def test_the_edit_distance_is_the_fewest_edits(guess: list[int], truth: list[int]) -> None:
+    assert edit_distance(guess, truth) == fewest_edits(guess, truth)
+
+
+@pytest.mark.slow
+def test_words_are_ids_or_the_best_path_of_logits() -> None:
+    target = torch.tensor([[5, 7, 7, -100], [2, -100, -100, -100]])
+    ids = torch.tensor([[5, 7, -1], [3, 2, 1]])
+    assert word_errors(ids, target).tolist() == [[1, 3], [2, 1]]
+    # Repeats count once, unless a blank is between them.
+    path = torch.tensor([[5, 5, 7, 0, 7], [0, 2, 2, 0, 0]])
+    assert word_errors(torch.nn.functional.one_hot(path, 8).float().transpose(1, 2), target).tolist() == [
+        [0, 3],
+        [0, 1],
+    ]
+    with pytest.raises(MeasurementError, match="wer takes word ids"):
+        word_errors(ids.float(), target)
+
+
+def test_a_ratio_is_that_of_the_sums_and_not_the_mean_of_the_rows() -> None:
+    assert WER.of(np.array([[1.0, 1.0], [0.0, 9.0]])) == 0.1
+    assert np.isnan(WER.of(np.zeros((2, 2))))

@@ -1,0 +1,143 @@
+"""Splits as they are written and read back: dense, pictures, and ragged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from storage.artifacts import ArtifactStore
+from storage.errors import InputError, StoreError
+from tasks.data.samples import TARGET, ColumnWriter, Description, find_or_write
+from tasks.data.splits import load_samples, write_split
+from tasks.refs import DatasetRef
+
+SHAPE = (3, 4, 5)
+
+
+def planted(root: Path, mean: tuple[float, ...] = (0.5,) * 3) -> tuple[DatasetRef, ArtifactStore]:
+    """Five pictures whose value is their label, and one to calibrate with."""
+
+    def fill(folder: Path) -> Description:
+        pictures = torch.arange(5, dtype=torch.uint8).view(-1, 1, 1, 1).expand(5, *SHAPE)
+        write_split(folder, "test", {"images": pictures, TARGET: torch.arange(5)})
+        types = write_split(folder, "calibration", {"images": pictures[:1], TARGET: torch.zeros(1).long()})
+        splits = {"test": 5, "calibration": 1}
+        return Description(splits=splits, inputs=("images",), types=types, mean=mean, std=(0.25,) * 3, skipped=("a",))
+
+    store = ArtifactStore(root)
+    return find_or_write(store, {"mean": mean}, fill), store
+
+
+def test_what_was_written_is_read_back_mapped_and_in_order(tmp_path: Path) -> None:
+    dataset, store = planted(tmp_path)
+    split = load_samples(dataset, "test", store)
+    assert split["images"].dtype == torch.uint8
+    assert split["images"].shape == (5, *SHAPE)
+    assert split["images"][:, 0, 0, 0].tolist() == split.target.tolist() == [0, 1, 2, 3, 4]
+    assert (dataset.splits, dataset.skipped, len(split)) == ({"test": 5, "calibration": 1}, 1, 5)
+    path = store.path(dataset.kind, dataset.digest) / "test.images.npy"
+    assert isinstance(np.load(path, mmap_mode="r"), np.memmap)
+
+
+def test_writing_into_what_was_read_does_not_reach_the_store(tmp_path: Path) -> None:
+    dataset, store = planted(tmp_path)
+    load_samples(dataset, "test", store)["images"].fill_(7)
+    assert load_samples(dataset, "test", store)["images"][0].max() == 0
+
+
+def test_what_is_found_is_not_written_again(tmp_path: Path) -> None:
+    dataset, store = planted(tmp_path)
+    assert find_or_write(store, {"mean": (0.5,) * 3}, lambda folder: pytest.fail("written again")) == dataset
+
+
+def test_other_calibration_samples_have_another_digest(tmp_path: Path) -> None:
+    def calibrated(value: float) -> DatasetRef:
+        def fill(folder: Path) -> Description:
+            write_split(folder, "calibration", {"x": torch.full((2, 3), value)})
+            write_split(folder, "test", {"x": torch.full((2, 3), 5.0)})
+            return Description(splits={"calibration": 2, "test": 2})
+
+        return find_or_write(ArtifactStore(tmp_path), {"value": value}, fill)
+
+    assert calibrated(1).calibration_digest != calibrated(2).calibration_digest
+
+
+def test_pictures_are_normalized_per_channel_in_float32(tmp_path: Path) -> None:
+    dataset, store = planted(tmp_path, mean=(0.0, 0.5, 0.2))
+    (images,) = next(load_samples(dataset, "test", store).batches(5)).inputs
+    assert images.dtype == torch.float32
+    expected = (4 / 255 - torch.tensor([0.0, 0.5, 0.2])) / 0.25
+    torch.testing.assert_close(images[4, :, 0, 0], expected)
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 5, 9])
+def test_batches_cover_every_sample_once(tmp_path: Path, batch_size: int) -> None:
+    dataset, store = planted(tmp_path)
+    batches = list(load_samples(dataset, "test", store).batches(batch_size))
+    assert max(batch.size for batch in batches) <= batch_size
+    assert [label for batch in batches if batch.target is not None for label in batch.target.tolist()] == [*range(5)]
+
+
+def test_rows_choose_and_order_the_samples(tmp_path: Path) -> None:
+    dataset, store = planted(tmp_path)
+    [batch] = load_samples(dataset, "test", store).batches(8, torch.tensor([3, 1]))
+    assert batch.target is not None
+    assert batch.target.tolist() == [3, 1]
+    assert torch.allclose(batch.inputs[0][:, 0, 0, 0], (torch.tensor([3, 1]) / 255 - 0.5) / 0.25)
+
+
+def test_a_data_set_or_a_split_that_is_not_there_is_named(tmp_path: Path) -> None:
+    dataset, store = planted(tmp_path / "a")
+    with pytest.raises(StoreError, match="no samples artifact"):
+        load_samples(dataset, "test", ArtifactStore(tmp_path / "b"))
+    with pytest.raises(InputError, match="no split train: it has test, calibration"):
+        load_samples(dataset, "train", store)
+
+
+def written(folder: Path, column: Tensor | list[Tensor]) -> list[Tensor]:
+    """The records of a column that was written and read back."""
+
+    def fill(place: Path) -> Description:
+        return Description(splits={"test": 1}, types=write_split(place, "test", {"x": column}))
+
+    store = ArtifactStore(folder)
+    dataset = find_or_write(store, {"x": str(folder)}, fill)
+    found = load_samples(dataset, "test", store).columns["x"]
+    return [found[index] for index in range(len(found))]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.bool, torch.uint8])
+def test_every_type_comes_back_to_the_bit(tmp_path: Path, dtype: torch.dtype) -> None:
+    values = (torch.randn(4, 3, generator=torch.Generator().manual_seed(0)) * 3).to(dtype)
+    found = torch.stack(written(tmp_path / "dense", values))
+    assert found.dtype == dtype
+    assert torch.equal(found, values)
+    ragged = [values[:1], values]
+    assert all(map(torch.equal, written(tmp_path / "ragged", ragged), ragged))
+
+
+@given(shapes=st.lists(st.lists(st.integers(1, 3), max_size=3), min_size=1, max_size=6))
+def test_records_of_any_shapes_come_back_as_they_were(
+    tmp_path_factory: pytest.TempPathFactory, shapes: list[list[int]]
+) -> None:
+    records = [torch.randn(shape) for shape in shapes]
+    found = written(tmp_path_factory.mktemp("ragged"), records)
+    assert [each.shape for each in found] == [each.shape for each in records]
+    assert all(map(torch.equal, found, records))
+
+
+@pytest.mark.parametrize("count", [1, 7, 1000])
+def test_a_column_that_grew_is_a_file_of_numpys_own(tmp_path: Path, count: int) -> None:
+    rows = np.random.default_rng(0).integers(0, 256, (count, *SHAPE), dtype=np.uint8)
+    with ColumnWriter(tmp_path, "test", "images", "|u1", SHAPE) as column:
+        for row in rows:
+            column.append(row[None])
+    np.save(tmp_path / "expected.npy", rows)
+    assert (tmp_path / "test.images.npy").read_bytes() == (tmp_path / "expected.npy").read_bytes()
+    assert column.length == count
