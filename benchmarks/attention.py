@@ -16,7 +16,7 @@ import torch
 from storage.artifacts import ArtifactStore
 from tasks import stages
 from tasks.build import open_candidate
-from tasks.domains import DOMAINS
+from tasks.extensions import DOMAINS
 from tasks.job import Workspace
 from tasks.runtimes.base import Opened
 from tasks.workload import Workload, find_workloads

@@ -30,6 +30,7 @@ from torch import Tensor, nn
 
 from benchmarks.word_lm import open_job, tutorial_loss
 from storage.artifacts import ArtifactStore
+from tasks.build import model_source
 from tasks.compute import intra_op_threads
 from tasks.data.splits import load_samples
 from tasks.domains.language_model.network import WordLanguageModel
@@ -38,7 +39,6 @@ from tasks.quantize.engine import quantized_engine
 from tasks.quantize.int8_modules import align_for_aot_inductor
 from tasks.quantize.methods.dynamic_per_row import DynamicPerRow, DynamicPerRowRecipe
 from tasks.quantize.operators import find_or_compile, load_libraries
-from tasks.quantize.source import ModelSource
 from tasks.runtimes.aot_compile import open_package
 from tasks.workload import Workload
 
@@ -83,7 +83,7 @@ def found_job(shared: Path, workspace: Workspace) -> Job[Workload] | None:
 def float_model(job: Job[Workload] | None, workspace: Workspace) -> nn.Module:
     """The checkpoint's model, or one of its shape."""
     if job is not None:
-        return ModelSource(job, workspace).float_model()
+        return model_source(job, workspace).float_model()
     torch.manual_seed(0)
     return WordLanguageModel(WORDS, EMBEDDING, HIDDEN, LAYERS, 0.5).eval()
 
@@ -259,7 +259,7 @@ def print_sets(subject: Subject, model: nn.Module, rounds: int) -> None:
 def print_losses(subjects: dict[str, Subject], job: Job[Workload], workspace: Workspace) -> None:
     """The loss on the test text as the tutorial computes it: batch size 1, 25 words a call."""
     ids = load_samples(job.dataset, "test", workspace.store)["tokens"].long()
-    example = ModelSource(job, workspace).example_inputs
+    example = model_source(job, workspace).example_inputs
     print(f"| loss on {len(ids):,} words | | difference | s |\n|---|---:|---:|---:|")
     exact = math.nan
     for name, subject in subjects.items():

@@ -66,7 +66,7 @@ def images(source: ModelSource, inputs: Inputs, folder: Path) -> dict[str, tuple
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
     model, exported = source.float_model(), folder / "images.onnx"
-    calibration = [batch[0] for batch in source.calibration(8)]
+    calibration = [batch[0] for batch in source.calibration_batches(8)]
     with torch.inference_mode(mode=False), torch.no_grad():
         torch.onnx.export(model, inputs, str(exported), dynamo=False, opset_version=17, input_names=["images"])
         prepared, quantized = exported.with_suffix(".prepared.onnx"), exported.with_suffix(".int8.onnx")

@@ -27,15 +27,14 @@ from flows.request import NightlyRequest
 from storage.artifacts import ArtifactStore
 from storage.errors import NightquantError, UnavailableError
 from tasks.compute import intra_op_threads
-from tasks.domains import DOMAINS
+from tasks.extensions import DOMAINS, RUNTIMES
 from tasks.job import Job, Workspace
 from tasks.machine import this_machine
 from tasks.proof.child import count_families
 from tasks.proof.instructions import INT8, Family
-from tasks.proof.operators import Operator, int8_share
 from tasks.proof.sampler import Sampler
-from tasks.runtimes import RUNTIMES
 from tasks.runtimes.base import CandidateFiles
+from tasks.runtimes.operators import Operator, int8_share
 from tasks.stages import build, obtain, prepare
 from tasks.workload import Workload
 

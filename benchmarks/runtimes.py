@@ -30,12 +30,11 @@ import torch
 from benchmarks import peers
 from storage.artifacts import ArtifactStore
 from storage.errors import NightquantError
-from tasks.build import open_candidate
+from tasks.build import model_source, open_candidate
 from tasks.compute import intra_op_threads
-from tasks.domains import DOMAINS
+from tasks.extensions import DOMAINS
 from tasks.job import Job, Workspace
 from tasks.machine import this_machine
-from tasks.quantize.source import ModelSource
 from tasks.stages import build, obtain, prepare
 from tasks.workload import Workload
 
@@ -139,7 +138,7 @@ def subjects_of(job: Job[Workload], workspace: Workspace, length: int, folder: P
     workload = job.workload.model_copy(update={"benchmark": benchmark})
     domain, store = DOMAINS[workload.domain], workspace.store
     inputs = tuple(domain.example_inputs(workload, job.dataset, store, 1).values())
-    source = ModelSource(job, workspace)
+    source = model_source(job, workspace)
     made = peers.words(source, inputs, folder) if length else peers.images(source, inputs, folder)
     subjects = {
         name: Subject((lambda call=call: call(*inputs)), scope)  # type: ignore[misc]

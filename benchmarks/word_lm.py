@@ -29,10 +29,10 @@ import torch
 from torch import Tensor, nn
 
 from storage.artifacts import ArtifactStore
-from tasks.build import open_candidate
+from tasks.build import model_source, open_candidate
 from tasks.compute import intra_op_threads
 from tasks.data.splits import load_samples
-from tasks.domains import DOMAINS
+from tasks.extensions import DOMAINS
 from tasks.job import Job, Workspace
 from tasks.machine import available_cores
 from tasks.quantize.engine import quantized_engine
@@ -105,7 +105,7 @@ def measure(data: str, checkpoint: str) -> None:
             f"{torch.backends.cpu.get_cpu_capability()}, {available_cores()} cores.\n"
         )
         began = time.perf_counter()
-        tutorial = tutorial_lines(ModelSource(job, workspace), ids.long())
+        tutorial = tutorial_lines(model_source(job, workspace), ids.long())
         tutorial_s = time.perf_counter() - began
         candidates, ours, ours_s = nightly_lines(job, workspace)
         print_quality(tutorial, ours)
@@ -216,7 +216,7 @@ def print_modes(job: Job[Workload], candidates: list[CandidateRef], workspace: W
 
 def print_latency(job: Job[Workload], candidates: list[CandidateRef], workspace: Workspace) -> None:
     """Milliseconds of one word at batch size 1 on one thread, in interleaved rounds, as ratios to eager float."""
-    example = ModelSource(job, workspace).example_inputs
+    example = model_source(job, workspace).example_inputs
     step = (example["tokens"][:1], example["h"], example["c"])
     models = {
         (recipe.name, runtime): open_candidate(build(workspace, job, recipe, runtime), workspace, 1)

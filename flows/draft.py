@@ -15,14 +15,12 @@ from pydantic import JsonValue
 from storage.documents import JsonObject
 from storage.errors import ConfigurationError
 from storage.messages import did_you_mean
-from tasks.domains import DOMAINS
 from tasks.domains.image_classification import TorchvisionModel
 from tasks.domains.text_encoder.directory import is_classifier, labels_of, read_config, read_pooling
+from tasks.extensions import DOMAINS, METHODS, RUNTIMES
 from tasks.machine import installed_version
-from tasks.quantize.methods import METHODS
 from tasks.refs import covered_share
 from tasks.results import CandidatePreview, Preview
-from tasks.runtimes import RUNTIMES
 from tasks.workload.base import REFERENCE
 from tasks.workload.recipe import Recipe
 

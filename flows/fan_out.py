@@ -18,8 +18,8 @@ from flows.settings import Settings
 from storage.errors import MeasurementError, UnavailableError
 from tasks.benchmark.messages import INCUMBENT_SUFFIX
 from tasks.benchmark.stage import BenchmarkCandidate
+from tasks.extensions import METHODS
 from tasks.job import Job
-from tasks.quantize.methods import METHODS
 from tasks.refs import CandidateRef, DatasetRef
 from tasks.results import (
     BenchmarkResult,

@@ -1,21 +1,69 @@
-"""Building candidates: found by digest, or made by their runtime and written."""
+"""Building candidates: found by digest, or made by their runtime and written, from what a job's domain gives."""
 
 from __future__ import annotations
 
+from functools import partial
+
+import torch
+from torch import nn
+
 from storage.artifacts import artifact_digest
 from storage.digest import digest_of
+from tasks.data.weights import load_state
+from tasks.domains.base import FineTunes, GivesCalibration
+from tasks.extensions import DOMAINS, METHODS, RUNTIMES
 from tasks.job import Job, Workspace
 from tasks.libraries import hint_for, reported_as
-from tasks.quantize.methods import METHODS
-from tasks.quantize.source import ModelSource
-from tasks.refs import CandidateRef
-from tasks.runtimes import RUNTIMES
+from tasks.quantize.source import Data, ModelSource
+from tasks.refs import Architecture, CandidateRef
 from tasks.runtimes.base import DOCUMENT, CandidateFiles, Opened
-from tasks.sources import code_digest
+from tasks.sources import code_digest, model_digest
 from tasks.workload.recipe import Recipe
 from tasks.workload.workload import Workload
 
 KIND = "candidate"
+
+
+def model_source(job: Job[Workload], workspace: Workspace) -> ModelSource:
+    """Take what candidates are made from out of a job: plain values, of whatever domain."""
+    workload, dataset, store = job.workload, job.dataset, workspace.store
+    domain = DOMAINS[workload.domain]
+    architecture = Architecture(
+        domain=workload.domain,
+        model=workload.model.model_dump(mode="json"),
+        folder=workload.model.folder,
+        dataset=dataset,
+    )
+    examples = domain.example_inputs(workload, dataset, store, workload.benchmark.batch_size)
+
+    def float_model() -> nn.Module:
+        model = domain.build(workload.model, dataset)
+        model.load_state_dict(load_state(job.checkpoint, store))
+        return model.eval()
+
+    return ModelSource(
+        name=workload.name,
+        float_model=float_model,
+        example_inputs=examples,
+        axes=domain.axes(workload, examples),
+        architecture=architecture,
+        made_from={
+            "checkpoint": job.checkpoint.digest,
+            # Its data matter to calibration and to training, and its sizes to every model.
+            "dataset": dataset.digest,
+            "model": architecture.model,
+            "example_inputs": workload.benchmark.model_dump(mode="json", include={"batch_size", "sequence_length"}),
+            "torch": torch.__version__,
+            "code": model_digest(architecture.build(), workload.model, domain.build, domain.example_inputs),
+        },
+        workspace=workspace,
+        calibration=Data(partial(domain.calibration, job, store), domain.calibration)
+        if isinstance(domain, GivesCalibration)
+        else None,
+        fine_tuning=Data(partial(domain.fine_tuning, job, store), domain.fine_tuning)
+        if isinstance(domain, FineTunes)
+        else None,
+    )
 
 
 def build_candidate(job: Job[Workload], recipe: Recipe, runtime: str, workspace: Workspace) -> CandidateRef:
@@ -37,11 +85,11 @@ def build_candidate(job: Job[Workload], recipe: Recipe, runtime: str, workspace:
 def _find_or_build(job: Job[Workload], recipe: Recipe, runtime: str, workspace: Workspace) -> CandidateRef:
     implementation = RUNTIMES[runtime]
     implementation.require_installed(runtime)
-    source = ModelSource(job, workspace)
+    source = model_source(job, workspace)
     shared = implementation.shared(source, recipe)
     method = METHODS[recipe.method]
     # Runtimes that quantize by themselves calibrate as well.
-    data = [source.calibrator.calibration] if method.needs else []
+    data = [source.calibration.made_by] if method.needs and source.calibration else []
     code = code_digest(type(implementation).__module__, type(method).__module__, __name__, *data)
     made_from = {
         **source.made_from,

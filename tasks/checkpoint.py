@@ -21,8 +21,8 @@ from storage.messages import shown
 from storage.transfer import fetch
 from tasks.compute import training_device
 from tasks.data.weights import WEIGHTS_FILE, StateDict, build_blank, read_state
-from tasks.domains import DOMAINS
 from tasks.domains.base import Trains
+from tasks.extensions import DOMAINS
 from tasks.job import Workspace
 from tasks.refs import CheckpointRef, DatasetRef
 from tasks.sources import code_digest, model_digest

@@ -11,13 +11,12 @@ from storage.artifacts import artifact_digest
 from storage.errors import MeasurementError
 from tasks.build import open_candidate
 from tasks.data.metrics import Quality
-from tasks.domains import DOMAINS
+from tasks.extensions import DOMAINS, RUNTIMES
 from tasks.job import Job, Workspace
 from tasks.outputs import Call
 from tasks.proof.golden import golden_cases
 from tasks.refs import ArtifactRef, CandidateRef
 from tasks.results import Evaluation
-from tasks.runtimes import RUNTIMES
 from tasks.runtimes.base import CandidateFiles
 from tasks.tensor_files import GOLDEN, SAMPLES, Golden
 from tasks.workload.workload import Workload

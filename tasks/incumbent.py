@@ -12,10 +12,10 @@ from storage.digest import file_digest
 from storage.documents import JsonObject
 from storage.errors import BundleError, ConfigurationError, StoreError, UnavailableError
 from storage.seal import check_sums, listed, read_manifest
+from tasks.extensions import RUNTIMES
 from tasks.job import Job, Workspace
 from tasks.refs import CandidateRef
 from tasks.results import Incumbent
-from tasks.runtimes import RUNTIMES
 from tasks.runtimes.base import DOCUMENT, Made
 from tasks.workload.recipe import Recipe
 from tasks.workload.workload import Workload

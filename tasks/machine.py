@@ -113,7 +113,7 @@ class Evidence(Frozen):
 @lru_cache(maxsize=1)
 def this_machine() -> Machine:
     """Describe the machine that this process runs on."""
-    from tasks.runtimes import RUNTIMES
+    from tasks.extensions import RUNTIMES
 
     libraries = dict.fromkeys([*LIBRARIES, *(name for runtime in RUNTIMES for name in RUNTIMES[runtime].distributions)])
     # The first processor's fields; none on other systems than Linux.

@@ -11,21 +11,19 @@ from typing import cast
 from torch import Tensor
 
 from storage.errors import NightquantError, UnavailableError
-from tasks.build import build_candidate
+from tasks.build import build_candidate, model_source
 from tasks.checkpoint import obtain
 from tasks.data.weights import build_blank, read_fetched
-from tasks.domains import DOMAINS
 from tasks.domains.base import FineTunes, Trains
+from tasks.extensions import DOMAINS, METHODS, RUNTIMES
 from tasks.job import Job, Workspace
 from tasks.libraries import LibraryError, contained, hint_for, reported_as
 from tasks.outputs import finite_outputs, outputs_of
 from tasks.quantize.coverage import excluded_modules
 from tasks.quantize.export import export
-from tasks.quantize.methods import METHODS
 from tasks.quantize.source import ModelSource
 from tasks.refs import DatasetRef
 from tasks.results import CandidatePreview, Preview
-from tasks.runtimes import RUNTIMES
 from tasks.user_code import call_factory, in_its_own_words, opened
 from tasks.workload.base import FactorySpec, FetchedCheckpoint, FromFile, SeededCheckpoint
 from tasks.workload.recipe import Recipe
@@ -137,8 +135,9 @@ def _try_parts(workload: Workload, dataset: DatasetRef | None, workspace: Worksp
 
 def _called(job: Job[Workload], workspace: Workspace) -> dict[str, object]:
     """What one call of the float model takes and gives."""
-    domain, source = DOMAINS[job.workload.domain], ModelSource(job, workspace)
+    domain = DOMAINS[job.workload.domain]
     domain.check(job, workspace)
+    source = model_source(job, workspace)
     model = source.float_model()
     inputs = source.example_inputs
     with in_its_own_words(f"The model's forward failed on {_described(inputs)}", "Fix forward, or what it is given."):
@@ -154,14 +153,14 @@ def _called(job: Job[Workload], workspace: Workspace) -> dict[str, object]:
 
 
 def _candidates(job: Job[Workload], workspace: Workspace, problems: _Problems) -> tuple[CandidatePreview, ...]:
-    source, found = ModelSource(job, workspace), []
+    source, found = model_source(job, workspace), []
     pairs = [(recipe, runtime) for recipe in job.workload.recipe for runtime in recipe.runtimes]
     failed: dict[str, list[str]] = {}
     for done, (recipe, runtime) in enumerate(pairs):
         workspace.progress(done, len(pairs), "candidates")
         name = f"{recipe.name}/{runtime}"
         try:
-            found.append(_tried(source, recipe, runtime))
+            found.append(_tried(job, source, recipe, runtime))
         except NightquantError as error:
             found.append(CandidatePreview(candidate=name, obstacle=str(error)))
             problems.keep_traceback(error)
@@ -172,7 +171,7 @@ def _candidates(job: Job[Workload], workspace: Workspace, problems: _Problems) -
     return tuple(found)
 
 
-def _tried(source: ModelSource, recipe: Recipe, runtime: str) -> CandidatePreview:
+def _tried(job: Job[Workload], source: ModelSource, recipe: Recipe, runtime: str) -> CandidatePreview:
     implementation, name = RUNTIMES[runtime], f"{recipe.name}/{runtime}"
     excluded_modules(source.float_model(), recipe.exclude)
     implementation.require_installed(runtime)
@@ -180,7 +179,7 @@ def _tried(source: ModelSource, recipe: Recipe, runtime: str) -> CandidatePrevie
         if implementation.compiles:
             export(source.float_model(), source.example_inputs, source.axes)
             return CandidatePreview(candidate=name, exported_only=True)
-        made = build_candidate(source.job, recipe.sketch(), runtime, source.workspace)
+        made = build_candidate(job, recipe.sketch(), runtime, source.workspace)
     return CandidatePreview(candidate=name, coverage=made.coverage)
 
 

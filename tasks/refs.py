@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, JsonValue
+
+from tasks.extensions import DOMAINS
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 class Frozen(BaseModel):
@@ -46,6 +52,24 @@ class CheckpointRef(ArtifactRef):
 
     parameters: int
     notes: tuple[str, ...] = ()
+
+
+class Architecture(Frozen):
+    """A float model without its weights, in its domain's terms.
+
+    ``model`` is the section that describes it, and ``folder`` where its workload file was: the user's code is looked
+    for there first.
+    """
+
+    domain: str
+    model: dict[str, JsonValue]
+    folder: str
+    dataset: DatasetRef
+
+    def build(self) -> nn.Module:
+        """Build the model, its weights drawn from torch's global generator."""
+        domain = DOMAINS[self.domain]
+        return domain.build(domain.parse_model(self.model, self.folder), self.dataset)
 
 
 class ModuleCoverage(Frozen):

@@ -9,10 +9,10 @@ from storage.results import UNKNOWN, Cell, Row
 from storage.results.tables import MEASUREMENTS
 from storage.results.values import known
 from tasks.benchmark.messages import INCUMBENT_SUFFIX
+from tasks.extensions import RUNTIMES
 from tasks.machine import Evidence
 from tasks.proof.doubts import doubt_about_batches
 from tasks.results import BenchmarkResult, CandidateResult, Incumbent, RunInfo, Timing, WorkloadResult
-from tasks.runtimes import RUNTIMES
 
 _AA = tuple(f"{caches}aa_{column}" for caches in ("", "cold_") for column in ("ratio", "low", "high"))
 

@@ -14,10 +14,10 @@ from typing import Literal
 from pydantic import Field
 
 from storage.results import Row, caches_of, deciding, number, why_unknown
+from tasks.extensions import RUNTIMES
 from tasks.proof.doubts import BATCH_TOLERANCE
-from tasks.proof.operators import FloatOperator
 from tasks.refs import Frozen
-from tasks.runtimes import RUNTIMES
+from tasks.runtimes.operators import FloatOperator
 from tasks.workload.workload import Gate, Workload
 
 Outcome = Literal["passed", "held", "failed"]

@@ -17,13 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from storage.errors import ConfigurationError
+from tasks.build import model_source
 from tasks.data.metrics import Quality
-from tasks.domains import DOMAINS
-from tasks.domains.base import GivesCalibration
+from tasks.extensions import DOMAINS, METHODS
 from tasks.job import Job, Workspace
 from tasks.quantize.converted import Structure, find_or_convert, open_converted
 from tasks.quantize.counterparts import pair_with_float
-from tasks.quantize.methods import METHODS
 from tasks.quantize.methods.dynamic import DynamicRecipe
 from tasks.quantize.methods.float import FloatRecipe
 from tasks.quantize.source import ModelSource
@@ -65,7 +64,7 @@ def sensitivity(job: Job[Workload], recipe: Recipe, workspace: Workspace) -> tup
     """
     if not METHODS[recipe.method].quantizes:
         raise ConfigurationError(f'Recipe "{recipe.name}" does not quantize.', hint="Name one that does with --recipe.")
-    source = ModelSource(job, workspace)
+    source = model_source(job, workspace)
     folder = find_or_convert(source, recipe)
     with METHODS[recipe.method].running(recipe):
         converted = open_converted(folder)
@@ -75,8 +74,8 @@ def sensitivity(job: Job[Workload], recipe: Recipe, workspace: Workspace) -> tup
         with ExitStack() as hooks, torch.no_grad():
             for pair in found:
                 hooks.callback(pair.quantized.register_forward_hook(noises[pair.path]).remove)
-            gives_calibration = isinstance(source.domain, GivesCalibration)
-            given = source.calibration(_BATCH_SIZE) if gives_calibration else [tuple(source.example_inputs.values())]
+            examples = [tuple(source.example_inputs.values())]
+            given = source.calibration.of_size(_BATCH_SIZE) if source.calibration else examples
             for done, inputs in enumerate(islice(given, _BATCHES), start=1):
                 converted(*inputs)
                 workspace.progress(done, _BATCHES, "batches")
@@ -93,8 +92,8 @@ def keep_effects(
     job: Job[Workload], recipe: Recipe, ranking: Sequence[LayerSensitivity], counts: Sequence[int], workspace: Workspace
 ) -> tuple[KeepEffect, ...]:
     """Quantize anew with the first `counts` of the `ranking`'s layers float and evaluate; skip larger counts."""
-    source = ModelSource(job, workspace)
-    size_of_float, of_float = _evaluated(source, FloatRecipe(name="float", method="none"))
+    source = model_source(job, workspace)
+    size_of_float, of_float = _evaluated(job, source, FloatRecipe(name="float", method="none"))
     structure = Structure.read(find_or_convert(source, recipe))
     # A batch norm without a rank was folded into a layer that has one.
     quantized = {row.module for row in structure.coverage if row.quantized and not row.type.startswith("BatchNorm")}
@@ -106,7 +105,7 @@ def keep_effects(
         if count == len(ranking) and quantized.issubset(worst):
             size, quality = size_of_float, of_float
         else:
-            size, quality = _evaluated(source, _excluding(recipe, ranking, count))
+            size, quality = _evaluated(job, source, _excluding(recipe, ranking, count))
         effects.append(
             KeepEffect(
                 kept=count,
@@ -129,13 +128,13 @@ def study(job: Job[Workload], recipe: Recipe, workspace: Workspace) -> tuple[Lay
     return tuple(layer.model_copy(update={"kept_float_quality": quality.get(layer.rank)}) for layer in ranking)
 
 
-def _evaluated(source: ModelSource, recipe: Recipe) -> tuple[int, Quality]:
+def _evaluated(job: Job[Workload], source: ModelSource, recipe: Recipe) -> tuple[int, Quality]:
     """Serialized bytes and quality of a recipe's converted module."""
     folder = find_or_convert(source, recipe)
     with METHODS[recipe.method].running(recipe), torch.inference_mode():
         apart = METHODS[recipe.method].couples_rows(recipe)
-        domain = DOMAINS[source.job.workload.domain]
-        quality = domain.evaluate(source.job, open_converted(folder), source.workspace, apart=apart)
+        domain = DOMAINS[job.workload.domain]
+        quality = domain.evaluate(job, open_converted(folder), source.workspace, apart=apart)
     return Structure.read(folder).size_bytes, quality
 
 

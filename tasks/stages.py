@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tasks.domains import DOMAINS
+from tasks.extensions import DOMAINS
 from tasks.job import Job, Workspace
 from tasks.libraries import contained, hint_for, reported_as
 from tasks.refs import CandidateRef, DatasetRef

@@ -14,10 +14,9 @@ from flows.preview import in_worker, preview_lines
 from flows.request import NightlyRequest
 from flows.settings import Settings, load_settings, source_of
 from storage.errors import MeasurementError
-from tasks.domains import DOMAINS
+from tasks.extensions import DOMAINS, RUNTIMES
 from tasks.job import Progress
 from tasks.results import Preview
-from tasks.runtimes import RUNTIMES
 from tasks.stages import preview
 from tasks.workload import Workload
 from tasks.workload.schema import workload_schema

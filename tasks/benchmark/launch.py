@@ -26,9 +26,9 @@ from tasks.benchmark.caches import Eviction
 from tasks.benchmark.messages import LaunchReport, LaunchSpec, Subject, SubjectReport
 from tasks.benchmark.processors import background_threads, choose_processors, excess, threads_used
 from tasks.benchmark.rounds import time_cold_rounds, time_rounds, time_singles, warm_up_all
+from tasks.extensions import RUNTIMES
 from tasks.machine import affinity
 from tasks.outputs import tensors_of
-from tasks.runtimes import RUNTIMES
 from tasks.tensor_files import Golden
 
 # Relative Euclidean distance. The same artifact in a fresh process on the same machine differs by rounding at most: a

@@ -20,7 +20,7 @@ from tasks.benchmark.messages import INCUMBENT_SUFFIX, LaunchReport, Profile, Su
 from tasks.benchmark.protocol import LOCK, Contest, Measured, Session
 from tasks.benchmark.statistics import verdict_of
 from tasks.benchmark.timings import timings_of
-from tasks.domains import DOMAINS
+from tasks.extensions import DOMAINS
 from tasks.job import Job, Workspace
 from tasks.machine import Evidence, fingerprint, observe
 from tasks.refs import ArtifactRef, CandidateRef, Frozen

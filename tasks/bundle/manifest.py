@@ -16,14 +16,12 @@ from safetensors import safe_open
 from storage.errors import BundleError
 from storage.messages import shown
 from storage.results import Row
-from tasks.domains import DOMAINS
+from tasks.extensions import DOMAINS, METHODS, RUNTIMES
 from tasks.job import Job
 from tasks.judgement import GateDecision
 from tasks.machine import this_machine, versions
-from tasks.quantize.methods import METHODS
 from tasks.refs import CandidateRef
 from tasks.results import Evaluation
-from tasks.runtimes import RUNTIMES
 from tasks.tensor_files import GOLDEN, INPUT, OUTPUT, case_prefix, input_names
 from tasks.workload.workload import Workload
 

@@ -22,11 +22,10 @@ from storage.trust import Signer
 from tasks.bundle.manifest import Provenance, describe_golden, manifest_of
 from tasks.bundle.origin import PROVENANCE, SBOM, installed_packages, provenance_of, sbom_of
 from tasks.bundle.verify import checker_source, verify
-from tasks.domains import DOMAINS
 from tasks.domains.base import Domain
+from tasks.extensions import DOMAINS, RUNTIMES
 from tasks.job import Job, Workspace
 from tasks.refs import CandidateRef, Frozen
-from tasks.runtimes import RUNTIMES
 from tasks.runtimes.base import DOCUMENT, Runtime
 from tasks.tensor_files import GOLDEN
 from tasks.workload.base import Kind

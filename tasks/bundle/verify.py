@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from storage.errors import BundleError
 from storage.seal import SIGNATURE, SUMS, check_signature, check_sums, read_manifest
 from storage.trust import Statement
-from tasks.runtimes import RUNTIMES
+from tasks.extensions import RUNTIMES
 
 _CHECKER = Path(__file__).with_name("checker.py")
 

@@ -20,15 +20,15 @@ from torch import Tensor
 from storage.errors import UnavailableError
 from tasks.benchmark.messages import ChildSpec, Subject
 from tasks.benchmark.processors import choose_processors
+from tasks.extensions import RUNTIMES
 from tasks.machine import affinity, require_installed
 from tasks.outputs import distance, tensors_of, worst
 from tasks.proof.doubts import doubts_about
 from tasks.proof.instructions import INT8, SATURATING, Disassembler, Family
 from tasks.proof.messages import Proof, ProofReport
-from tasks.proof.operators import int8_share, most_expensive_floats
 from tasks.proof.sampler import Sampler
-from tasks.runtimes import RUNTIMES
 from tasks.runtimes.base import CandidateFiles, Opened
+from tasks.runtimes.operators import int8_share, most_expensive_floats
 from tasks.tensor_files import Golden
 
 _PROFILED_S, _SAMPLED_S = 0.1, 0.2

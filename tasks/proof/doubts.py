@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from tasks.proof.instructions import SATURATING
-from tasks.proof.operators import Operator, owner
 from tasks.refs import ModuleCoverage
+from tasks.runtimes.operators import Operator, owner
 
 # As a share of the output's range. Rows that share a range are off by 3e-3 or so, rows that do not by float's rounding.
 BATCH_TOLERANCE = 1e-4

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tasks.domains import DOMAINS
+from tasks.extensions import DOMAINS
 from tasks.job import Job, Workspace
 from tasks.outputs import Call, distance, tensors_of, worst
 from tasks.tensor_files import Golden

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pydantic import ConfigDict, Field
 
-from tasks.proof.operators import FloatOperator
 from tasks.refs import Frozen
+from tasks.runtimes.operators import FloatOperator
 
 
 class Proof(Frozen):

@@ -10,20 +10,19 @@ from pathlib import Path
 from typing import Self
 
 import torch
-from pydantic import JsonValue, SerializeAsAny
+from pydantic import SerializeAsAny
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from storage.artifacts import artifact_digest
 from storage.errors import QuantizationError
-from tasks.domains import DOMAINS
+from tasks.extensions import METHODS
 from tasks.outputs import finite_outputs, outputs_of
 from tasks.quantize.engine import instruction_set
-from tasks.quantize.methods import METHODS
 from tasks.quantize.operators import load_libraries
 from tasks.quantize.source import ModelSource
 from tasks.quantize.state import flatten_state, load_flat_state
-from tasks.refs import DatasetRef, Frozen, ModuleCoverage
+from tasks.refs import Architecture, Frozen, ModuleCoverage
 from tasks.sources import code_digest
 from tasks.tensor_files import save_tensors
 from tasks.workload.recipe import Recipe
@@ -42,17 +41,12 @@ class TensorSpec(Frozen):
 class Structure(Frozen):
     """A converted module without its tensors.
 
-    ``model`` is the section that describes the float model, in its domain's terms, and ``folder`` where its workload
-    file was: the user's code is looked for there first. ``size_bytes`` is that of the state dict as ``torch.save``
-    writes it.
+    ``architecture`` is the float model's; ``size_bytes`` is that of the state dict as ``torch.save`` writes it.
     """
 
-    schema_version: int = 2
+    schema_version: int = 3
     recipe: SerializeAsAny[Recipe]
-    domain: str
-    model: dict[str, JsonValue]
-    folder: str = ""
-    dataset: DatasetRef
+    architecture: Architecture
     graph: str
     example_inputs: dict[str, TensorSpec]
     size_bytes: int
@@ -85,7 +79,7 @@ def find_or_convert(source: ModelSource, recipe: Recipe) -> Path:
     """
     method = METHODS[recipe.method]
     library = method.library(source.workspace)
-    data = [source.calibrator.calibration] if method.needs else []
+    data = [source.calibration.made_by] if method.needs and source.calibration else []
     made_from = {
         **source.made_from,
         "recipe": recipe.content(),
@@ -112,8 +106,7 @@ def open_converted(folder: Path) -> nn.Module:
     """Rebuild a converted module, in evaluation mode on the CPU, packed for the quantized engine that is set now."""
     structure = Structure.read(folder)
     load_libraries(folder)
-    recipe, domain = structure.recipe, DOMAINS[structure.domain]
-    model = domain.build(domain.parse_model(structure.model, structure.folder), structure.dataset).eval()
+    recipe, model = structure.recipe, structure.architecture.build().eval()
     examples = {
         name: torch.zeros(spec.shape, dtype=getattr(torch, spec.dtype))
         for name, spec in structure.example_inputs.items()
@@ -158,10 +151,7 @@ def _convert(source: ModelSource, recipe: Recipe, folder: Path) -> None:
     torch.save(state, buffer)
     structure = Structure(
         recipe=recipe,
-        domain=source.job.workload.domain,
-        model=source.job.workload.model.model_dump(mode="json"),
-        folder=source.job.workload.model.folder,
-        dataset=source.job.dataset,
+        architecture=source.architecture,
         graph=converted.graph,
         example_inputs={
             name: TensorSpec(shape=tuple(tensor.shape), dtype=str(tensor.dtype).removeprefix("torch."))

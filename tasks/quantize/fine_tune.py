@@ -97,22 +97,23 @@ def fine_tuned(prepared: nn.Module, recipe: QatRecipe, source: ModelSource) -> n
     InputError
         There are too few training samples.
     """
-    tuning, workspace = source.fine_tuning(recipe.batch_size), source.workspace
+    tuning, workspace = source.tuning(recipe.batch_size), source.workspace
     own = tuning if isinstance(tuning, OwnTraining) else None
     device, store = torch.device("cpu") if own else training_device(), workspace.store
+    data = [source.fine_tuning.made_by] if source.fine_tuning else []
     made_from = {
         **source.made_from,
         "recipe": recipe.content(),
         "reduces_range": reduces_range(recipe.engine),
         "weights": hashlib.sha256(save(copied(prepared.state_dict()))).hexdigest(),
         "device": device.type,
-        "training": code_digest(__name__, "tasks.quantize.graph.convert", source.tuner.fine_tuning),
+        "training": code_digest(__name__, "tasks.quantize.graph.convert", *data),
         "own": own.made_from if own else {},
     }
     digest = artifact_digest(KIND, made_from)
     with workspace.alone(digest) as work:
         if store.find(KIND, digest) is None:
-            ranges = source.calibration(recipe.batch_size)
+            ranges = source.calibration_batches(recipe.batch_size)
             if isinstance(tuning, OwnTraining):
                 best = train_prepared(prepared, recipe, tuning, ranges, workspace.progress)
             else:

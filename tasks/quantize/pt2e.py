@@ -71,8 +71,8 @@ def quantize_exported(model: nn.Module, recipe: StaticRecipe, source: ModelSourc
     folded = dict(_batch_norms(graph))
     with torch.no_grad():
         prepared = prepare_pt2e(graph, _quantizer(recipe))
-        batches = source.calibration(recipe.calibration_batch_size)
-        name, progress = source.job.workload.name, source.workspace.progress
+        batches = source.calibration_batches(recipe.calibration_batch_size)
+        name, progress = source.name, source.workspace.progress
         calibrate(prepared, batches, recipe.calibration_batches, name, progress)
         converted = convert_pt2e(prepared)
     return _covered(converted, "pt2e", recipe, leaves, excluded, folded)

@@ -1,93 +1,68 @@
-"""What candidates are made from: a float model, example inputs, and data where the domain has it."""
+"""What candidates are made from: a float model, example inputs, and data if there are any."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import Generic, TypeVar
 
-import torch
 from torch import Tensor, nn
 
-from tasks.data.weights import load_state
-from tasks.domains import DOMAINS
-from tasks.domains.base import Domain, FineTunes, GivesCalibration
-from tasks.sources import model_digest
-from tasks.workload.base import Kind
-from tasks.workload.workload import Workload
+from tasks.data.tuning import FineTuning, OwnTraining
+from tasks.job import Workspace
+from tasks.refs import Architecture
 
-if TYPE_CHECKING:
-    from tasks.data.tuning import FineTuning, OwnTraining
-    from tasks.job import Job, Workspace
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Data(Generic[T]):
+    """Data in batches of a size; ``made_by`` is the function whose code decides them."""
+
+    of_size: Callable[[int], T]
+    made_by: Callable[..., object]
 
 
 @dataclass(frozen=True)
 class ModelSource:
-    """A job's float model and its data, as methods and runtimes ask for them."""
+    """A float model and its data, as methods and runtimes ask for them: plain values, whatever the domain.
 
-    job: Job[Workload]
+    Attributes
+    ----------
+    name
+        The workload's name, for messages.
+    float_model
+        Makes a new float model with the checkpoint's weights, in evaluation mode.
+    example_inputs
+        The benchmark's inputs by name, in calling order.
+    axes
+        The inputs' axes whose lengths differ from call to call, by the inputs' names, named by length.
+    architecture
+        What the float model is rebuilt from without its weights.
+    made_from
+        Everything that decides the above; goes into the digests of what is made from it.
+    calibration
+        Batches of representative positional inputs, always in the same order.
+    fine_tuning
+        What quantization-aware training needs.
+    """
+
+    name: str
+    float_model: Callable[[], nn.Module]
+    example_inputs: Mapping[str, Tensor]
+    axes: Mapping[str, Mapping[int, str]]
+    architecture: Architecture
+    made_from: Mapping[str, object]
     workspace: Workspace
+    calibration: Data[Iterator[tuple[Tensor, ...]]] | None = None
+    fine_tuning: Data[FineTuning | OwnTraining] | None = None
 
-    @property
-    def domain(self) -> Domain[Workload, Kind]:
-        """The workload's domain."""
-        return DOMAINS[self.job.workload.domain]
+    def calibration_batches(self, batch_size: int) -> Iterator[tuple[Tensor, ...]]:
+        """Yield calibration inputs; workloads whose methods need what the domain lacks are refused as files."""
+        assert self.calibration is not None
+        return self.calibration.of_size(batch_size)
 
-    def float_model(self) -> nn.Module:
-        """A new float model with the checkpoint's weights, in evaluation mode."""
-        model = self._blank()
-        model.load_state_dict(load_state(self.job.checkpoint, self.workspace.store))
-        return model.eval()
-
-    @cached_property
-    def example_inputs(self) -> dict[str, Tensor]:
-        """The benchmark's inputs by name, in calling order."""
-        workload = self.job.workload
-        return self.domain.example_inputs(
-            workload, self.job.dataset, self.workspace.store, workload.benchmark.batch_size
-        )
-
-    @property
-    def axes(self) -> Mapping[str, Mapping[int, str]]:
-        """The inputs' open axes, as `Domain.axes` gives them."""
-        return self.domain.axes(self.job.workload, self.example_inputs)
-
-    @property
-    def calibrator(self) -> GivesCalibration[Workload]:
-        """The domain, which gives calibration inputs: workloads whose methods need more of it are refused as files."""
-        domain = self.domain
-        assert isinstance(domain, GivesCalibration)
-        return domain
-
-    @property
-    def tuner(self) -> FineTunes[Workload]:
-        """The domain, which can fine-tune."""
-        domain = self.domain
-        assert isinstance(domain, FineTunes)
-        return domain
-
-    def calibration(self, batch_size: int) -> Iterator[tuple[Tensor, ...]]:
-        """Batches of representative positional inputs."""
-        return self.calibrator.calibration(self.job, self.workspace.store, batch_size)
-
-    def fine_tuning(self, batch_size: int) -> FineTuning | OwnTraining:
-        """What quantization-aware training needs of the domain."""
-        return self.tuner.fine_tuning(self.job, self.workspace.store, batch_size)
-
-    @cached_property
-    def made_from(self) -> dict[str, object]:
-        """Everything that decides what this gives; goes into the digests of what is made from it."""
-        workload = self.job.workload
-        return {
-            "checkpoint": self.job.checkpoint.digest,
-            # Its data matter to calibration and to training, and its sizes to every model.
-            "dataset": self.job.dataset.digest,
-            "model": workload.model.model_dump(mode="json"),
-            "example_inputs": workload.benchmark.model_dump(mode="json", include={"batch_size", "sequence_length"}),
-            "torch": torch.__version__,
-            "code": model_digest(self._blank(), workload.model, self.domain.build, self.domain.example_inputs),
-        }
-
-    def _blank(self) -> nn.Module:
-        return self.domain.build(self.job.workload.model, self.job.dataset)
+    def tuning(self, batch_size: int) -> FineTuning | OwnTraining:
+        """Return what fine-tuning needs; as for calibration, the workload file has been checked."""
+        assert self.fine_tuning is not None
+        return self.fine_tuning.of_size(batch_size)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from storage.errors import QuantizationError, UnavailableError, first_line
 from storage.root import cache_base
-from tasks.quantize.methods import METHODS
+from tasks.extensions import METHODS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from storage.documents import JsonObject
 from storage.errors import QuantizationError
-from tasks.quantize.methods import METHODS
+from tasks.extensions import METHODS
 from tasks.quantize.methods.qat import QatRecipe
 from tasks.quantize.methods.static import GraphRecipe, StaticRecipe
 from tasks.runtimes.aot_compile import (
@@ -32,8 +32,8 @@ from tasks.runtimes.base import CandidateFiles, Checker, Made, Opened, RawCall, 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from tasks.proof.operators import Operator
     from tasks.quantize.source import ModelSource
+    from tasks.runtimes.operators import Operator
     from tasks.workload.recipe import Recipe
 
 MODEL = "model.pt2"

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
     from storage.artifacts import ArtifactStore
     from tasks.outputs import Call
-    from tasks.proof.operators import Operator
     from tasks.quantize.source import ModelSource
+    from tasks.runtimes.operators import Operator
 
 DOCUMENT = "candidate.json"
 _EXACT = "qnnpack"
@@ -143,7 +143,7 @@ class Runtime(ABC):
 
     def couples_rows(self, recipe: Recipe) -> bool:
         """Whether what a candidate computes for a row depends on the other rows of the call; as the method says."""
-        from tasks.quantize.methods import METHODS
+        from tasks.extensions import METHODS
 
         return METHODS[recipe.method].couples_rows(recipe)
 
@@ -211,7 +211,7 @@ class TorchRuntime(Runtime):
         """Load the module, packed for the recipe's engine; torch's intra-op threads belong to the process."""
         import torch
 
-        from tasks.quantize.methods import METHODS
+        from tasks.extensions import METHODS
 
         recipe = files.recipe()
         scope = partial(METHODS[recipe.method].running, recipe)

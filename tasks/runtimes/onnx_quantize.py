@@ -145,14 +145,14 @@ def _quantize_statically(
         exported, operators, augmented_model_path=augmented, calibrate_method=method, extra_options=options
     )
     names, number = list(source.example_inputs), 0
-    batches = islice(source.calibration(recipe.calibration_batch_size), recipe.calibration_batches)
+    batches = islice(source.calibration_batches(recipe.calibration_batch_size), recipe.calibration_batches)
     for number, inputs in enumerate(batches, start=1):
         arrays = {name: tensor.numpy() for name, tensor in zip(names, inputs, strict=True)}
         calibrator.collect_data(_OneBatch(arrays))
         source.workspace.progress(number, recipe.calibration_batches, "calibration batches")
     if not number:
         raise QuantizationError(
-            f'The data set of workload "{source.job.workload.name}" has no calibration samples.',
+            f'The data set of workload "{source.name}" has no calibration samples.',
             hint="Set data.calibration above 0, or use a data set with more training samples.",
         )
     ranges = calibrator.compute_data()

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from onnxruntime import InferenceSession, SessionOptions
     from torch import Tensor
 
-    from tasks.proof.operators import Arithmetic, Operator
     from tasks.quantize.source import ModelSource
+    from tasks.runtimes.operators import Arithmetic, Operator
     from tasks.workload.recipe import Recipe
 
 MODEL = onnx_model.MODEL
@@ -119,7 +119,7 @@ outputs = session.run(None, {entry.name: array for entry, array in zip(session.g
         self, files: CandidateFiles, opened: Opened, inputs: Sequence[Tensor], threads: int, calls: int
     ) -> list[Operator]:
         """By ONNX Runtime's profile, which has the kernels' types and those of their inputs."""
-        from tasks.proof.operators import typical
+        from tasks.runtimes.operators import typical
 
         options = _options(threads)
         options.enable_profiling = True
@@ -171,7 +171,7 @@ def _call(session: InferenceSession) -> Callable[..., tuple[Tensor, ...]]:
 
 
 def _operator(event: JsonObject) -> Operator:
-    from tasks.proof.operators import Operator
+    from tasks.runtimes.operators import Operator
 
     kind, inputs = event["args"]["op_name"], event["args"].get("input_type_shape", [])
     if kind in ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"):

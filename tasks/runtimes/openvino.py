@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from openvino import InferRequest, ProfilingInfo
     from torch import Tensor
 
-    from tasks.proof.operators import Arithmetic, Operator
     from tasks.quantize.source import ModelSource
+    from tasks.runtimes.operators import Arithmetic, Operator
     from tasks.workload.recipe import Recipe
 
 MODEL, WEIGHTS = "model.xml", "model.bin"
@@ -136,7 +136,7 @@ outputs = compiled([{{ m.model.inputs | map(attribute="name") | join(", ") }}]) 
         self, files: CandidateFiles, opened: Opened, inputs: Sequence[Tensor], threads: int, calls: int
     ) -> list[Operator]:
         """By OpenVINO's performance counts: kernels' names say what they compute in (``brgconv_avx512_amx_I8``)."""
-        from tasks.proof.operators import Operator, typical
+        from tasks.runtimes.operators import Operator, typical
 
         path, shapes = files.folder / MODEL, [tuple(each.shape) for each in inputs]
         rounds = files.recipe().method == "dynamic" and _rounds_activations(opened, path, threads, inputs)

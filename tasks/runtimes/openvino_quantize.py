@@ -134,14 +134,14 @@ def _compress(model: Node, named: frozenset[str], excluded: frozenset[str]) -> N
 
 
 def _calibrate(model: Node, recipe: StaticRecipe, excluded: frozenset[str], source: ModelSource) -> Node:
-    batches = islice(source.calibration(recipe.calibration_batch_size), recipe.calibration_batches)
+    batches = islice(source.calibration_batches(recipe.calibration_batch_size), recipe.calibration_batches)
     data: list[list[NDArray[generic]]] = []
     for number, inputs in enumerate(batches, start=1):
         data.append([tensor.numpy() for tensor in inputs])
         source.workspace.progress(number, recipe.calibration_batches, "calibration batches")
     if not data:
         raise QuantizationError(
-            f'The data set of workload "{source.job.workload.name}" has no calibration samples.',
+            f'The data set of workload "{source.name}" has no calibration samples.',
             hint="Set data.calibration above 0, or use a data set with more training samples.",
         )
     nncf = _nncf()

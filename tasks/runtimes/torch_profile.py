@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from tasks.proof.operators import Arithmetic, Operator, typical
+from tasks.runtimes.operators import Arithmetic, Operator, typical
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -78,9 +78,9 @@ with torch.inference_mode():
 
     def make(self, source: ModelSource, recipe: Recipe, folder: Path) -> Made:
         """Trace, freeze and save the module; the size is the file's."""
+        from tasks.extensions import METHODS
         from tasks.outputs import outputs_of
         from tasks.quantize.converted import Structure, find_or_convert, open_converted, refuse_changed
-        from tasks.quantize.methods import METHODS
 
         converted, script = find_or_convert(source, recipe), folder / MODEL
         with METHODS[recipe.method].running(recipe):

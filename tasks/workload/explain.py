@@ -11,8 +11,7 @@ from pydantic import AliasChoices, BaseModel, ValidationError
 
 from storage.documents import JsonObject
 from storage.messages import did_you_mean
-from tasks.domains import DOMAINS
-from tasks.quantize.methods import METHODS
+from tasks.extensions import DOMAINS, METHODS
 from tasks.workload.recipe import Recipe
 from tasks.workload.workload import Workload
 

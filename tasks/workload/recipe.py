@@ -6,8 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, ModelWrapValidatorHandler, WithJsonSchema, field_validator, model_validator
 
-from tasks.quantize.methods import METHODS
-from tasks.runtimes import RUNTIMES
+from tasks.extensions import METHODS, RUNTIMES
 from tasks.workload.base import Section, Slug
 
 RuntimeName = Annotated[str, WithJsonSchema({"type": "string", "enum": list(RUNTIMES)})]

@@ -8,8 +8,7 @@ from pydantic import AliasChoices, BaseModel
 from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
 from storage.documents import JsonObject
-from tasks.domains import DOMAINS
-from tasks.quantize.methods import METHODS
+from tasks.extensions import DOMAINS, METHODS
 from tasks.workload.recipe import Recipe
 from tasks.workload.workload import Workload
 

@@ -16,9 +16,7 @@ from pydantic import (
 )
 
 from storage.results import Caches
-from tasks.domains import DOMAINS
-from tasks.quantize.methods import METHODS
-from tasks.runtimes import RUNTIMES
+from tasks.extensions import DOMAINS, METHODS, RUNTIMES
 from tasks.workload.base import Kind, PlainText, Section, Slug
 from tasks.workload.recipe import Recipe
 

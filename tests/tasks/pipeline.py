@@ -6,11 +6,10 @@ from torch import Tensor, nn
 
 from storage.artifacts import ArtifactStore
 from tasks import stages
-from tasks.build import open_candidate
-from tasks.domains import DOMAINS
+from tasks.build import model_source, open_candidate
+from tasks.extensions import DOMAINS, METHODS
 from tasks.job import Job, Progress, Workspace, silent
 from tasks.quantize.converted import find_or_convert, open_converted
-from tasks.quantize.methods import METHODS
 from tasks.quantize.source import ModelSource
 from tasks.refs import CandidateRef, CheckpointRef, DatasetRef
 from tasks.results import Evaluation
@@ -32,7 +31,7 @@ def job_of(workload: Workload, store: ArtifactStore) -> Job[Workload]:
 
 
 def source_of(workload: Workload, store: ArtifactStore) -> ModelSource:
-    return ModelSource(job_of(workload, store), Workspace(store))
+    return model_source(job_of(workload, store), Workspace(store))
 
 
 def build_model(workload: Workload, dataset: DatasetRef) -> nn.Module:
@@ -61,6 +60,6 @@ def evaluate(job: Job[Workload], candidate: CandidateRef, store: ArtifactStore) 
 def converted(job: Job[Workload], recipe: str, store: ArtifactStore) -> nn.Module:
     """The recipe's converted torch module, opened from the store."""
     named = job.workload.recipe_named(recipe)
-    folder = find_or_convert(ModelSource(job, Workspace(store)), named)
+    folder = find_or_convert(model_source(job, Workspace(store)), named)
     with METHODS[named.method].running(named):
         return open_converted(folder)

@@ -10,11 +10,10 @@ from torch import Tensor
 
 from storage.artifacts import ArtifactStore
 from storage.errors import MeasurementError
-from tasks.domains import DOMAINS
 from tasks.evaluate import quality_of
+from tasks.extensions import DOMAINS, METHODS
 from tasks.job import Job, Workspace
 from tasks.outputs import tensors_of
-from tasks.quantize.methods import METHODS
 from tasks.runtimes.base import Opened
 from tasks.tensor_files import GOLDEN, Golden
 from tasks.workload import Workload, read_workload

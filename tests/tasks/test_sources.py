@@ -134,7 +134,7 @@ EDITS = {
     "a docstring": (f"{IMAGES}/rendered.py", '"""', '"""Edited. '),
     "a comment": ("tasks/quantize/converted.py", "import io\n", "import io  # edited\n"),
     "a registry's line": (
-        "tasks/runtimes/__init__.py",
+        "tasks/extensions.py",
         '"eager": "',
         '"other": "tasks.runtimes.eager:Eager", "eager": "',
     ),

@@ -131,8 +131,8 @@ def convert(prepared: nn.Module, name: str = "The model") -> nn.Module:
 def _calibrate_and_convert(model: nn.Module, plan: Plan, recipe: StaticRecipe, source: ModelSource) -> Converted:
     def show_data(prepared: nn.Module) -> None:
         with refusing("calibrated", type(model).__name__, plan.graph):
-            batches = source.calibration(recipe.calibration_batch_size)
-            name, progress = source.job.workload.name, source.workspace.progress
+            batches = source.calibration_batches(recipe.calibration_batch_size)
+            name, progress = source.name, source.workspace.progress
             calibrate(prepared, batches, recipe.calibration_batches, name, progress)
 
     return quantize_as_planned(model, plan, recipe, source, show_data)

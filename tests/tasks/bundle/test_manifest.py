@@ -9,7 +9,7 @@ from safetensors.numpy import save_file
 
 from storage.errors import BundleError
 from tasks.bundle.manifest import describe_golden
-from tasks.quantize.methods import METHODS
+from tasks.extensions import METHODS
 from tasks.quantize.methods.dynamic import DynamicRecipe
 from tasks.quantize.methods.float import FloatRecipe
 from tasks.quantize.methods.static import StaticRecipe

@@ -14,13 +14,13 @@ from tasks.benchmark.child import Limit, run_child
 from tasks.benchmark.messages import ChildSpec, Subject
 from tasks.benchmark.stage import BenchmarkCandidate
 from tasks.compute import intra_op_threads
+from tasks.extensions import RUNTIMES
 from tasks.job import Job, Workspace
 from tasks.machine import this_machine
 from tasks.proof.child import run
 from tasks.proof.messages import Proof, ProofReport
 from tasks.quantize.graph import observers
 from tasks.refs import CandidateRef
-from tasks.runtimes import RUNTIMES
 from tasks.workload import Workload
 from tests.tasks import pipeline
 from tests.tasks.runtimes.conftest import MakeJob

@@ -22,11 +22,12 @@ from torch._inductor.runtime.cache_dir_utils import cache_dir, default_cache_dir
 from storage.artifacts import ArtifactStore
 from storage.bundles import BundleStore
 from storage.errors import QuantizationError, UnavailableError
+from tasks.extensions import RUNTIMES
 from tasks.job import Job
 from tasks.machine import this_machine
 from tasks.quantize.methods.cast import INSTRUCTIONS
 from tasks.refs import CandidateRef
-from tasks.runtimes import RUNTIMES, aot_compile, aot_inductor
+from tasks.runtimes import aot_compile, aot_inductor
 from tasks.runtimes.aot_compile import int8_products, refuse_other
 from tasks.runtimes.aot_inductor import load_aot_inductor
 from tasks.runtimes.base import CandidateFiles

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from storage.artifacts import ArtifactStore
+from tasks.extensions import RUNTIMES
 from tasks.outputs import distance, tensors_of
-from tasks.runtimes import RUNTIMES
 from tasks.runtimes.base import CandidateFiles
 from tests.tasks import pipeline
 from tests.tasks.runtimes.conftest import MakeJob

@@ -21,15 +21,16 @@ from numpy.typing import NDArray
 from storage.artifacts import ArtifactStore
 from storage.bundles import BundleStore
 from storage.errors import QuantizationError
+from tasks.extensions import RUNTIMES
 from tasks.machine import Machine, this_machine
 from tasks.outputs import distance, tensors_of
 from tasks.proof.doubts import doubts_about
-from tasks.proof.operators import int8_share
 from tasks.quantize.methods.cast import INSTRUCTIONS
 from tasks.refs import CandidateRef
-from tasks.runtimes import RUNTIMES, onnx_quantize, openvino_quantize
+from tasks.runtimes import onnx_quantize, openvino_quantize
 from tasks.runtimes import onnxruntime as runtime_module
 from tasks.runtimes.base import CandidateFiles
+from tasks.runtimes.operators import int8_share
 from tasks.workload import Workload
 from tests.tasks import pipeline
 from tests.tasks.bundle.conftest import Made

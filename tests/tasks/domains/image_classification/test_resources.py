@@ -10,8 +10,8 @@ import pytest
 from storage.artifacts import ArtifactStore
 from tasks.data.samples import Description
 from tasks.data.sections import ImageFolder, RenderedCharacters, Transforms
-from tasks.domains import DOMAINS
 from tasks.domains.image_classification import ImageWorkload, TorchvisionWeights
+from tasks.extensions import DOMAINS
 from tasks.job import Job
 from tasks.refs import CheckpointRef, DatasetRef
 

@@ -10,8 +10,8 @@ from pydantic import ValidationError
 
 from storage.artifacts import ArtifactStore
 from storage.errors import UnavailableError
-from tasks.domains import DOMAINS
 from tasks.domains.text_encoder import TextEncoder
+from tasks.extensions import DOMAINS
 from tests.tasks.domains.text_encoder.encoders import encoder, of_config, write_directory
 from tests.tasks.pipeline import prepare
 

@@ -99,7 +99,7 @@ from storage.artifacts import ArtifactStore
 from tasks.job import Workspace
 from tasks.quantize.engine import quantized_engine
 from tasks.quantize.methods.qat import Qat
-from tasks.quantize.source import ModelSource
+from tasks.build import model_source
 from tasks.workload import Workload
 from tests.tasks.pipeline import job_of
 from tests.tasks.quantize.conftest import IMAGES
@@ -114,7 +114,7 @@ def progress(done, total, unit=""):
         if done == last_step:
             os.kill(os.getpid(), signal.SIGKILL)
 
-source = ModelSource(job_of(Workload.model_validate(IMAGES | {"model": model}), store), Workspace(store, progress))
+source = model_source(job_of(Workload.model_validate(IMAGES | {"model": model}), store), Workspace(store, progress))
 with quantized_engine("x86"):
     model = Qat().convert(source.float_model(), recipe(epochs=3), source).model
 torch.save(model(*source.example_inputs.values()), target)

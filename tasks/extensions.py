@@ -1,0 +1,91 @@
+"""What can be added to nightquant, by name: quantization methods, runtimes and domains, one line each.
+
+The lines are strings, imported at the first use. So validating a workload file imports neither torch nor a runtime that
+the file does not name, and every floor of `tasks` can look an extension up without importing a higher floor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Generic, TypeVar, cast
+
+from storage.messages import did_you_mean
+
+if TYPE_CHECKING:
+    from tasks.domains.base import Domain
+    from tasks.quantize.base import Method
+    from tasks.runtimes.base import Runtime
+    from tasks.workload.base import Kind
+    from tasks.workload.recipe import Recipe
+    from tasks.workload.workload import Workload
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Registry(Generic[T]):
+    """``"module:class"`` by name, the default first; ``kind`` is what messages call an entry, for instance "runtime".
+
+    Classes are stateless and made without arguments.
+    """
+
+    kind: str
+    entries: Mapping[str, str]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.entries)
+
+    def __getitem__(self, name: str) -> T:
+        """Import and make the implementation of that name.
+
+        Raises
+        ------
+        ValueError
+            There is none; the message lists the names there are.
+        """
+        if name not in self.entries:
+            meant = did_you_mean(name, self.entries)
+            raise ValueError(f'there is no {self.kind} "{name}"{meant}: expected one of {", ".join(self.entries)}')
+        return cast(T, resolve_name(self.entries[name])())
+
+    @property
+    def default(self) -> str:
+        """The first name."""
+        return next(iter(self.entries))
+
+
+METHODS: Registry[Method[Recipe]] = Registry(
+    "quantization method",
+    {
+        "none": "tasks.quantize.methods.float:Float",
+        "dynamic": "tasks.quantize.methods.dynamic:Dynamic",
+        "dynamic-per-row": "tasks.quantize.methods.dynamic_per_row:DynamicPerRow",
+        "static": "tasks.quantize.methods.static:Static",
+        "qat": "tasks.quantize.methods.qat:Qat",
+        "cast": "tasks.quantize.methods.cast:Cast",
+    },
+)
+
+RUNTIMES: Registry[Runtime] = Registry(
+    "runtime",
+    {
+        "eager": "tasks.runtimes.eager:Eager",
+        "torchscript": "tasks.runtimes.torchscript:TorchScript",
+        "onnxruntime": "tasks.runtimes.onnxruntime:OnnxRuntime",
+        "openvino": "tasks.runtimes.openvino:OpenVino",
+        "aot-inductor": "tasks.runtimes.aot_inductor:AotInductor",
+    },
+)
+
+DOMAINS: Registry[Domain[Workload, Kind]] = Registry(
+    "domain",
+    {
+        "language-model": "tasks.domains.language_model:LanguageModel",
+        "sequence": "tasks.domains.sequence:Sequence",
+        "image-classification": "tasks.domains.image_classification:ImageClassification",
+        "text-encoder": "tasks.domains.text_encoder:TextEncoder",
+        "custom": "tasks.domains.custom:Custom",
+    },
+)
