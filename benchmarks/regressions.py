@@ -81,7 +81,6 @@ def row(index: int, run: int, candidate: Candidate) -> dict[str, object]:
         "recipe": "dynamic",
         "runtime": "eager",
         "setting": "primary",
-        "attempt": 1,
         "threads": 1,
         "batch_size": 1,
         "status": "ok",

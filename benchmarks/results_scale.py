@@ -75,7 +75,6 @@ def night_rows(night: dt.date, workloads: int, recipes: int, blocks: int, genera
         "recipe": [f"recipe-{index % recipes}" for index in position],
         "runtime": "eager",
         "setting": "primary",
-        "attempt": 1,
         "threads": 1,
         "batch_size": 1,
         "status": np.where(failed, "failed", "ok").tolist(),

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import log
 
 import duckdb
 
 from flows.overview import has_results
 from storage.errors import ConfigurationError, StoreError
 from storage.results import Caches, Row, caches_of, deciding, number
+from storage.results.changes import changes_between
 from storage.results.query import open_catalog, rows_of
 from storage.root import StoreRoot
 
@@ -25,16 +24,14 @@ order by started_at, run_id
 """
 
 _ROWS = """
-select workload, recipe, runtime, candidates.status, stage, error, speedup, speedup_low, speedup_high,
+select workload, recipe, runtime, candidate, status, stage, error, became, speedup, speedup_low, speedup_high,
     caches, cold_speedup, cold_speedup_low, cold_speedup_high, size_bytes, size_ratio,
     quality_metric, quality, quality_difference, quality_difference_low, quality_difference_high,
-    is_baseline, decision, incumbent_stays, reason,
-    coalesce(machine, fingerprint) as machine, fingerprint, environment, candidates.artifact_digest, data_digest,
+    is_baseline, decision, incumbent_stays, why as reason,
+    machine, fingerprint, environment, artifact_digest, data_digest,
     checkpoint_digest, calibration_digest, recipe_digest, source_digest
-from candidates
-left join promotions using (run_id, night, workload, recipe, runtime)
-where run_id = $asked or night::text = $asked
-qualify row_number() over (partition by workload, recipe, runtime order by measured_at desc, run_id desc) = 1
+from outcomes_of($runs)
+where setting = 'primary'
 order by workload, is_baseline desc, recipe, runtime
 """
 
@@ -87,7 +84,10 @@ def compare_runs(place: str, first: str, second: str) -> RunComparison:
         )
     with open_catalog(root) as connection:
         before, after = (_runs(connection, asked) for asked in (first, second))
-        rows = [{_key(row): row for row in rows_of(connection, _ROWS, asked=asked)} for asked in (first, second)]
+        rows = [
+            {_key(row): row for row in rows_of(connection, _ROWS, runs=[run["run_id"] for run in runs])}
+            for runs in (before, after)
+        ]
     keys = list(dict.fromkeys([*rows[0], *rows[1]]))
     pairs = [_pair(key, rows[0].get(key), rows[1].get(key)) for key in sorted(keys, key=lambda key: key[0])]
     common = _common([pair.changed for pair in pairs if pair.before and pair.after])
@@ -109,7 +109,7 @@ def _runs(connection: duckdb.DuckDBPyConnection, asked: str) -> list[Row]:
 
 
 def _key(row: Row) -> tuple[str, str]:
-    return str(row["workload"]), f"{row['recipe']}/{row['runtime']}"
+    return str(row["workload"]), str(row["candidate"])
 
 
 def _pair(key: tuple[str, str], before: Row | None, after: Row | None) -> Pair:
@@ -119,7 +119,7 @@ def _pair(key: tuple[str, str], before: Row | None, after: Row | None) -> Pair:
     ratios = number(before, speedup), number(after, speedup)
     times = ratios[1] / ratios[0] if ratios[0] and ratios[1] else None
     is_apart = _are_apart(before, after, speedup)
-    return Pair(*key, before, after, times, is_apart, _changes(before, after), caches_of(after))
+    return Pair(*key, before, after, times, is_apart, changes_between([before], after), caches_of(after))
 
 
 def _are_apart(before: Row, after: Row, speedup: str) -> bool:
@@ -128,44 +128,6 @@ def _are_apart(before: Row, after: Row, speedup: str) -> bool:
     if low is None or high is None or new_low is None or new_high is None:
         return False
     return new_low > high or new_high < low
-
-
-def _changes(before: Row, after: Row) -> dict[str, str]:
-    # Imported here: it brings NumPy and SciPy.
-    from storage.results.attribution import changes_on
-    from storage.results.history import Made
-
-    def made(row: Row, night: dt.date) -> Made:
-        ratio = number(row, deciding(after, "speedup"))
-        texts = {
-            name: None if row[column] is None else str(row[column])
-            for name, column in {
-                "machine": "machine",
-                "fingerprint": "fingerprint",
-                "environment": "environment",
-                "artifact": "artifact_digest",
-                "data": "data_digest",
-                "checkpoint": "checkpoint_digest",
-                "calibration": "calibration_digest",
-                "recipe": "recipe_digest",
-                "source": "source_digest",
-            }.items()
-        }
-        return Made(
-            candidate=0,
-            series=0,
-            night=night,
-            is_candidate=True,
-            is_incumbent=False,
-            workload=str(row["workload"]),
-            ratio=None if ratio is None else log(ratio),
-            ratio_sd=0.0,
-            quality=number(row, "quality"),
-            **texts,
-        )
-
-    # Only which is the earlier one counts, and two runs may be of one night.
-    return changes_on([made(before, dt.date.min), made(after, dt.date.max)], dt.date.max)
 
 
 def _common(changes: Sequence[dict[str, str]]) -> dict[str, str]:

@@ -19,6 +19,7 @@ from storage.errors import MeasurementError, UnavailableError
 from tasks.benchmark.messages import INCUMBENT_SUFFIX
 from tasks.benchmark.stage import BenchmarkCandidate
 from tasks.extensions import METHODS
+from tasks.gate import may_be_promoted
 from tasks.job import Job
 from tasks.refs import CandidateRef, DatasetRef
 from tasks.results import (
@@ -33,7 +34,6 @@ from tasks.results import (
     WorkloadResult,
 )
 from tasks.rows import candidate_columns
-from tasks.rules import may_be_promoted
 from tasks.workload.workload import Workload
 
 R = TypeVar("R")

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable
 from datetime import datetime
 from functools import partial
-from itertools import chain
 from pathlib import Path
 
 from prefect import flow
@@ -17,7 +16,7 @@ from prefect.states import Cancelled, Completed, Failed
 from flows import steps
 from flows.alarm import raise_alarm
 from flows.attempt import attempt, reason
-from flows.console import publish_leaderboard
+from flows.console import outcomes_of_run, publish_leaderboard
 from flows.execution.context import Execution, current_invocation, executing
 from flows.execution.dead_runs import end_dead_runs
 from flows.execution.signals import heard_everywhere, interruption_behind, undisturbed
@@ -181,8 +180,8 @@ def _finish(night: Night) -> None:
     night.attempt("building the catalog", lambda: refresh(night.store))
     row = night.run_row(night.status(), night.message())
     night.report = night.attempt("the report", lambda: steps.report(night.info, night.store, row)) or ""
-    promotions = list(chain.from_iterable(night.promotions.values()))
-    night.attempt("the leaderboard", lambda: publish_leaderboard(night.rows, promotions, night.report))
+    run_id = night.info.run_id
+    night.attempt("the leaderboard", lambda: publish_leaderboard(outcomes_of_run(night.store, run_id), night.report))
     steps.record(night.info, {"runs": [night.run_row(night.status(), night.message())]}, night.store)
     night.attempt("building the catalog", lambda: refresh(night.store))
 

@@ -27,10 +27,10 @@ _OVERDUE = dt.timedelta(hours=25)
 
 _LAST_RUN = """
 with last as (from runs order by night desc, started_at desc limit 1),
-decided as (from promotions semi join last using (run_id))
+decided as (from outcomes_of((select [run_id] from last)) where setting = 'primary')
 select run_id, night, started_at, finished_at, status, profile, message, candidates_ok as measured,
     candidates_failed as failed,
-    (select count(*) from decided where decision = 'promote' and not coalesce(incumbent_stays, false)) as promoted,
+    (select count(*) from decided where became = 'promote') as promoted,
     (select count(distinct workload) from decided where incumbent_stays) as kept,
     (select count(*) from decided where decision = 'hold') as held,
     (select count(*) from decided where decision = 'reject') as rejected
@@ -46,29 +46,12 @@ group by all
 order by workload, candidates
 """
 
-# Each workload's last decisions, with the number that its gate chooses by.
-_DECISIONS = """
-select workload, recipe, runtime, decision, reason,
-    case when objective = 'smallest' then size_ratio else if(caches = 'cold', cold_speedup, speedup) end as goodness
-from promotions
-join (select workload, arg_max(run_id, (decided_at, run_id)) as run_id from promotions group by workload)
-    using (workload, run_id)
-left join (select run_id, workload, recipe, runtime, size_ratio, speedup, cold_speedup, caches from candidates)
-    using (run_id, workload, recipe, runtime)
-where decision in ('promote', 'hold')
+_RIVALS = """
+from outcomes where setting = 'primary' and decision in ('promote', 'hold')
 order by workload, goodness desc nulls last, recipe, runtime
 """
 
-
-_UNFIT = """
-select distinct workload, incumbent_reason as reason
-from promotions
-where run_id = $run and (
-    starts_with(incumbent_reason, 'it is unknown')
-    or incumbent_stays and starts_with(incumbent_reason, 'no candidate passes that could replace it')
-)
-order by workload
-"""
+_WARNED = "from nights where run_id = $run and warning is not null order by workload"
 
 
 @dataclass(frozen=True)
@@ -147,7 +130,7 @@ def overview(place: str, now: dt.datetime) -> Overview:
                 last_run = TypeAdapter(LastRun).validate_python({**runs[0], "alarms": len(regressions)})
                 concerns += _troubles(connection, last_run, now)
             concerns += [Concern("regression", found.describe(), 'query "FROM regressions"') for found in regressions]
-            concerns += _held_winners(rows_of(connection, _DECISIONS))
+            concerns += _held_winners(rows_of(connection, _RIVALS))
     exists = filled or bool(current) or (root.local is not None and root.local.is_dir())
     return Overview(root.url, exists, last_run, current, tuple(concerns))
 
@@ -192,8 +175,9 @@ def _troubles(connection: duckdb.DuckDBPyConnection, last: LastRun, now: dt.date
     for row in failures:
         text = f"{row['workload']}: {row['candidates']} failed in {row['stage']}: {row['error']}"
         yield Concern("failure", text, 'query "FROM failures"')
-    for row in rows_of(connection, _UNFIT, run=last.run_id):
-        yield Concern("incumbent", f"{row['workload']}: {row['reason']}", f"show {row['workload']}")
+    for row in rows_of(connection, _WARNED, run=last.run_id):
+        text = f"{row['workload']}: {row['why']}. {row['warning']}"
+        yield Concern("incumbent", text, f"show {row['workload']}")
     if last.status != "completed" and not failures:
         yield Concern("failure", f"the last run was {last.status}: {last.message}", "nightly")
 
@@ -202,12 +186,12 @@ def _held_winners(decisions: Sequence[Row]) -> Iterator[Concern]:
     """The best held candidate of each workload, where it would be better than what was promoted, if anything was."""
     if all(row["decision"] != "hold" for row in decisions):
         return
-    from tasks.rules import hands_over
+    from tasks.gate import hands_over
 
     best = {row["workload"]: row for row in reversed(decisions) if hands_over(str(row["runtime"]))}
     for workload, row in sorted(best.items(), key=lambda item: str(item[0])):
         if row["decision"] == "hold" and number(row, "goodness") is not None:
-            text = f"{workload}: {row['recipe']}/{row['runtime']} would win, and is held: {row['reason']}"
+            text = f"{workload}: {row['candidate']} would win, and is held: {row['why']}"
             yield Concern("held", text, f"show {workload}")
 
 

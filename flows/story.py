@@ -6,6 +6,8 @@ import datetime as dt
 from collections.abc import Collection
 from dataclasses import dataclass
 
+import duckdb
+
 from flows.overview import has_results
 from storage.bundles import BundleStore
 from storage.errors import ConfigurationError
@@ -15,60 +17,30 @@ from storage.results.query import open_catalog, rows_of
 from storage.root import StoreRoot
 from storage.seal import check_sums, read_manifest
 
-# A night's last run of a workload decides. Its row is the candidate that was promoted or, where none was, that of the
-# incumbent: its own files, or the candidate that is the same to the byte; else the best of those that were judged.
+# A night's row is the candidate whose bundle is current after it (its own files, or the candidate that is the same to
+# the byte) or, if there is none, the best of those that were judged.
 _HISTORY = """
-with nights as (
-    select distinct workload, night
-    from measurements
-    where $workload is null or workload = $workload
-    qualify dense_rank() over (partition by workload order by night desc) <= $nights
-),
-measured as (
-    select measurements.*, max(measured_at) over (partition by run_id, workload) as run_at
-    from measurements join nights using (workload, night)
-    where setting in ('primary', 'incumbent')
-    qualify row_number() over (partition by run_id, workload, recipe, runtime, setting order by attempt desc) = 1
-),
-standing as (
-    select distinct run_id, workload, incumbent_version as version, incumbent_reason as reason
-    from promotions where incumbent_stays
-),
-made as (
-    select distinct workload, bundle_version as version, recipe, runtime
-    from promotions where bundle_version is not null
-),
-judged as (
-    select measured.*, promotions.bundle_version, promotions.reason, promotions.decision,
-        standing.version as kept, standing.reason as kept_because,
-        kept is not null and (setting = 'incumbent' or made.version is not null) as is_kept
-    from measured
-    left join promotions using (run_id, night, workload, recipe, runtime)
-    left join standing using (run_id, workload)
-    left join made on made.workload = measured.workload and made.version = standing.version
-        and made.recipe = measured.recipe and made.runtime = measured.runtime
-)
-select workload, night, run_id, recipe, runtime, status, speedup, speedup_low, speedup_high,
-    caches, cold_speedup, cold_speedup_low, cold_speedup_high, size_bytes, size_ratio,
-    quality_metric, quality_difference, quality_difference_low, quality_difference_high,
-    case when is_kept then 'promote' else decision end as decision,
+select rows.* exclude (became, why, decision, incumbent_stays), came.version as bundle_version,
+    came.outcome = 'kept' and (setting = 'incumbent' or rows.candidate = came.candidate) as is_kept,
+    if(is_kept, 'stays', became) as became, if(is_kept, 'promote', rows.decision) as decision,
     is_kept as incumbent_stays,
-    coalesce(kept, bundle_version) as bundle_version,
-    case
-        when is_kept then kept_because
-        when status in ('failed', 'skipped') then concat(stage, ': ', error)
-        else reason
-    end as reason
-from judged
-where decision is not null or is_kept
+    if(is_kept, came.why, rows.why) as reason
+from outcomes_on(null::date, nights := $nights) as rows
+join nights_on(null::date, nights := $nights) as came using (workload, night)
+where ($workload is null or workload = $workload) and (rows.decision is not null or is_kept)
 qualify row_number() over (
     partition by workload, night
-    order by run_at desc, run_id desc, is_kept desc, decision = 'promote' desc, decision = 'pass' desc,
-        decision = 'hold' desc, status = 'ok' desc, setting,
-        if(caches = 'cold', cold_speedup, speedup) desc nulls last, recipe, runtime
+    order by is_kept desc, list_position(['promote', 'pass', 'hold'], rows.decision) nulls last, setting, rank
 ) = 1
 order by workload, night desc
 """
+_COLUMNS = (
+    "workload", "night", "run_id", "recipe", "runtime", "status", "speedup", "speedup_low", "speedup_high", "caches",
+    "cold_speedup", "cold_speedup_low", "cold_speedup_high", "deciding_speedup", "deciding_speedup_low",
+    "deciding_speedup_high", "size_bytes", "size_ratio", "quality_metric", "quality_difference",
+    "quality_difference_low", "quality_difference_high", "decision", "became", "incumbent_stays", "bundle_version",
+    "candidate", "reason",
+)  # fmt: skip
 
 _LAYERS = """
 with studied as (
@@ -139,7 +111,7 @@ def outlines(place: str) -> list[Outline]:
     last: dict[str, Row] = {}
     if has_results(root):
         with open_catalog(root) as connection:
-            last = {str(row["workload"]): row for row in rows_of(connection, _HISTORY, workload=None, nights=1)}
+            last = {str(row["workload"]): row for row in _nights(connection, None, 1)}
     pointers = {name: bundles.pointer(name) for name in bundles.workloads()}
     found = []
     for name in sorted(last.keys() | pointers.keys()):
@@ -170,11 +142,16 @@ def story(place: str, workload: str, nights: int) -> Story:
         return Story(
             workload,
             _current(bundles, workload),
-            tuple(rows_of(connection, _HISTORY, workload=workload, nights=nights)),
+            tuple(_nights(connection, workload, nights)),
             tuple(rows_of(connection, _LAYERS, workload=workload)),
             tuple(rows_of(connection, _COVERAGE, workload=workload)),
             tuple(rows_of(connection, _EXECUTED, workload=workload)),
         )
+
+
+def _nights(connection: duckdb.DuckDBPyConnection, workload: str | None, nights: int) -> list[Row]:
+    sql = f"select {', '.join(_COLUMNS)} from ({_HISTORY})"
+    return rows_of(connection, sql, workload=workload, nights=nights)
 
 
 def _check_known(root: StoreRoot, workload: str, known: Collection[str]) -> None:

@@ -1,13 +1,13 @@
-"""Speeds, ages and decisions in words, as every table of the command line shows them."""
+"""Speeds, ages and outcomes in words, as every screen of the command line shows them."""
 
 from __future__ import annotations
 
 import datetime as dt
 
 from storage.humanize import MISSING, plural, ratio
-from storage.results import Caches, Row, number
+from storage.results import Row, number
 
-_DECISIONS = {"promote": "promoted", "pass": "passes", "hold": "held", "reject": "rejected"}
+_OUTCOMES = {"promote": "promoted", "pass": "passes", "hold": "held", "reject": "rejected"}
 
 
 def ratio_within(value: float | None, low: float | None, high: float | None) -> str:
@@ -17,9 +17,8 @@ def ratio_within(value: float | None, low: float | None, high: float | None) -> 
     return f"{ratio(value)} ±{100 * ((high / low) ** 0.5 - 1):.0f}%"
 
 
-def faster(row: Row, caches: Caches) -> str:
-    """The speed-up of a measurement with warm or with cold caches, with half its interval's width."""
-    prefix = "cold_" if caches == "cold" else ""
+def faster(row: Row, prefix: str = "deciding_") -> str:
+    """Write a speed-up with half its interval's width: by default by the caches that the gate decides by."""
     return ratio_within(*(number(row, f"{prefix}speedup{end}") for end in ("", "_low", "_high")))
 
 
@@ -37,10 +36,6 @@ def age(span: dt.timedelta) -> str:
     return "just now"
 
 
-def decided(decision: object, incumbent_stays: object, status: object = "ok") -> str:
-    """What became of a candidate in one word; one that is promoted where the incumbent stays is the incumbent."""
-    if status in ("failed", "skipped"):
-        return str(status)
-    if decision == "promote" and incumbent_stays:
-        return "stays"
-    return _DECISIONS.get(str(decision), MISSING)
+def became(row: Row) -> str:
+    """Write in one word what became of a candidate: its row of ``outcomes`` says it."""
+    return _OUTCOMES.get(str(row["became"]), str(row["became"] or MISSING))

@@ -9,10 +9,11 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 
 from storage.results import Decision, Row, deciding
+from tasks.extensions import RUNTIMES
 from tasks.judgement import GateDecision, Judgement, Standing, explained
 from tasks.results import Incumbent, UnknownIncumbent
-from tasks.rules import finite, hands_over, rules_on, text
-from tasks.workload.workload import Gate, Workload
+from tasks.workload.gate import Gate, finite, rules_on, text
+from tasks.workload.workload import Workload
 
 
 def judge(
@@ -64,6 +65,18 @@ def judge(
         return _hold_all(decisions, passing, incumbent.version, unknown)
     standing = _replace(workload.gate, incumbent, held, {name: tonight[name] for name in passing}, decisions)
     return Judgement(decisions=tuple(decisions.values()), incumbent=standing)
+
+
+def may_be_promoted(workload: Workload, row: Row) -> bool:
+    """Return whether a candidate that has not been timed yet could still be promoted: its speed is worth deciding."""
+    outcomes = rules_on(workload.gate, row, timed=False)
+    return hands_over(str(row["runtime"])) and all(rule.outcome == "passed" for rule in outcomes)
+
+
+def hands_over(runtime: str) -> bool:
+    """Return whether what was made for a runtime can be deployed."""
+    # A row may be older than a runtime's removal: what cannot be opened is not promoted either.
+    return runtime in RUNTIMES and RUNTIMES[runtime].hands_over
 
 
 def _hold_all(decisions: dict[str, GateDecision], passing: Sequence[str], version: str, unknown: str) -> Judgement:

@@ -12,7 +12,7 @@ from typing import Literal
 from storage.digest import canonical_json
 from storage.results import Decision, Row
 from tasks.refs import Frozen
-from tasks.rules import RuleOutcome
+from tasks.workload.gate import RuleOutcome
 
 
 class GateDecision(Frozen):

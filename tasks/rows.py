@@ -32,7 +32,7 @@ def measurement_rows(run: RunInfo, result: WorkloadResult, measured_at: datetime
     for candidate in (*result.candidates, *_incumbents(result)):
         deployed = candidate not in result.candidates
         common = candidate_columns(result, candidate)
-        common |= run.model_dump() | {"measured_at": measured_at, "attempt": 1}
+        common |= run.model_dump() | {"measured_at": measured_at}
         if deployed and isinstance(result.incumbent, Incumbent):
             # Its modules were counted when it was made, and its files do not name them any more.
             common |= {"artifact_digest": result.incumbent.made_as, "coverage": result.incumbent.coverage}
@@ -131,7 +131,6 @@ def candidate_columns(result: WorkloadResult, candidate: CandidateResult) -> dic
         "status": "ok" if failure is None else "skipped" if failure.skipped else "failed",
         "stage": failure.stage if failure else None,
         "error": failure.error if failure else None,
-        "purpose": workload.domain,
         "method": recipe.method if recipe else None,
         "engine": RUNTIMES[candidate.runtime].engine(recipe) if recipe else None,
         "baseline": workload.benchmark.baseline,
@@ -146,7 +145,6 @@ def candidate_columns(result: WorkloadResult, candidate: CandidateResult) -> dic
         reference = baseline.built.size_bytes if baseline and baseline.built else None
         counted = [module for module in built.coverage if module.parameters]
         columns |= {
-            "flow": built.graph or None,
             "coverage": built.covered_share,
             "modules_quantized": sum(module.quantized for module in counted),
             "modules_total": len(counted),

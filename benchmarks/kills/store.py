@@ -10,7 +10,7 @@ from storage.results.query import run_query
 
 # Of every artifact's files: inode and time of change.
 Files = dict[str, tuple[int, int]]
-_KEYS = "run_id, workload, recipe, runtime, setting, threads, batch_size, attempt"
+_KEYS = "run_id, workload, recipe, runtime, setting, threads, batch_size"
 
 
 def require_whole(store: Path, before: Files, *, killed: bool) -> Files:

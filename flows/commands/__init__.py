@@ -1,4 +1,4 @@
-"""The subcommands, and the options, tables and formats that several of them share."""
+"""The subcommands, and the options and formats that several of them share."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import os
 import re
 import time
 import tomllib
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from getpass import getuser
 from pathlib import Path
@@ -17,8 +17,6 @@ from typing import TypeVar
 import click
 from click.shell_completion import CompletionItem
 from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from flows.reporter import reporter_for
 from flows.settings import load_settings
@@ -166,33 +164,6 @@ def user_name() -> str:
         return getuser()
     except (KeyError, OSError):
         return f"uid {os.getuid()}"
-
-
-def new_table(title: str, *headings: str, right: Collection[str] = ()) -> Table:
-    """Make a table whose cells wrap; the columns of the headings in `right` are numbers."""
-    return _with_columns(Table(title=title), headings, right)
-
-
-def plain_table(*headings: str, right: Collection[str] = ()) -> Table:
-    """Make a table without lines, for numbers that are compared down a column; none of its headings: no header."""
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=any(headings), header_style="dim")
-    return _with_columns(table, headings, right)
-
-
-def marked_lines(lines: Iterable[tuple[str, str | Text]], width: int = 1) -> Table:
-    """Texts under each other, each beside its mark, whose column of `width` stays empty where a text wraps."""
-    grid = Table.grid(padding=(0, 1))
-    grid.add_column(width=width)
-    grid.add_column(overflow="fold")
-    for mark, text in lines:
-        grid.add_row(Text(mark), Text(text) if isinstance(text, str) else text)
-    return grid
-
-
-def _with_columns(table: Table, headings: Sequence[str], right: Collection[str]) -> Table:
-    for heading in headings:
-        table.add_column(heading, overflow="fold", justify="right" if heading in right else "left")
-    return table
 
 
 @contextmanager

@@ -11,9 +11,10 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from flows.commands import format_option, marked_lines, print_json, store_option
+from flows.commands import format_option, print_json, store_option
 from flows.comparison import Pair, RunComparison, compare_runs
-from flows.text import decided, faster, signed
+from flows.tables import marked_lines
+from flows.text import became, faster, signed
 from storage.humanize import plural, ratio
 from storage.results import Caches, Row, number
 
@@ -80,10 +81,10 @@ def _line(mark: str, faster: str, smaller: str, quality: str, decision: str, met
 
 def _cells(row: Row, caches: Caches) -> tuple[str, str, str, str]:
     return (
-        faster(row, caches),
+        faster(row, "cold_" if caches == "cold" else ""),
         ratio(number(row, "size_ratio")),
         signed(number(row, "quality_difference")),
-        "baseline" if row["is_baseline"] else decided(row["decision"], row["incumbent_stays"]),
+        became(row),
     )
 
 
@@ -95,7 +96,7 @@ def _remarks(pair: Pair, rows: Sequence[Row]) -> Iterator[str]:
         sizes = [number(row, "size_bytes") for row in rows]
         if sizes[0] and sizes[1] and sizes[0] != sizes[1]:
             yield f"size {100 * (sizes[1] / sizes[0] - 1):+.2g}%"
-        before, after = (decided(row["decision"], row["incumbent_stays"], row["status"]) for row in rows)
+        before, after = map(became, rows)
         if before != after:
             yield f"{before} → {after}: {rows[1]['reason']}"
     yield from pair.changed.values()

@@ -12,9 +12,10 @@ import click
 import httpx
 from rich.console import Console
 from rich.markup import escape
+from rich.text import Text
 
 from flows.commands import format_option, night_option, profile_option, recipe_option, store_option, workload_option
-from flows.console import new_console, night_lines, shown_path
+from flows.console import new_console, night_lines, nights_of_run, outcomes_of_run, shown_path
 from flows.execution.server import ServerGoneError, prefect_api, require_api, server_gone
 from flows.execution.signals import Terminated, unwinding_on_sigterm
 from flows.night import NightSummary
@@ -22,7 +23,6 @@ from flows.reporter import reporter_for
 from flows.request import NightlyRequest
 from flows.settings import Settings, TaskRunnerName, children_inherit, load_settings
 from storage.errors import ConfigurationError
-from storage.results.query import run_query
 from storage.root import check_writable
 
 _SERVER = "Prefect's server"
@@ -123,14 +123,12 @@ def _run(request: NightlyRequest, settings: Settings, timings: bool, *, as_json:
 
 
 def _show(console: Console, summary: NightSummary) -> None:
-    rows, promotions = (
-        run_query(summary.store, f"from {table} where run_id = '{summary.run_id}'").to_pylist()
-        for table in ("measurements", "promotions")
-    )
+    outcomes = outcomes_of_run(summary.store, summary.run_id)
+    nights = nights_of_run(summary.store, summary.run_id, summary.night)
     for trouble in summary.trouble:
         console.print(f"This machine was busy: {trouble}", style="bold yellow", highlight=False, markup=False)
-    for line in night_lines(rows, promotions, summary.bundles):
-        console.print(line, highlight=False, soft_wrap=True)
+    for line in night_lines(outcomes, nights):
+        console.print(line, highlight=False, soft_wrap=isinstance(line, Text))
     console.print()
     for finding in summary.findings:
         console.print(f"[bold]Against the nights before:[/bold] {escape(finding)}", highlight=False)

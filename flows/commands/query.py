@@ -14,9 +14,8 @@ import click
 from flows.commands import format_option, night_option, store_option
 from storage.report import write_report
 from storage.results.descriptions import described
-from storage.results.formats import formatted
+from storage.results.formats import fitted, formatted
 from storage.results.query import run_query
-from storage.results.terminal import fitted
 
 _EXAMPLE = """
 \b

@@ -11,7 +11,6 @@ from rich.text import Text
 
 from flows.commands import (
     format_option,
-    new_table,
     print_json,
     progress_of,
     recipe_option,
@@ -19,6 +18,7 @@ from flows.commands import (
     workload_option,
 )
 from flows.request import NightlyRequest
+from flows.tables import new_table
 from storage.artifacts import ArtifactStore
 from storage.errors import ConfigurationError
 from tasks.job import Workspace

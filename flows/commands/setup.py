@@ -9,10 +9,11 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from flows.commands import format_option, new_table, print_json, progress_of, store_option, workload_option
+from flows.commands import format_option, print_json, progress_of, store_option, workload_option
 from flows.preview import in_worker, preview_lines
 from flows.request import NightlyRequest
 from flows.settings import Settings, load_settings, source_of
+from flows.tables import new_table
 from storage.errors import MeasurementError
 from tasks.extensions import DOMAINS, RUNTIMES
 from tasks.job import Progress

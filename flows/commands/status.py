@@ -15,8 +15,6 @@ from rich.text import Text
 from flows.commands import (
     age_option,
     format_option,
-    marked_lines,
-    plain_table,
     print_json,
     store_flag,
     store_option,
@@ -25,6 +23,7 @@ from flows.commands import (
 from flows.console import shown_path
 from flows.liveness import metrics, overdue
 from flows.overview import Concern, LastRun, Overview, overview, summary
+from flows.tables import marked_lines, plain_table
 from flows.text import age
 from storage.errors import ConfigurationError
 from storage.humanize import moment

@@ -14,19 +14,17 @@ from rich.text import Text
 from flows.commands import (
     complete_workload,
     format_option,
-    marked_lines,
-    plain_table,
     print_json,
     store_flag,
     store_option,
 )
 from flows.story import Current, Outline, Story, outlines, story
-from flows.text import decided, faster, signed
+from flows.tables import marked_lines, plain_table
+from flows.text import became, faster, signed
 from storage.humanize import MISSING, moment, ratio, size
-from storage.results import Row, caches_of, number
+from storage.results import Row, number
 
 _SHOWN_LAYERS = 5
-_SIGNS = {"max": "at most", "min": "at least"}
 
 
 @click.command()
@@ -76,7 +74,7 @@ def _table(outlines: Sequence[Outline], *, with_candidate: bool) -> Table:
         cells = [
             each.workload,
             each.version or MISSING,
-            faster(last, caches_of(last)),
+            faster(last) if last else MISSING,
             ratio(number(last, "size_ratio")),
             _decided(last),
         ]
@@ -110,12 +108,19 @@ def _current(current: Current | None) -> Iterator[object]:
     if switch.reason != current.decision["reason"]:
         table.add_row("  its night", Text(str(current.decision["reason"])))
     for rule in current.rules:
-        kind, _, name = str(rule["name"]).partition("_")
-        asked = f"{name.replace('_', ' ')} {_SIGNS[kind]} {number(rule, 'bound'):g}"
-        seen = number(rule, "seen")
-        note = f" ({rule['note']})" if rule.get("note") else ""
-        table.add_row("  rule", Text(f"{asked}: {MISSING if seen is None else f'{seen:.4g}'}, {rule['outcome']}{note}"))
+        table.add_row("  rule", Text(_rule(rule)))
     yield table
+
+
+def _rule(outcome: Row) -> str:
+    from tasks.workload.gate import RULES  # pydantic, for this one screen
+
+    rule = RULES[str(outcome["name"])]
+    write = size if rule.unit == "bytes" else "{:.4g}".format
+    bound, seen = number(outcome, "bound"), number(outcome, "seen")
+    note = f" ({outcome['note']})" if outcome.get("note") else ""
+    shown = MISSING if seen is None else write(seen)
+    return f"{rule.words} {rule.direction} {write(bound or 0)}: {shown}, {outcome['outcome']}{note}"
 
 
 def _nights(nights: Sequence[Row]) -> Iterator[object]:
@@ -193,14 +198,14 @@ def _candidate(row: Row) -> str:
 
 
 def _decided(row: Row) -> str:
-    return decided(row["decision"], row["incumbent_stays"], row["status"]) if row else MISSING
+    return became(row) if row else MISSING
 
 
 def _speeds(row: Row) -> tuple[str, str]:
     """With warm and with cold caches; there is room for one interval, that of the one that decides."""
-    if caches_of(row) == "cold":
-        return ratio(number(row, "speedup")), faster(row, "cold")
-    return faster(row, "warm"), ratio(number(row, "cold_speedup"))
+    if row["caches"] == "cold":
+        return ratio(number(row, "speedup")), faster(row)
+    return faster(row), ratio(number(row, "cold_speedup"))
 
 
 def _current_as_json(current: Current | None) -> dict[str, object] | None:

@@ -15,11 +15,10 @@ from storage import humanize
 from storage.errors import ConfigurationError
 from storage.report.figure import can_draw
 from storage.report.history import History, history_of, shown_of
-from storage.report.machine import conditions_of
 from storage.report.marks import Mark, marks_of
-from storage.report.night import Outcome, bounds_of, candidates_of, outcomes_of, unbeaten
+from storage.report.night import bounds_of, candidates_of, conditions_of, outcomes_of
 from storage.report.plots import history_plot, quality_plot, size_plot
-from storage.results import Row, number
+from storage.results import Row
 from storage.results.query import open_catalog, rows_of
 from storage.results.regressions import Regression, compare_night
 from storage.root import StoreRoot
@@ -38,12 +37,10 @@ class _Section:
     """
 
     name: str
-    outcome: Outcome
+    outcome: Row
     current: str
     rows: list[Row]
     marks: dict[str, Mark]
-    best_float: Row | None
-    unbeaten: list[str]
     bounds: dict[str, float]
     history: History
     shown: list[str]
@@ -95,7 +92,7 @@ def _render(connection: duckdb.DuckDBPyConnection, night: dt.date, unrecorded: S
     environment.filters.update({name: getattr(humanize, name) for name in _FILTERS})
     runs = [*rows_of(connection, "from runs where night = $night order by started_at", night=night), *unrecorded]
     candidates = candidates_of(connection, night)
-    outcomes = outcomes_of(connection, night, candidates)
+    outcomes = outcomes_of(connection, night)
     comparison = compare_night(connection, night)
     return environment.get_template("report.html.j2").render(
         night=night,
@@ -107,7 +104,7 @@ def _render(connection: duckdb.DuckDBPyConnection, night: dt.date, unrecorded: S
         ],
         comparison=comparison,
         failures=_failures(candidates),
-        conditions=conditions_of(runs, candidates),
+        conditions=conditions_of(connection, runs, candidates),
         has_pictures=can_draw(),
     )
 
@@ -117,15 +114,15 @@ def _section(
     night: dt.date,
     name: str,
     rows: list[Row],
-    outcome: Outcome,
+    outcome: Row,
     findings: Iterable[Regression],
 ) -> _Section:
     history = history_of(connection, name, night, (found for found in findings if found.workload == name))
     marks = marks_of([*(str(row["name"]) for row in rows), *history.rows])
     names = [str(row["name"]) for row in rows]
     # The bundle itself was timed where none of the candidates is the same.
-    own = (str(row["name"]) for row in rows if row["setting"] == "incumbent" and outcome.status == "kept")
-    current = next(own, outcome.candidate)
+    own = (str(row["name"]) for row in rows if row["setting"] == "incumbent" and outcome["outcome"] == "kept")
+    current = next(own, str(outcome["candidate"] or ""))
     shown, bounds = shown_of(history, names), bounds_of(rows)
     plots = dict.fromkeys(("quality", "size", "history"), "")
     if can_draw():
@@ -134,19 +131,7 @@ def _section(
             "size": size_plot(f"{name}: latency against size", rows, marks, current),
             "history": history_plot(f"{name}: speed-up over the nights", history, shown, marks),
         }
-    return _Section(
-        name, outcome, current, rows, marks, _best_float(rows), unbeaten(rows), bounds, history, shown, plots
-    )
-
-
-def _best_float(rows: Sequence[Row]) -> Row | None:
-    """The fastest float candidate of those that share the last one's host and baseline."""
-    timed = [row for row in rows if row["method"] == "none" and row["status"] == "ok" and row["shown_speedup"]]
-    last = max(timed, key=lambda row: str(row["measured_at"]), default=None)
-    if last is None:
-        return None
-    alike = [row for row in timed if all(row[each] == last[each] for each in ("fingerprint", "baseline"))]
-    return max(alike, key=lambda row: number(row, "shown_speedup") or 0)
+    return _Section(name, outcome, current, rows, marks, bounds, history, shown, plots)
 
 
 def _failures(candidates: dict[str, list[Row]]) -> dict[tuple[str, str, str], list[str]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -11,6 +10,7 @@ from itertools import pairwise
 import duckdb
 
 from storage.results import Row
+from storage.results.changes import changes_between
 from storage.results.query import rows_of
 from storage.results.regressions import Regression
 
@@ -18,19 +18,12 @@ NIGHTS = 30
 
 # Only that night's machines, and the caches that decided then: other ratios are another history.
 _ROWS = """
-select recipe || '/' || runtime as name, recipe, night, fingerprint, environment,
+with same as (select distinct machine, caches from trend where workload = $workload and night = $night)
+select recipe || '/' || runtime as name, recipe, night, machine, environment,
     data_digest, checkpoint_digest, calibration_digest, recipe_digest,
-    if(caches = 'cold', cold_speedup, speedup) as shown_speedup,
-    if(caches = 'cold', cold_speedup_low, speedup_low) as shown_speedup_low,
-    if(caches = 'cold', cold_speedup_high, speedup_high) as shown_speedup_high
-from measurements
-where workload = $workload and night <= $night and setting = 'primary' and status = 'ok' and shown_speedup is not null
-    and coalesce(machine, fingerprint) in (
-        select coalesce(machine, fingerprint) from measurements where workload = $workload and night = $night
-    )
-    and coalesce(caches, 'warm') in (
-        select coalesce(caches, 'warm') from measurements where workload = $workload and night = $night
-    )
+    deciding_speedup, deciding_speedup_low, deciding_speedup_high
+from trend semi join same on trend.machine = same.machine and trend.caches is not distinct from same.caches
+where workload = $workload and night <= $night and deciding_speedup is not null
 qualify dense_rank() over (order by night desc) <= $nights
     and row_number() over (partition by recipe, runtime, night order by measured_at desc, run_id desc) = 1
 order by night, recipe, runtime
@@ -51,11 +44,12 @@ where workload = $workload and night <= $night
 order by acknowledged_at, said
 """
 
-_INPUTS = {
-    "data_digest": "another data set",
-    "checkpoint_digest": "another checkpoint",
-    "calibration_digest": "other calibration samples",
-    "recipe_digest": "another recipe {recipe}",
+_SAID = {
+    "environment": "{text}",
+    "data": "another data set",
+    "checkpoint": "another checkpoint",
+    "calibration": "other calibration samples",
+    "recipe": "another recipe {recipe}",
 }
 
 
@@ -98,7 +92,7 @@ def history_of(
     for mine in rows.values():
         for before, after in pairwise(mine):
             for date in _dates(after):
-                changes.setdefault(date, []).extend(changes_between(before, after))
+                changes.setdefault(date, []).extend(_changes(before, after))
     promoted: dict[dt.date, list[str]] = {}
     for row in rows_of(connection, _PROMOTED, workload=workload, night=night):
         for date in _dates(row):
@@ -118,19 +112,11 @@ def history_of(
     return History(rows, tuple(event for event in events if event != Event(event.night)))
 
 
-def changes_between(before: Row, after: Row) -> Iterator[str]:
-    """What a candidate's later measurement was made of or in that its earlier one was not, in words."""
-    known = before["environment"], after["environment"]
-    if None not in known:
-        then, now = (json.loads(str(each)) for each in known)
-        changed = [each for each in sorted(then | now) if then.get(each) != now.get(each)]
-        yield from (f"{each} {then.get(each, 'not there')} → {now.get(each, 'not there')}" for each in changed)
-    elif None not in (before["fingerprint"], after["fingerprint"]) and before["fingerprint"] != after["fingerprint"]:
-        yield "environment, of which one side was not recorded"
-    found = [each for each in _INPUTS if None not in (before[each], after[each]) and before[each] != after[each]]
-    if "data_digest" in found:  # these follow from it
-        found = [each for each in found if each not in ("checkpoint_digest", "calibration_digest")]
-    yield from (_INPUTS[each].format(**after) for each in found)
+def _changes(before: Row, after: Row) -> Iterator[str]:
+    """Say what a candidate's later measurement was made of or in that its earlier one was not."""
+    for name, text in changes_between([before], after).items():
+        if said := _SAID.get(name, ""):
+            yield said.format(text=text.removeprefix("environment: "), **after)
 
 
 def shown_of(history: History, wanted: Sequence[str], most: int = 8) -> list[str]:

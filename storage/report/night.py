@@ -1,111 +1,73 @@
-"""What a report tells of a night: its candidates with their decisions, and what became of each workload."""
+"""A night as a report shows it: its candidates, each workload's outcome, the gate's bounds and the machine."""
 
 from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from operator import ge
-from typing import Literal
 
 import duckdb
 
+from storage.humanize import percent
 from storage.results import Row, number
 from storage.results.query import rows_of
 
-Status = Literal["promoted", "kept", "held", "nothing passed", "not judged"]
+COARSE = 0.05  # an A/A interval that reaches further from 1 is worse than a quiet machine's
 
-# The last measurement of each candidate, and of the current bundle where it is none of them, with what was decided on
-# it: what may be promoted first, by the gate's objective.
 _CANDIDATES = """
-with newest as (
-    select * from measurements
-    where night = $night and setting in ('primary', 'incumbent')
-    qualify row_number() over (
-        partition by workload, recipe, runtime, setting order by measured_at desc, run_id desc, attempt desc
-    ) = 1
-)
-select
-    newest.*, decided.decision, decided.reason, decided.objective, decided.rules,
-    if(setting = 'incumbent', 'current bundle ', '') || newest.recipe || '/' || newest.runtime as name,
-    coalesce(
-        if(caches = 'cold', cold_speedup, speedup), case when is_baseline and status = 'ok' then 1.0 end
-    ) as shown_speedup,
-    if(caches = 'cold', cold_speedup_low, speedup_low) as shown_speedup_low,
-    if(caches = 'cold', cold_speedup_high, speedup_high) as shown_speedup_high,
+select *, if(setting = 'incumbent', 'current bundle ', '') || candidate as name,
     internal.instructions_in_words(instructions) as ran_by, internal.dearest_float(float_operators) as dearest_float,
     internal.lines_of(doubts) as doubted
-from newest
-left join promotions as decided
-    on setting = 'primary' and decided.run_id = newest.run_id and decided.workload = newest.workload
-    and decided.recipe = newest.recipe and decided.runtime = newest.runtime
-order by newest.workload, setting = 'incumbent' desc,
-    list_position(['promote', 'pass', 'hold', 'reject'], decided.decision) nulls last, status = 'failed',
-    case when objective = 'smallest' then size_ratio else shown_speedup end desc nulls last,
-    newest.recipe, newest.runtime
+from outcomes_on($night)
+order by workload, setting = 'incumbent' desc, rank
 """
 
-# What the last run of the night decided, the promotion first.
-_DECIDED = """
-select decided.*,
-    exists (from promotions as earlier where earlier.workload = decided.workload and earlier.night < decided.night
-        and earlier.bundle_version = decided.bundle_version) as was_current
-from promotions as decided
-where night = $night
-qualify run_id = last_value(run_id) over (
-    partition by workload order by decided_at, run_id rows between unbounded preceding and unbounded following
-)
-order by workload, decision = 'promote' desc, recipe, runtime
-"""
-
-_BUNDLES = """
-select bundle_version, min(night) as since, arg_min(recipe || '/' || runtime, night) as name,
-    arg_min(artifact_digest, night) as artifact_digest
-from promotions where bundle_version is not null and night <= $night group by bundle_version
+_CONDITIONS = """
+select *, internal.troubles(waiting, stolen) as troubles
+from (select unnest(flatten(list_transform($evidence, lambda each: internal.conditions_in(each))), recursive := true))
 """
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What became of a workload.
+class Condition:
+    """The machine during one workload's benchmark; None is what was not recorded.
 
-    ``candidate`` and ``version`` are those of the bundle that is current after the night, "" where there is none;
-    ``since`` is the night that it was promoted on. ``held`` are the candidates whose rules could not be decided, with
-    the reason; ``warning`` is "" or why somebody should look.
+    ``resolution`` is how far the baseline was off 1 against its own copy, at the far end of the 95% interval; ``load``
+    is the load average before; ``waiting`` and ``stolen`` are shares of the benchmark's time. ``undecided`` counts the
+    candidates on hold.
     """
 
-    status: Status
-    reason: str
-    candidate: str = ""
-    version: str = ""
-    since: dt.date | None = None
-    replaced: str = ""
-    held: tuple[tuple[str, str], ...] = ()
-    warning: str = ""
+    workload: str
+    resolution: float | None = None
+    load: float | None = None
+    processors: int | None = None
+    waiting: float | None = None
+    stolen: float | None = None
+    undecided: int = 0
+    troubles: tuple[str, ...] = ()
+
+    @property
+    def is_known(self) -> bool:
+        """Whether anything was recorded that could have been trouble."""
+        return any(each is not None for each in (self.resolution, self.waiting, self.stolen))
 
 
 def candidates_of(connection: duckdb.DuckDBPyConnection, night: dt.date) -> dict[str, list[Row]]:
-    """The candidates of a night by workload, the best first; ``name`` is ``recipe/runtime``."""
+    """Return a night's rows of ``outcomes`` by workload, the best candidate first, each with a ``name``."""
     found: dict[str, list[Row]] = {}
     for row in rows_of(connection, _CANDIDATES, night=night):
         found.setdefault(str(row["workload"]), []).append(row)
     return found
 
 
-def outcomes_of(
-    connection: duckdb.DuckDBPyConnection, night: dt.date, candidates: dict[str, list[Row]]
-) -> dict[str, Outcome]:
-    """What became of each workload of a night."""
-    decided: dict[str, list[Row]] = {}
-    for row in rows_of(connection, _DECIDED, night=night):
-        decided.setdefault(str(row["workload"]), []).append(row)
-    bundles = {str(row["bundle_version"]): row for row in rows_of(connection, _BUNDLES, night=night)}
-    return {name: _outcome(decided.get(name, []), bundles, rows) for name, rows in candidates.items()}
+def outcomes_of(connection: duckdb.DuckDBPyConnection, night: dt.date) -> dict[str, Row]:
+    """Return a night's rows of ``nights`` by workload."""
+    return {str(row["workload"]): row for row in rows_of(connection, "from nights_on($night)", night=night)}
 
 
 def bounds_of(rows: Sequence[Row]) -> dict[str, float]:
-    """The gate's bounds by the rule's name; that of the quality in the metric's own unit."""
+    """Return the gate's bounds by rule; the bound on quality is in the metric's own unit."""
     bounds: dict[str, float] = {}
     for row in rows:
         for rule in json.loads(str(row["rules"] or "[]")):
@@ -116,52 +78,34 @@ def bounds_of(rows: Sequence[Row]) -> dict[str, float]:
     return bounds
 
 
-def unbeaten(rows: Sequence[Row]) -> list[str]:
-    """Names of the candidates that no other one beats in size, speed-up and quality at once."""
-    points: dict[str, tuple[float, float, float]] = {}
-    for row in rows:
-        size, speed, quality = (number(row, name) for name in ("size_bytes", "shown_speedup", "quality"))
-        if row["status"] == "ok" and size is not None and speed is not None and quality is not None:
-            points[str(row["name"])] = (-size, speed, quality if row["higher_is_better"] else -quality)
-    return [
-        name
-        for name, mine in points.items()
-        if not any(other != mine and all(map(ge, other, mine)) for other in points.values())
-    ]
+def conditions_of(
+    connection: duckdb.DuckDBPyConnection, runs: Sequence[Row], candidates: Mapping[str, Sequence[Row]]
+) -> list[Condition]:
+    """Return the machine's state during each workload's last benchmark of the night."""
+    evidence = [str(run["evidence"] or "[]") for run in runs]
+    seen = {str(row["workload"]): row for row in rows_of(connection, _CONDITIONS, evidence=evidence)}
+    return [_condition(name, rows, seen.get(name, {})) for name, rows in candidates.items()]
 
 
-def _outcome(decided: list[Row], bundles: dict[str, Row], candidates: list[Row]) -> Outcome:
-    if not decided:
-        return Outcome("not judged", "the gate was not asked")
-    first = decided[0]
-    held = tuple(
-        (f"{row['recipe']}/{row['runtime']}", str(row["reason"])) for row in decided if row["decision"] == "hold"
+def _condition(workload: str, rows: Sequence[Row], seen: Row) -> Condition:
+    resolution = max((found for row in rows if (found := number(row, "resolution")) is not None), default=None)
+    load, waiting, stolen = (number(seen, name) for name in ("load", "waiting", "stolen"))
+    processors = number(seen, "processors")
+    sentences = {
+        "waiting": f"tasks waited for a processor in {percent(waiting)} of the time",
+        "stolen": f"{percent(stolen)} of the processors' time went to other machines on the host",
+    }
+    troubles = [f"the same model against itself was up to {percent(resolution)} off"]
+    troubles = troubles if resolution is not None and resolution > COARSE else []
+    named: object = seen.get("troubles")
+    troubles += [sentences[name] for name in named] if isinstance(named, list) else []
+    return Condition(
+        workload,
+        resolution,
+        load,
+        None if processors is None else int(processors),
+        waiting,
+        stolen,
+        undecided=sum(row["became"] == "hold" for row in rows),
+        troubles=tuple(troubles),
     )
-    before = str(first["incumbent_version"] or "")
-    is_promoted, is_made = first["decision"] == "promote", first["bundle_version"] is not None
-    # Rows of earlier versions do not say whether the current bundle stays.
-    stays = first["was_current"] if first["incumbent_stays"] is None else first["incumbent_stays"]
-    if is_promoted and not stays:
-        name = f"{first['recipe']}/{first['runtime']}"
-        warning = "" if is_made else "No bundle of it was handed over: the run's message says why."
-        version = str(first["bundle_version"] or "")
-        since = first["night"] if isinstance(first["night"], dt.date) else None
-        return Outcome("promoted", str(first["reason"]), name, version, since, before, held, warning)
-    if before or is_promoted:
-        version = before or str(first["bundle_version"])
-        made = bundles.get(version)
-        reason = str(first["incumbent_reason"] or first["reason"])
-        unknown = "Nobody knows tonight whether it is still good." if reason.startswith("it is unknown") else ""
-        if made is None:
-            return Outcome("kept", reason, version=version, held=held, warning=unknown)
-        tonight = [row for row in candidates if row["artifact_digest"] == made["artifact_digest"] is not None]
-        fails = any(row["decision"] == "reject" or row["status"] == "failed" for row in tonight)
-        rejected = "The gate rejects it tonight, and nothing can replace it." if fails else ""
-        since = made["since"] if isinstance(made["since"], dt.date) else None
-        return Outcome("kept", reason, str(made["name"]), version, since, held=held, warning=unknown or rejected)
-    if first["incumbent_reason"]:
-        reason = f"which bundle is current could not be looked up: {first['incumbent_reason']}"
-        return Outcome("held" if held else "nothing passed", reason, held=held, warning="Look at current.json.")
-    if held:
-        return Outcome("held", "no candidate could be promoted yet, and none was current before", held=held)
-    return Outcome("nothing passed", "no candidate passes the gate, and none was current before")

@@ -27,14 +27,14 @@ def quality_plot(
     Better is up and to the right whatever the metric. `bounds` are the gate's, by the rule's name, drawn where they are
     near; `current` names the candidate whose bundle is current, which is ringed.
     """
-    drawn = [row for row in rows if None not in (row["shown_speedup"], row["quality_difference"])]
+    drawn = [row for row in rows if None not in (row["deciding_speedup"], row["quality_difference"])]
     if not drawn:
         return ""
     metric, is_up = str(drawn[0]["quality_metric"]), bool(drawn[0]["higher_is_better"])
-    fastest = max(drawn, key=lambda row: number(row, "shown_speedup") or 0)
+    fastest = max(drawn, key=lambda row: number(row, "deciding_speedup") or 0)
     description = (
         f"{plural(len(drawn), 'candidate')}; the fastest is {fastest['name']} with "
-        f"{ratio(number(fastest, 'shown_speedup'))} the baseline's speed. The table above has every number."
+        f"{ratio(number(fastest, 'deciding_speedup'))} the baseline's speed. The table above has every number."
     )
     with drawing(title, description) as picture:
         axes = picture.axes
@@ -42,7 +42,7 @@ def quality_plot(
             _point(
                 axes,
                 (number(row, "quality_difference") or 0, *_ends(row, "quality_difference", "quality_difference")),
-                (number(row, "shown_speedup") or 0, *_ends(row, "shown_speedup", "shown_speedup")),
+                (number(row, "deciding_speedup") or 0, *_ends(row, "deciding_speedup", "deciding_speedup")),
                 marks[str(row["name"])],
                 row["name"] == current,
             )
@@ -106,8 +106,8 @@ def history_plot(title: str, history: History, names: Sequence[str], marks: Mapp
         axes = picture.axes
         for name in names:
             rows, mark = history.rows[name], marks[name]
-            values = [number(row, "shown_speedup") or 0 for row in rows]
-            lows, highs = zip(*(_ends(row, "shown_speedup", "shown_speedup") for row in rows), strict=True)
+            values = [number(row, "deciding_speedup") or 0 for row in rows]
+            lows, highs = zip(*(_ends(row, "deciding_speedup", "deciding_speedup") for row in rows), strict=True)
             at = date2num([row["night"] for row in rows])  # type: ignore[no-untyped-call]
             size_ = 4.5 if len(nights) <= 15 else 3.2
             axes.fill_between(at, lows, highs, color=mark.colour, alpha=0.15, linewidth=0)

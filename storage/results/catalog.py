@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 
+from storage.digest import digest_of
 from storage.results.descriptions import add_comments, quoted, view_files
 from storage.results.layout import broken, check_file, find_files, footer
 from storage.results.tables import MEASUREMENTS, TABLES, Table
@@ -23,22 +24,18 @@ MATERIALIZE_UP_TO = 2_000_000
 # The command-line client of the package index is a release behind the library and reads no newer format.
 _STORAGE_VERSION = "v1.5.0"
 _RAW = ("block_launch", "block_round", "block_s", "cold_launch", "cold_s")
-_KEYS = "run_id, night, workload, recipe, runtime, setting, attempt, threads, batch_size, fingerprint, sequence_length"
+_KEYS = "run_id, night, workload, recipe, runtime, setting, threads, batch_size, fingerprint, sequence_length"
 _RAW_BLOCKS = ("internal.raw_blocks", f"{_KEYS}, {', '.join(_RAW)}")
 
 
 @dataclass(frozen=True)
 class _Source:
-    """A table's current files, their rows and raw samples; `missing` names today's columns that no file has yet.
-
-    `uniform` says whether every file has all of them.
-    """
+    """A table's current files, their rows and raw samples; `missing` names the columns that no file has yet."""
 
     table: Table
     files: tuple[Entry, ...]
     rows: int
     samples: int
-    uniform: bool
     missing: frozenset[str]
 
 
@@ -110,6 +107,9 @@ def _empty() -> bytes:
         connection.execute("create schema internal")  # what SHOW TABLES need not show
         connection.execute("create table internal.catalog_files (table_name text, name text, bytes bigint)")
         connection.execute("create table internal.catalog_root (url text)")
+        connection.execute(
+            "create table internal.catalog_version as select $version as version", {"version": version()}
+        )
         for table in TABLES.values():
             connection.register("empty", table.schema.empty_table())
             connection.execute(f"create table {table.name} as select {_columns(table)} from empty")
@@ -135,10 +135,11 @@ def _columns(table: Table) -> str:
     return ", ".join(column.name for column in table.columns if column.name not in _RAW)
 
 
-def columns() -> set[tuple[str, str, str]]:
-    """Schemas, tables and columns that a catalog of this version has at least."""
-    results = {("main", table.name, column.name) for table in TABLES.values() for column in table.columns}
-    return {("internal", "catalog_root", "url")} | {item for item in results if item[2] not in _RAW}
+@cache
+def version() -> str:
+    """Return the digest of a catalog's columns and views: one with another has to be built again."""
+    tables = {table.name: [f"{column.name} {column.type}" for column in table.columns] for table in TABLES.values()}
+    return digest_of({"tables": tables, "views": view_files()})
 
 
 def _inspect(root: StoreRoot, table: Table) -> _Source:
@@ -151,7 +152,6 @@ def _inspect(root: StoreRoot, table: Table) -> _Source:
         tuple(files),
         rows=sum(metadata.num_rows for metadata in footers),
         samples=sum(map(_count_samples, footers)),
-        uniform=all(names == table.schema.names for names in columns),
         missing=frozenset(table.schema.names).difference(*columns),
     )
 
@@ -195,12 +195,11 @@ def _fill(
         return
     connection.execute(f"drop table {name}")
     paths = ", ".join(f"'{quoted(root.uri(entry.name))}'" for entry in source.files)
-    by_name = "" if source.uniform else ", union_by_name = true"
     # Types by their DuckDB names: a column that no file has is NULL of its own type, not of any.
     types = connection.from_arrow(source.table.schema.empty_table())
     typed = dict(zip(types.columns, types.types, strict=True))
     absent = "".join(f", null::{typed[column]} as {column}" for column in sorted(source.missing))
     connection.execute(
         f"create view {name} as select {columns} "
-        f"from (select *{absent} from read_parquet([{paths}], hive_partitioning = false{by_name})) {where}"
+        f"from (select *{absent} from read_parquet([{paths}], hive_partitioning = false, union_by_name = true)) {where}"
     )

@@ -2,7 +2,7 @@
 
 Parquet has checksums of pages, which readers verify on demand, but none of headers and footers, where a flipped bit
 changes values too. The digest is that of the file with zeros in the digest's place, so that one atomic write publishes
-both. Files that were written before there was one have none, and are as good as they can be read.
+both.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from __future__ import annotations
 import hashlib
 import re
 
-_DIGEST, _MARK = "nightquant.file-sha256", "nightquant.has-sha256"
+_DIGEST = "nightquant.file-sha256"
 _BLANK = "0" * 64
 # Key and value of the footer's metadata as Thrift's compact protocol writes them: 0x18 begins the value, 0x40 is 64.
 _WRITTEN = re.compile(re.escape(_DIGEST.encode()) + rb"\x18\x40([0-9a-f]{64})")
 
-# To be added to the footer before `sealed`. There are two, so that a flip in the one key leaves the other.
-PLACEHOLDER = {_DIGEST: _BLANK, _MARK: "1"}
+# To be added to the footer before `sealed`.
+PLACEHOLDER = {_DIGEST: _BLANK}
 
 
 def sealed(content: bytes) -> bytes:
@@ -26,11 +26,11 @@ def sealed(content: bytes) -> bytes:
 
 
 def problem_of(content: bytes) -> str:
-    """Say what is wrong with a file by its own digest; "" if it fits, or if the file has none."""
-    if _DIGEST.encode() not in content and _MARK.encode() not in content:
-        return ""
+    """Say what is wrong with a file by its own digest; "" if it fits."""
+    is_there = False
     for place in _WRITTEN.finditer(content):
+        is_there = True
         blank = content[: place.start(1)] + _BLANK.encode() + content[place.end(1) :]
         if hashlib.sha256(blank).hexdigest().encode() == place[1]:
             return ""
-    return "its SHA-256 is not the one that was written with it"
+    return "its SHA-256 is not the one that was written with it" if is_there else "it has no SHA-256 of its own"

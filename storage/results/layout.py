@@ -164,7 +164,7 @@ def read_rows(root: StoreRoot, name: str) -> pa.Table:
     try:
         # Not read_table: it would take the folder's month=… for a column.
         return pq.ParquetFile(io.BytesIO(content), page_checksum_verification=True).read()
-    except (pa.ArrowException, OSError, ValueError) as error:  # a file without a digest: an older version's
+    except (pa.ArrowException, OSError, ValueError) as error:
         raise broken(root, name, error) from error
 
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from storage.errors import ConfigurationError, StoreError
 from storage.results import Row
-from storage.results.catalog import CATALOG, build, columns
+from storage.results.catalog import CATALOG, build, version
 from storage.results.descriptions import quoted
 from storage.root import StoreRoot
 
@@ -124,10 +124,12 @@ def _attach(connection: duckdb.DuckDBPyConnection, path: Path) -> str | None:
     """Attach a catalog; return the root whose files its views name: None if they name none, "" if it is unknown."""
     connection.execute(f"attach '{quoted(str(path))}' as results (read_only)")
     connection.execute("use results")
-    listed = "select schema_name, table_name, column_name from duckdb_columns() where database_name = 'results'"
-    if not columns().issubset(connection.execute(listed).fetchall()):
-        return ""  # an older version made it
-    found = connection.execute("select url from internal.catalog_root").fetchone()
+    try:
+        if connection.execute("select version from internal.catalog_version").fetchone() != (version(),):
+            return ""  # another version of nightquant made it
+        found = connection.execute("select url from internal.catalog_root").fetchone()
+    except duckdb.CatalogException:
+        return ""
     return str(found[0]) if found else None
 
 

@@ -6,10 +6,10 @@ docs/regressions.md gives the rules, their sources and what they find.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field, replace
-from math import exp, isnan
+from math import exp
 from pathlib import Path
 
 import duckdb
@@ -18,7 +18,7 @@ import numpy as np
 from storage.results import FindingKind, FindingMetric, Row
 from storage.results.attribution import attribute
 from storage.results.changepoint import Scan, scan
-from storage.results.history import History, Key, Made, Numbers, Tonight
+from storage.results.history import History, Key, Numbers, Speeds, Tonight
 from storage.results.query import open_catalog
 from storage.root import StoreRoot
 
@@ -122,20 +122,18 @@ def compare_night(
     """Compare a night (each workload's newest by default) with those before it."""
     with nullcontext(source) if isinstance(source, duckdb.DuckDBPyConnection) else open_catalog(source) as connection:
         history = History(connection, night)
-        rows = {row.series: row for row in history.tonight()}.values()
-        numbers, resets = history.numbers(), history.resets()
+        rows = list({row.series: row for row in history.tonight()}.values())
+        speeds, numbers = history.speeds(), history.numbers()
+        metrics_of = _metrics(rows, speeds, numbers)
         compared: dict[str, bool] = {}
         changes: dict[tuple[Key, FindingMetric], _Change] = {}
         for row in rows:
-            mine = numbers.of(row.candidate)
-            for metric in _metrics(row, mine):
-                begins = (resets.get((row.key, metric)), resets.get((row.key, None)))
-                since = max(filter(None, begins), default=None)
-                is_compared, change = (
-                    _speed(row, mine.where("series", row.series, since))
-                    if metric == "speedup"
-                    else _number(row, mine, metric, since)
-                )
+            for metric in metrics_of[row.candidate]:
+                if metric == "speedup":
+                    is_compared, change = _speed(row, speeds.get(row.series))
+                else:
+                    quality_of = 0 if metric == "size_bytes" else row.quality_of
+                    is_compared, change = _number(row, numbers.get((row.candidate, metric, quality_of)), metric)
                 name = f"{row.key.workload} {row.key.recipe}/{row.key.runtime} {metric}"
                 compared[name] = compared.get(name, False) or is_compared
                 known = changes.get((row.key, metric))
@@ -158,26 +156,28 @@ def find_regressions(
     return list(compare_night(source, night).findings)
 
 
-def _metrics(row: Tonight, mine: Numbers) -> Iterator[FindingMetric]:
-    last = mine.nights == np.datetime64(row.night)
-    if not row.is_baseline and np.isfinite(mine["ratio"][last]).any():
-        yield "speedup"
-    if np.isfinite(mine["size_bytes"][last]).any():
-        yield "size_bytes"
-    if _has_interval(mine)[last].any():
-        yield "quality_difference"
-    elif np.isfinite(mine["quality"][last]).any():
-        yield "quality"
+def _metrics(
+    rows: Sequence[Tonight], speeds: Mapping[int, Speeds], numbers: Mapping[tuple[int, FindingMetric, int], Numbers]
+) -> dict[int, list[FindingMetric]]:
+    """Return which of tonight's numbers are compared, by candidate: a quality by its interval, if it has one."""
+    last = {row.candidate: row.night for row in rows}
+    seen = {(row.candidate, "speedup") for row in rows if row.series in speeds and not row.is_baseline
+            and speeds[row.series].nights[-1] == row.night}  # fmt: skip
+    seen |= {(key[0], key[1]) for key, found in numbers.items() if found.nights[-1] == last.get(key[0])}
+    found: dict[int, list[FindingMetric]] = {}
+    for candidate in last:
+        quality: FindingMetric = "quality_difference" if (candidate, "quality_difference") in seen else "quality"
+        metrics: tuple[FindingMetric, ...] = ("speedup", "size_bytes", quality)
+        found[candidate] = [metric for metric in metrics if (candidate, metric) in seen]
+    return found
 
 
-def _has_interval(mine: Numbers) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    return np.isfinite(mine["quality_difference_low"] + mine["quality_difference_high"])
-
-
-def _speed(row: Tonight, series: Numbers) -> tuple[bool, _Change | None]:
+def _speed(row: Tonight, series: Speeds | None) -> tuple[bool, _Change | None]:
     """Compare a speed-up with its own history on one machine and in one setting."""
-    nights, ratios, sds = series.nightly_ratios()
-    scanned: Scan | None = scan(ratios, sds) if nights and nights[-1] == row.night else None
+    if series is None or series.nights[-1] != row.night:
+        return False, None
+    nights, ratios, sds = series.nights, series.ratios, series.sds
+    scanned: Scan | None = scan(ratios, sds)
     if scanned is None or not scanned.is_change:
         return scanned is not None and scanned.is_comparable, None
     best = scanned.best
@@ -196,27 +196,16 @@ def _speed(row: Tonight, series: Numbers) -> tuple[bool, _Change | None]:
     return True, _Change(found, row, shift, starts, float(scanned.evidence[best]))
 
 
-def _number(row: Tonight, mine: Numbers, metric: FindingMetric, since: dt.date | None) -> tuple[bool, _Change | None]:
+def _number(row: Tonight, series: Numbers | None, metric: FindingMetric) -> tuple[bool, _Change | None]:
     """Compare a size or a quality, which is the same every night unless something changed, on whatever machine."""
-    if metric != "size_bytes":
-        mine = mine.where("quality_of", row.quality_of, since)
-    elif since is not None:
-        mine = mine.where("candidate", row.candidate, since)
-    usable = np.isfinite(mine[metric]) & (_has_interval(mine) if metric == "quality_difference" else True)
-    # Of each night the last one.
-    usable[np.flatnonzero(usable)[:-1]] = np.diff(mine.nights[usable]) > np.timedelta64(0)
-    values, nights = mine[metric][usable], mine.nights[usable]
-    if len(values) < 2 or nights[-1] != np.datetime64(row.night):
+    if series is None or len(series.values) < 2 or series.nights[-1] != row.night:
         return False, None
+    nights, values, low, high = series.nights, series.values, series.low, series.high
     reference, tonight = float(values[0]), float(values[-1])
-    low = high = None
-    if metric == "quality_difference":
-        low, high = (float(mine[f"quality_difference_{end}"][usable][-1]) for end in ("low", "high"))
     if metric == "size_bytes":
         least = LEAST_SIZE_EFFECT * abs(reference)
     else:
-        scale = float(mine["quality_scale"][usable][-1]) if metric == "quality_difference" else abs(reference)
-        least = LEAST_QUALITY_EFFECT * (0.0 if isnan(scale) else scale)
+        least = LEAST_QUALITY_EFFECT * ((series.scale or 0.0) if metric == "quality_difference" else abs(reference))
     shift = tonight - reference
     clears = low is None or high is None or not low <= reference <= high
     if not shift or abs(shift) < least or not clears:
@@ -229,7 +218,7 @@ def _number(row: Tonight, mine: Numbers, metric: FindingMetric, since: dt.date |
     # It began after the last night that was nearer to the reference than to tonight.
     moved = (values - reference) / shift >= 0.5
     first = len(moved) - int(np.argmin(moved[::-1]))
-    return True, _Change(found, row, shift, {nights[first].item(): 0.0}, abs(shift))
+    return True, _Change(found, row, shift, {nights[first]: 0.0}, abs(shift))
 
 
 def _rank(change: _Change) -> tuple[bool, float]:
@@ -237,13 +226,13 @@ def _rank(change: _Change) -> tuple[bool, float]:
     return change.found.is_bad, change.certainty
 
 
-def _with_cause(change: _Change, made: list[Made]) -> Regression:
+def _with_cause(change: _Change, made: Sequence[Row]) -> Regression:
     row, found = change.row, change.found
-    mine = [each for each in made if each.is_candidate and each.candidate == row.candidate]
-    incumbent = [each for each in made if each.is_incumbent and each.workload == row.key.workload]
+    mine = [each for each in made if each["is_candidate"] and each["candidate"] == row.candidate]
+    incumbent = [each for each in made if each["is_incumbent"] and each["workload"] == row.key.workload]
     if found.metric == "speedup":
-        mine = [each for each in mine if each.series == row.series]
-        incumbent = [each for each in incumbent if each.machine == row.machine]
+        mine = [each for each in mine if each["series"] == row.series]
+        incumbent = [each for each in incumbent if each["machine"] == row.machine]
     cause = attribute(mine, change.starts, change.shift, incumbent, found.metric)
     return replace(found, since=cause.since, cause=",".join(cause.names), changed=cause.text)
 

@@ -118,7 +118,7 @@ RUNS = Table(
 MEASUREMENTS = Table(
     name="measurements",
     meaning="One row per run, workload, recipe, runtime and setting: what one candidate measured.",
-    key=("run_id", "workload", "recipe", "runtime", "setting", "threads", "batch_size", "attempt", "sequence_length"),
+    key=("run_id", "workload", "recipe", "runtime", "setting", "threads", "batch_size", "sequence_length"),
     order=("night", "workload", "recipe", "runtime"),
     columns=(
         _RUN_ID,
@@ -132,7 +132,6 @@ MEASUREMENTS = Table(
             "the primary setting, further sizes and thread counts, the baseline's copy, or the current bundle",
             choices=get_args(Setting),
         ),
-        _required("attempt", INT, "1; earlier versions repeated an inconclusive benchmark as 2", "attempts"),
         _required("threads", INT, "intra-op threads", "threads"),
         _required("batch_size", INT, "samples in a call", "samples"),
         _required(
@@ -145,10 +144,8 @@ MEASUREMENTS = Table(
         Column("error", TEXT, "why the candidate failed, or NULL"),
         _required("measured_at", TIME, "when the row was created", "UTC"),
         _PROFILE,
-        Column("purpose", TEXT, "kind of work: the workload's domain"),
         Column("method", TEXT, "quantization method; none for a float model"),
         Column("engine", TEXT, "quantized engine, or NULL"),
-        Column("flow", TEXT, "graph mode of the quantization: eager or fx, or NULL"),
         Column("baseline", TEXT, "the candidate compared to, as recipe/runtime"),
         Column("is_baseline", FLAG, "whether the row is the baseline itself"),
         _FINGERPRINT,
@@ -212,7 +209,7 @@ MEASUREMENTS = Table(
         Column("environment", TEXT, "kernel, Python and library versions of the host that timed it, as JSON"),
         Column("recipe_digest", TEXT, "SHA-256 of the recipe, but for its name and runtimes"),
         Column("source_digest", TEXT, "SHA-256 of the code that made the candidate from its inputs"),
-        Column("caches", TEXT, "by calls with which caches the gate decides; NULL is warm", choices=get_args(Caches)),
+        Column("caches", TEXT, "by calls with which caches the gate decides", choices=get_args(Caches)),
         Column("cold_latency_s", REAL, "median seconds of one call with cold caches", "seconds"),
         Column("cold_baseline_latency_s", REAL, "the same of the baseline in the same launches", "seconds"),
         Column("cold_speedup", REAL, "baseline latency / candidate latency with cold caches", "ratio"),

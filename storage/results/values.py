@@ -22,7 +22,7 @@ from storage.results.tables import Column, Table
 _BOUNDS: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("seconds", "bytes", "samples", "tokens", "parameters", "modules", "workloads"), (0, inf)),
     **dict.fromkeys(("candidates", "blocks", "calls", "launches", "rounds", "busy threads"), (0, inf)),
-    **dict.fromkeys(("attempts", "threads", "rank"), (1, inf)),
+    **dict.fromkeys(("threads", "rank"), (1, inf)),
     "ratio": (5e-324, inf),
     "share": (0, 1),
     # Distances as multiples of an output's range: two outputs may be further apart than the reference's range is wide.

@@ -9,9 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from tasks.proof.instructions import SATURATING
 from tasks.refs import ModuleCoverage
 from tasks.runtimes.operators import Operator, owner
-
-# As a share of the output's range. Rows that share a range are off by 3e-3 or so, rows that do not by float's rounding.
-BATCH_TOLERANCE = 1e-4
+from tasks.workload.gate import BATCH_TOLERANCE
 
 _PRODUCT = re.compile(r"conv(?!ert)|addmm|linear|gemm|fullyconnected|lstm|gru|rnn|matmul", re.IGNORECASE)
 # Not the products of two activations, as in attention, which no module has weights for.

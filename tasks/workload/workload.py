@@ -8,7 +8,6 @@ from pydantic import (
     AliasChoices,
     Field,
     ModelWrapValidatorHandler,
-    PositiveFloat,
     PositiveInt,
     SerializeAsAny,
     ValidationInfo,
@@ -18,6 +17,7 @@ from pydantic import (
 from storage.results import Caches
 from tasks.extensions import DOMAINS, METHODS, RUNTIMES
 from tasks.workload.base import Kind, PlainText, Section, Slug
+from tasks.workload.gate import Gate
 from tasks.workload.recipe import Recipe
 
 
@@ -52,36 +52,6 @@ class SequenceBenchmark(Benchmark):
 
     sequence_lengths: tuple[PositiveInt, ...] = ()
     """Further numbers of steps that are timed; they decide nothing."""
-
-
-class Gate(Section):
-    """``[gate]``: the rules that a candidate must pass to be promoted; one that is left out does not apply.
-
-    A bound on quality or speed is held against the worse end of the interval.
-    """
-
-    objective: Literal["fastest", "smallest"] = "fastest"
-    """Which of those that pass is promoted."""
-    quality_drop: Literal["absolute", "relative"] = "absolute"
-    """Whether `max_quality_drop` is in the metric's own unit or a share of the baseline's quality."""
-    max_quality_drop: float | None = Field(default=None, ge=0)
-    """How much worse than the baseline's the quality may be, in the metric's stated direction."""
-    min_size_ratio: PositiveFloat | None = None
-    """How many times smaller than the baseline it must be."""
-    min_speedup: PositiveFloat | None = None
-    """How many times as fast as the baseline it must be."""
-    max_peak_rss_bytes: PositiveInt | None = None
-    """How much memory its process may take at most."""
-    min_coverage: float | None = Field(default=None, ge=0, le=1)
-    """Share of the parameters that must lie in quantized modules."""
-    min_int8_time_share: float | None = Field(default=None, ge=0, le=1)
-    """Share of its operators' time that must be spent in int8, by its runtime's own profiler."""
-    max_saturation: float | None = Field(default=None, ge=0, le=1)
-    """How far saturating products may move an output, as a share of its range."""
-    require_batch_invariance: bool = False
-    """Whether rows must be answered alike one by one and together."""
-    margin: float = Field(default=1.0, ge=1)
-    """How many times as fast (or as small, by the objective) as the current bundle it must be to replace it."""
 
 
 class Workload(Section):

@@ -26,7 +26,7 @@ def record(root: Path, night: date, workloads: list[str]) -> None:
     common = {"run_id": run_id, "night": night, "profile": "quick"}
     rows = [
         common
-        | {"workload": name, "recipe": "int8", "runtime": "eager", "setting": "primary", "attempt": 1, "threads": 1}
+        | {"workload": name, "recipe": "int8", "runtime": "eager", "setting": "primary", "threads": 1}
         | {"batch_size": 1, "status": "ok", "measured_at": now}
         for name in workloads
     ]

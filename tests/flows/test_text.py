@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flows.text import age, decided, ratio_within, signed
+from flows.text import age, became, ratio_within, signed
 from storage.humanize import MISSING, ratio
 
 
@@ -40,15 +40,7 @@ def test_a_difference_has_a_sign() -> None:
 
 
 @pytest.mark.parametrize(
-    ("decision", "stays", "status", "expected"),
-    [
-        ("promote", None, "ok", "promoted"),
-        ("promote", True, "ok", "stays"),
-        ("pass", True, "ok", "passes"),
-        ("reject", None, "failed", "failed"),
-        (None, None, "ok", MISSING),
-    ],
+    ("outcome", "expected"), [("promote", "promoted"), ("stays", "stays"), ("failed", "failed"), (None, MISSING)]
 )
-@pytest.mark.slow
-def test_a_decision_is_one_word(decision: str | None, stays: bool | None, status: str, expected: str) -> None:
-    assert decided(decision, stays, status) == expected
+def test_an_outcome_is_one_word(outcome: str | None, expected: str) -> None:
+    assert became({"became": outcome}) == expected

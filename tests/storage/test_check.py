@@ -15,7 +15,7 @@ from storage.check import check
 from storage.results.catalog import refresh
 from storage.root import StoreRoot
 from tests.storage.bundle_files import fill, publish, version
-from tests.storage.results.rows import baseline, measurement, write_night
+from tests.storage.results.rows import baseline, measurement, rewrite, write_night
 
 NIGHT = dt.date(2026, 3, 1)
 
@@ -60,11 +60,11 @@ def test_a_truncated_results_file_is_named(store: Path) -> None:
 
 
 def test_a_retyped_or_unknown_column_is_named(store: Path) -> None:
-    table = pq.ParquetFile(results(store)).read().replace_schema_metadata(None)
+    table = pq.ParquetFile(results(store)).read()
     retyped = table.set_column(
         table.schema.get_field_index("size_bytes"), "size_bytes", table["size_bytes"].cast("double")
     )
-    pq.write_table(retyped.append_column("novel", table["latency_s"]), results(store))
+    rewrite(results(store), retyped.append_column("novel", table["latency_s"]))
     assert "has size_bytes as double, not int64" in said(store)
     assert "unknown column novel" in said(store)
 

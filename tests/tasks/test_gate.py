@@ -52,7 +52,6 @@ def row(candidate: str = "int8/torchscript", **changes: Any) -> dict[str, Any]:
         "recipe": recipe,
         "runtime": runtime,
         "setting": "primary",
-        "attempt": 1,
         "status": "ok",
         "stage": None,
         "error": None,

@@ -23,9 +23,8 @@ from tasks.results import (
     WorkloadResult,
 )
 from tasks.rows import layer_rows, measurement_rows
-from tasks.rules import rules_on
 from tasks.workload import read_workload
-from tasks.workload.workload import Gate
+from tasks.workload.gate import Gate, rules_on
 
 NOW = datetime(2026, 11, 21, 2, 0, tzinfo=UTC)
 RUN = RunInfo(run_id="20261121-abc", night=date(2026, 11, 21), profile="quick")

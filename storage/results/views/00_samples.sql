@@ -5,7 +5,7 @@
 -- column seconds: seconds a call, mean over the block
 create view samples as
 select
-    run_id, night, workload, recipe, runtime, setting, attempt, threads, batch_size, fingerprint,
+    run_id, night, workload, recipe, runtime, setting, threads, batch_size, fingerprint,
     unnest(block_launch) as launch,
     unnest(block_round) as round,
     unnest(block_s) as seconds,

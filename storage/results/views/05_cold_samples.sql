@@ -4,7 +4,7 @@
 -- column seconds: seconds of the call
 create view cold_samples as
 select
-    run_id, night, workload, recipe, runtime, setting, attempt, threads, batch_size, fingerprint,
+    run_id, night, workload, recipe, runtime, setting, threads, batch_size, fingerprint,
     unnest(cold_launch) as launch,
     unnest(cold_s) as seconds,
     sequence_length

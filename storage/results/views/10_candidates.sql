@@ -1,15 +1,7 @@
--- The primary measurement of each candidate in each run: the rerun, if the benchmark was inconclusive and repeated.
+-- The primary measurement of each candidate in each run.
 -- example: select night, recipe, runtime, verdict from candidates where workload = 'word-lm' order by night desc
+-- By calls with which caches the gate decides.
+create macro internal.deciding(caches, cold, warm) as case when caches = 'cold' then cold else warm end;
+
 create view candidates as
-select * from measurements as kept
-where setting = 'primary'
-    and not exists (
-        select 1 from measurements as rerun
-        where rerun.attempt > 1
-            and rerun.attempt > kept.attempt
-            and rerun.setting = 'primary'
-            and rerun.run_id = kept.run_id
-            and rerun.workload = kept.workload
-            and rerun.recipe = kept.recipe
-            and rerun.runtime = kept.runtime
-    );
+select * from measurements where setting = 'primary';

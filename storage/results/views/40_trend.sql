@@ -1,5 +1,8 @@
 -- Each candidate over the nights, per machine: what was measured, with its interval.
 -- example: select night, speedup, speedup_low, speedup_high from trend where workload = 'resnet18' and runtime = 'eager'
+-- column deciding_speedup: the speed-up by the caches that the gate decides by
+-- column deciding_speedup_low: lower end of its 95% interval
+-- column deciding_speedup_high: upper end of its 95% interval
 create view trend as
 select
     workload, recipe, runtime, fingerprint, night, run_id, profile, measured_at, verdict,
@@ -8,7 +11,11 @@ select
     size_bytes, size_ratio,
     quality_metric, quality, quality_difference, quality_difference_low, quality_difference_high, higher_is_better,
     peak_rss_bytes, threads, batch_size, is_baseline,
-    coalesce(machine, fingerprint) as machine, environment,
-    caches, cold_speedup, cold_speedup_low, cold_speedup_high, cold_latency_s, cold_baseline_latency_s
+    machine, environment,
+    caches, cold_speedup, cold_speedup_low, cold_speedup_high, cold_latency_s, cold_baseline_latency_s,
+    internal.deciding(caches, cold_speedup, speedup) as deciding_speedup,
+    internal.deciding(caches, cold_speedup_low, speedup_low) as deciding_speedup_low,
+    internal.deciding(caches, cold_speedup_high, speedup_high) as deciding_speedup_high,
+    data_digest, checkpoint_digest, calibration_digest, recipe_digest
 from candidates
 where status = 'ok';

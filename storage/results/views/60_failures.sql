@@ -2,8 +2,8 @@
 -- then its first line.
 -- example: select night, workload, recipe, stage, error from failures limit 20
 create view failures as
-select night, run_id, workload, recipe, runtime, setting, attempt, stage,
-    case row_number() over (partition by run_id, workload, stage, error order by recipe, runtime, setting, attempt)
+select night, run_id, workload, recipe, runtime, setting, stage,
+    case row_number() over (partition by run_id, workload, stage, error order by recipe, runtime, setting)
         when 1 then error else split_part(error, chr(10), 1) end as error,
     profile, fingerprint, measured_at
 from measurements

@@ -1,5 +1,84 @@
 -- What the last run of each workload's newest night found against the nights before; without what was acknowledged.
 -- example: select workload, recipe, runtime, kind, metric, tonight, reference, change, since, changed from regressions
+--
+-- A reference begins anew on the night on which a new bundle of the candidate was promoted, and where a finding was
+-- acknowledged. The night of a promotion itself is still compared with what was before.
+create macro internal.resets_on(asked) as table
+select hash(workload, recipe, runtime) as candidate, metric, max(resets.night) as since
+from (
+    select workload, recipe, runtime, unnest(['speedup', 'size_bytes', 'quality_difference', 'quality']) as metric,
+        min(night) as night, 1 as holds_after
+    from promotions
+    where decision = 'promote' and bundle_version is not null
+    group by workload, recipe, runtime, bundle_version
+    union all
+    select workload, recipe, runtime, metric, night, 0 from acknowledgements
+) as resets
+join newest_nights(asked) as newest using (workload)
+where resets.night + holds_after <= newest.night
+group by all;
+
+-- Good rows of the asked night and of the year before. Student's quantile at the launches of a row is what makes the
+-- intervals of few launches so wide, not their scatter: it counts as after five launches, the number that the alarms are
+-- tuned with (benchmarks.regressions). Hashes stand for names, which are slow to hand over by the thousand.
+create macro internal.history_on(asked) as table
+select rows.*, newest.night as last,
+    hash(workload, recipe, runtime) as candidate,
+    hash(workload, recipe, runtime, machine, profile, baseline, threads, batch_size, caches) as series,
+    hash(baseline, quality_metric) as quality_of,
+    ln(internal.deciding(caches, cold_speedup, speedup)) as ratio,
+    ln(internal.deciding(caches, cold_speedup_high / cold_speedup_low, speedup_high / speedup_low))
+        * case launches when 2 then 0.218 when 3 then 0.645 when 4 then 0.872 else 1 end as ratio_width,
+    greatest(coalesce(ratio_width, 0.2) / (2 * 1.96), 0.001) as ratio_sd
+from measurements as rows
+join newest_nights(asked) as newest using (workload)
+where status = 'ok' and setting in ('primary', 'incumbent')
+    and rows.night <= newest.night and rows.night > newest.night - 365;
+
+-- Speed-ups on one machine and in one setting, by night: a night's runs weigh by precision, so that a later run that was
+-- noisy takes nothing back of what an earlier one found.
+create macro internal.speeds_on(asked) as table
+select series, list(night order by night) as nights, list(ratio order by night) as ratios,
+    list(sd order by night) as sds
+from (
+    select series, rows.night, sum(ratio / ratio_sd ** 2) / sum(1 / ratio_sd ** 2) as ratio,
+        1 / sqrt(sum(1 / ratio_sd ** 2)) as sd
+    from internal.history_on(asked) as rows
+    left join internal.resets_on(asked) as resets on resets.candidate = rows.candidate and metric = 'speedup'
+    where setting = 'primary' and ratio is not null and rows.night >= coalesce(since, rows.night)
+    group by series, rows.night
+)
+group by series;
+
+-- Sizes and qualities on whatever machine, of each night the last one.
+create macro internal.numbers_on(asked) as table
+with rows as (
+    select *, abs(coalesce(nullif(baseline_quality, 0), quality)) as scale
+    from internal.history_on(asked) where setting = 'primary'
+),
+numbers as (
+    select candidate, 'size_bytes' as metric, 0::ubigint as quality_of, night, measured_at, run_id,
+        size_bytes::double as value, null::double as low, null::double as high, null::double as scale
+    from rows
+    union all
+    select candidate, 'quality_difference', quality_of, night, measured_at, run_id,
+        case when quality_difference_high is null then null else quality_difference end, quality_difference_low,
+        quality_difference_high, scale
+    from rows where quality_difference_low is not null
+    union all
+    select candidate, 'quality', quality_of, night, measured_at, run_id, quality, null, null, null from rows
+)
+select candidate, metric, quality_of, list(night order by night) as nights, list(value order by night) as values,
+    last(low order by night) as low, last(high order by night) as high, last(scale order by night) as scale
+from (
+    select numbers.* from numbers left join internal.resets_on(asked) as resets using (candidate, metric)
+    where value is not null and night >= coalesce(since, night)
+    qualify row_number() over (
+        partition by candidate, metric, quality_of, night order by measured_at desc, run_id desc
+    ) = 1
+)
+group by candidate, metric, quality_of;
+
 create view regressions as
 select workload, recipe, runtime, kind, metric, tonight, tonight_low, tonight_high, reference, change, nights, since,
     cause, changed, machine, fingerprint, night, run_id

@@ -89,9 +89,12 @@ def test_a_held_winner_is_told(speedups: tuple[float, float], runtime: str, is_w
         for (recipe, name), speed in zip(names, speedups, strict=True)
     ]
     decisions = [
-        promotion(run, day, recipe=recipe, runtime=name, decision=decision, reason="undecided")
+        promotion(
+            run, day, recipe=recipe, runtime=name, decision=decision, reason="undecided",
+            bundle_version=VERSIONS[0] if decision == "promote" else None,
+        )
         for (recipe, name), decision in zip(names, ("promote", "hold"), strict=True)
-    ]
+    ]  # fmt: skip
     write(tmp_path, 0, measurements=rows, promotions=decisions)
     found = overview(str(tmp_path), AFTER - dt.timedelta(days=1))
     expected = [f"word-lm: other/{runtime} would win, and is held: undecided"] if is_winner else []

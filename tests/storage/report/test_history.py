@@ -1,13 +1,11 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from storage.report.history import NIGHTS, History, changes_between, history_of, shown_of
+from storage.report.history import NIGHTS, History, history_of, shown_of
 from storage.results.acknowledgements import acknowledge
 from storage.results.catalog import refresh
 from storage.results.query import open_catalog
@@ -15,31 +13,6 @@ from storage.results.regressions import Regression
 from storage.root import StoreRoot
 from tests.storage.report.nights import FIRST, LAST, REWRITTEN, SLOWER, UPGRADED
 from tests.storage.results.rows import measurement, write_night
-
-SAME = {
-    "recipe": "dynamic", "environment": None, "fingerprint": "f", "data_digest": "d", "checkpoint_digest": "c",
-    "calibration_digest": None, "recipe_digest": "r",
-}  # fmt: skip
-OLD = json.dumps({"python": "3.11.7", "torch": "2.14.0"})
-NEW = json.dumps({"python": "3.11.7", "torch": "2.15.0", "numpy": "2.4.6"})
-
-
-@pytest.mark.parametrize(
-    ("before", "after", "said"),
-    [
-        ({}, {}, []),
-        ({"environment": OLD}, {"environment": NEW}, ["numpy not there → 2.4.6", "torch 2.14.0 → 2.15.0"]),
-        ({"environment": OLD}, {"environment": OLD, "fingerprint": "g"}, []),
-        ({}, {"fingerprint": "g"}, ["environment, of which one side was not recorded"]),
-        ({}, {"data_digest": "e", "checkpoint_digest": "x"}, ["another data set"]),
-        ({}, {"checkpoint_digest": "x"}, ["another checkpoint"]),
-        ({}, {"calibration_digest": "x"}, []),
-        ({}, {"recipe_digest": "x"}, ["another recipe dynamic"]),
-    ],
-)
-@pytest.mark.slow
-def test_what_changed_is_said_in_words(before: dict[str, Any], after: dict[str, Any], said: list[str]) -> None:
-    assert list(changes_between(SAME | before, SAME | after)) == said
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ NIGHT = dt.date(2026, 3, 1)
 
 def row(name: str = NAMES[0], **changes: Any) -> dict[str, Any]:
     return {
-        "name": name, "shown_speedup": 2.0, "shown_speedup_low": 1.8, "shown_speedup_high": 2.2,
+        "name": name, "deciding_speedup": 2.0, "deciding_speedup_low": 1.8, "deciding_speedup_high": 2.2,
         "quality_metric": "top1", "higher_is_better": True, "quality_difference": -0.2, "quality_difference_low": -0.3,
         "quality_difference_high": -0.1, "size_bytes": 11_800_000, "latency_s": 0.012, "latency_q25_s": 0.011,
         "latency_q75_s": 0.013, "night": NIGHT,
@@ -72,7 +72,7 @@ def test_a_candidate_looks_the_same_on_every_plot() -> None:
 
 def test_intervals_are_drawn_on_both_axes_where_there_are_any() -> None:
     without = row(quality_difference_low=None, quality_difference_high=None)
-    neither = without | {"shown_speedup_low": None, "shown_speedup_high": None}
+    neither = without | {"deciding_speedup_low": None, "deciding_speedup_high": None}
     colour = MARKS[NAMES[0]].colour.lower()
     counts = [quality(each).lower().count(colour) for each in (row(), without, neither)]
     assert counts[0] > counts[1] > counts[2] > 0
@@ -99,8 +99,7 @@ def test_events_are_numbered_and_changes_and_alarms_have_lines() -> None:
     assert ("#5b3a8c" in svg, "#a31515" in svg) == (True, True)
 
 
-@pytest.mark.parametrize("missing", ["shown_speedup", "quality_difference"])
-@pytest.mark.slow
+@pytest.mark.parametrize("missing", ["deciding_speedup", "quality_difference"])
 def test_nothing_to_show_is_no_picture(missing: str) -> None:
     assert quality(row(**{missing: None})) == ""
     assert size_plot("t", [row(size_bytes=None)], MARKS, "") == ""

@@ -19,7 +19,7 @@ from storage.results.query import run_query
 from storage.results.tables import MEASUREMENTS, TABLES
 from storage.results.writer import ResultsStore
 from storage.root import StoreRoot
-from tests.storage.results.rows import at, measurement, write_night
+from tests.storage.results.rows import at, measurement, rewrite, write_night
 
 NIGHTS = [dt.date(2026, 3, day) for day in (1, 2, 3)] + [dt.date(2026, 4, day) for day in (1, 2)]
 LATER = at(dt.date(2026, 4, 5))
@@ -130,7 +130,7 @@ def test_field_metadata_and_order_are_kept(store: Path) -> None:
 def test_files_without_a_later_column_compact_to_null(tmp_path: Path) -> None:
     night = dt.date(2026, 3, 1)
     path = Path(ResultsStore(tmp_path).append("measurements", [measurement("old", night)], "old", at(night)))
-    pq.write_table(pq.ParquetFile(path).read().replace_schema_metadata(None).drop_columns(["block_s", "aa_high"]), path)
+    rewrite(path, pq.ParquetFile(path).read().drop_columns(["block_s", "aa_high"]))
     write_night(tmp_path, dt.date(2026, 3, 2))
     compact(tmp_path, now=LATER)
     compacted = pq.ParquetFile(tmp_path / "results/measurements/compacted/2026-03-0001.pq").read()

@@ -118,19 +118,6 @@ def test_the_best_float_candidate_is_that_of_all_the_nights_runs_on_the_host(tmp
     }
 
 
-def test_of_an_inconclusive_benchmark_and_its_rerun_the_rerun_counts(tmp_path: Path) -> None:
-    rows = [
-        measurement("a", FIRST, verdict="inconclusive", speedup=9.0),
-        measurement("a", FIRST, attempt=2, speedup=2.0),
-        measurement("a", FIRST, recipe="once", speedup=3.0),
-        measurement("a", FIRST, setting="throughput", batch_size=8, speedup=5.0),
-    ]
-    write_night(tmp_path, FIRST, rows, "a")
-    found = ask(tmp_path, "select recipe, speedup from trend order by recipe")
-    assert found == [{"recipe": "dynamic", "speedup": 2.0}, {"recipe": "once", "speedup": 3.0}]
-    assert len(ask(tmp_path, "from latest")) == 4
-
-
 def test_trend_has_one_row_per_candidate_and_night(tmp_path: Path) -> None:
     for day in range(3):
         write_night(tmp_path, FIRST + dt.timedelta(days=day))

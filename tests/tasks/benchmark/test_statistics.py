@@ -9,7 +9,19 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.stats import t, ttest_1samp
 
-from tasks.benchmark.statistics import LOOKS, PRIOR, STICKS, Array, Noise, Ratio, Sample, launch_values, percentiles
+from tasks.benchmark.statistics import (
+    ERROR,
+    LOOKS,
+    PRIOR,
+    STICKS,
+    Array,
+    Noise,
+    Ratio,
+    Sample,
+    launch_values,
+    percentiles,
+    verdict_of,
+)
 
 SECONDS = st.floats(1e-6, 1e2)
 
@@ -226,3 +238,35 @@ def test_three_launches_of_steady_candidates_suffice_for_what_is_twice_as_fast()
 )
 def test_percentiles_appear_only_from_enough_calls_on(calls: int, known: tuple[int, int, int]) -> None:
     assert tuple(int(value is not None) for value in percentiles(np.linspace(1, 2, calls))) == known
+
+
+def test_a_pool_counts_each_samples_launches_but_one() -> None:
+    two, four = Sample(np.array([0.0, 0.2]), 2.0), Sample(np.array([0.1, 0.3, 0.1, 0.3]), 1.5)
+    noise = Noise.pooled([two, four])
+    assert noise.freedom == 1 + 3
+    assert noise.variance == pytest.approx((0.02 / 2.0 + 0.04 / 1.5) / 4)
+
+
+@pytest.mark.parametrize("launches", [LOOKS[-1], 2 * LOOKS[-1]])
+def test_from_the_last_look_on_bounds_have_its_share_of_the_error(launches: int) -> None:
+    sample = Sample(np.random.default_rng(0).normal(0.5, 0.02, launches), 1.5)
+    same = Sample(np.zeros(launches), 2.0)
+    noise = Noise.pooled([sample, same])
+    share = len(LOOKS) / sum(range(1, len(LOOKS) + 1))
+    expected = sample.mean + noise.half_width(sample, ERROR * share / 2) + STICKS
+    assert np.log(noise.bounds(sample, same, 2).high) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("aa", "verdict"),
+    [
+        (Ratio(1.0, 0.97, 1.03), "valid"),
+        (Ratio(1.02, 1.0, 1.04), "valid"),
+        (Ratio(1.02, 1.01, 1.04), "inconclusive"),
+        (Ratio(0.98, 0.96, 0.99), "inconclusive"),
+        (Ratio(1.0, 0.94, 1.04), "inconclusive"),
+        (Ratio(1.0, 0.96, 1.06), "inconclusive"),
+    ],
+)
+def test_a_machine_resolves_where_the_baselines_copy_is_within_five_percent_of_it(aa: Ratio, verdict: str) -> None:
+    assert verdict_of(aa) == verdict

@@ -9,7 +9,7 @@ import pytest
 
 from tasks.gate import judge
 from tasks.results import Incumbent
-from tasks.rules import RuleOutcome, rules_on
+from tasks.workload.gate import RuleOutcome, rules_on
 from tests.tasks.test_gate import EXECUTED, PROVEN, STRICT, decided, only, row, workload
 
 GATE = STRICT | PROVEN

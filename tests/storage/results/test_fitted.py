@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.results.formats import formatted
-from storage.results.terminal import fitted
+from storage.results.formats import fitted, formatted
 
 
 def lines(rows: pa.Table, width: int) -> list[str]:

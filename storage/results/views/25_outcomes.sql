@@ -1,0 +1,125 @@
+-- What became of each candidate on each workload's newest night, and why: its last measurement, and that of the current
+-- bundle if no candidate is the same. Every page and screen reads this. outcomes_on(date '2026-11-21') has a night,
+-- outcomes_on(null, nights := 30) the last nights, and outcomes_of(['<run id>', ...]) those of some runs.
+-- example: select workload, candidate, became, why from outcomes where setting = 'primary' order by workload, rank
+-- column candidate: recipe/runtime
+-- column became: promote, stays (it is current and remains so), goes, pass, hold, reject, failed, skipped or baseline
+-- column why: the gate's reason, or the stage and error of a failure
+-- column passes: whether the gate's decision is promote or pass
+-- column rank: 1 for the best candidate of the workload: passing ones first, failed ones last; the bundle has none
+-- column deciding_speedup: the speed-up by the caches that the gate decides by; 1 for the baseline
+-- column deciding_speedup_low: lower end of its 95% interval
+-- column deciding_speedup_high: upper end of its 95% interval
+-- column deciding_latency_s: median seconds of one call by the same caches
+-- column resolution: how far from 1 the interval of the A/A check reaches, by the same caches
+-- column goodness: what the gate's objective ranks by: deciding_speedup, or size_ratio
+-- column best_float: the host's fastest float candidate of the night
+-- column speedup_over_best_float: deciding_speedup / that of best_float
+-- column unbeaten: whether no other candidate is better in size, deciding_speedup and quality at once
+--
+-- Hosts and baselines are kept apart for best_float: a night's runs need not share them, and ratios of others do not
+-- compare.
+create macro outcomes_of(runs) as table
+with measured as (
+    select *,
+        recipe || '/' || runtime as candidate,
+        coalesce(
+            internal.deciding(caches, cold_speedup, speedup), case when is_baseline and status = 'ok' then 1.0 end
+        ) as deciding_speedup,
+        internal.deciding(caches, cold_speedup_low, speedup_low) as deciding_speedup_low,
+        internal.deciding(caches, cold_speedup_high, speedup_high) as deciding_speedup_high,
+        internal.deciding(caches, cold_latency_s, latency_s) as deciding_latency_s,
+        internal.deciding(
+            caches, greatest(cold_aa_high - 1, 1 - cold_aa_low), greatest(aa_high - 1, 1 - aa_low)
+        ) as resolution
+    from measurements
+    where run_id in (select unnest(runs)) and setting in ('primary', 'incumbent')
+),
+best_float as (
+    select
+        workload, night, fingerprint, baseline,
+        max(deciding_speedup) as best_float_speedup, arg_max(candidate, deciding_speedup) as best_float
+    from (
+        select * from measured
+        where setting = 'primary' and method = 'none' and status = 'ok' and deciding_speedup is not null
+        qualify row_number() over (
+            partition by workload, night, fingerprint, baseline, candidate order by measured_at desc, run_id desc
+        ) = 1
+    )
+    group by workload, night, fingerprint, baseline
+),
+newest as (
+    select * from measured
+    qualify row_number() over (
+        partition by workload, night, candidate, setting order by measured_at desc, run_id desc
+    ) = 1
+),
+standings as (
+    select run_id, workload, any_value(incumbent_stays) as bundle_stays, any_value(incumbent_reason) as bundle_reason
+    from promotions where run_id in (select unnest(runs)) group by run_id, workload
+),
+judged as (
+    select
+        newest.*, decided.decision, decided.objective, decided.rules, decided.incumbent_stays,
+        coalesce(decided.decision in ('promote', 'pass'), false) as passes,
+        case
+            when status in ('failed', 'skipped') then status
+            when setting = 'incumbent' then case when bundle_stays then 'stays' when not bundle_stays then 'goes' end
+            when decided.decision = 'promote' and decided.incumbent_stays then 'stays'
+            when decided.decision is not null then decided.decision
+            when is_baseline then 'baseline'
+        end as became,
+        case
+            when status in ('failed', 'skipped') then concat_ws(': ', stage, coalesce(error, 'no reason was recorded'))
+            when setting = 'incumbent' then bundle_reason
+            else decided.reason
+        end as why,
+        best_float,
+        deciding_speedup / best_float_speedup as speedup_over_best_float,
+        case max(decided.objective) over of_night when 'smallest' then size_ratio else deciding_speedup end as goodness,
+        case
+            when setting = 'primary' and status = 'ok'
+                then case when higher_is_better then quality else -quality end
+        end as quality_goodness
+    from newest
+    left join promotions as decided
+        on newest.setting = 'primary' and decided.run_id = newest.run_id and decided.workload = newest.workload
+        and decided.recipe = newest.recipe and decided.runtime = newest.runtime
+    left join standings on standings.run_id = newest.run_id and standings.workload = newest.workload
+    left join best_float
+        on best_float.workload = newest.workload and best_float.night = newest.night
+        and best_float.fingerprint is not distinct from newest.fingerprint
+        and best_float.baseline is not distinct from newest.baseline
+    window of_night as (partition by newest.workload, newest.night)
+),
+points as (
+    select * from judged
+    where size_bytes is not null and deciding_speedup is not null and quality_goodness is not null
+)
+select
+    judged.* exclude (quality_goodness),
+    case when setting = 'primary' then row_number() over (
+        partition by workload, night, setting
+        order by passes desc, coalesce(decision = 'promote', false) desc, status = 'ok' desc, goodness desc nulls last,
+            recipe, runtime
+    ) end as rank,
+    size_bytes is not null and deciding_speedup is not null and quality_goodness is not null and not exists (
+        select 1 from points as other
+        where other.workload = judged.workload and other.night = judged.night
+            and other.size_bytes <= judged.size_bytes
+            and other.deciding_speedup >= judged.deciding_speedup
+            and other.quality_goodness >= judged.quality_goodness
+            and (other.size_bytes < judged.size_bytes or other.deciding_speedup > judged.deciding_speedup
+                or other.quality_goodness > judged.quality_goodness)
+    ) as unbeaten
+from judged;
+
+create macro outcomes_on(asked, nights := 1) as table
+from outcomes_of((
+    select list(distinct run_id)
+    from measurements semi join newest_nights(asked, nights := nights) using (workload, night)
+))
+semi join newest_nights(asked, nights := nights) using (workload, night)
+order by workload, night desc, setting, rank;
+
+create view outcomes as from outcomes_on(null::date);

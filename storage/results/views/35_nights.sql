@@ -1,0 +1,84 @@
+-- What became of each workload on its newest night: whether a bundle was promoted or stays current, and why.
+-- nights_on(date '2026-11-21') has a night, nights_on(null, nights := 30) the last nights.
+-- example: select workload, night, outcome, candidate, version, why from nights
+-- column outcome: promoted, kept, held (nothing could be decided), nothing passed or not judged
+-- column candidate: the candidate whose bundle is current after the night, as recipe/runtime; NULL if there is none
+-- column version: version of the bundle that is current after the night; NULL if there is none, or if it is unknown
+-- column since: the night on which that bundle was first promoted
+-- column replaced: version of the bundle that was current before, if another replaced it
+-- column why: the gate's reason
+-- column warning: why somebody should look; NULL if nobody need
+-- column run_id: the last run of the night that decided
+create macro nights_on(asked, nights := 1) as table
+with decided as (
+    select * from promotions
+    semi join newest_nights(asked, nights := nights) using (workload, night)
+    qualify run_id = last_value(run_id) over (
+        partition by workload, night order by decided_at, run_id
+        rows between unbounded preceding and unbounded following
+    )
+),
+first as (
+    select *, count(*) filter (decision = 'hold') over (partition by workload, night) as held
+    from decided
+    qualify row_number() over (
+        partition by workload, night order by decision = 'promote' desc, recipe, runtime
+    ) = 1
+),
+bundles as (
+    select workload, bundle_version as version, min(night) as since,
+        arg_min(recipe || '/' || runtime, night) as candidate, arg_min(artifact_digest, night) as artifact_digest
+    from promotions where bundle_version is not null group by workload, bundle_version
+),
+came as (
+    select *,
+        case
+            when run_id is null then 'not judged'
+            when decision = 'promote' and not coalesce(incumbent_stays, false) then 'promoted'
+            when incumbent_version is not null or decision = 'promote' then 'kept'
+            when held > 0 then 'held'
+            else 'nothing passed'
+        end as outcome,
+        case outcome
+            when 'promoted' then bundle_version when 'kept' then coalesce(incumbent_version, bundle_version)
+        end as version
+    from newest_nights(asked, nights := nights)
+    left join first using (workload, night)
+)
+select
+    came.workload, came.night, outcome,
+    case outcome
+        when 'promoted' then came.recipe || '/' || came.runtime when 'kept' then bundles.candidate
+    end as candidate,
+    came.version, case when outcome = 'promoted' then came.night else bundles.since end as since,
+    case when outcome = 'promoted' then incumbent_version end as replaced,
+    case
+        when outcome = 'not judged' then 'the gate was not asked'
+        when outcome = 'promoted' then reason
+        when outcome = 'kept' then coalesce(incumbent_reason, reason)
+        when incumbent_reason is not null
+            then 'which bundle is current could not be looked up: ' || incumbent_reason
+        when outcome = 'held' then 'no candidate could be promoted yet, and none was current before'
+        else 'no candidate passes the gate, and none was current before'
+    end as why,
+    case
+        when outcome = 'promoted' and bundle_version is null
+            then 'No bundle of it was handed over: the run''s message says why.'
+        when outcome = 'kept' and incumbent_reason like 'it is unknown%'
+            then 'Nobody knows tonight whether it is still good.'
+        when outcome = 'kept' and (
+            incumbent_reason like 'no candidate passes that could replace it%'
+            or exists (
+                select 1 from decided as row
+                where row.workload = came.workload and row.night = came.night and row.decision = 'reject'
+                    and row.artifact_digest = bundles.artifact_digest
+            )
+        ) then 'The gate rejects it tonight, and nothing can replace it.'
+        when outcome in ('held', 'nothing passed') and incumbent_reason is not null then 'Look at current.json.'
+    end as warning,
+    came.run_id
+from came
+left join bundles on bundles.workload = came.workload and bundles.version = came.version
+order by came.workload, came.night desc;
+
+create view nights as from nights_on(null::date);

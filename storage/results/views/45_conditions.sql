@@ -1,0 +1,34 @@
+-- What each run's machine was like during each workload's benchmark; NULL is what was not recorded.
+-- example: select night, workload, load, waiting, stolen, troubles from conditions where troubles <> []
+-- column load: load average of the last minute before the benchmark
+-- column processors: processors of the host that timed
+-- column waiting: share of the benchmark's time in which a task waited for a processor
+-- column stolen: share of the processors' time that went to other machines on the host
+-- column troubles: which of waiting and stolen make the numbers worse than a quiet machine's
+create macro internal.conditions_in(evidence) as
+list_transform(
+    from_json(coalesce(evidence, '[]'), '[{"workload":"VARCHAR","before":"VARCHAR","after":"VARCHAR"}]'),
+    lambda each: {
+        workload: each.workload,
+        load: (each.before ->> '$.load_average[0]')::double,
+        processors: (each.after ->> '$.machine.processors')::int,
+        waiting: (
+            (each.after ->> '$.pressure.cpu.some_total_us')::double
+            - (each.before ->> '$.pressure.cpu.some_total_us')::double
+        ) / 1e6 / greatest((each.after ->> '$.at_s')::double - (each.before ->> '$.at_s')::double, 1e-9),
+        stolen: ((each.after ->> '$.steal_s')::double - (each.before ->> '$.steal_s')::double)
+            / greatest((each.after ->> '$.at_s')::double - (each.before ->> '$.at_s')::double, 1e-9)
+            / (each.after ->> '$.machine.processors')::int
+    }
+);
+
+create macro internal.troubles(waiting, stolen) as
+list_filter(
+    [case when waiting > 0.2 then 'waiting' end, case when stolen > 0.02 then 'stolen' end],
+    lambda name: name is not null
+);
+
+create view conditions as
+select run_id, night, found.*, internal.troubles(found.waiting, found.stolen) as troubles
+from (select run_id, night, unnest(internal.conditions_in(evidence)) as found from runs)
+order by night desc, run_id, found.workload;

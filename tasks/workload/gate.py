@@ -1,0 +1,259 @@
+"""``[gate]``: its keys, and the rules that they ask for, each checked against a row of the ``measurements`` table.
+
+A rule is its key in `Gate` and its entry in `RULES`, with its direction, unit and words. What is uncertain is judged
+by an interval: a rule is passed if the worse end satisfies it, failed if the better end does not, and held in between.
+Undecided is never a reason to reject.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
+
+from storage.results import Row, caches_of, deciding, number, why_unknown
+from tasks.workload.base import Section
+
+# As a share of the output's range. Rows that share a range are off by 3e-3 or so, rows that do not by float's rounding.
+BATCH_TOLERANCE = 1e-4
+
+Outcome = Literal["passed", "held", "failed"]
+_QUALITY = ("quality_difference", "quality_difference_low", "quality_difference_high", "higher_is_better")
+
+
+class Gate(Section):
+    """``[gate]``: the rules that a candidate must pass to be promoted; one that is left out does not apply.
+
+    A bound on quality or speed is held against the worse end of the interval.
+    """
+
+    objective: Literal["fastest", "smallest"] = "fastest"
+    """Which of those that pass is promoted."""
+    quality_drop: Literal["absolute", "relative"] = "absolute"
+    """Whether `max_quality_drop` is in the metric's own unit or a share of the baseline's quality."""
+    max_quality_drop: float | None = Field(default=None, ge=0)
+    """How much worse than the baseline's the quality may be, in the metric's stated direction."""
+    min_size_ratio: PositiveFloat | None = None
+    """How many times smaller than the baseline it must be."""
+    min_speedup: PositiveFloat | None = None
+    """How many times as fast as the baseline it must be."""
+    max_peak_rss_bytes: PositiveInt | None = None
+    """How much memory its process may take at most."""
+    min_coverage: float | None = Field(default=None, ge=0, le=1)
+    """Share of the parameters that must lie in quantized modules."""
+    min_int8_time_share: float | None = Field(default=None, ge=0, le=1)
+    """Share of its operators' time that must be spent in int8, by its runtime's own profiler."""
+    max_saturation: float | None = Field(default=None, ge=0, le=1)
+    """How far saturating products may move an output, as a share of its range."""
+    require_batch_invariance: bool = False
+    """Whether rows must be answered alike one by one and together."""
+    margin: float = Field(default=1.0, ge=1)
+    """How many times as fast (or as small, by the objective) as the current bundle it must be to replace it."""
+
+
+class RuleOutcome(BaseModel):
+    """One rule: what it asks for, the number that decides (None if there is none) and how it came out.
+
+    ``held`` means that the rule could not be decided: its number is missing, or the bound lies within its interval.
+    ``unknown`` says that the number is missing because it could not be measured or recorded this time.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    bound: float | str
+    seen: float | str | None
+    outcome: Outcome
+    note: str = ""
+    unknown: bool = Field(default=False, exclude=True)  # the note says it in the records
+
+    def describe(self) -> str:
+        """Say what the rule asked for and saw, in one line."""
+        if self.name == "status":
+            return f"failed in {self.note}"
+        bound, seen = (
+            "nothing" if value is None else f"{value:.6g}" if isinstance(value, float) else value
+            for value in (self.bound, self.seen)
+        )
+        return f"{self.name} asks for {bound}, saw {seen}" + (f" ({self.note})" if self.note else "")
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a row shows of a rule: the ends of the interval in the rule's unit, the lower one first.
+
+    ``unknown`` says why a number that is needed could not be measured or recorded; the rule then holds.
+    """
+
+    ends: tuple[float | None, float | None]
+    note: str = ""
+    unknown: str = ""
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A rule of the gate.
+
+    Attributes
+    ----------
+    name
+        As it is recorded; a key of `Gate` has the same name unless `bound` says otherwise.
+    direction
+        Whether the bound is the least or the most that is asked for.
+    words, unit
+        What is bounded, for people.
+    see
+        Returns what a row shows of it.
+    is_timed
+        Whether it is known only once the candidate has been timed.
+    """
+
+    name: str
+    direction: Literal["at least", "at most"]
+    words: str
+    unit: str
+    see: Callable[[Gate, Row], Seen]
+    is_timed: bool = False
+
+    def bound(self, gate: Gate) -> float | None:
+        """Return what the gate asks for; None if the rule does not apply."""
+        if self.name == "max_batch_difference":
+            return BATCH_TOLERANCE if gate.require_batch_invariance else None
+        bound: float | None = getattr(gate, self.name)
+        return bound
+
+    def check(self, gate: Gate, row: Row, bound: float) -> RuleOutcome:
+        """Check a row against the bound."""
+        seen = self.see(gate, row)
+        low, high = seen.ends
+        if low is None or high is None or seen.unknown:
+            note = seen.unknown.partition("\n")[0] or seen.note
+            return RuleOutcome(
+                name=self.name, bound=float(bound), seen=None, outcome="held", note=note, unknown=bool(seen.unknown)
+            )
+        # With the sign turned, more is better.
+        sign = 1 if self.direction == "at least" else -1
+        worse, better = (low, high) if self.direction == "at least" else (-high, -low)
+        outcome: Outcome = "passed" if worse >= sign * bound else "failed" if better < sign * bound else "held"
+        # The end that decides; if neither does, the one that would have to be better.
+        decides = sign * (better if outcome == "failed" else worse)
+        return RuleOutcome(name=self.name, bound=float(bound), seen=decides, outcome=outcome, note=seen.note)
+
+
+def rules_on(gate: Gate, row: Row, *, timed: bool = True) -> tuple[RuleOutcome, ...]:
+    """Check a row against every rule that the gate has; a candidate that failed breaks the first one.
+
+    Parameters
+    ----------
+    timed
+        False leaves out the rules that are known only once the candidate has been timed.
+    """
+    if row["status"] != "ok":
+        why = f"{text(row, 'stage') or 'a stage'}: {text(row, 'error') or 'no reason was recorded'}"
+        return (RuleOutcome(name="status", bound="ok", seen=text(row, "status"), outcome="failed", note=why),)
+    asked = ((rule, rule.bound(gate)) for rule in RULES.values() if timed or not rule.is_timed)
+    return tuple(rule.check(gate, row, bound) for rule, bound in asked if bound is not None)
+
+
+def finite(row: Row, column: str) -> float | None:
+    """Return the number in a column; None if there is none."""
+    value = number(row, column)
+    return float(value) if value is not None and math.isfinite(value) else None
+
+
+def text(row: Row, column: str) -> str | None:
+    """Return the text in a column; None if there is none."""
+    value = row.get(column)
+    return None if value is None else str(value)
+
+
+def _column(column: str, gate: Gate, row: Row, note: Callable[[Row], str] = lambda row: "") -> Seen:
+    value = finite(row, column)
+    return Seen((value, value), note(row), why_unknown(row, column))
+
+
+def _speedup(gate: Gate, row: Row) -> Seen:
+    bounds = tuple(deciding(row, f"speedup_bound_{end}") for end in ("low", "high"))
+    low, high = (finite(row, bound) for bound in bounds)
+    note = "it was not timed to be decided" if low is None or high is None else f"from {low:.4g} to {high:.4g}"
+    note += " with cold caches" if caches_of(row) == "cold" else ""
+    return Seen((low, high), note, why_unknown(row, *bounds))
+
+
+def _quality_drop(gate: Gate, row: Row) -> Seen:
+    """Return the ends of the drop, in the metric's unit or as a share of the baseline's quality.
+
+    If the metric has no interval, both are the drop itself.
+    """
+    relative = gate.quality_drop == "relative"
+    unknown = why_unknown(row, *_QUALITY, *(("baseline_quality",) if relative else ()))
+    metric = text(row, "quality_metric") or "quality"
+    difference, higher_is_better = finite(row, "quality_difference"), row.get("higher_is_better")
+    if difference is None or higher_is_better is None:
+        return Seen((None, None), f"no {metric} to compare", unknown)
+    ends = [finite(row, f"quality_difference_{end}") for end in ("low", "high")]
+    drops = sorted((-end if higher_is_better else end) for end in (difference if end is None else end for end in ends))
+    note = f"{metric}, {'higher' if higher_is_better else 'lower'} is better"
+    if relative:
+        baseline = finite(row, "baseline_quality")
+        if not baseline:
+            why = f"the baseline's {metric} is {baseline}, of which there is no share: use quality_drop = 'absolute'"
+            return Seen((None, None), why, unknown)
+        drops, note = [drop / abs(baseline) for drop in drops], f"share of the baseline's {metric}"
+    if not all(map(math.isfinite, drops)):  # a share of next to nothing overflows
+        return Seen((None, None), note, unknown)
+    if drops[0] < drops[1]:
+        note += f"; from {drops[0]:.4g} to {drops[1]:.4g}"
+    return Seen((drops[0], drops[1]), note, unknown)
+
+
+def _float_operators(row: Row) -> str:
+    """Say what takes its time in float."""
+    found = json.loads(text(row, "float_operators") or "[]")
+    return "; ".join(map(_in_words, found[:3])) or "its runtime has no profiler"
+
+
+def _in_words(operator: Mapping[str, str | float]) -> str:
+    where = f" of {operator['name']}" if operator["name"] else ""
+    reason = f": {operator['reason']}" if operator.get("reason") else ""
+    return f"{operator['type']}{where}, {operator['share']:.0%} of the time{reason}"
+
+
+def _instructions(row: Row) -> str:
+    shares: object = row.get("instructions")  # a map column, also as pairs
+    names = ", ".join(dict(shares)) if isinstance(shares, Mapping | list) and shares else "unknown instructions"
+    return f"it computes by {names}"
+
+
+def _apart(row: Row) -> str:
+    return "how far rows together are from rows alone, as a share of the output's range"
+
+
+# In the order in which they are told.
+RULES: dict[str, Rule] = {
+    rule.name: rule
+    for rule in (
+        Rule("max_quality_drop", "at most", "quality drop", "quality_metric", _quality_drop),
+        Rule("min_size_ratio", "at least", "size ratio", "ratio", partial(_column, "size_ratio")),
+        Rule("min_speedup", "at least", "speedup", "ratio", _speedup, is_timed=True),
+        Rule("max_peak_rss_bytes", "at most", "memory", "bytes", partial(_column, "peak_rss_bytes"), is_timed=True),
+        Rule("min_coverage", "at least", "coverage", "share", partial(_column, "coverage")),
+        Rule(
+            "min_int8_time_share", "at least", "time in int8", "share",
+            partial(_column, "int8_time_share", note=_float_operators), is_timed=True,
+        ),
+        Rule(
+            "max_saturation", "at most", "saturation", "share", partial(_column, "saturation", note=_instructions),
+            is_timed=True,
+        ),
+        Rule(
+            "max_batch_difference", "at most", "batch difference", "share",
+            partial(_column, "batch_difference", note=_apart),
+        ),
+    )
+}  # fmt: skip
