@@ -161,9 +161,9 @@ def _nightquant(folder: Path) -> Sequence[npt.ArrayLike]:
     from tasks.data.tokenize import tokenize
 
     with tempfile.TemporaryDirectory(prefix="tokenize-") as made:
-        lengths = tokenize(_texts(folder), Path(made))
+        lengths, _ = tokenize(_texts(folder), Path(made))
         # What is mapped stays when the files go.
-        return [np.load(Path(made) / f"{split}.npy", mmap_mode="r") for split in lengths]
+        return [np.load(Path(made) / f"{split}.tokens.npy", mmap_mode="r") for split in lengths]
 
 
 def _wc(folder: Path) -> Sequence[npt.ArrayLike]:
@@ -189,7 +189,7 @@ def _run_alone(name: str, root: Path, folder: Path) -> Row:
 
 
 def _measured(method: Callable[[Path], Sequence[npt.ArrayLike]], folder: Path) -> Row:
-    from tasks.domains.language_model import corpus  # noqa: F401 - imports are not what is measured
+    from tasks.data import corpus  # noqa: F401 - imports are not what is measured
 
     wall, cpu = time.perf_counter(), _cpu_seconds()
     encoded = method(folder)

@@ -100,8 +100,8 @@ class Samples:
         names = self.description.inputs
         if self.description.collated:
             for index in range(len(self.columns[TARGET])):
-                target = self.columns[TARGET][index]
-                yield Batch(tuple(self.columns[name][index] for name in names), target, len(target))
+                made = self.columns[TARGET][index]
+                yield Batch(tuple(self.columns[name][index] for name in names), made, len(made))
             return
         target = self[TARGET] if TARGET in self.columns else None
         for start in range(0, self.size if rows is None else len(rows), batch_size):

@@ -29,7 +29,6 @@ NETWORK = """
     def network():
         return torch.nn.Sequential(torch.nn.Linear(4, 2), {parts})
 """
-IMAGES = "tasks/domains/image_classification"
 # Runs a small night's stages on a copy of the project and notes whose code is digested for whom; then makes each edit
 # in turn, digests the same again, and prints what changed.
 RECORD = """
@@ -126,12 +125,16 @@ WORKLOADS += [
     }
 ]
 EDITS = {
-    "an image data set's constant": (f"{IMAGES}/rendered.py", "_OVERSAMPLING = ", "_OVERSAMPLING = 1 + "),
-    "a corpus's constant": ("tasks/domains/language_model/pydoc.py", "_HELD_OUT_SHARE = ", "_HELD_OUT_SHARE = 2 * "),
-    "the training's constant": (f"{IMAGES}/training.py", "_WEIGHT_DECAY = ", "_WEIGHT_DECAY = 2 * "),
+    "an image data set's constant": ("tasks/data/rendered.py", "_OVERSAMPLING = ", "_OVERSAMPLING = 1 + "),
+    "a corpus's constant": ("tasks/data/corpus.py", "_HELD_OUT_SHARE = ", "_HELD_OUT_SHARE = 2 * "),
+    "the training's constant": (
+        "tasks/domains/image_classification/training.py",
+        "_WEIGHT_DECAY = ",
+        "_WEIGHT_DECAY = 2 * ",
+    ),
     "a runtime's line": ("tasks/runtimes/torchscript.py", "torch.jit.trace(", "torch.jit.script("),
     "a method's line": ("tasks/quantize/methods/dynamic.py", "return ", "return None or "),
-    "a docstring": (f"{IMAGES}/rendered.py", '"""', '"""Edited. '),
+    "a docstring": ("tasks/data/rendered.py", '"""', '"""Edited. '),
     "a comment": ("tasks/quantize/converted.py", "import io\n", "import io  # edited\n"),
     "a registry's line": (
         "tasks/extensions.py",
@@ -209,8 +212,8 @@ def test_what_decides_nothing_changes_no_digest(made_anew: dict[str, set[str]], 
 @pytest.mark.parametrize(
     ("edit", "makers"),
     [
-        ("an image data set's constant", {"tasks.domains.image_classification.rendered"}),
-        ("a corpus's constant", {"tasks.domains.language_model.pydoc"}),
+        ("an image data set's constant", {"tasks.data.rendered"}),
+        ("a corpus's constant", {"tasks.data.corpus"}),
         ("the training's constant", {"tasks.checkpoint"}),
         ("a runtime's line", {"tasks.build"}),
         ("a method's line", {"tasks.build", "tasks.quantize.converted"}),

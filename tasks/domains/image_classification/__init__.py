@@ -171,7 +171,7 @@ class ImageClassification(
 
     def fine_tuning(self, job: Job[ImageWorkload], store: ArtifactStore, batch_size: int) -> FineTuning:
         """Cross-entropy on the train split, top-1 on the valid split."""
-        from tasks.domains.image_classification.training import ImageFineTuning
+        from tasks.domains.image_classification.fine_tuning import ImageFineTuning
 
         return ImageFineTuning(job, store, batch_size)
 

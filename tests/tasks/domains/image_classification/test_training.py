@@ -6,8 +6,9 @@ import torch
 from storage.errors import InputError, MeasurementError
 from tasks.data.evaluation import evaluate_batches, named
 from tasks.data.splits import load_samples
+from tasks.domains.image_classification.fine_tuning import training_batches
 from tasks.domains.image_classification.network import build_vision
-from tasks.domains.image_classification.training import one_cycle, train_classifier, training_batches
+from tasks.domains.image_classification.training import one_cycle, train_classifier
 from tasks.job import Workspace
 from tests.tasks.domains.image_classification import networks
 from tests.tasks.pipeline import example_inputs
