@@ -32,7 +32,7 @@ from tasks.build import open_candidate
 from tasks.job import Job, Workspace
 from tasks.proof.doubts import doubt_about_batches
 from tasks.proof.golden import golden_cases
-from tasks.proof.messages import ProofReport
+from tasks.proofs import ProofReport
 from tasks.refs import CandidateRef
 from tasks.runtimes.base import DOCUMENT, CandidateFiles
 from tasks.stages import build, obtain, prepare

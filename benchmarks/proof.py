@@ -33,8 +33,8 @@ from tasks.machine import this_machine
 from tasks.proof.child import count_families
 from tasks.proof.instructions import INT8, Family
 from tasks.proof.sampler import Sampler
+from tasks.proofs import Operator, int8_share
 from tasks.runtimes.base import CandidateFiles
-from tasks.runtimes.operators import Operator, int8_share
 from tasks.stages import build, obtain, prepare
 from tasks.workload import Workload
 
@@ -99,10 +99,10 @@ def look(job: Job[Workload], workspace: Workspace, sampler: Sampler | None) -> I
                 continue
             files = CandidateFiles.find(candidate, workspace.store)
             with torch.inference_mode():
-                opened = RUNTIMES[runtime].open(files, 1)
+                opened = RUNTIMES[runtime].opener().open(files, 1)
                 with opened.scope():
                     counted = count(sampler, partial(opened.call, *inputs)) if sampler else Counter()
-                operators = RUNTIMES[runtime].profile(files, opened, list(inputs), 1, CALLS)
+                operators = RUNTIMES[runtime].opener().profile(files, opened, list(inputs), 1, CALLS)
             yield row(f"{workload.name} {candidate.name}", operators, counted)
 
 

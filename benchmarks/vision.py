@@ -36,7 +36,7 @@ from tasks.quantize.engine import instruction_set, quantized_engine, without_dep
 from tasks.quantize.graph import convert
 from tasks.quantize.graph.plan import make_plan
 from tasks.quantize.methods.static import StaticRecipe
-from tasks.runtimes.torchscript import read_script, write_script
+from tasks.runtimes.torchscript_files import read_script, write_script
 from tasks.stages import build, evaluate, obtain, prepare
 from tasks.workload import read_workload
 

@@ -209,8 +209,8 @@ def whole(name: str, known: JsonObject) -> JsonObject:
     """The document with every recipe that the domain's models may take, for the runtimes that are installed."""
     recipes = []
     for keys in _RECIPES:
-        lacks = METHODS[str(keys["method"])].needs
-        if all(isinstance(DOMAINS[known["domain"]], need) for need in lacks):
+        needs = METHODS[str(keys["method"])].needs
+        if not any(map(DOMAINS[known["domain"]].lacks, needs)):
             recipes.append(keys | {"runtimes": _runtimes(Recipe.model_validate(keys))})
     head = {"schema_version": 1, "name": name, "description": f"{name}, written by nightquant init"}
     return {

@@ -15,6 +15,7 @@ from tasks.extensions import DOMAINS, METHODS, RUNTIMES
 from tasks.job import Job, Workspace
 from tasks.libraries import hint_for, reported_as
 from tasks.quantize.source import Data, ModelSource
+from tasks.quantize.spec import spec_of
 from tasks.refs import Architecture, CandidateRef
 from tasks.runtimes.base import DOCUMENT, CandidateFiles, Opened
 from tasks.sources import code_digest, model_digest
@@ -83,10 +84,11 @@ def build_candidate(job: Job[Workload], recipe: Recipe, runtime: str, workspace:
 
 
 def _find_or_build(job: Job[Workload], recipe: Recipe, runtime: str, workspace: Workspace) -> CandidateRef:
-    implementation = RUNTIMES[runtime]
+    implementation, spec = RUNTIMES[runtime], spec_of(recipe)
     implementation.require_installed(runtime)
     source = model_source(job, workspace)
-    shared = implementation.shared(source, recipe)
+    maker = implementation.maker()
+    shared = maker.shared(source, spec)
     method = METHODS[recipe.method]
     # Runtimes that quantize by themselves calibrate as well.
     data = [source.calibration.made_by] if method.needs and source.calibration else []
@@ -104,7 +106,7 @@ def _find_or_build(job: Job[Workload], recipe: Recipe, runtime: str, workspace: 
     folder = workspace.store.find(KIND, digest)
     if folder is None:
         with workspace.store.create(KIND, digest, made_from) as folder:
-            made = implementation.make(source, recipe, folder)
+            made = maker.make(source, spec, folder)
             made = made.model_copy(update={"recipe": recipe.model_dump(mode="json")})
             (folder / DOCUMENT).write_text(made.model_dump_json(indent=1), encoding="utf-8")
     else:
@@ -125,4 +127,4 @@ def _find_or_build(job: Job[Workload], recipe: Recipe, runtime: str, workspace: 
 
 def open_candidate(candidate: CandidateRef, workspace: Workspace, threads: int) -> Opened:
     """Open a candidate for calls on `threads` threads."""
-    return RUNTIMES[candidate.runtime].open(CandidateFiles.find(candidate, workspace.store), threads)
+    return RUNTIMES[candidate.runtime].opener().open(CandidateFiles.find(candidate, workspace.store), threads)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Generic, Literal, TypeVar, cast
 
 from storage.messages import did_you_mean
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from tasks.workload.workload import Workload
 
 T = TypeVar("T")
+
+Need = Literal["calibration", "fine-tuning"]  # what a method may ask of a domain, besides a float model
 
 
 @dataclass(frozen=True)

@@ -187,8 +187,8 @@ def _lack(method: str, workload: Workload) -> str:
     """Why a method does not fit a workload's domain, "" where it does."""
     domain = DOMAINS[workload.domain]
     needs = METHODS[method].needs
-    lacks = [f'domain "{workload.domain}" {need.lack}' for need in needs if not isinstance(domain, need)]
-    if not lacks and FineTunes in needs and isinstance(domain, FineTunes):
+    lacks = [f'domain "{workload.domain}" {lack}' for need in needs if (lack := domain.lacks(need))]
+    if not lacks and "fine-tuning" in needs and isinstance(domain, FineTunes):
         return domain.cannot_tune(workload)
     return "".join(lacks[:1])
 

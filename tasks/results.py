@@ -9,7 +9,7 @@ from pydantic import Field
 
 from storage.results import Setting
 from tasks.job import Job
-from tasks.proof.messages import Proof
+from tasks.proofs import Proof
 from tasks.refs import ArtifactRef, CandidateRef, DatasetRef, Frozen, ModuleCoverage
 from tasks.workload.workload import Workload
 

@@ -22,10 +22,11 @@ from tasks.data.metrics import Quality
 from tasks.extensions import DOMAINS, METHODS
 from tasks.job import Job, Workspace
 from tasks.quantize.converted import Structure, find_or_convert, open_converted
-from tasks.quantize.counterparts import pair_with_float
-from tasks.quantize.methods.dynamic import DynamicRecipe
+from tasks.quantize.engine import running
+from tasks.quantize.graph.counterparts import pair_with_float
 from tasks.quantize.methods.float import FloatRecipe
 from tasks.quantize.source import ModelSource
+from tasks.quantize.spec import spec_of
 from tasks.refs import Frozen
 from tasks.results import LayerSensitivity
 from tasks.workload.recipe import Recipe
@@ -65,11 +66,12 @@ def sensitivity(job: Job[Workload], recipe: Recipe, workspace: Workspace) -> tup
     if not METHODS[recipe.method].quantizes:
         raise ConfigurationError(f'Recipe "{recipe.name}" does not quantize.', hint="Name one that does with --recipe.")
     source = model_source(job, workspace)
-    folder = find_or_convert(source, recipe)
-    with METHODS[recipe.method].running(recipe):
+    spec = spec_of(recipe)
+    folder = find_or_convert(source, spec)
+    with running(spec):
         converted = open_converted(folder)
         graph = Structure.read(folder).graph
-        found = pair_with_float(source.float_model(), converted, recipe, graph, source.example_inputs)
+        found = pair_with_float(source.float_model(), converted, spec, graph, source.example_inputs)
         noises = {pair.path: _Noise(pair.float) for pair in found}
         with ExitStack() as hooks, torch.no_grad():
             for pair in found:
@@ -94,7 +96,7 @@ def keep_effects(
     """Quantize anew with the first `counts` of the `ranking`'s layers float and evaluate; skip larger counts."""
     source = model_source(job, workspace)
     size_of_float, of_float = _evaluated(job, source, FloatRecipe(name="float", method="none"))
-    structure = Structure.read(find_or_convert(source, recipe))
+    structure = Structure.read(find_or_convert(source, spec_of(recipe)))
     # A batch norm without a rank was folded into a layer that has one.
     quantized = {row.module for row in structure.coverage if row.quantized and not row.type.startswith("BatchNorm")}
     effects = []
@@ -130,9 +132,10 @@ def study(job: Job[Workload], recipe: Recipe, workspace: Workspace) -> tuple[Lay
 
 def _evaluated(job: Job[Workload], source: ModelSource, recipe: Recipe) -> tuple[int, Quality]:
     """Serialized bytes and quality of a recipe's converted module."""
-    folder = find_or_convert(source, recipe)
-    with METHODS[recipe.method].running(recipe), torch.inference_mode():
-        apart = METHODS[recipe.method].couples_rows(recipe)
+    spec = spec_of(recipe)
+    folder = find_or_convert(source, spec)
+    with running(spec), torch.inference_mode():
+        apart = spec.couples_rows
         domain = DOMAINS[job.workload.domain]
         quality = domain.evaluate(job, open_converted(folder), source.workspace, apart=apart)
     return Structure.read(folder).size_bytes, quality
@@ -141,7 +144,7 @@ def _evaluated(job: Job[Workload], source: ModelSource, recipe: Recipe) -> tuple
 def _excluding(recipe: Recipe, ranking: Sequence[LayerSensitivity], count: int) -> Recipe:
     """The recipe with the first `count` layers kept float."""
     changes: dict[str, object] = {"exclude": (*recipe.exclude, *(layer.module for layer in ranking[:count]))}
-    if isinstance(recipe, DynamicRecipe) and not any(layer.type == "Embedding" for layer in ranking[count:]):
+    if "Embedding" in spec_of(recipe).layers and not any(layer.type == "Embedding" for layer in ranking[count:]):
         # A recipe that names a width for embeddings must find one to quantize.
         changes["embedding_bits"] = None
     return recipe.model_copy(update=changes)

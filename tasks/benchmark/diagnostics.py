@@ -15,7 +15,7 @@ from storage.errors import MeasurementError
 from tasks.benchmark.child import Limit
 from tasks.benchmark.messages import Memory, MemoryReport, Subject
 from tasks.benchmark.protocol import Session
-from tasks.proof.messages import Proof, ProofReport
+from tasks.proofs import Proof, ProofReport
 
 R = TypeVar("R", MemoryReport, ProofReport)
 _SAMPLED = ("instructions", "saturation")

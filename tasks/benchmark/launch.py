@@ -116,7 +116,7 @@ def run(spec_json: str) -> LaunchReport:
 
 def load_candidate(subject: Subject) -> Loaded:
     """Open a candidate and bind it to its golden inputs."""
-    opened = RUNTIMES[subject.runtime].open(subject.files(), torch.get_num_threads())
+    opened = RUNTIMES[subject.runtime].opener().open(subject.files(), torch.get_num_threads())
     golden = Golden.read(Path(subject.golden))
     return Loaded(partial(opened.call, *golden.inputs.values()), golden.outputs, opened.scope)
 

@@ -23,7 +23,7 @@ from tasks.benchmark.messages import (
     SubjectReport,
 )
 from tasks.benchmark.statistics import LOOKS, Array, Noise, Ratio, Sample
-from tasks.proof.messages import ProofReport
+from tasks.proofs import ProofReport
 
 LOCK = "benchmark"  # of the host: one benchmark at a time
 _SEED = 29592

@@ -16,10 +16,11 @@ from safetensors import safe_open
 from storage.errors import BundleError
 from storage.messages import shown
 from storage.results import Row
-from tasks.extensions import DOMAINS, METHODS, RUNTIMES
+from tasks.extensions import DOMAINS, RUNTIMES
 from tasks.job import Job
 from tasks.judgement import GateDecision
 from tasks.machine import this_machine, versions
+from tasks.quantize.spec import spec_of
 from tasks.refs import CandidateRef
 from tasks.results import Evaluation
 from tasks.tensor_files import GOLDEN, INPUT, OUTPUT, case_prefix, input_names
@@ -138,7 +139,7 @@ def describe_golden(path: Path, made: Provenance) -> GoldenDescription:
         | ({"allowed": list(ranges[name])} if name in ranges else {})
         for name in names
     ]
-    share = METHODS[recipe.method].tolerance_share(recipe)
+    share = spec_of(recipe).tolerance
     outputs = []
     for index in range(count):
         key = f"{OUTPUT}{index}"

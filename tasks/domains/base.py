@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from pydantic import TypeAdapter
 
+from tasks.extensions import Need
 from tasks.machine import require_installed
 from tasks.workload.base import Kind
 from tasks.workload.workload import Workload
@@ -60,6 +61,12 @@ class Domain(ABC, Generic[W, M]):
     def require_installed(self, name: str) -> None:
         """Refuse a domain whose libraries are missing: the `UnavailableError` says what installs them."""
         require_installed(f'The domain "{name}"', self.distributions, self.extra)
+
+    def lacks(self, need: Need) -> str:
+        """Say why the domain does not give a method what it needs, "" if it does."""
+        if need == "calibration":
+            return "" if isinstance(self, GivesCalibration) else GivesCalibration.lack
+        return "" if isinstance(self, FineTunes) else FineTunes.lack
 
     @abstractmethod
     def prepare(self, workload: W, workspace: Workspace) -> DatasetRef:

@@ -25,10 +25,9 @@ from tasks.machine import affinity, require_installed
 from tasks.outputs import distance, tensors_of, worst
 from tasks.proof.doubts import doubts_about
 from tasks.proof.instructions import INT8, SATURATING, Disassembler, Family
-from tasks.proof.messages import Proof, ProofReport
 from tasks.proof.sampler import Sampler
+from tasks.proofs import Proof, ProofReport, int8_share, most_expensive_floats
 from tasks.runtimes.base import CandidateFiles, Opened
-from tasks.runtimes.operators import int8_share, most_expensive_floats
 from tasks.tensor_files import Golden
 
 _PROFILED_S, _SAMPLED_S = 0.1, 0.2
@@ -64,13 +63,14 @@ def _look(subject: Subject, threads: int, sampler: Sampler | None) -> Proof:
     files = subject.files()
     runtime, inputs = RUNTIMES[subject.runtime], list(Golden.read(Path(subject.golden)).inputs.values())
     with torch.inference_mode():
-        opened = runtime.open(files, threads)
+        opener = runtime.opener()
+        opened = opener.open(files, threads)
         with opened.scope():
             call = partial(opened.call, *inputs)
             calls = min(_MOST_CALLS, max(1, int(_PROFILED_S / _seconds(call))))
             families = sample(sampler, call) if sampler else None
-        operators = runtime.profile(files, opened, inputs, threads, calls)
-        saturation = _saturation(opened, runtime.reference, files, threads, inputs, families)
+        operators = opener.profile(files, opened, inputs, threads, calls)
+        saturation = _saturation(opened, opener.reference, files, threads, inputs, families)
     coverage = files.made().coverage
     doubts = doubts_about(operators, coverage, families, saturation, runtime.saturation_noticed)
     return Proof(

@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from tasks.proof.instructions import SATURATING
+from tasks.proofs import Operator, owner
 from tasks.refs import ModuleCoverage
-from tasks.runtimes.operators import Operator, owner
 from tasks.workload.gate import BATCH_TOLERANCE
 
 _PRODUCT = re.compile(r"conv(?!ert)|addmm|linear|gemm|fullyconnected|lstm|gru|rnn|matmul", re.IGNORECASE)

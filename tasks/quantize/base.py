@@ -1,16 +1,18 @@
-"""What a quantization method is: it converts a float model and can rebuild the result's structure without data.
+"""What a quantization method is: it says what its recipes ask for, and names what converts a float model.
 
-A method's module imports no torch by itself, because workload files are validated against its recipe.
+A method's module imports no torch by itself, because workload files are validated against its recipe. What does the
+work is a `Converter`, imported when it is asked for.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
+from tasks.extensions import METHODS, Need
+from tasks.quantize.spec import Spec
 from tasks.workload.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -18,53 +20,58 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-    from tasks.domains.base import FineTunes, GivesCalibration
     from tasks.job import Workspace
     from tasks.quantize.source import ModelSource
     from tasks.refs import ModuleCoverage
-    from tasks.workload.workload import Workload
-
-    Need = type[GivesCalibration[Workload]] | type[FineTunes[Workload]]
 
 R = TypeVar("R", bound=Recipe)
 
 
 @dataclass(frozen=True)
 class Converted:
-    """A converted model in evaluation mode, with the graph mode that was taken ("" where there is no choice)."""
+    """A converted model in evaluation mode, with the graph mode that was taken ("" if there is no choice)."""
 
     model: nn.Module
     graph: str
     coverage: tuple[ModuleCoverage, ...]
 
 
-class Method(ABC, Generic[R]):
-    """One way to quantize a torch module."""
+@dataclass(frozen=True)
+class Trained:
+    """A fine-tuned model that eager torch can run and exporters take, with the graph mode that it was trained in.
 
-    recipe: ClassVar[type[Recipe]]  # what its recipes are validated with
-    quantizes: ClassVar[bool] = True  # whether there are layers to compare with float ones
-    exports: ClassVar[bool] = False  # whether torch.export takes the converted module
-    needs: ClassVar[tuple[Need, ...]] = ()  # what a domain must be able to do, besides giving a float model
+    ``paths`` gives the float model's path of each of its modules; ``folded`` those that are computed within another one
+    (a batch norm within its convolution), with the path of that.
+    """
+
+    model: nn.Module
+    graph: str
+    paths: Mapping[str, str]
+    folded: Mapping[str, str]
+
+
+class Converter(ABC):
+    """Carries a method's specs out on torch modules."""
 
     @abstractmethod
-    def convert(self, model: nn.Module, recipe: R, source: ModelSource) -> Converted:
+    def convert(self, model: nn.Module, spec: Spec, source: ModelSource) -> Converted:
         """Quantize a float model in evaluation mode, which may be changed.
 
         Raises
         ------
         QuantizationError
-            The recipe cannot be carried out on this model.
+            The spec cannot be carried out on this model.
         """
 
     @abstractmethod
-    def skeleton(self, model: nn.Module, recipe: R, graph: str, example_inputs: Mapping[str, Tensor]) -> nn.Module:
+    def skeleton(self, model: nn.Module, spec: Spec, graph: str, example_inputs: Mapping[str, Tensor]) -> nn.Module:
         """Give a model the structure that `convert` gave it, with arbitrary parameters and without data.
 
         The saved tensors are then put into it, so that no pickle is needed to store a quantized model.
         """
 
     def library(self, workspace: Workspace) -> Path | None:
-        """Find or make the library of operators that converted models call, where they call any besides torch's.
+        """Find or make the library of operators that converted models call, if they call any besides torch's.
 
         It is kept beside the converted module, and loaded before that is opened.
 
@@ -75,55 +82,27 @@ class Method(ABC, Generic[R]):
         """
         return None
 
-    def tolerance_share(self, recipe: R) -> float:
-        """How far an output may be off on another processor, as a share of its range.
-
-        In int8 a last digit can move an activation to the next of its 256 (with VNNI, or 128 without) steps, and such
-        steps add up from layer to layer.
-        """
-        return 5e-2
-
-    def couples_rows(self, recipe: R) -> bool:
-        """Whether what a model computes for a row depends on the other rows of the call.
-
-        It does where the range of an activation is taken from all rows of a call together.
-        """
-        return False
-
-    def running(self, recipe: R) -> AbstractContextManager[None]:
-        """Set what converting, loading and calling the model need of the process: the quantized engine."""
-        from tasks.quantize.engine import quantized_engine
-
-        return quantized_engine(recipe.engine)
-
-    def quietly(self) -> AbstractContextManager[None]:
-        """Silence the warnings of what upstream has deprecated, around converting and rebuilding a model."""
-        from tasks.quantize.engine import without_deprecations
-
-        return without_deprecations()
+    def train(self, spec: Spec, source: ModelSource) -> Trained:
+        """Fine-tune, or find what was fine-tuned before; only for specs with training."""
+        raise TypeError(f'method "{spec.recipe.method}" does not train')
 
 
-class PlainRecipe(Recipe):
-    """A recipe whose result is an ordinary module: no quantized engine runs."""
+class Method(ABC, Generic[R]):
+    """One way to quantize a torch module."""
 
-    @property
-    def quantized_engine(self) -> None:
-        """No quantized kernel of torch's runs."""
-        return
+    recipe: ClassVar[type[Recipe]]  # what its recipes are validated with
+    quantizes: ClassVar[bool] = True  # whether there are layers to compare with float ones
+    needs: ClassVar[tuple[Need, ...]] = ()  # what a domain must give besides a float model
+
+    @abstractmethod
+    def spec(self, recipe: R) -> Spec:
+        """Say what a recipe asks for."""
+
+    @abstractmethod
+    def converter(self) -> Converter:
+        """Import what carries specs out; it needs torch, which the method's own module must not."""
 
 
-P = TypeVar("P", bound=PlainRecipe)
-
-
-class PlainMethod(Method[P]):
-    """A method off torch's deprecated stacks: ordinary modules and tensors, which torch.export takes."""
-
-    exports = True
-
-    def running(self, recipe: P) -> AbstractContextManager[None]:
-        """Nothing of the process needs to be set."""
-        return nullcontext()
-
-    def quietly(self) -> AbstractContextManager[None]:
-        """Nothing deprecated is used."""
-        return nullcontext()
+def converter_of(spec: Spec) -> Converter:
+    """Import what carries a spec out."""
+    return METHODS[spec.recipe.method].converter()

@@ -2,33 +2,48 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from itertools import islice
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from storage.errors import QuantizationError
 from tasks.outputs import tensors_of
+from tasks.quantize.source import ModelSource
+from tasks.quantize.spec import Calibration
 
-if TYPE_CHECKING:
-    from tasks.job import Progress
+
+def batches_of(source: ModelSource, calibration: Calibration) -> Iterator[tuple[Tensor, ...]]:
+    """Yield the calibration batches that are asked for, as far as there are as many, and report progress behind each.
+
+    Raises
+    ------
+    QuantizationError
+        There are none.
+    """
+    number = 0
+    wanted = islice(source.calibration_batches(calibration.batch_size), calibration.batches)
+    for number, inputs in enumerate(wanted, start=1):
+        yield inputs
+        source.workspace.progress(number, calibration.batches, "calibration batches")
+    if not number:
+        raise QuantizationError(
+            f'The data set of workload "{source.name}" has no calibration samples.',
+            hint="Set data.calibration above 0, or use a data set with more training samples.",
+        )
 
 
-def calibrate(
-    prepared: nn.Module, batches: Iterable[tuple[Tensor, ...]], total: int, workload_name: str, progress: Progress
-) -> None:
-    """Run the first `total` batches of representative positional inputs, where there are as many, through a model.
+def calibrate(prepared: nn.Module, source: ModelSource, calibration: Calibration) -> None:
+    """Run calibration batches through a prepared model.
 
     Raises
     ------
     QuantizationError
         There are no batches, or the model returns NaN or infinity for one.
     """
-    number = 0
     with torch.no_grad():
-        for number, inputs in enumerate(islice(batches, total), start=1):
+        for number, inputs in enumerate(batches_of(source, calibration), start=1):
             try:
                 output = prepared(*inputs)
             except RuntimeError as error:
@@ -40,12 +55,6 @@ def calibrate(
                     hint="Look at the float checkpoint and at the calibration samples.",
                 ) from error
             refuse_non_finite(output, f"batch {number} of calibration")
-            progress(number, total, "calibration batches")
-    if not number:
-        raise QuantizationError(
-            f'The data set of workload "{workload_name}" has no calibration samples.',
-            hint="Set data.calibration above 0, or use a data set with more training samples.",
-        )
 
 
 def refuse_non_finite_state(model: nn.Module) -> None:

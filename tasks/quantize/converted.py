@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import shutil
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import repeat
 from pathlib import Path
 from typing import Self
@@ -18,9 +19,11 @@ from storage.artifacts import artifact_digest
 from storage.errors import QuantizationError
 from tasks.extensions import METHODS
 from tasks.outputs import finite_outputs, outputs_of
-from tasks.quantize.engine import instruction_set
+from tasks.quantize.base import Converter, converter_of
+from tasks.quantize.engine import instruction_set, running, without_deprecations
 from tasks.quantize.operators import load_libraries
 from tasks.quantize.source import ModelSource
+from tasks.quantize.spec import Spec, spec_of
 from tasks.quantize.state import flatten_state, load_flat_state
 from tasks.refs import Architecture, Frozen, ModuleCoverage
 from tasks.sources import code_digest
@@ -69,16 +72,18 @@ class Structure(Frozen):
             ) from error
 
 
-def find_or_convert(source: ModelSource, recipe: Recipe) -> Path:
-    """Carry a recipe out on a torch module, or find what was made before; the artifact's folder, named by its digest.
+def find_or_convert(source: ModelSource, spec: Spec) -> Path:
+    """Carry a spec out on a torch module, or find what was made before; the artifact's folder, named by its digest.
 
     Raises
     ------
     QuantizationError
-        The recipe cannot be carried out on this model or processor, or its result computes NaN or infinities.
+        The spec cannot be carried out on this model or processor, or its result computes NaN or infinities.
     """
+    recipe = spec.recipe
     method = METHODS[recipe.method]
-    library = method.library(source.workspace)
+    converter = converter_of(spec)
+    library = converter.library(source.workspace)
     data = [source.calibration.made_by] if method.needs and source.calibration else []
     made_from = {
         **source.made_from,
@@ -94,11 +99,11 @@ def find_or_convert(source: ModelSource, recipe: Recipe) -> Path:
         return found
     with source.workspace.alone(digest):
         if store.find(KIND, digest) is None:
-            with store.create(KIND, digest, made_from) as folder, method.running(recipe), method.quietly():
+            with store.create(KIND, digest, made_from) as folder, running(spec), _quietly(spec):
                 if library is not None:
                     shutil.copyfile(library, folder / library.name)
                     load_libraries(folder)
-                _convert(source, recipe, folder)
+                _convert(source, spec, converter, folder)
     return store.path(KIND, digest)
 
 
@@ -106,28 +111,27 @@ def open_converted(folder: Path) -> nn.Module:
     """Rebuild a converted module, in evaluation mode on the CPU, packed for the quantized engine that is set now."""
     structure = Structure.read(folder)
     load_libraries(folder)
-    recipe, model = structure.recipe, structure.architecture.build().eval()
+    spec, model = spec_of(structure.recipe), structure.architecture.build().eval()
     examples = {
         name: torch.zeros(spec.shape, dtype=getattr(torch, spec.dtype))
         for name, spec in structure.example_inputs.items()
     }
-    method = METHODS[recipe.method]
-    with method.quietly():
-        rebuilt = method.skeleton(model, recipe, structure.graph, examples)
+    with _quietly(spec):
+        rebuilt = converter_of(spec).skeleton(model, spec, structure.graph, examples)
         load_flat_state(rebuilt, load_file(folder / WEIGHTS))
     return rebuilt.eval()
 
 
-def refuse_changed(before: Sequence[Tensor], after: Sequence[Tensor], recipe: Recipe, form: str) -> None:
+def refuse_changed(before: Sequence[Tensor], after: Sequence[Tensor], spec: Spec, form: str) -> None:
     """Refuse, with a `QuantizationError`, what computes something else once it is saved and opened again.
 
     Quantized kernels must give the same bits. A float model's batch norms may be folded into its convolutions
     meanwhile, which rounds differently.
     """
-    share = 0.0 if recipe.quantized_engine is not None else METHODS[recipe.method].tolerance_share(recipe)
+    share = 0.0 if spec.engine is not None else spec.tolerance
     if len(before) != len(after) or not all(map(is_close, before, after, repeat(share))):
         raise QuantizationError(
-            f'The recipe "{recipe.name}" gives a model that computes something else once it is saved as {form}.',
+            f'The recipe "{spec.recipe.name}" gives a model that computes something else once it is saved as {form}.',
             hint="A part of the model that depends on its input's values cannot be saved: exclude or rewrite it.",
         )
 
@@ -141,16 +145,21 @@ def is_close(left: Tensor, right: Tensor, share: float) -> bool:
     return float((left.double() - right.double()).abs().max()) <= allowed
 
 
-def _convert(source: ModelSource, recipe: Recipe, folder: Path) -> None:
+def _quietly(spec: Spec) -> AbstractContextManager[None]:
+    """Silence the warnings of what upstream has deprecated, which quantized engines are part of."""
+    return nullcontext() if spec.engine is None else without_deprecations()
+
+
+def _convert(source: ModelSource, spec: Spec, converter: Converter, folder: Path) -> None:
     examples = source.example_inputs
-    converted = METHODS[recipe.method].convert(source.float_model(), recipe, source)
-    outputs = finite_outputs(converted.model, examples, recipe.name)
+    converted = converter.convert(source.float_model(), spec, source)
+    outputs = finite_outputs(converted.model, examples, spec.recipe.name)
     state = converted.model.state_dict()
     save_tensors(flatten_state(state), folder / WEIGHTS)
     buffer = io.BytesIO()
     torch.save(state, buffer)
     structure = Structure(
-        recipe=recipe,
+        recipe=spec.recipe,
         architecture=source.architecture,
         graph=converted.graph,
         example_inputs={
@@ -161,4 +170,4 @@ def _convert(source: ModelSource, recipe: Recipe, folder: Path) -> None:
         coverage=converted.coverage,
     )
     (folder / STRUCTURE).write_text(structure.model_dump_json(indent=1), encoding="utf-8")
-    refuse_changed(outputs, outputs_of(open_converted(folder), examples), recipe, "plain tensors")
+    refuse_changed(outputs, outputs_of(open_converted(folder), examples), spec, "plain tensors")

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import groupby
-from typing import TYPE_CHECKING
+
+from torch import nn
 
 from storage.errors import QuantizationError
 from storage.messages import did_you_mean
+from tasks.quantize.spec import Spec
 from tasks.refs import ModuleCoverage
-
-if TYPE_CHECKING:
-    from torch import nn
 
 
 def leaves_of(model: nn.Module) -> tuple[ModuleCoverage, ...]:
@@ -35,23 +34,45 @@ def cover(leaves: Iterable[ModuleCoverage], why_float: Callable[[ModuleCoverage]
     )
 
 
-def cover_some(
-    model: nn.Module, recipe: str, reasons: Mapping[str, str], *, embeddings: bool
-) -> tuple[ModuleCoverage, ...]:
+def cover_some(model: nn.Module, spec: Spec, reasons: Mapping[str, str]) -> tuple[ModuleCoverage, ...]:
     """Cover a float model whose modules stay float for these reasons, by path; "" for those that are quantized.
 
     Raises
     ------
     QuantizationError
-        The recipe of that name quantizes nothing, or no embedding although `embeddings` are asked for.
+        The spec quantizes nothing, or no embedding although it asks for that.
     """
     leaves = leaves_of(model)
     quantized = {leaf.type for leaf in leaves if not reasons[leaf.module]}
-    if not quantized or (embeddings and "Embedding" not in quantized):
+    if not quantized or ("Embedding" in spec.layers and "Embedding" not in quantized):
         what = "no embedding" if quantized else "nothing"
         why = "; ".join(in_words(cover(leaves, lambda leaf: reasons[leaf.module]), named=2))
-        raise QuantizationError(f'The recipe "{recipe}" quantizes {what} of the model.', hint=f"{why}.")
+        raise QuantizationError(f'The recipe "{spec.recipe.name}" quantizes {what} of the model.', hint=f"{why}.")
     return cover(leaves, lambda leaf: reasons[leaf.module])
+
+
+def why_float(model: nn.Module, spec: Spec, lack: Callable[[nn.Module], str], subclass: str) -> dict[str, str]:
+    """Say why each module stays float of which a spec names the type, by path; "" for those to replace.
+
+    Parameters
+    ----------
+    lack
+        Says why a module of a named type has no kernel, "" if it has one.
+    subclass
+        What makes a subclass of a named type stay float.
+    """
+    types: set[type[nn.Module]] = {getattr(nn, name) for name in spec.layers}
+    excluded = excluded_modules(model, spec.recipe.exclude)
+
+    def why(path: str, module: nn.Module) -> str:
+        if path in excluded:
+            return "excluded by the recipe"
+        if type(module) not in types:
+            kind = next((kind.__name__ for kind in types if isinstance(module, kind)), "")
+            return f"a subclass of {kind}, which {subclass}" if kind else unnamed(type(module).__name__)
+        return lack(module) if path else "it is the whole model, which cannot be replaced"
+
+    return {path: why(path, module) for path, module in model.named_modules()}
 
 
 def in_words(coverage: Iterable[ModuleCoverage], named: int = 5) -> Iterator[str]:

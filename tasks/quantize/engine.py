@@ -9,8 +9,10 @@ from functools import cache
 
 import torch
 
-from storage.errors import QuantizationError
+from storage.errors import QuantizationError, UnavailableError
 from tasks.libraries import quiet as quiet
+from tasks.machine import this_machine
+from tasks.quantize.spec import Spec
 
 # Given at every use of what torch has deprecated.
 _DEPRECATIONS = (
@@ -49,6 +51,24 @@ def quantized_engine(name: str) -> Iterator[None]:
         torch.backends.quantized.engine = before
 
 
+@contextmanager
+def running(spec: Spec) -> Iterator[None]:
+    """Set what converting, loading and calling a model need of the process, and restore it afterwards.
+
+    That is the spec's quantized engine, or a float model's oneDNN switched off.
+    """
+    if spec.engine is not None:
+        with quantized_engine(spec.engine):
+            yield
+        return
+    before = torch._C._get_mkldnn_enabled()
+    torch._C._set_mkldnn_enabled(before and spec.onednn)
+    try:
+        yield
+    finally:
+        torch._C._set_mkldnn_enabled(before)
+
+
 @cache
 def saturates(engine: str) -> bool:
     """Report whether an engine's sums of 8-bit products saturate in this process if all 8 bits are used.
@@ -77,6 +97,23 @@ def instruction_set() -> dict[str, object]:
         "vnni": bool(torch.cpu._is_vnni_supported()),
         "saturates": saturates("onednn"),
     }
+
+
+BFLOAT16 = ("amx_bf16", "avx512_bf16")
+
+
+def computes_bfloat16() -> bool:
+    """Report whether this processor multiplies bfloat16 in one instruction."""
+    return bool(set(BFLOAT16) & set(this_machine().isa))
+
+
+def require_bfloat16(recipe: str) -> None:
+    """Refuse, with an `UnavailableError`, a processor that can only emulate bfloat16."""
+    if not computes_bfloat16():
+        raise UnavailableError(
+            f'The recipe "{recipe}" needs a processor with {" or ".join(BFLOAT16)}; this one has neither.',
+            hint="Drop the recipe on machines of this kind, or run the night on another.",
+        )
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 import torch
 from safetensors import safe_open
@@ -27,16 +27,13 @@ from storage.errors import QuantizationError
 from storage.root import fsync
 from tasks.compute import training_device
 from tasks.data.tuning import FineTuning, OwnTraining
+from tasks.job import Progress
 from tasks.quantize.graph.observers import reduces_range
-from tasks.quantize.own_training import train_prepared
-from tasks.quantize.prepared import copied, find_first_ranges, to_training
+from tasks.quantize.source import ModelSource
+from tasks.quantize.spec import Spec, Training
+from tasks.quantize.training import copied, find_first_ranges, to_training, train_prepared
 from tasks.sources import code_digest
 from tasks.tensor_files import save_tensors
-
-if TYPE_CHECKING:
-    from tasks.job import Progress
-    from tasks.quantize.methods.qat import QatRecipe
-    from tasks.quantize.source import ModelSource
 
 KIND = "fine-tuned"
 WEIGHTS = "weights.safetensors"
@@ -84,7 +81,7 @@ class TrainingState:
         return cls(**numbers, best=best)
 
 
-def fine_tuned(prepared: nn.Module, recipe: QatRecipe, source: ModelSource) -> nn.Module:
+def fine_tuned(prepared: nn.Module, spec: Spec, source: ModelSource) -> nn.Module:
     """Train a model prepared with fake quantization, or give it the state that an equal training gave before.
 
     It is the model itself that is returned, with the weights and ranges of its best epoch, on the CPU in evaluation
@@ -97,14 +94,16 @@ def fine_tuned(prepared: nn.Module, recipe: QatRecipe, source: ModelSource) -> n
     InputError
         There are too few training samples.
     """
-    tuning, workspace = source.tuning(recipe.batch_size), source.workspace
+    training, recipe = spec.training, spec.recipe
+    assert training is not None
+    tuning, workspace = source.tuning(training.batch_size), source.workspace
     own = tuning if isinstance(tuning, OwnTraining) else None
     device, store = torch.device("cpu") if own else training_device(), workspace.store
     data = [source.fine_tuning.made_by] if source.fine_tuning else []
     made_from = {
         **source.made_from,
         "recipe": recipe.content(),
-        "reduces_range": reduces_range(recipe.engine),
+        "reduces_range": reduces_range(spec.engine),
         "weights": hashlib.sha256(save(copied(prepared.state_dict()))).hexdigest(),
         "device": device.type,
         "training": code_digest(__name__, "tasks.quantize.graph.convert", *data),
@@ -113,11 +112,11 @@ def fine_tuned(prepared: nn.Module, recipe: QatRecipe, source: ModelSource) -> n
     digest = artifact_digest(KIND, made_from)
     with workspace.alone(digest) as work:
         if store.find(KIND, digest) is None:
-            ranges = source.calibration_batches(recipe.batch_size)
+            ranges = source.calibration_batches(training.batch_size)
             if isinstance(tuning, OwnTraining):
-                best = train_prepared(prepared, recipe, tuning, ranges, workspace.progress)
+                best = train_prepared(prepared, recipe.name, training, tuning, ranges, workspace.progress)
             else:
-                best = fine_tune(prepared, recipe, tuning, ranges, work, device, workspace.progress)
+                best = fine_tune(prepared, recipe.name, training, tuning, ranges, work, device, workspace.progress)
             with store.create(KIND, digest, made_from) as folder:
                 save_tensors(best, folder / WEIGHTS)
     prepared.load_state_dict(load_file(store.path(KIND, digest) / WEIGHTS))
@@ -126,7 +125,8 @@ def fine_tuned(prepared: nn.Module, recipe: QatRecipe, source: ModelSource) -> n
 
 def fine_tune(
     model: nn.Module,
-    recipe: QatRecipe,
+    recipe: str,
+    training: Training,
     tuning: FineTuning,
     calibration: Iterable[tuple[Tensor, ...]],
     work: Path,
@@ -148,13 +148,13 @@ def fine_tune(
         There are no calibration samples, or the loss becomes NaN or infinite.
     """
     model.to(device)
-    optimizer = torch.optim.Adam(model.parameters(), lr=recipe.learning_rate)
-    training = _Training(model, optimizer, recipe, tuning, device, progress)
+    optimizer = torch.optim.Adam(model.parameters(), lr=training.learning_rate)
+    loop = _Loop(model, optimizer, recipe, training, tuning, device, progress)
     state = TrainingState.load(work, model, optimizer)
     if state.epochs == 0:
         find_first_ranges(model, recipe, calibration, device)
-    for epoch in range(state.epochs, recipe.epochs):
-        training.run_epoch(epoch)
+    for epoch in range(state.epochs, training.epochs):
+        loop.run_epoch(epoch)
         model.eval()
         model.apply(disable_observer)
         with torch.no_grad():
@@ -167,19 +167,20 @@ def fine_tune(
 
 
 @dataclass(frozen=True)
-class _Training:
+class _Loop:
     model: nn.Module
     optimizer: torch.optim.Optimizer
-    recipe: QatRecipe
+    recipe: str
+    training: Training
     tuning: FineTuning
     device: torch.device
     progress: Progress
 
     def run_epoch(self, epoch: int) -> None:
         """Order, shifts and dropout follow from seed and epoch alone, so that an epoch can be repeated."""
-        recipe, steps = self.recipe, self.tuning.steps_per_epoch
-        to_training(self.model, recipe, epoch)
-        seed = recipe.seed * 1_000_003 + epoch
+        training, steps = self.training, self.tuning.steps_per_epoch
+        to_training(self.model, training, epoch)
+        seed = training.seed * 1_000_003 + epoch
         with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
             torch.manual_seed(seed)
             batches = self.tuning.batches(torch.Generator().manual_seed(seed))
@@ -187,14 +188,14 @@ class _Training:
                 loss = self._loss(inputs, target)
                 if not torch.isfinite(loss):
                     raise QuantizationError(
-                        f'Training of recipe "{recipe.name}" diverged in epoch {epoch + 1}: the loss is {loss.item()}.',
+                        f'Training of recipe "{self.recipe}" diverged in epoch {epoch + 1}: the loss is {loss.item()}.',
                         hint="Lower the recipe's learning_rate.",
                     )
                 self.optimizer.zero_grad()
                 loss.backward()  # type: ignore[no-untyped-call]
                 self.optimizer.step()
                 done = epoch * steps + step
-                self.progress(done, recipe.epochs * steps, f"training batches, loss {loss.item():.3f}")
+                self.progress(done, training.epochs * steps, f"training batches, loss {loss.item():.3f}")
 
     def _loss(self, inputs: Iterable[Tensor], target: Tensor) -> Tensor:
         try:

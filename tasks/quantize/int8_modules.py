@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Self
 
 import torch
@@ -15,8 +16,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from storage.errors import QuantizationError
-from tasks.quantize.operators import operators
+from tasks.job import Workspace
+from tasks.quantize.base import Converted, Converter
+from tasks.quantize.coverage import cover_some, why_float
+from tasks.quantize.operators import find_or_compile, operators
 from tasks.quantize.packing import (
+    MOST_FEATURES,
     LstmLayer,
     QuantizedMatrix,
     pack_linear,
@@ -27,6 +32,8 @@ from tasks.quantize.packing import (
     unpack_linear,
     unpack_lstm,
 )
+from tasks.quantize.source import ModelSource
+from tasks.quantize.spec import Spec
 
 _IN_FRONT = 48  # as in native/operators.cpp
 
@@ -224,3 +231,55 @@ def _layer(lstm: nn.LSTM, number: int) -> LstmLayer:
 
     bias = tensor("bias_ih") + tensor("bias_hh") if lstm.bias else torch.zeros(4 * lstm.hidden_size)
     return LstmLayer(quantize_rows(tensor("weight_ih")), quantize_rows(tensor("weight_hh")), bias)
+
+
+class PerRowConverter(Converter):
+    """Replaces every module whose type a spec names and that it does not exclude."""
+
+    def convert(self, model: nn.Module, spec: Spec, source: ModelSource) -> Converted:
+        """Quantize a float model.
+
+        Raises
+        ------
+        QuantizationError
+            The spec quantizes nothing, excludes a module that is not there, or its operators are not loaded.
+        """
+        coverage = cover_some(model, spec, _why_float(model, spec))
+        return Converted(self.skeleton(model, spec, "", source.example_inputs), "", coverage)
+
+    def skeleton(self, model: nn.Module, spec: Spec, graph: str, example_inputs: Mapping[str, Tensor]) -> nn.Module:
+        """Convert whatever weights the model has: this needs no data."""
+        for path, reason in _why_float(model, spec).items():
+            match model.get_submodule(path):
+                case _ if reason:
+                    continue
+                case nn.Linear() as linear:
+                    model.set_submodule(path, Int8Linear.of(linear))
+                case nn.LSTM() as lstm:
+                    model.set_submodule(path, Int8Lstm.of(lstm))
+                case nn.Embedding() as embedding:
+                    model.set_submodule(path, Int8Embedding.of(embedding))
+        return model.eval()
+
+    def library(self, workspace: Workspace) -> Path:
+        """Find or compile the operators."""
+        return find_or_compile(workspace)
+
+
+def _why_float(model: nn.Module, spec: Spec) -> dict[str, str]:
+    """Say why each module stays float, "" for those to quantize."""
+
+    def lack(module: nn.Module) -> str:
+        match module:
+            case nn.LSTM(bidirectional=True):
+                return "there is no kernel for two directions"
+            case nn.LSTM() if module.proj_size:
+                return "there is no kernel for projections"
+            case nn.Embedding() if module.max_norm is not None:
+                return "max_norm changes weights at every call"
+        widths = [getattr(module, name, 0) for name in ("in_features", "input_size", "hidden_size")]
+        if max(widths) > MOST_FEATURES:
+            return f"sums over more than {MOST_FEATURES:,} features do not fit into 32 bits"
+        return ""
+
+    return why_float(model, spec, lack, "may compute something else")

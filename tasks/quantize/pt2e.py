@@ -6,19 +6,21 @@ pairs of quantize and dequantize, which Inductor fuses into oneDNN's int8 kernel
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 import torch
 from torch import fx, nn
 
 from storage.errors import QuantizationError
+from tasks.quantize.base import Trained
 from tasks.quantize.calibration import calibrate, refuse_non_finite_state
 from tasks.quantize.coverage import cover, excluded_modules, leaves_of
 from tasks.quantize.engine import quiet, saturates
 from tasks.quantize.export import export
+from tasks.quantize.source import ModelSource
+from tasks.quantize.spec import Calibration, Spec
 from tasks.refs import ModuleCoverage
 
 with quiet():  # torchao warns of itself where it is imported
@@ -30,11 +32,6 @@ with quiet():  # torchao warns of itself where it is imported
         X86InductorQuantizer,
         get_default_x86_inductor_quantization_config,
     )
-
-if TYPE_CHECKING:
-    from tasks.quantize.methods.qat import QatRecipe
-    from tasks.quantize.methods.static import GraphRecipe, StaticRecipe
-    from tasks.quantize.source import ModelSource
 
 _aten, _decomposed = torch.ops.aten, torch.ops.quantized_decomposed
 _PRODUCTS = (_aten.conv1d.default, _aten.conv2d.default, _aten.linear.default)
@@ -56,44 +53,48 @@ class Quantized:
     coverage: tuple[ModuleCoverage, ...]
 
 
-def quantize_exported(model: nn.Module, recipe: StaticRecipe, source: ModelSource) -> Quantized:
-    """Quantize a float model in evaluation mode, which may be changed.
+def quantize_exported(spec: Spec, source: ModelSource) -> Quantized:
+    """Quantize the float model by ranges seen in calibration.
 
     Raises
     ------
     QuantizationError
         The model cannot be exported, there is nothing to calibrate with or to quantize, or numbers are not finite.
     """
+    model, calibration = source.float_model(), spec.calibration
+    assert calibration is not None
     refuse_non_finite_state(model)
-    leaves, excluded = leaves_of(model), excluded_modules(model, recipe.exclude)
+    leaves, excluded = leaves_of(model), excluded_modules(model, spec.recipe.exclude)
     graph = export(model, source.example_inputs, source.axes).module()
     assert isinstance(graph, fx.GraphModule)
     folded = dict(_batch_norms(graph))
     with torch.no_grad():
-        prepared = prepare_pt2e(graph, _quantizer(recipe))
-        batches = source.calibration_batches(recipe.calibration_batch_size)
-        name, progress = source.name, source.workspace.progress
-        calibrate(prepared, batches, recipe.calibration_batches, name, progress)
+        prepared = prepare_pt2e(graph, _quantizer(calibration, spec.recipe.exclude))
+        calibrate(prepared, source, calibration)
         converted = convert_pt2e(prepared)
-    return _covered(converted, "pt2e", recipe, leaves, excluded, folded)
+    return _covered(converted, "pt2e", spec, leaves, excluded, folded)
 
 
-def export_fine_tuned(recipe: QatRecipe, source: ModelSource) -> Quantized:
-    """Fine-tune, for all runtimes at once, and give the result the same form; raises what `reference_of` does."""
-    from tasks.quantize.reference import reference_of
+def export_trained(trained: Trained, spec: Spec, source: ModelSource) -> Quantized:
+    """Give a fine-tuned model the same form.
 
-    reference, model = reference_of(recipe, source), source.float_model()
-    leaves, excluded = leaves_of(model), excluded_modules(model, recipe.exclude)
-    graph = export(reference.model, source.example_inputs, source.axes).module()
+    Raises
+    ------
+    QuantizationError
+        The model cannot be exported, or none of it is int8.
+    """
+    model = source.float_model()
+    leaves, excluded = leaves_of(model), excluded_modules(model, spec.recipe.exclude)
+    graph = export(trained.model, source.example_inputs, source.axes).module()
     assert isinstance(graph, fx.GraphModule)
-    folded = dict(_batch_norms(graph)) | dict(reference.folded)
-    return _covered(graph, reference.graph, recipe, leaves, excluded, folded, reference.paths)
+    folded = dict(_batch_norms(graph)) | dict(trained.folded)
+    return _covered(graph, trained.graph, spec, leaves, excluded, folded, trained.paths)
 
 
 def _covered(
     graph: fx.GraphModule,
     mode: str,
-    recipe: GraphRecipe,
+    spec: Spec,
     leaves: tuple[ModuleCoverage, ...],
     excluded: frozenset[str],
     folded: Mapping[str, str],
@@ -115,18 +116,18 @@ def _covered(
 
     if not quantized:
         raise QuantizationError(
-            f'The recipe "{recipe.name}" quantizes nothing of the model.',
+            f'The recipe "{spec.recipe.name}" quantizes nothing of the model.',
             hint="Inductor has int8 kernels for Conv1d, Conv2d and Linear.",
         )
     return Quantized(graph, mode, sum(is_int8 for _, is_int8 in products), cover(leaves, why_float))
 
 
-def _quantizer(recipe: StaticRecipe) -> X86InductorQuantizer:
+def _quantizer(calibration: Calibration, exclude: Iterable[str]) -> X86InductorQuantizer:
     # The kernels are oneDNN's; without VNNI their sums saturate unless one bit is kept free.
     highest = 127 if saturates("onednn") else 255
     activation = QuantizationSpec(
         dtype=torch.uint8,
-        observer_or_fake_quant_ctr=_OBSERVERS[recipe.activation_observer].with_args(eps=2**-12),
+        observer_or_fake_quant_ctr=_OBSERVERS[calibration.observer].with_args(eps=2**-12),
         quant_min=0,
         quant_max=highest,
         qscheme=torch.per_tensor_affine,
@@ -134,7 +135,7 @@ def _quantizer(recipe: StaticRecipe) -> X86InductorQuantizer:
     weight = get_default_x86_inductor_quantization_config().weight
     quantizer = X86InductorQuantizer()
     quantizer.set_global(QuantizationConfig(activation, activation, weight, None))
-    for path in recipe.exclude:
+    for path in exclude:
         quantizer.set_module_name_qconfig(path, None)
     return quantizer
 

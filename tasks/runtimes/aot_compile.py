@@ -2,32 +2,31 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shlex
-import subprocess
+import shutil
 import tempfile
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import cache
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from storage.errors import QuantizationError, UnavailableError, first_line
-from storage.root import cache_base
-from tasks.extensions import METHODS
+import torch
+from torch import Tensor, nn
+from torch._inductor import config
+from torch.export import ExportedProgram
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from storage.errors import QuantizationError, first_line
+from tasks.outputs import finite_outputs
+from tasks.quantize.base import converter_of
+from tasks.quantize.converted import KIND, Structure, find_or_convert, is_close, open_converted
+from tasks.quantize.engine import instruction_set, quiet
+from tasks.quantize.export import export
+from tasks.quantize.int8_modules import align_for_aot_inductor
+from tasks.quantize.operators import SUFFIX
+from tasks.quantize.source import ModelSource
+from tasks.quantize.spec import Spec
+from tasks.runtimes.aot_package import MODEL, TEMPORARY, open_package, own_cache, target
+from tasks.runtimes.base import Made, Maker
 
-    from torch import Tensor
-    from torch.export import ExportedProgram
-
-    from tasks.outputs import Call
-    from tasks.workload.recipe import Recipe
-
-_CACHE, TEMPORARY = "TORCHINDUCTOR_CACHE_DIR", "nightquant-inductor-"
 OPTIONS: dict[str, object] = {
     # Without it, int8 weights are not packed and products silently run in float (pytorch/ao#4566).
     "freezing": True,
@@ -41,25 +40,57 @@ OPTIONS: dict[str, object] = {
 _INT8_PRODUCT = re.compile(rb"aoti_torch_cpu__q(?:conv|linear)\w*\(")
 
 
-def open_package(path: Path) -> Call:
-    """Load a package, to be called with tensors alone.
+class AotMaker(Maker):
+    """Quantizes or converts, exports and compiles."""
 
-    torch tries out the compiler for it, to warn if it was made on another processor. What torch loads is called as a
-    program in C++ would call it: its wrapper in Python reads descriptions of inputs and outputs in every call.
+    def environment(self) -> dict[str, object]:
+        """Say which compiler there is, and what processor it compiles for."""
+        instructions, compiler = target()
+        return instruction_set() | {"instructions": list(instructions), "compiler": compiler}
+
+    def shared(self, source: ModelSource, spec: Spec) -> dict[str, str]:
+        """Find or make the converted module, if it is an ordinary one, which can be exported."""
+        return {KIND: find_or_convert(source, spec).name} if spec.engine is None else {}
+
+    def make(self, source: ModelSource, spec: Spec, folder: Path) -> Made:
+        """Quantize or convert, compile, and compare what comes out; the size is that of all files."""
+        name = spec.recipe.name
+        # What is left there is as large as the model, and a worker process may end by being killed.
+        with quiet(), tempfile.TemporaryDirectory(prefix=TEMPORARY) as cache_folder, own_cache(cache_folder):
+            model, products, made = _model(source, spec, folder)
+            before = finite_outputs(model, source.example_inputs, name)
+            compile_package(export(model, source.example_inputs, source.axes), folder / MODEL)
+        found = int8_products(folder / MODEL)
+        if found < products:
+            raise QuantizationError(
+                f'Of {products} products that the recipe "{name}" quantizes, Inductor computes only {found} in '
+                "int8, and the others in float.",
+                hint="Exclude modules until all are, or use torchscript or onnxruntime for it.",
+            )
+        refuse_other(before, finite_outputs(open_package(folder / MODEL), source.example_inputs, name), spec)
+        files = folder / MODEL, *folder.glob(f"*{SUFFIX}")
+        return made.model_copy(update={"size_bytes": sum(path.stat().st_size for path in files)})
+
+
+def _model(source: ModelSource, spec: Spec, folder: Path) -> tuple[nn.Module, int, Made]:
+    """Make what is compiled; say how many of its products must then be int8, and what became of its modules.
+
+    The library of a method's own operators is put beside the package.
     """
-    import torch
-    from torch.utils import _pytree as pytree
+    if spec.engine is None:
+        converted = find_or_convert(source, spec)
+        structure, model = Structure.read(converted), open_converted(converted)
+        align_for_aot_inductor(model)
+        for library in converted.glob(f"*{SUFFIX}"):
+            shutil.copyfile(library, folder / library.name)
+        return model, 0, Made(size_bytes=0, coverage=structure.coverage, graph=structure.graph)
+    from tasks.quantize.pt2e import export_trained, quantize_exported  # torchao takes seconds to import
 
-    from tasks.quantize.engine import quiet
-
-    with quiet(), own_cache(_kept_folder()):
-        loader = torch._inductor.aoti_load_package(str(path)).loader
-    structure = pytree.treespec_loads(loader.get_call_spec()[1])
-
-    def call(*inputs: Tensor) -> object:
-        return pytree.tree_unflatten(loader.run(list(inputs)), structure)
-
-    return call
+    if spec.training is not None:
+        quantized = export_trained(converter_of(spec).train(spec, source), spec, source)
+    else:
+        quantized = quantize_exported(spec, source)
+    return quantized.model, quantized.products, Made(size_bytes=0, coverage=quantized.coverage, graph=quantized.graph)
 
 
 def compile_package(program: ExportedProgram, path: Path) -> None:
@@ -70,9 +101,6 @@ def compile_package(program: ExportedProgram, path: Path) -> None:
     QuantizationError
         Inductor or the C++ compiler refuses it.
     """
-    import torch
-    from torch._inductor import config
-
     try:
         with torch.no_grad(), config.patch(OPTIONS):
             torch._inductor.aoti_compile_and_package(program, package_path=str(path))
@@ -89,84 +117,16 @@ def int8_products(package: Path) -> int:
     return sum(len(_INT8_PRODUCT.findall(source)) for source in sources)
 
 
-def refuse_other(before: Sequence[Tensor], after: Sequence[Tensor], recipe: Recipe) -> None:
+def refuse_other(before: Sequence[Tensor], after: Sequence[Tensor], spec: Spec) -> None:
     """Refuse, with a `QuantizationError`, a package whose outputs are not those of the module that was compiled.
 
     They are not the same to the bit: fused operations round less often, and in int8 a last digit moves an activation to
     the next of its steps. So the method's own tolerance holds, as it does for the bundle on another processor.
     """
-    from tasks.quantize.converted import is_close
-
-    share = METHODS[recipe.method].tolerance_share(recipe)
-    if len(before) != len(after) or not all(is_close(*pair, share) for pair in zip(before, after, strict=True)):
+    if len(before) != len(after) or not all(
+        is_close(*pair, spec.tolerance) for pair in zip(before, after, strict=True)
+    ):
         raise QuantizationError(
-            f'The recipe "{recipe.name}" computes something else once it is compiled by Inductor.',
+            f'The recipe "{spec.recipe.name}" computes something else once it is compiled by Inductor.',
             hint="Use torchscript or onnxruntime for it, or exclude modules until it does not.",
         )
-
-
-@cache
-def target() -> tuple[tuple[str, ...], str]:
-    """The instructions that Inductor compiles for here, and the compiler's version.
-
-    Raises
-    ------
-    UnavailableError
-        There is no C++ compiler.
-    """
-    from tasks.quantize.engine import quiet
-
-    with quiet():
-        from torch._inductor.cpp_builder import get_cpp_compiler
-        from torch._inductor.cpu_vec_isa import pick_vec_isa
-        from torch._inductor.exc import InvalidCxxCompiler
-
-    try:
-        compiler = get_cpp_compiler()
-        told = subprocess.run([*shlex.split(compiler), "--version"], capture_output=True, text=True, check=True)
-    except (InvalidCxxCompiler, OSError, subprocess.CalledProcessError) as error:
-        raise UnavailableError(
-            'The runtime "aot-inductor" needs a C++ compiler, and found none.',
-            hint="Install g++ (Debian, Ubuntu: apt install g++; Fedora: dnf install gcc-c++), or name one in CXX.",
-        ) from error
-    with quiet(), own_cache(_kept_folder()):
-        flags = pick_vec_isa().build_arch_flags().split()
-    # The compiler says -mavx512vnni and -mamx-tile, the processor avx512_vnni and amx_tile.
-    names = {f"-m{word.replace('_', '')}": word for word in processor()}
-    needed = (names.get(f"-m{flag[2:].replace('-', '')}", "") for flag in flags)
-    return tuple(dict.fromkeys(filter(None, needed))), told.stdout.splitlines()[0]
-
-
-def processor() -> frozenset[str]:
-    """Every word that Linux says of the processor, its instruction sets among them."""
-    return frozenset(Path("/proc/cpuinfo").read_text(encoding="utf-8").split())
-
-
-@contextmanager
-def own_cache(folder: str) -> Iterator[None]:
-    """Let Inductor compile in `folder`, which nobody else can write, unless the user names one.
-
-    Its default lies at a known path in the shared /tmp, where others could leave code to be run; torch writes it into
-    the environment as soon as it asks for it.
-    """
-    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
-
-    before = os.environ.get(_CACHE)
-    if before not in (None, default_cache_dir()):
-        yield
-        return
-    os.environ[_CACHE] = folder
-    try:
-        yield
-    finally:
-        del os.environ[_CACHE]
-
-
-def _kept_folder() -> str:
-    """Where the user's processes keep what compilers can do, which takes up to half a minute to try out."""
-    try:
-        folder = cache_base() / "inductor"
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except (OSError, RuntimeError):  # no home, or none that can be written
-        return tempfile.mkdtemp(prefix=TEMPORARY)
-    return str(folder)

@@ -1,6 +1,8 @@
-"""What a runtime is: it makes a candidate's files, opens them as a callable, and gives bundles their checker.
+"""What a runtime is: it says which specs it carries out, makes their files, opens these, and gives bundles a checker.
 
-A runtime's module imports nothing heavy by itself, because workload files are validated against it.
+A runtime's module imports nothing heavy by itself, because workload files are validated against it. What makes files
+and what opens them are imported when they are asked for, and apart: a benchmark's process opens files and must not hold
+the tools that made them.
 """
 
 from __future__ import annotations
@@ -9,7 +11,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
@@ -18,6 +19,7 @@ from pydantic import Field, JsonValue
 from storage.documents import JsonObject
 from storage.errors import QuantizationError
 from tasks.machine import installed_version, require_installed
+from tasks.quantize.spec import Limit, Spec, obstacle, spec_of
 from tasks.refs import CandidateRef, Frozen, ModuleCoverage
 from tasks.workload.recipe import Recipe
 
@@ -26,11 +28,11 @@ if TYPE_CHECKING:
 
     from storage.artifacts import ArtifactStore
     from tasks.outputs import Call
+    from tasks.proofs import Operator
     from tasks.quantize.source import ModelSource
-    from tasks.runtimes.operators import Operator
 
 DOCUMENT = "candidate.json"
-_EXACT = "qnnpack"
+_WITH_AVX2 = ("x86", "fbgemm", "onednn")  # engines whose kernels need it; faster ones are chosen at run time
 
 # A tensor without a library: its dtype's name, its shape, and its values as bytes in C order.
 RawTensor = tuple[str, list[int], bytes]
@@ -53,8 +55,12 @@ class CandidateFiles:
         return cls(store.path(candidate.kind, candidate.digest), shared)
 
     def recipe(self) -> Recipe:
-        """The recipe that the candidate was made by."""
+        """Return the recipe that the candidate was made by."""
         return Recipe.model_validate(self.made().recipe)
+
+    def spec(self) -> Spec:
+        """Return what the candidate's recipe asked for."""
+        return spec_of(self.recipe())
 
     def made(self) -> Made:
         """Read ``candidate.json``.
@@ -102,6 +108,50 @@ class Opened:
             return self.call(*inputs)
 
 
+class Maker(ABC):
+    """Makes a runtime's files."""
+
+    def environment(self) -> dict[str, object]:
+        """Say what of this machine decides the files, besides the versions of the runtime's distributions."""
+        return {}
+
+    def shared(self, source: ModelSource, spec: Spec) -> dict[str, str]:
+        """Find or make the artifacts that this runtime shares with others; their digests by kind."""
+        return {}
+
+    @abstractmethod
+    def make(self, source: ModelSource, spec: Spec, folder: Path) -> Made:
+        """Write the runtime's files into a folder.
+
+        Raises
+        ------
+        QuantizationError
+            The spec cannot be carried out on this model, or the result computes something else or nothing finite.
+        """
+
+
+class Opener(ABC):
+    """Opens what a `Maker` wrote."""
+
+    @abstractmethod
+    def open(self, files: CandidateFiles, threads: int) -> Opened:
+        """Open files for calls with torch tensors on `threads` threads."""
+
+    def profile(
+        self, files: CandidateFiles, opened: Opened, inputs: Sequence[Tensor], threads: int, calls: int
+    ) -> list[Operator]:
+        """Report what the operators of `calls` calls took, by the runtime's own profiler; [] if it has none.
+
+        `opened` is what `open` gave of the same files; if a profiler must be asked for beforehand, they are opened
+        again.
+        """
+        return []
+
+    def reference(self, files: CandidateFiles, threads: int) -> Opened | None:
+        """Open the same quantized arithmetic computed where nothing saturates; None if that cannot be had."""
+        return None
+
+
 class Runtime(ABC):
     """One way to execute models.
 
@@ -109,10 +159,13 @@ class Runtime(ABC):
     program opens the files of a bundle: Python with the manifest's values, a Jinja template over ``m``.
     """
 
-    extra: ClassVar[str] = ""  # of this project, which installs what the runtime needs; "" where it is always there
+    limits: ClassVar[tuple[Limit, ...]] = ()  # which specs it carries out
+    extra: ClassVar[str] = ""  # of this project, which installs what the runtime needs; "" if it is always there
     distributions: ClassVar[tuple[str, ...]] = ()  # what must be installed, and whose versions decide what is made
     hands_over: ClassVar[bool] = True
     compiles: ClassVar[bool] = False  # whether making a candidate takes minutes
+    runs_engine: ClassVar[bool] = False  # whether the kernels are those of torch's quantized engine
+    rounds_per_call: ClassVar[bool] = True  # whether dynamic ranges are taken from all rows of a call
     main_file: ClassVar[str] = ""  # of several files, the one that a program opens
     usage: ClassVar[str] = ""
     caution: ClassVar[str] = ""  # what to know before the files are opened
@@ -121,8 +174,16 @@ class Runtime(ABC):
     # off by up to 0.015 (python -m benchmarks.proof).
     saturation_noticed: ClassVar[float] = 0.02
 
+    @abstractmethod
+    def maker(self) -> Maker:
+        """Import what makes the files."""
+
+    @abstractmethod
+    def opener(self) -> Opener:
+        """Import what opens the files."""
+
     def checker(self) -> Checker | None:
-        """What opens the runtime's files of a bundle; None where there are none to hand over.
+        """Return what opens the runtime's files of a bundle; None if there are none to hand over.
 
         The function's source is copied into the bundle's ``verify.py``, so it imports all that it uses and calls
         nothing of this project.
@@ -130,121 +191,26 @@ class Runtime(ABC):
         return None
 
     def obstacle(self, recipe: Recipe) -> str:
-        """Why the runtime cannot carry a recipe out, "" where it can."""
-        return ""
-
-    def required_instructions(self, recipe: Recipe) -> list[str]:
-        """Instruction sets without which the files do not run at all."""
-        return []
+        """Return why the runtime cannot carry a recipe out, "" if it can."""
+        return obstacle(spec_of(recipe), self.limits)
 
     def engine(self, recipe: Recipe) -> str | None:
-        """torch's quantized engine, where its kernels run."""
-        return None
+        """Return torch's quantized engine, if its kernels run."""
+        return spec_of(recipe).engine if self.runs_engine else None
+
+    def required_instructions(self, recipe: Recipe) -> list[str]:
+        """Return the instruction sets without which the files do not run at all."""
+        return ["avx2"] if self.engine(recipe) in _WITH_AVX2 else []
 
     def couples_rows(self, recipe: Recipe) -> bool:
-        """Whether what a candidate computes for a row depends on the other rows of the call; as the method says."""
-        from tasks.extensions import METHODS
-
-        return METHODS[recipe.method].couples_rows(recipe)
+        """Report whether what a candidate computes for a row depends on the other rows of the call."""
+        return self.rounds_per_call and spec_of(recipe).couples_rows
 
     def require_installed(self, name: str) -> None:
         """Refuse a runtime whose libraries are missing: the `UnavailableError` says what installs them."""
         require_installed(f'The runtime "{name}"', self.distributions, self.extra or name)
 
     def environment(self) -> dict[str, object]:
-        """What of this machine and its libraries decides the files: goes into the candidate's digest."""
-        return {distribution: installed_version(distribution) for distribution in self.distributions}
-
-    def shared(self, source: ModelSource, recipe: Recipe) -> dict[str, str]:
-        """Find or make the artifacts that this runtime shares with others; their digests by kind."""
-        return {}
-
-    @abstractmethod
-    def make(self, source: ModelSource, recipe: Recipe, folder: Path) -> Made:
-        """Write the runtime's files into a folder.
-
-        Raises
-        ------
-        QuantizationError
-            The recipe cannot be carried out on this model, or the result computes something else or nothing finite.
-        """
-
-    @abstractmethod
-    def open(self, files: CandidateFiles, threads: int) -> Opened:
-        """Open what `make` wrote, for calls with torch tensors on `threads` threads."""
-
-    def profile(
-        self, files: CandidateFiles, opened: Opened, inputs: Sequence[Tensor], threads: int, calls: int
-    ) -> list[Operator]:
-        """What the operators of `calls` calls took, by the runtime's own profiler; [] where it has none.
-
-        `opened` is what `open` gave of the same files; where a profiler must be asked for beforehand, they are opened
-        again.
-        """
-        return []
-
-    def reference(self, files: CandidateFiles, threads: int) -> Opened | None:
-        """The same quantized arithmetic computed where nothing saturates; None where that cannot be had."""
-        return None
-
-
-class TorchRuntime(Runtime):
-    """A runtime that executes the converted torch module in one form or another."""
-
-    distributions = ("torch",)
-
-    def required_instructions(self, recipe: Recipe) -> list[str]:
-        """What the engine's kernels need; faster ones (AVX-512, VNNI) are chosen at run time where they exist."""
-        return ["avx2"] if recipe.quantized_engine in ("x86", "fbgemm", "onednn") else []
-
-    def engine(self, recipe: Recipe) -> str | None:
-        """The recipe's, None for a float model."""
-        return recipe.quantized_engine
-
-    def shared(self, source: ModelSource, recipe: Recipe) -> dict[str, str]:
-        """The converted module."""
-        from tasks.quantize.converted import KIND, find_or_convert
-
-        return {KIND: find_or_convert(source, recipe).name}
-
-    def open(self, files: CandidateFiles, threads: int) -> Opened:
-        """Load the module, packed for the recipe's engine; torch's intra-op threads belong to the process."""
-        import torch
-
-        from tasks.extensions import METHODS
-
-        recipe = files.recipe()
-        scope = partial(METHODS[recipe.method].running, recipe)
-        if torch.get_num_threads() != threads:
-            torch.set_num_threads(threads)
-        with scope():
-            return Opened(self.load(files), scope)
-
-    def profile(
-        self, files: CandidateFiles, opened: Opened, inputs: Sequence[Tensor], threads: int, calls: int
-    ) -> list[Operator]:
-        """By torch's profiler."""
-        from tasks.runtimes.torch_profile import profile_torch
-
-        with opened.scope():
-            return profile_torch(partial(opened.call, *inputs), calls)
-
-    def reference(self, files: CandidateFiles, threads: int) -> Opened | None:
-        """The converted module under QNNPACK, whose kernels add products up in 32 bits on every processor.
-
-        It rounds at other places than the other engines.
-        """
-        import torch
-
-        from tasks.quantize.converted import KIND, open_converted
-        from tasks.quantize.engine import quantized_engine
-
-        if files.recipe().quantized_engine is None or _EXACT not in torch.backends.quantized.supported_engines:
-            return None
-        scope = partial(quantized_engine, _EXACT)
-        with scope():
-            return Opened(open_converted(files.shared[KIND]), scope)
-
-    @abstractmethod
-    def load(self, files: CandidateFiles) -> Call:
-        """Load what `make` wrote; the quantized engine is set."""
+        """Say what of this machine and its libraries decides the files: goes into the candidate's digest."""
+        versions = {distribution: installed_version(distribution) for distribution in self.distributions}
+        return {**versions, **self.maker().environment()}

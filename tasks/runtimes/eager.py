@@ -5,31 +5,29 @@ There is no file that a deploy team could run without this project, so it is mea
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tasks.runtimes.base import CandidateFiles, Made, TorchRuntime
+from tasks.runtimes.base import Runtime
 
 if TYPE_CHECKING:
-    from tasks.outputs import Call
-    from tasks.quantize.source import ModelSource
-    from tasks.workload.recipe import Recipe
+    from tasks.runtimes.torch_modules import EagerMaker, EagerOpener
 
 
-class Eager(TorchRuntime):
+class Eager(Runtime):
     """Needs nothing but the converted module, which it shares."""
 
+    distributions = ("torch",)
     hands_over = False
+    runs_engine = True
 
-    def make(self, source: ModelSource, recipe: Recipe, folder: Path) -> Made:
-        """Write nothing; the size is that of the state dict as ``torch.save`` writes it."""
-        from tasks.quantize.converted import Structure, find_or_convert
+    def maker(self) -> EagerMaker:
+        """Import what converts modules."""
+        from tasks.runtimes.torch_modules import EagerMaker
 
-        structure = Structure.read(find_or_convert(source, recipe))
-        return Made(size_bytes=structure.size_bytes, coverage=structure.coverage, graph=structure.graph)
+        return EagerMaker()
 
-    def load(self, files: CandidateFiles) -> Call:
-        """Rebuild the module."""
-        from tasks.quantize.converted import KIND, open_converted
+    def opener(self) -> EagerOpener:
+        """Import what opens converted modules."""
+        from tasks.runtimes.torch_modules import EagerOpener
 
-        return open_converted(files.shared[KIND])
+        return EagerOpener()

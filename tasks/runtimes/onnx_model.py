@@ -8,35 +8,40 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+
+import torch
+from onnx import ModelProto
+from onnxscript.optimizer import optimize_ir
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from storage.artifacts import artifact_digest
 from storage.errors import QuantizationError, first_line
 from tasks.machine import installed_version
-from tasks.quantize.methods.qat import QatRecipe
+from tasks.quantize.base import converter_of
+from tasks.quantize.coverage import unnamed
+from tasks.quantize.engine import quiet
+from tasks.quantize.export import open_shapes, opened
+from tasks.quantize.source import ModelSource
+from tasks.quantize.spec import EVERY, Spec
+from tasks.refs import ModuleCoverage
+from tasks.runtimes.exported import DISTRIBUTIONS
+from tasks.runtimes.onnx_lstm import lstm
 from tasks.sources import code_digest
-
-if TYPE_CHECKING:
-    from onnx import ModelProto
-    from torch import Tensor, nn
-
-    from tasks.quantize.source import ModelSource
-    from tasks.workload.recipe import Recipe
 
 KIND = "onnx"
 MODEL, FOLDED = "model.onnx", "folded.json"
-DISTRIBUTIONS = ("onnx", "onnxscript", "onnx-ir")
 # What a protocol buffer can hold.
 LARGEST_BYTES = 2**31 - 1
 
 
-def find_or_export(source: ModelSource, recipe: Recipe | None = None, *, largest_bytes: int = LARGEST_BYTES) -> Path:
+def find_or_export(source: ModelSource, spec: Spec | None = None, *, largest_bytes: int = LARGEST_BYTES) -> Path:
     """Export the float model, or find what was exported before; the artifact's folder, named by its digest.
 
-    Of a recipe that trains it is the fine-tuned model, with int8 weights, QuantizeLinear and DequantizeLinear. The axes
+    Of a spec with training it is the fine-tuned model, with int8 weights, QuantizeLinear and DequantizeLinear. The axes
     that the domain declares keep their freedom; all others have the lengths of the example inputs.
 
     Raises
@@ -50,8 +55,9 @@ def find_or_export(source: ModelSource, recipe: Recipe | None = None, *, largest
         "versions": {name: installed_version(name) for name in DISTRIBUTIONS},
         "export": code_digest(__name__),
     }
-    if isinstance(recipe, QatRecipe):
-        made_from["recipe"] = recipe.content()
+    if spec is not None and spec.training is not None:
+        made_from["recipe"] = spec.recipe.content()
+        made_from["training"] = code_digest(type(converter_of(spec)).__module__)
     digest = artifact_digest(KIND, made_from)
     store = source.workspace.store
     with source.workspace.alone(digest):
@@ -66,11 +72,9 @@ def find_or_export(source: ModelSource, recipe: Recipe | None = None, *, largest
             with store.create(KIND, digest, made_from) as folder:
                 paths: Mapping[str, str] = {}
                 folded: Mapping[str, str] = {}
-                if isinstance(recipe, QatRecipe):
-                    from tasks.quantize.reference import reference_of
-
-                    reference = reference_of(recipe, source)
-                    model, paths, folded = reference.model, reference.paths, reference.folded
+                if spec is not None and spec.training is not None:
+                    trained = converter_of(spec).train(spec, source)
+                    model, paths, folded = trained.model, trained.paths, trained.folded
                 exported, norms = export(model, source.example_inputs, source.axes, paths)
                 (folder / MODEL).write_bytes(exported.SerializeToString())
                 (folder / FOLDED).write_text(json.dumps({**norms, **folded}), encoding="utf-8")
@@ -93,14 +97,6 @@ def export(
     QuantizationError
         torch.export cannot follow the model, or an operator has no counterpart in ONNX.
     """
-    import torch
-    from onnxscript.optimizer import optimize_ir
-    from torch.nn.modules.batchnorm import _BatchNorm
-
-    from tasks.quantize.engine import quiet
-    from tasks.quantize.export import open_shapes, opened
-    from tasks.runtimes.onnx_lstm import lstm
-
     inputs = opened(examples, axes)
     try:
         with quiet(), torch.no_grad():
@@ -142,16 +138,36 @@ def export(
     return exported, folded
 
 
-def obstacle(recipe: Recipe) -> str:
-    """Why an exported model cannot carry a float recipe out: a memory format, or oneDNN off, is torch's affair."""
-    switched = getattr(recipe, "memory_format", "contiguous") != "contiguous" or not getattr(recipe, "onednn", True)
-    return "memory formats and oneDNN are torch's own" if switched else ""
+def why_float(
+    spec: Spec, exported: Path, excluded: frozenset[str], products: Collection[str], int8: Collection[str], reason: str
+) -> Callable[[ModuleCoverage], str]:
+    """Say why modules stay float that an exported file was quantized without, "" for the others.
 
+    A module without a product of its own in the exported file was folded into another one: a batch norm into its
+    convolution.
 
-def folded_into(exported: Path) -> dict[str, str]:
-    """Modules that are computed within others in an exported file, with the paths of these."""
-    found: dict[str, str] = json.loads(exported.with_name(FOLDED).read_text(encoding="utf-8"))
-    return found
+    Parameters
+    ----------
+    products, int8
+        Paths of the modules with products in the exported file, and of those that are all int8 now.
+    reason
+        Why the runtime's tools leave a module of a ``{type}`` float that nothing excludes.
+    """
+    folded: dict[str, str] = json.loads(exported.with_name(FOLDED).read_text(encoding="utf-8"))
+
+    def why(leaf: ModuleCoverage) -> str:
+        head = folded.get(leaf.module, leaf.module)
+        if spec.why_float or head in int8:
+            return spec.why_float
+        if not excluded.isdisjoint((leaf.module, head)):
+            return "excluded by the recipe"
+        if head not in products:
+            return ""
+        if EVERY not in spec.layers and leaf.type not in spec.layers:
+            return unnamed(leaf.type)
+        return reason.format(type=leaf.type)
+
+    return why
 
 
 def module_of(node: str) -> str:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Iterator
-from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
@@ -19,19 +17,19 @@ from onnxruntime.quantization.registry import QDQRegistry
 
 from storage.errors import QuantizationError
 from tasks.machine import this_machine
-from tasks.quantize.coverage import unnamed
-from tasks.quantize.methods.dynamic import DynamicRecipe, named_types
-from tasks.quantize.methods.qat import QatRecipe
-from tasks.quantize.methods.static import StaticRecipe
-from tasks.runtimes.onnx_model import folded_into, module_of
-from tasks.workload.recipe import Recipe
-
-if TYPE_CHECKING:
-    from tasks.quantize.source import ModelSource
-    from tasks.refs import ModuleCoverage
+from tasks.outputs import finite_outputs
+from tasks.quantize.calibration import batches_of
+from tasks.quantize.coverage import cover, excluded_modules, leaves_of
+from tasks.quantize.engine import quiet
+from tasks.quantize.source import ModelSource
+from tasks.quantize.spec import EVERY, Calibration, Spec
+from tasks.refs import ModuleCoverage
+from tasks.runtimes.base import CandidateFiles, Made, Maker
+from tasks.runtimes.onnx_model import KIND, find_or_export, module_of, why_float
+from tasks.runtimes.onnx_session import MODEL, OnnxOpener
 
 # By the type of a torch module: the operators that it becomes, as far as there are dynamic int8 kernels for them.
-DYNAMIC_OPERATORS = {"Linear": ("MatMul", "Gemm"), "LSTM": ("LSTM",)}
+DYNAMIC_OPERATORS = {"Linear": ("MatMul", "Gemm"), "LSTM": ("LSTM",), "Embedding": ("Gather",)}
 # Operators that weights go into, and which of their inputs the weights are.
 _WEIGHTS = {"Conv": 1, "ConvTranspose": 1, "MatMul": 1, "Gemm": 1, "LSTM": 1, "GRU": 1, "RNN": 1, "Gather": 0}
 _INT8_OPERATORS = frozenset({"MatMulInteger", "DynamicQuantizeLSTM", "DynamicQuantizeMatMul", "ConvInteger"})
@@ -40,13 +38,32 @@ _PERCENTILE = 99.999
 _DIGITS = "0123456789"
 
 
-def quantize(
-    exported: Path, target: Path, recipe: Recipe, excluded: frozenset[str], source: ModelSource
-) -> Callable[[ModuleCoverage], str]:
-    """Carry a recipe out on an exported file; returns why a module stayed float, "" where it did not.
+class OnnxMaker(Maker):
+    """Exports a model and quantizes the file."""
 
-    A module without a product of its own in the exported file was folded into another one: a batch norm into its
-    convolution.
+    def environment(self) -> dict[str, object]:
+        """Say whether activations need a bit of headroom on this processor."""
+        return {"vnni": this_machine().has_vnni}
+
+    def shared(self, source: ModelSource, spec: Spec) -> dict[str, str]:
+        """Find or make the exported float or fine-tuned model."""
+        return {KIND: find_or_export(source, spec).name}
+
+    def make(self, source: ModelSource, spec: Spec, folder: Path) -> Made:
+        """Quantize the exported model; the size is the file's."""
+        target, model = folder / MODEL, source.float_model()
+        exported, excluded = find_or_export(source, spec) / MODEL, excluded_modules(model, spec.recipe.exclude)
+        with quiet():
+            why = quantize(exported, target, spec, excluded, source)
+        opened = OnnxOpener().open(CandidateFiles(folder, {}), 1)
+        finite_outputs(opened, source.example_inputs, spec.recipe.name)
+        return Made(size_bytes=target.stat().st_size, coverage=cover(leaves_of(model), why))
+
+
+def quantize(
+    exported: Path, target: Path, spec: Spec, excluded: frozenset[str], source: ModelSource
+) -> Callable[[ModuleCoverage], str]:
+    """Carry a spec out on an exported file; return why a module stayed float, "" if it did not.
 
     Raises
     ------
@@ -56,34 +73,19 @@ def quantize(
     proto = onnx.load(exported)
     with_products = {module_of(node.name) for node in proto.graph.node if node.op_type in _WEIGHTS}
     left_out = [node.name for node in proto.graph.node if module_of(node.name) in excluded]
-    if isinstance(recipe, DynamicRecipe):
-        _quantize_dynamically(proto, target, recipe, left_out)
-    elif isinstance(recipe, StaticRecipe):
-        _quantize_statically(exported, proto, target, recipe, left_out, source)
+    if spec.calibration is not None:
+        _quantize_statically(exported, proto, target, spec, spec.calibration, left_out, source)
+    elif spec.layers and spec.training is None:
+        _quantize_dynamically(proto, target, spec, left_out)
     else:
-        shutil.copyfile(exported, target)
-        if not isinstance(recipe, QatRecipe):
-            return lambda _: "a float recipe"
-    int8, folded = int8_modules(target), folded_into(exported)
-    if not int8:
+        shutil.copyfile(exported, target)  # a fine-tuned model is int8 already
+    int8 = int8_modules(target)
+    if spec.layers and not int8:
         raise QuantizationError(
-            f'The recipe "{recipe.name}" quantizes nothing of the model.',
+            f'The recipe "{spec.recipe.name}" quantizes nothing of the model.',
             hint="ONNX Runtime has no int8 kernels for what it names: take the runtime out of the recipe.",
         )
-
-    def why_float(leaf: ModuleCoverage) -> str:
-        head = folded.get(leaf.module, leaf.module)
-        if head in int8:
-            return ""
-        if not excluded.isdisjoint((leaf.module, head)):
-            return "excluded by the recipe"
-        if head not in with_products:
-            return ""
-        if isinstance(recipe, DynamicRecipe) and leaf.type not in named_types(recipe):
-            return unnamed(leaf.type)
-        return f"ONNX Runtime has no int8 kernel for this {leaf.type}"
-
-    return why_float
+    return why_float(spec, exported, excluded, with_products, int8, "ONNX Runtime has no int8 kernel for this {type}")
 
 
 def int8_modules(path: Path) -> frozenset[str]:
@@ -103,9 +105,9 @@ def int8_modules(path: Path) -> frozenset[str]:
     return frozenset(quantized - floats)
 
 
-def _quantize_dynamically(proto: onnx.ModelProto, target: Path, recipe: DynamicRecipe, left_out: list[str]) -> None:
+def _quantize_dynamically(proto: onnx.ModelProto, target: Path, spec: Spec, left_out: list[str]) -> None:
     """Weights to int8, activations as they come: DynamicQuantizeLSTM and MatMulInteger; embeddings to 8 bits."""
-    operators = [operator for kind in recipe.modules for operator in DYNAMIC_OPERATORS.get(kind, ())]
+    operators = [operator for kind in spec.layers for operator in DYNAMIC_OPERATORS.get(kind, ())]
     # The tool transposes a Gemm's weight where it is, and then meets the shape that the export noted of it.
     weights = {tensor.name for tensor in proto.graph.initializer}
     shapes = [info for info in proto.graph.value_info if info.name not in weights]
@@ -114,8 +116,8 @@ def _quantize_dynamically(proto: onnx.ModelProto, target: Path, recipe: DynamicR
     quantize_dynamic(
         proto,
         target,
-        op_types_to_quantize=operators + (["Gather"] if recipe.embedding_bits else []),
-        per_channel=recipe.per_channel,
+        op_types_to_quantize=operators,
+        per_channel=any(layer.granularity == "channel" for kind, layer in spec.layers.items() if kind != "Embedding"),
         reduce_range=_needs_headroom(),
         weight_type=QuantType.QInt8,
         nodes_to_exclude=left_out,
@@ -124,11 +126,17 @@ def _quantize_dynamically(proto: onnx.ModelProto, target: Path, recipe: DynamicR
 
 
 def _quantize_statically(
-    exported: Path, proto: onnx.ModelProto, target: Path, recipe: StaticRecipe, left_out: list[str], source: ModelSource
+    exported: Path,
+    proto: onnx.ModelProto,
+    target: Path,
+    spec: Spec,
+    calibration: Calibration,
+    left_out: list[str],
+    source: ModelSource,
 ) -> None:
     """Weights and activations to int8 as QuantizeLinear and DequantizeLinear around float operators (QDQ).
 
-    Ranges come from the recipe's calibration batches, one in memory at a time: their minimum and maximum, a moving
+    Ranges come from the calibration batches, one in memory at a time: their minimum and maximum, a moving
     average of these, or all but 0.001% of the values (for ``histogram``).
 
     Raises
@@ -139,28 +147,20 @@ def _quantize_statically(
     _rename_ambiguous_constants(proto.graph)
     proto = onnx.shape_inference.infer_shapes(proto)
     operators = [operator for operator in QDQRegistry if operator != "Gather"]
-    method, options = _CALIBRATION[recipe.activation_observer]
+    method, options = _CALIBRATION[calibration.observer]
     augmented = target.with_suffix(".augmented")
     calibrator = create_calibrator(
         exported, operators, augmented_model_path=augmented, calibrate_method=method, extra_options=options
     )
-    names, number = list(source.example_inputs), 0
-    batches = islice(source.calibration_batches(recipe.calibration_batch_size), recipe.calibration_batches)
-    for number, inputs in enumerate(batches, start=1):
-        arrays = {name: tensor.numpy() for name, tensor in zip(names, inputs, strict=True)}
+    for inputs in batches_of(source, calibration):
+        arrays = {name: tensor.numpy() for name, tensor in zip(source.example_inputs, inputs, strict=True)}
         calibrator.collect_data(_OneBatch(arrays))
-        source.workspace.progress(number, recipe.calibration_batches, "calibration batches")
-    if not number:
-        raise QuantizationError(
-            f'The data set of workload "{source.name}" has no calibration samples.',
-            hint="Set data.calibration above 0, or use a data set with more training samples.",
-        )
     ranges = calibrator.compute_data()
     del calibrator
     augmented.unlink()
     quantizer = QDQQuantizer(
         proto,
-        per_channel=recipe.weights == "per-channel",
+        per_channel=spec.layers[EVERY].granularity == "channel",
         reduce_range=_needs_headroom(),
         weight_qType=QuantType.QInt8,
         activation_qType=QuantType.QUInt8,

@@ -4,30 +4,29 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
-from itertools import islice
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import openvino
+from torch import Tensor
 
 from storage.errors import QuantizationError
 from tasks.machine import this_machine
-from tasks.quantize.methods.cast import CastRecipe, computes_bfloat16, require_bfloat16
-from tasks.quantize.methods.dynamic import DynamicRecipe, named_types
-from tasks.quantize.methods.static import GraphRecipe, StaticRecipe
-from tasks.runtimes.onnx_model import folded_into, module_of
-from tasks.runtimes.openvino import PRECISION
-from tasks.runtimes.signal_stack import signal_stack_kept
-from tasks.workload.recipe import Recipe
-
-if TYPE_CHECKING:
-    from numpy import generic
-    from numpy.typing import NDArray
-
-    from tasks.quantize.source import ModelSource
-    from tasks.refs import ModuleCoverage
+from tasks.outputs import finite_outputs
+from tasks.quantize.base import converter_of
+from tasks.quantize.calibration import batches_of
+from tasks.quantize.converted import is_close
+from tasks.quantize.coverage import cover, excluded_modules, leaves_of
+from tasks.quantize.engine import computes_bfloat16, quiet, require_bfloat16
+from tasks.quantize.source import ModelSource
+from tasks.quantize.spec import EVERY, Calibration, Spec
+from tasks.refs import ModuleCoverage
+from tasks.runtimes import onnx_model
+from tasks.runtimes.base import Made, Maker
+from tasks.runtimes.onnx_model import find_or_export, module_of, why_float
+from tasks.runtimes.openvino_session import MODEL, PRECISION, WEIGHTS, open_ir, signal_stack_kept
 
 # OpenVINO's objects have no types: Any.
 Node = Any
@@ -53,13 +52,39 @@ _BETWEEN = frozenset(
     }
 )
 _FURTHEST = 4  # operations between an LSTM and what still has its module's name
+# Of an output's range: runtimes round differently, and steps add up in deep models; garbage is further off.
+_GARBAGE_SHARE = 0.3
 _ESTIMATORS = {"min-max": "MINMAX", "moving-average": "MEAN_MINMAX", "histogram": "MEAN_QUANTILE"}
 
 
+class OpenVinoMaker(Maker):
+    """Reads an exported model, quantizes it and writes the IR."""
+
+    def environment(self) -> dict[str, object]:
+        """Say whether weights need a bit of headroom, and whether the rest may be computed in bfloat16."""
+        return {"vnni": this_machine().has_vnni, "bfloat16": computes_bfloat16()}
+
+    def shared(self, source: ModelSource, spec: Spec) -> dict[str, str]:
+        """Find or make the exported float or fine-tuned model."""
+        return {onnx_model.KIND: find_or_export(source, spec).name}
+
+    def make(self, source: ModelSource, spec: Spec, folder: Path) -> Made:
+        """Quantize the exported model; the size is that of both files."""
+        model = source.float_model()
+        exported = find_or_export(source, spec) / onnx_model.MODEL
+        with quiet():
+            why = quantize(exported, folder / MODEL, spec, excluded_modules(model, spec.recipe.exclude), source)
+        size = sum((folder / name).stat().st_size for name in (MODEL, WEIGHTS))
+        outputs = finite_outputs(open_ir(folder / MODEL, 1), source.example_inputs, spec.recipe.name)
+        if spec.training is not None:
+            _refuse_garbage(outputs, spec, source)
+        return Made(size_bytes=size, coverage=cover(leaves_of(model), why))
+
+
 def quantize(
-    exported: Path, target: Path, recipe: Recipe, excluded: frozenset[str], source: ModelSource
+    exported: Path, target: Path, spec: Spec, excluded: frozenset[str], source: ModelSource
 ) -> Callable[[ModuleCoverage], str]:
-    """Carry a recipe out on an exported file and save the IR; returns why a module stayed float, "" where it did not.
+    """Carry a spec out on an exported file and save the IR; return why a module stayed float, "" if it did not.
 
     Raises
     ------
@@ -76,38 +101,23 @@ def quantize(
             hint="Take the runtime out of this workload's recipes.",
         ) from error
     products = {_module(node) for node in _products(model)}
-    named: frozenset[str] | None = None
-    if isinstance(recipe, DynamicRecipe):
-        named = named_types(recipe)
-        model = _compress(model, named, excluded)
-    elif isinstance(recipe, StaticRecipe):
-        model = _calibrate(model, recipe, excluded, source)
-    elif isinstance(recipe, CastRecipe):
-        require_bfloat16(recipe)
-    is_float = recipe.method == "none" or not computes_bfloat16()
+    if spec.calibration is not None:
+        model = _calibrate(model, spec, spec.calibration, excluded, source)
+    elif spec.layers and spec.training is None:
+        model = _compress(model, frozenset(spec.layers), excluded)
+    elif spec.arithmetic == "bfloat16":
+        require_bfloat16(spec.recipe.name)
+    # What a quantized model has in float may be computed in bfloat16; a float model may not.
+    is_float = not (spec.layers or spec.arithmetic == "bfloat16") or not computes_bfloat16()
     model.set_rt_info("f32" if is_float else "bf16", PRECISION)
     openvino.save_model(model, target, compress_to_fp16=False)
-    int8, folded = int8_modules(target), folded_into(exported)
-    if isinstance(recipe, DynamicRecipe | GraphRecipe) and not int8:
+    int8 = int8_modules(target)
+    if spec.layers and not int8:
         raise QuantizationError(
-            f'The recipe "{recipe.name}" quantizes nothing of the model.',
+            f'The recipe "{spec.recipe.name}" quantizes nothing of the model.',
             hint="NNCF has no int8 form for what it names: take the runtime out of the recipe.",
         )
-
-    def why_float(leaf: ModuleCoverage) -> str:
-        if not isinstance(recipe, DynamicRecipe | GraphRecipe):
-            return "a float recipe" if recipe.method == "none" else "a cast is no quantization"
-        head = folded.get(leaf.module, leaf.module)
-        if head in int8:
-            return ""
-        if not excluded.isdisjoint((leaf.module, head)):
-            return "excluded by the recipe"
-        if head not in products:
-            return ""
-        unnamed = named is not None and leaf.type not in named
-        return f"the recipe does not name the type {leaf.type}" if unnamed else f"NNCF left this {leaf.type} float"
-
-    return why_float
+    return why_float(spec, exported, excluded, products, int8, "NNCF left this {type} float")
 
 
 def int8_modules(path: Path) -> frozenset[str]:
@@ -133,17 +143,10 @@ def _compress(model: Node, named: frozenset[str], excluded: frozenset[str]) -> N
         return nncf.compress_weights(model, mode=nncf.CompressWeightsMode.INT8_SYM, ignored_scope=scope)
 
 
-def _calibrate(model: Node, recipe: StaticRecipe, excluded: frozenset[str], source: ModelSource) -> Node:
-    batches = islice(source.calibration_batches(recipe.calibration_batch_size), recipe.calibration_batches)
-    data: list[list[NDArray[generic]]] = []
-    for number, inputs in enumerate(batches, start=1):
-        data.append([tensor.numpy() for tensor in inputs])
-        source.workspace.progress(number, recipe.calibration_batches, "calibration batches")
-    if not data:
-        raise QuantizationError(
-            f'The data set of workload "{source.name}" has no calibration samples.',
-            hint="Set data.calibration above 0, or use a data set with more training samples.",
-        )
+def _calibrate(
+    model: Node, spec: Spec, calibration: Calibration, excluded: frozenset[str], source: ModelSource
+) -> Node:
+    data = [[tensor.numpy() for tensor in inputs] for inputs in batches_of(source, calibration)]
     nncf = _nncf()
     from nncf.quantization.advanced_parameters import (
         AdvancedQuantizationParameters,
@@ -152,13 +155,13 @@ def _calibrate(model: Node, recipe: StaticRecipe, excluded: frozenset[str], sour
     )
     from nncf.quantization.range_estimator import RangeEstimatorParametersSet
 
-    estimator = getattr(RangeEstimatorParametersSet, _ESTIMATORS[recipe.activation_observer])
+    estimator = getattr(RangeEstimatorParametersSet, _ESTIMATORS[calibration.observer])
     advanced = AdvancedQuantizationParameters(
         # Without VNNI, 16-bit sums of products saturate unless weights keep one bit free. Left alone, NNCF keeps it
         # free in the first layer only, and on every processor.
         overflow_fix=None if this_machine().has_vnni else OverflowFix.ENABLE,
         activations_range_estimator_params=estimator,
-        weights_quantization_params=QuantizationParameters(per_channel=recipe.weights == "per-channel"),
+        weights_quantization_params=QuantizationParameters(per_channel=spec.layers[EVERY].granularity == "channel"),
     )
     names = [n.get_friendly_name() for n in _products(model) if _module(n) in excluded]
     with signal_stack_kept():
@@ -213,3 +216,17 @@ def _module(node: Node) -> str:
             return ""
         node = fed[0]
     return ""
+
+
+def _refuse_garbage(outputs: Sequence[Tensor], spec: Spec, source: ModelSource) -> None:
+    """Refuse what is far from the trained model, with a `QuantizationError`.
+
+    OpenVINO 2026.4 gives zeros where a Linear layer takes several rows of a sample, rounded with a zero point.
+    """
+    trained = converter_of(spec).train(spec, source).model
+    expected = finite_outputs(trained, source.example_inputs, spec.recipe.name)
+    if not all(is_close(*pair, _GARBAGE_SHARE) for pair in zip(expected, outputs, strict=True)):
+        raise QuantizationError(
+            f'The recipe "{spec.recipe.name}" computes something else once OpenVINO runs it.',
+            hint="Exclude modules until it does not, or use onnxruntime or torchscript for it.",
+        )

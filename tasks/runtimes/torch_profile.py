@@ -7,14 +7,13 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
-from tasks.runtimes.operators import Arithmetic, Operator, typical
+import torch
+from torch.profiler import ProfilerActivity, profile
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from tasks.proofs import Arithmetic, Operator, typical
 
 _INT8 = re.compile(r"quantized::|aten::quantized_|onednn::q|nightquant_\w+::")
 _CONVERT = re.compile(r"aten::(?:quantize_per|dequantize|_choose_qparams|choose_qparams)|quantized_decomposed::")
@@ -36,8 +35,6 @@ def profile_torch(call: Callable[[], object], calls: int) -> list[Operator]:
 
 
 def _profile_part(call: Callable[[], object], calls: int) -> list[Operator]:
-    from torch.profiler import ProfilerActivity, profile
-
     with profile(activities=[ProfilerActivity.CPU]) as found:
         for _ in range(calls):
             call()
@@ -63,8 +60,6 @@ def _arithmetic(name: str) -> Arithmetic:
 
 def _profile_onednn(call: Callable[[], object], calls: int) -> list[Operator]:
     """What oneDNN writes of its primitives to standard output: type, implementation, numbers and milliseconds."""
-    import torch
-
     with tempfile.TemporaryFile() as file:
         onednn = torch.backends.mkldnn
         with _standard_output_to(file.fileno()), onednn.verbose(onednn.VERBOSE_ON):  # type: ignore[no-untyped-call]

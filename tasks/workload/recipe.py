@@ -53,16 +53,6 @@ class Recipe(Section):
                 raise ValueError(f'recipe "{self.name}" does not fit runtime "{name}": {obstacle}')
         return self
 
-    @property
-    def quantized_engine(self) -> Engine | None:
-        """The engine whose kernels run, None for a float model."""
-        return self.engine
-
-    @property
-    def needs_library(self) -> bool:
-        """Whether the result calls operators that are no part of torch, from a library beside it."""
-        return False
-
     def sketch(self) -> Recipe:
         """A recipe that leaves the same modules float with next to no calibration and without training."""
         return self

@@ -101,10 +101,10 @@ class Workload(Section):
         domain = DOMAINS[self.domain]
         for recipe in self.recipe:
             for need in METHODS[recipe.method].needs:
-                if not isinstance(domain, need):
+                if lack := domain.lacks(need):
                     raise ValueError(
                         f'recipe "{recipe.name}": method "{recipe.method}" does not fit domain "{self.domain}", '
-                        f"which {need.lack}"
+                        f"which {lack}"
                     )
         if self.benchmark.baseline not in self.candidates():
             raise ValueError(

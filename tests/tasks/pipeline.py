@@ -7,10 +7,12 @@ from torch import Tensor, nn
 from storage.artifacts import ArtifactStore
 from tasks import stages
 from tasks.build import model_source, open_candidate
-from tasks.extensions import DOMAINS, METHODS
+from tasks.extensions import DOMAINS
 from tasks.job import Job, Progress, Workspace, silent
 from tasks.quantize.converted import find_or_convert, open_converted
+from tasks.quantize.engine import running
 from tasks.quantize.source import ModelSource
+from tasks.quantize.spec import spec_of
 from tasks.refs import CandidateRef, CheckpointRef, DatasetRef
 from tasks.results import Evaluation
 from tasks.runtimes.base import Opened
@@ -60,6 +62,7 @@ def evaluate(job: Job[Workload], candidate: CandidateRef, store: ArtifactStore) 
 def converted(job: Job[Workload], recipe: str, store: ArtifactStore) -> nn.Module:
     """The recipe's converted torch module, opened from the store."""
     named = job.workload.recipe_named(recipe)
-    folder = find_or_convert(model_source(job, Workspace(store)), named)
-    with METHODS[named.method].running(named):
+    spec = spec_of(named)
+    folder = find_or_convert(model_source(job, Workspace(store)), spec)
+    with running(spec):
         return open_converted(folder)

@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 ALLOWED = {
     "torch.ao": "tasks/quantize/",
     "torch.quantization": "tasks/quantize/",
-    "torch.jit": "tasks/runtimes/torchscript.py",
+    "torch.jit": "tasks/runtimes/torchscript",
 }
 
 

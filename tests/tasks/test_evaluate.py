@@ -11,9 +11,10 @@ from torch import Tensor
 from storage.artifacts import ArtifactStore
 from storage.errors import MeasurementError
 from tasks.evaluate import quality_of
-from tasks.extensions import DOMAINS, METHODS
+from tasks.extensions import DOMAINS
 from tasks.job import Job, Workspace
 from tasks.outputs import tensors_of
+from tasks.quantize.spec import spec_of
 from tasks.runtimes.base import Opened
 from tasks.tensor_files import GOLDEN, Golden
 from tasks.workload import Workload, read_workload
@@ -74,7 +75,7 @@ def test_a_method_says_whether_what_a_row_gives_depends_on_its_neighbours(
         (beside,) = tensors_of(model(torch.cat([row, 20 * other])))
     named = job.workload.recipe_named(recipe)
     coupled = not torch.allclose(alone[0], beside[0], rtol=1e-4, atol=1e-5)
-    assert METHODS[named.method].couples_rows(named) == coupled
+    assert spec_of(named).couples_rows == coupled
 
 
 def test_images_are_evaluated_one_by_one_where_they_would_share_ranges(

@@ -8,7 +8,7 @@ from storage.results.tables import LAYERS, MEASUREMENTS
 from storage.results.writer import validated
 from tasks.job import Job
 from tasks.machine import observe
-from tasks.proof.messages import Proof
+from tasks.proofs import Proof
 from tasks.refs import ArtifactRef, CandidateRef, CheckpointRef, DatasetRef, ModuleCoverage
 from tasks.results import (
     BenchmarkResult,

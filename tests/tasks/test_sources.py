@@ -132,7 +132,7 @@ EDITS = {
         "_WEIGHT_DECAY = ",
         "_WEIGHT_DECAY = 2 * ",
     ),
-    "a runtime's line": ("tasks/runtimes/torchscript.py", "torch.jit.trace(", "torch.jit.script("),
+    "a runtime's line": ("tasks/runtimes/torchscript_files.py", "torch.jit.trace(", "torch.jit.script("),
     "a method's line": ("tasks/quantize/methods/dynamic.py", "return ", "return None or "),
     "a docstring": ("tasks/data/rendered.py", '"""', '"""Edited. '),
     "a comment": ("tasks/quantize/converted.py", "import io\n", "import io  # edited\n"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from dataclasses import replace
 
 import torch
 from torch import nn
@@ -14,52 +14,73 @@ from torch.ao.quantization.quantize_fx import convert_fx
 from torch.fx import GraphModule
 
 from storage.errors import QuantizationError
-from tasks.quantize.base import Converted
+from tasks.quantize.base import Converted, Converter
 from tasks.quantize.calibration import calibrate, refuse_non_finite_state
-from tasks.quantize.counterparts import cover_fused
 from tasks.quantize.coverage import leaves_of
-from tasks.quantize.graph import eager_mode, fx
+from tasks.quantize.graph.counterparts import cover_fused
 from tasks.quantize.graph.functional import parameters_read
 from tasks.quantize.graph.plan import Plan, make_plan
+from tasks.quantize.graph.prepare import prepare
 from tasks.quantize.graph.smoke_test import refusing, try_out
-
-if TYPE_CHECKING:
-    from tasks.quantize.methods.static import GraphRecipe, StaticRecipe
-    from tasks.quantize.source import ModelSource
+from tasks.quantize.source import ModelSource
+from tasks.quantize.spec import Spec
 
 
-def quantize_statically(model: nn.Module, recipe: StaticRecipe, source: ModelSource) -> Converted:
-    """Quantize weights and activations to int8 by ranges seen in calibration, in eager or FX graph mode.
+class GraphConverter(Converter):
+    """Quantizes a model's whole graph to int8."""
 
-    Raises
-    ------
-    QuantizationError
-        The graph mode that the recipe asks for cannot express the model, there is nothing to calibrate with, an
-        operation has no quantized kernel, or numbers are not finite.
-    """
-    refuse_non_finite_state(model)
-    plan = make_plan(model, recipe, source.example_inputs)
-    try:
-        return _calibrate_and_convert(model, plan, recipe, source)
-    except QuantizationError as error:
-        if recipe.graph != "auto" or plan.graph == "fx":
-            raise
-        refusal = error
-    # Eager mode has changed the model.
-    model, in_fx = source.float_model(), recipe.model_copy(update={"graph": "fx"})
-    try:
-        return _calibrate_and_convert(model, make_plan(model, in_fx, source.example_inputs), in_fx, source)
-    except QuantizationError as error:
-        if error.message == refusal.message:
-            # What is wrong has nothing to do with the graph mode.
-            raise refusal from None
-        raise QuantizationError(
-            f"{refusal.message} FX graph mode fails as well: {error.message}", hint=error.hint
-        ) from refusal
+    def skeleton(
+        self, model: nn.Module, spec: Spec, graph: str, example_inputs: Mapping[str, torch.Tensor]
+    ) -> nn.Module:
+        """Give the model the structure that quantizing it in that graph mode gives, with default scales."""
+        taken = in_mode(spec, graph)
+        plan = make_plan(model, taken, example_inputs)
+        with warnings.catch_warnings():
+            # True here, and meant: the saved scales take the place of the default ones.
+            warnings.filterwarnings("ignore", message=r"(?s)must run observer before calling calculate_qparams.*")
+            return convert(prepare(model, plan, taken, example_inputs))
+
+
+class StaticConverter(GraphConverter):
+    """Observes, calibrates and converts."""
+
+    def convert(self, model: nn.Module, spec: Spec, source: ModelSource) -> Converted:
+        """Quantize weights and activations by ranges seen in calibration, in eager or FX graph mode.
+
+        Raises
+        ------
+        QuantizationError
+            The graph mode that the spec asks for cannot express the model, there is nothing to calibrate with, an
+            operation has no quantized kernel, or numbers are not finite.
+        """
+        refuse_non_finite_state(model)
+        plan = make_plan(model, spec, source.example_inputs)
+        try:
+            return _calibrate_and_convert(model, plan, spec, source)
+        except QuantizationError as error:
+            if spec.graph != "auto" or plan.graph == "fx":
+                raise
+            refusal = error
+        # Eager mode has changed the model.
+        model, in_fx = source.float_model(), replace(spec, graph="fx")
+        try:
+            return _calibrate_and_convert(model, make_plan(model, in_fx, source.example_inputs), in_fx, source)
+        except QuantizationError as error:
+            if error.message == refusal.message:
+                # What is wrong has nothing to do with the graph mode.
+                raise refusal from None
+            raise QuantizationError(
+                f"{refusal.message} FX graph mode fails as well: {error.message}", hint=error.hint
+            ) from refusal
+
+
+def in_mode(spec: Spec, graph: str) -> Spec:
+    """Ask for the graph mode that was taken."""
+    return replace(spec, graph="fx" if graph == "fx" else "eager")
 
 
 def quantize_as_planned(
-    model: nn.Module, plan: Plan, recipe: GraphRecipe, source: ModelSource, show_data: Callable[[nn.Module], object]
+    model: nn.Module, plan: Plan, spec: Spec, source: ModelSource, show_data: Callable[[nn.Module], object]
 ) -> Converted:
     """Quantize a float model, which is changed; `show_data` calibrates or trains the prepared model.
 
@@ -69,38 +90,13 @@ def quantize_as_planned(
         torch cannot do it, an operation has no quantized kernel, or numbers are not finite.
     """
     leaves = leaves_of(model)
-    prepared = prepare(model, plan, recipe, source.example_inputs)
+    prepared = prepare(model, plan, spec, source.example_inputs)
     show_data(prepared)
     read = parameters_read(prepared)
     converted = convert(prepared, type(model).__name__)
     try_out(converted, source.example_inputs)
     packed = read - parameters_read(converted)
     return Converted(converted, plan.graph, cover_fused(leaves, converted, plan, packed))
-
-
-def skeleton(
-    model: nn.Module, recipe: GraphRecipe, graph: str, example_inputs: Mapping[str, torch.Tensor]
-) -> nn.Module:
-    """The structure that quantizing the model in that graph mode gives, with default scales."""
-    taken = recipe.model_copy(update={"graph": graph})
-    plan = make_plan(model, taken, example_inputs)
-    with warnings.catch_warnings():
-        # True here, and meant: the saved scales take the place of the default ones.
-        warnings.filterwarnings("ignore", message=r"(?s)must run observer before calling calculate_qparams.*")
-        return convert(prepare(model, plan, taken, example_inputs))
-
-
-def prepare(model: nn.Module, plan: Plan, recipe: GraphRecipe, example_inputs: Mapping[str, torch.Tensor]) -> nn.Module:
-    """Attach observers or fake quantization to a float model in the plan's graph mode; the model may be changed.
-
-    Raises
-    ------
-    QuantizationError
-        torch cannot prepare the model, or a convolution pads its sides differently.
-    """
-    with refusing("prepared", type(model).__name__, plan.graph):
-        prepare_it = fx.prepare if plan.graph == "fx" else eager_mode.prepare
-        return prepare_it(model, plan, recipe, example_inputs)
 
 
 def convert(prepared: nn.Module, name: str = "The model") -> nn.Module:
@@ -128,11 +124,12 @@ def convert(prepared: nn.Module, name: str = "The model") -> nn.Module:
     return converted
 
 
-def _calibrate_and_convert(model: nn.Module, plan: Plan, recipe: StaticRecipe, source: ModelSource) -> Converted:
+def _calibrate_and_convert(model: nn.Module, plan: Plan, spec: Spec, source: ModelSource) -> Converted:
+    calibration = spec.calibration
+    assert calibration is not None
+
     def show_data(prepared: nn.Module) -> None:
         with refusing("calibrated", type(model).__name__, plan.graph):
-            batches = source.calibration_batches(recipe.calibration_batch_size)
-            name, progress = source.name, source.workspace.progress
-            calibrate(prepared, batches, recipe.calibration_batches, name, progress)
+            calibrate(prepared, source, calibration)
 
-    return quantize_as_planned(model, plan, recipe, source, show_data)
+    return quantize_as_planned(model, plan, spec, source, show_data)

@@ -16,7 +16,7 @@ from torch.ao.quantization.observer import UniformQuantizationObserverBase
 from torch.nn import functional
 
 from tasks.quantize.engine import saturates
-from tasks.quantize.methods.static import GraphRecipe, StaticRecipe
+from tasks.quantize.spec import EVERY, Spec
 
 _ACTIVATION_OBSERVERS: dict[str, type[UniformQuantizationObserverBase]] = {
     "min-max": quantization.MinMaxObserver,
@@ -24,12 +24,12 @@ _ACTIVATION_OBSERVERS: dict[str, type[UniformQuantizationObserverBase]] = {
     "histogram": quantization.HistogramObserver,
 }
 _WEIGHT_OBSERVERS = {
-    "per-channel": quantization.default_per_channel_weight_observer,
-    "per-tensor": quantization.default_weight_observer,
+    "channel": quantization.default_per_channel_weight_observer,
+    "tensor": quantization.default_weight_observer,
 }
 _WEIGHT_FAKE_QUANTS = {
-    "per-channel": quantization.default_fused_per_channel_wt_fake_quant,
-    "per-tensor": quantization.default_fused_wt_fake_quant,
+    "channel": quantization.default_fused_per_channel_wt_fake_quant,
+    "tensor": quantization.default_fused_wt_fake_quant,
 }
 
 _TRANSPOSED = "torch's quantized kernels for it are wrong for some shapes"
@@ -52,34 +52,36 @@ def why_unsupported(type_name: str) -> str:
     return next((reason for kind, reason in UNSUPPORTED.items() if kind.__name__ == type_name), "")
 
 
-def reduces_range(engine: str) -> bool:
-    """Report whether the activations of an engine's recipes keep one bit free on this processor."""
+def reduces_range(engine: str | None) -> bool:
+    """Report whether the activations of an engine's specs keep one bit free on this processor."""
+    if engine is None:
+        return False
     default = quantization.get_default_qconfig(engine)  # type: ignore[no-untyped-call]
     return bool(default.activation().reduce_range) or saturates(engine)
 
 
-def qconfig_for(recipe: GraphRecipe) -> QConfig:
-    """Observers (static) or fake quantization (qat) for a recipe's engine."""
-    reduced = {"reduce_range": reduces_range(recipe.engine)}
-    if isinstance(recipe, StaticRecipe):
-        activation = _ACTIVATION_OBSERVERS[recipe.activation_observer].with_args(**reduced)
-        weight = _WEIGHT_OBSERVERS[recipe.weights]
+def qconfig_for(spec: Spec) -> QConfig:
+    """Return observers (static) or fake quantization (training) for a spec's engine."""
+    reduced, granularity = {"reduce_range": reduces_range(spec.engine)}, spec.layers[EVERY].granularity
+    if spec.calibration is not None:
+        activation = _ACTIVATION_OBSERVERS[spec.calibration.observer].with_args(**reduced)
+        weight = _WEIGHT_OBSERVERS[granularity]
     else:
-        default = quantization.get_default_qat_qconfig(recipe.engine)  # type: ignore[no-untyped-call]
-        activation, weight = default.activation.with_args(**reduced), _WEIGHT_FAKE_QUANTS[recipe.weights]
+        default = quantization.get_default_qat_qconfig(spec.engine)  # type: ignore[no-untyped-call]
+        activation, weight = default.activation.with_args(**reduced), _WEIGHT_FAKE_QUANTS[granularity]
     return QConfig(activation=activation, weight=weight)  # type: ignore[no-untyped-call]
 
 
-def mapping_for(recipe: GraphRecipe) -> QConfigMapping:
-    """What FX graph mode takes: the engine's default mapping with the recipe's observers in the default's place.
+def mapping_for(spec: Spec) -> QConfigMapping:
+    """Return what FX graph mode takes: the engine's default mapping with the spec's observers in the default's place.
 
     Operators that PyTorch singles out (those with a fixed output range, layer norm, …) keep the treatment that they
     have there.
     """
-    qconfig = qconfig_for(recipe)
-    static = isinstance(recipe, StaticRecipe)
+    qconfig = qconfig_for(spec)
+    static = spec.training is None
     make_default = quantization.get_default_qconfig_mapping if static else quantization.get_default_qat_qconfig_mapping
-    mapping = make_default(recipe.engine)
+    mapping = make_default(spec.engine)
     usual = mapping.global_qconfig
     for kind, given in mapping.object_type_qconfigs.items():
         if given == usual:

@@ -17,7 +17,7 @@ from tasks.quantize.coverage import excluded_modules
 from tasks.quantize.graph.fuse import Chain, find_chains, has_functional_relu_to_fuse
 from tasks.quantize.graph.observers import UNSUPPORTED
 from tasks.quantize.graph.trace import Traced, operation_name, trace
-from tasks.quantize.methods.static import GraphRecipe
+from tasks.quantize.spec import Spec
 
 # Modules without parameters whose kernels take quantized tensors as they are.
 _PASSING_MODULES: tuple[type[nn.Module], ...] = (
@@ -61,16 +61,16 @@ class Plan:
         return frozenset((*self.excluded, *fused))
 
 
-def make_plan(model: nn.Module, recipe: GraphRecipe, example_inputs: Mapping[str, torch.Tensor]) -> Plan:
+def make_plan(model: nn.Module, spec: Spec, example_inputs: Mapping[str, torch.Tensor]) -> Plan:
     """Look at a float model and decide.
 
     Raises
     ------
     QuantizationError
-        An excluded module does not exist, or the graph mode that the recipe asks for cannot express the model.
+        An excluded module does not exist, or the graph mode that the spec asks for cannot express the model.
     """
-    excluded = _stay_float(model, recipe.exclude)
-    own_stubs = recipe.graph != "fx" and any(isinstance(module, QuantStub) for module in model.modules())
+    excluded = _stay_float(model, spec.recipe.exclude)
+    own_stubs = spec.graph != "fx" and any(isinstance(module, QuantStub) for module in model.modules())
     own_fusing = own_stubs and callable(getattr(model, "fuse_model", None))
     try:
         traced = trace(model, example_inputs, excluded)
@@ -79,11 +79,11 @@ def make_plan(model: nn.Module, recipe: GraphRecipe, example_inputs: Mapping[str
             raise
         # It says itself where values are quantized, and maybe what is fused.
         return Plan("eager", "own", own_fusing, (), excluded)
-    chains = find_chains(traced, is_qat=recipe.method == "qat")
+    chains = find_chains(traced, is_qat=spec.training is not None)
     head_of = {path: chain[0] for chain in chains for path in chain}
     # A chain with one float module is float as a whole.
     plan = Plan("fx", "around", False, chains, tuple(dict.fromkeys(head_of.get(name, name) for name in excluded)))
-    if recipe.graph == "fx":
+    if spec.graph == "fx":
         return plan
     if own_fusing:
         return replace(plan, graph="eager", borders="own", own_fusing=True)
@@ -92,12 +92,12 @@ def make_plan(model: nn.Module, recipe: GraphRecipe, example_inputs: Mapping[str
         own_obstacle, outside = _follow_quantized(traced, plan.kept, around=False)
         if not own_obstacle and (obstacle or not outside):
             return replace(plan, graph="eager", borders="own", outside=outside)
-    if obstacle and recipe.graph == "eager":
+    if obstacle and spec.graph == "eager":
         raise QuantizationError(
             f"Eager mode cannot express {type(model).__name__}: {obstacle}.",
             hint='Use graph = "fx" or "auto", or name the module that holds it in exclude.',
         )
-    if obstacle or (recipe.graph == "auto" and has_functional_relu_to_fuse(traced)):
+    if obstacle or (spec.graph == "auto" and has_functional_relu_to_fuse(traced)):
         return plan
     return replace(plan, graph="eager")
 

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal
 
-from storage.errors import UnavailableError
-from tasks.machine import this_machine
-from tasks.quantize.base import Converted, PlainMethod, PlainRecipe
+from tasks.quantize.base import Method
+from tasks.quantize.spec import Spec
+from tasks.workload.recipe import Recipe
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from tasks.quantize.source import ModelSource
-
-INSTRUCTIONS = ("amx_bf16", "avx512_bf16")
+    from tasks.quantize.plain import PlainConverter
 
 
-class CastRecipe(PlainRecipe):
+class CastRecipe(Recipe):
     """The float model in a shorter floating-point type."""
 
     method: Literal["cast"]
@@ -27,51 +22,18 @@ class CastRecipe(PlainRecipe):
     """Of images and convolutions."""
 
 
-class Cast(PlainMethod[CastRecipe]):
+class Cast(Method[CastRecipe]):
     """Casts every parameter; what comes in and goes out stays float32."""
 
     recipe = CastRecipe
     quantizes = False
 
-    def convert(self, model: nn.Module, recipe: CastRecipe, source: ModelSource) -> Converted:
-        """Cast the model.
+    def spec(self, recipe: CastRecipe) -> Spec:
+        """Ask for bfloat16, which keeps eight bits of a number, so that each layer rounds by up to 0.4%."""
+        return Spec(recipe=recipe, arithmetic=recipe.dtype, memory_format=recipe.memory_format, tolerance=3e-2)
 
-        Raises
-        ------
-        UnavailableError
-            The processor has no instructions for bfloat16: it would be emulated, at a fraction of float's speed.
-        """
-        from tasks.quantize.coverage import cover, leaves_of
+    def converter(self) -> PlainConverter:
+        """Import the wrappers."""
+        from tasks.quantize.plain import PlainConverter
 
-        require_bfloat16(recipe)
-        coverage = cover(leaves_of(model), lambda _: "a cast is no quantization")
-        return Converted(self.skeleton(model, recipe, "", source.example_inputs), "", coverage)
-
-    def skeleton(
-        self, model: nn.Module, recipe: CastRecipe, graph: str, example_inputs: Mapping[str, Tensor]
-    ) -> nn.Module:
-        """The model in the recipe's dtype, wrapped so that its inputs and outputs are float32."""
-        import torch
-
-        from tasks.quantize.plain_modules import Cast, ChannelsLast
-
-        cast = Cast(model, getattr(torch, recipe.dtype))
-        return ChannelsLast(cast) if recipe.memory_format == "channels-last" else cast
-
-    def tolerance_share(self, recipe: CastRecipe) -> float:
-        """bfloat16 keeps eight bits of a number, so that each layer rounds by up to 0.4%."""
-        return 3e-2
-
-
-def computes_bfloat16() -> bool:
-    """Whether this processor multiplies bfloat16 in one instruction."""
-    return bool(set(INSTRUCTIONS) & set(this_machine().isa))
-
-
-def require_bfloat16(recipe: CastRecipe) -> None:
-    """Refuse, with an `UnavailableError`, a processor that can only emulate bfloat16."""
-    if not computes_bfloat16():
-        raise UnavailableError(
-            f'The recipe "{recipe.name}" needs a processor with {" or ".join(INSTRUCTIONS)}; this one has neither.',
-            hint="Drop the recipe on machines of this kind, or run the night on another.",
-        )
+        return PlainConverter()

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
 
-from tasks.quantize.base import Converted, PlainMethod, PlainRecipe
+from tasks.quantize.base import Method
+from tasks.quantize.spec import Spec
+from tasks.workload.recipe import Recipe
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from tasks.quantize.source import ModelSource
+    from tasks.quantize.plain import PlainConverter
 
 
-class FloatRecipe(PlainRecipe):
+class FloatRecipe(Recipe):
     """The model as it is; the candidates that a speed-up must beat."""
 
     method: Literal["none"]
@@ -26,39 +24,18 @@ class FloatRecipe(PlainRecipe):
     """
 
 
-class Float(PlainMethod[FloatRecipe]):
+class Float(Method[FloatRecipe]):
     """Leaves every module float."""
 
     recipe = FloatRecipe
     quantizes = False
 
-    def convert(self, model: nn.Module, recipe: FloatRecipe, source: ModelSource) -> Converted:
-        """Bring the model into the recipe's memory format."""
-        from tasks.quantize.coverage import cover, leaves_of
+    def spec(self, recipe: FloatRecipe) -> Spec:
+        """Ask for nothing; float kernels of another processor round differently in the last digits only."""
+        return Spec(recipe=recipe, memory_format=recipe.memory_format, onednn=recipe.onednn, tolerance=1e-4)
 
-        coverage = cover(leaves_of(model), lambda _: "a float recipe")
-        return Converted(self.skeleton(model, recipe, "", source.example_inputs), "", coverage)
+    def converter(self) -> PlainConverter:
+        """Import the wrappers."""
+        from tasks.quantize.plain import PlainConverter
 
-    def skeleton(
-        self, model: nn.Module, recipe: FloatRecipe, graph: str, example_inputs: Mapping[str, Tensor]
-    ) -> nn.Module:
-        """The model itself, wrapped where its inputs need another memory format."""
-        from tasks.quantize.plain_modules import ChannelsLast
-
-        return ChannelsLast(model) if recipe.memory_format == "channels-last" else model
-
-    def tolerance_share(self, recipe: FloatRecipe) -> float:
-        """Float kernels of another processor round differently in the last digits only."""
-        return 1e-4
-
-    @contextmanager
-    def running(self, recipe: FloatRecipe) -> Iterator[None]:
-        """Switch oneDNN off where the recipe says so, and back to what it was afterwards."""
-        import torch
-
-        before = torch._C._get_mkldnn_enabled()
-        torch._C._set_mkldnn_enabled(before and recipe.onednn)
-        try:
-            yield
-        finally:
-            torch._C._set_mkldnn_enabled(before)
+        return PlainConverter()

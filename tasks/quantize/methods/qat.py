@@ -6,15 +6,13 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
-from tasks.domains.base import FineTunes, GivesCalibration
-from tasks.quantize.base import Converted
-from tasks.quantize.methods.static import GraphMethod, GraphRecipe, StaticRecipe
+from tasks.extensions import Need
+from tasks.quantize.base import Method
+from tasks.quantize.methods.static import GraphRecipe, StaticRecipe
+from tasks.quantize.spec import Spec, Training
 
 if TYPE_CHECKING:
-    from torch import nn
-
-    from tasks.quantize.base import Need
-    from tasks.quantize.source import ModelSource
+    from tasks.quantize.trained import QatConverter
 
 
 class QatRecipe(GraphRecipe):
@@ -41,22 +39,26 @@ class QatRecipe(GraphRecipe):
         return StaticRecipe(method="static", **common).sketch()
 
 
-class Qat(GraphMethod[QatRecipe]):
+class Qat(Method[QatRecipe]):
     """Weights and activations to int8 after training against the error that this makes."""
 
     recipe = QatRecipe
-    needs: ClassVar[tuple[Need, ...]] = (GivesCalibration, FineTunes)
+    needs: ClassVar[tuple[Need, ...]] = ("calibration", "fine-tuning")
 
-    def convert(self, model: nn.Module, recipe: QatRecipe, source: ModelSource) -> Converted:
-        """Fine-tune on a GPU where there is one, else on the CPU; go on from the last epoch that was finished.
+    def spec(self, recipe: QatRecipe) -> Spec:
+        """Ask for weights and ranges that are fine-tuned."""
+        training = Training(
+            epochs=recipe.epochs,
+            batch_size=recipe.batch_size,
+            learning_rate=recipe.learning_rate,
+            freeze_observers_after=recipe.freeze_observers_after,
+            freeze_batch_norm_after=recipe.freeze_batch_norm_after,
+            seed=recipe.seed,
+        )
+        return Spec(recipe=recipe, layers=recipe.layers(), training=training, engine=recipe.engine, graph=recipe.graph)
 
-        Raises what static quantization and `fine_tuned` do.
-        """
-        from tasks.quantize.calibration import refuse_non_finite_state
-        from tasks.quantize.fine_tune import fine_tuned
-        from tasks.quantize.graph.convert import quantize_as_planned
-        from tasks.quantize.graph.plan import make_plan
+    def converter(self) -> QatConverter:
+        """Import training and torch's graph modes."""
+        from tasks.quantize.trained import QatConverter
 
-        refuse_non_finite_state(model)
-        plan = make_plan(model, recipe, source.example_inputs)
-        return quantize_as_planned(model, plan, recipe, source, lambda prepared: fine_tuned(prepared, recipe, source))
+        return QatConverter()

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import AliasChoices, Field, PositiveInt
 
-from tasks.domains.base import GivesCalibration
-from tasks.quantize.base import Converted, Method
+from tasks.extensions import Need
+from tasks.quantize.base import Method
+from tasks.quantize.spec import EVERY, Calibration, Layer, Spec
 from tasks.workload.recipe import Recipe
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from tasks.quantize.base import Need
-    from tasks.quantize.source import ModelSource
+    from tasks.quantize.graph.convert import StaticConverter
 
 
 class GraphRecipe(Recipe):
@@ -28,8 +25,9 @@ class GraphRecipe(Recipe):
     weights: Literal["per-channel", "per-tensor"] = "per-channel"
     """Whether each output channel has a scale of its own."""
 
-
-G = TypeVar("G", bound=GraphRecipe)
+    def layers(self) -> dict[str, Layer]:
+        """Quantize every type that there is a kernel for."""
+        return {EVERY: Layer("int8", "channel" if self.weights == "per-channel" else "tensor", "static")}
 
 
 class StaticRecipe(GraphRecipe):
@@ -48,25 +46,19 @@ class StaticRecipe(GraphRecipe):
         return self.model_copy(update={"calibration_batches": 1, "calibration_batch_size": 1})
 
 
-class GraphMethod(Method[G]):
-    """A method that quantizes a model's whole graph; it needs calibration inputs for the first ranges at least."""
-
-    needs: ClassVar[tuple[Need, ...]] = (GivesCalibration,)
-
-    def skeleton(self, model: nn.Module, recipe: G, graph: str, example_inputs: Mapping[str, Tensor]) -> nn.Module:
-        """The same structure with default scales; `graph` is the mode that `convert` took."""
-        from tasks.quantize.graph.convert import skeleton
-
-        return skeleton(model, recipe, graph, example_inputs)
-
-
-class Static(GraphMethod[StaticRecipe]):
+class Static(Method[StaticRecipe]):
     """Observe, calibrate, convert."""
 
     recipe = StaticRecipe
+    needs: ClassVar[tuple[Need, ...]] = ("calibration",)
 
-    def convert(self, model: nn.Module, recipe: StaticRecipe, source: ModelSource) -> Converted:
-        """Quantize a float model; see `tasks.quantize.graph.convert`."""
-        from tasks.quantize.graph.convert import quantize_statically
+    def spec(self, recipe: StaticRecipe) -> Spec:
+        """Ask for static ranges."""
+        ranges = Calibration(recipe.activation_observer, recipe.calibration_batches, recipe.calibration_batch_size)
+        return Spec(recipe=recipe, layers=recipe.layers(), calibration=ranges, engine=recipe.engine, graph=recipe.graph)
 
-        return quantize_statically(model, recipe, source)
+    def converter(self) -> StaticConverter:
+        """Import torch's graph modes."""
+        from tasks.quantize.graph.convert import StaticConverter
+
+        return StaticConverter()

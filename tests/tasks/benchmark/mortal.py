@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 
 from tasks.benchmark.messages import ChildSpec
-from tasks.proof.messages import Proof, ProofReport
+from tasks.proofs import Proof, ProofReport
 
 
 def run(spec_json: str) -> ProofReport:

@@ -12,7 +12,7 @@ from tasks.benchmark.child import Limit, run_child
 from tasks.benchmark.diagnostics import Diagnosis, diagnose
 from tasks.benchmark.messages import ChildSpec, Memory, Subject
 from tasks.benchmark.protocol import Session
-from tasks.proof.messages import Proof, ProofReport
+from tasks.proofs import Proof, ProofReport
 from tests.tasks.benchmark.planted import LOADER, TINY, plan
 
 MEMORY, PROOF = list(Memory.model_fields), list(Proof.model_fields)

@@ -9,10 +9,10 @@ from safetensors.numpy import save_file
 
 from storage.errors import BundleError
 from tasks.bundle.manifest import describe_golden
-from tasks.extensions import METHODS
 from tasks.quantize.methods.dynamic import DynamicRecipe
 from tasks.quantize.methods.float import FloatRecipe
 from tasks.quantize.methods.static import StaticRecipe
+from tasks.quantize.spec import spec_of
 from tests.tasks.bundle.conftest import Made
 
 
@@ -20,7 +20,7 @@ def test_a_float_model_must_be_reproduced_more_closely_than_a_quantized_one():
     whole = FloatRecipe(name="float", method="none")
     half = DynamicRecipe(name="half", method="dynamic", dtype="float16")
     int8 = StaticRecipe(name="int8", method="static")
-    shares = [METHODS[recipe.method].tolerance_share(recipe) for recipe in (whole, half, int8)]
+    shares = [spec_of(recipe).tolerance for recipe in (whole, half, int8)]
     assert shares[0] < shares[1] < shares[2]
 
 

@@ -18,7 +18,7 @@ from tasks.extensions import RUNTIMES
 from tasks.job import Job, Workspace
 from tasks.machine import this_machine
 from tasks.proof.child import run
-from tasks.proof.messages import Proof, ProofReport
+from tasks.proofs import Proof, ProofReport
 from tasks.quantize.graph import observers
 from tasks.refs import CandidateRef
 from tasks.workload import Workload

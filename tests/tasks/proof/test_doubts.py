@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from tasks.proof.doubts import doubt_about_batches, doubts_about
+from tasks.proofs import Operator
 from tasks.refs import ModuleCoverage
-from tasks.runtimes.operators import Operator
 
 COVERAGE = [
     ModuleCoverage(module="conv", type="Conv2d", parameters=9, quantized=True),

@@ -1,31 +1,48 @@
 from __future__ import annotations
 
+from collections.abc import Iterable
+from pathlib import Path
+
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.ao.quantization import HistogramObserver
 
+from storage.artifacts import ArtifactStore
 from storage.errors import QuantizationError
-from tasks.job import silent
+from tasks.job import Progress, Workspace, silent
 from tasks.quantize.calibration import calibrate
+from tasks.quantize.source import Data, ModelSource
+from tasks.quantize.spec import Calibration
+from tasks.refs import Architecture, DatasetRef
+
+THREE = Calibration("min-max", batches=3, batch_size=3)
+NOTHING = Architecture(domain="", model={}, folder="", dataset=DatasetRef(kind="", digest="", splits={}))
 
 
-def test_calibration_runs_the_first_batches_and_reports_each() -> None:
+def source_of(batches: Iterable[tuple[Tensor, ...]], folder: Path, progress: Progress = silent) -> ModelSource:
+    workspace = Workspace(ArtifactStore(folder), progress)
+    given = Data(lambda size: iter(batches), source_of)
+    return ModelSource("tiny", nn.Identity, {}, {}, NOTHING, {}, workspace, calibration=given)
+
+
+def test_calibration_runs_the_first_batches_and_reports_each(tmp_path: Path) -> None:
     model, seen, progress = nn.Linear(2, 2), [], []
     model.register_forward_hook(lambda *_: seen.append(1))
     batches = ((torch.ones(3, 2),) for _ in range(5))
-    calibrate(model, batches, 3, "tiny", lambda done, total, unit="": progress.append((done, total)))
+    source = source_of(batches, tmp_path, lambda done, total, unit="": progress.append((done, total)))
+    calibrate(model, source, THREE)
     assert len(seen) == 3
     assert progress == [(1, 3), (2, 3), (3, 3)]
 
 
-def test_an_empty_calibration_set_is_refused() -> None:
+def test_an_empty_calibration_set_is_refused(tmp_path: Path) -> None:
     with pytest.raises(QuantizationError, match=r'"tiny" has no calibration samples.*data.calibration'):
-        calibrate(nn.Linear(2, 2), iter(()), 3, "tiny", silent)
+        calibrate(nn.Linear(2, 2), source_of((), tmp_path), THREE)
 
 
 @pytest.mark.parametrize("model", [nn.Linear(2, 2), HistogramObserver()])
-def test_activations_that_are_not_finite_are_refused_with_their_batch(model: nn.Module) -> None:
+def test_activations_that_are_not_finite_are_refused_with_their_batch(model: nn.Module, tmp_path: Path) -> None:
     batches = [(torch.ones(1, 2),), (torch.full((1, 2), float("nan")),)]
     with pytest.raises(QuantizationError, match=r"NaN or infinit.*batch 2 of calibration"):
-        calibrate(model, batches, 2, "tiny", silent)
+        calibrate(model, source_of(batches, tmp_path), THREE)

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from storage.errors import QuantizationError
 from tasks.quantize.export import OneDnnLstm, export, opened, replace_lstms
-from tasks.quantize.plain_modules import ChannelsLast
+from tasks.quantize.plain import ChannelsLast
 from tests.tasks.quantize import networks
 
 AXES = {"steps": {0: "time", 1: "batch"}}

@@ -17,6 +17,7 @@ from storage.errors import QuantizationError
 from tasks.job import Progress, silent
 from tasks.quantize.fine_tune import TrainingState, fine_tune
 from tasks.quantize.methods.qat import QatRecipe
+from tasks.quantize.spec import Training, spec_of
 
 CPU = torch.device("cpu")
 RANGES = [(torch.linspace(-1, 1, 32).view(8, 4),)]
@@ -55,12 +56,14 @@ def network() -> nn.Module:
     return nn.Sequential(Linear(4, 1, qconfig=default_qat_qconfig_v2))
 
 
-def recipe(**changes: object) -> QatRecipe:
-    return QatRecipe(name="qat", method="qat", **{"epochs": 4, "learning_rate": 0.05, **changes})
+def training(**changes: object) -> Training:
+    found = spec_of(QatRecipe(name="qat", method="qat", **{"epochs": 4, "learning_rate": 0.05, **changes})).training
+    assert found is not None
+    return found
 
 
 def tune(tuning: Means, work: Path, progress: Progress = silent, **changes: object) -> Tensor:
-    return fine_tune(network(), recipe(**changes), tuning, RANGES, work, CPU, progress)["0.weight"]
+    return fine_tune(network(), "qat", training(**changes), tuning, RANGES, work, CPU, progress)["0.weight"]
 
 
 def test_training_lowers_the_loss_and_reports_every_step(tmp_path: Path) -> None:
@@ -119,7 +122,7 @@ def test_a_saved_state_comes_back_whole(tmp_path: Path) -> None:
 
 def test_without_calibration_samples_there_are_no_ranges_to_start_from(tmp_path: Path) -> None:
     with pytest.raises(QuantizationError, match=r"no calibration samples.*data\.calibration"):
-        fine_tune(network(), recipe(), Means(), iter(()), tmp_path, CPU, silent)
+        fine_tune(network(), "qat", training(), Means(), iter(()), tmp_path, CPU, silent)
 
 
 @pytest.mark.slow

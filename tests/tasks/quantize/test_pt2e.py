@@ -11,18 +11,19 @@ from tasks.quantize import pt2e
 from tasks.quantize.methods.static import StaticRecipe
 from tasks.quantize.pt2e import Quantized, quantize_exported
 from tasks.quantize.source import ModelSource
+from tasks.quantize.spec import Spec, spec_of
 
 MakeSource = Callable[..., ModelSource]
 _quantize = torch.ops.quantized_decomposed.quantize_per_tensor.default
 
 
-def static(**keys: object) -> StaticRecipe:
+def static(**keys: object) -> Spec:
     document = {"name": "s", "method": "static", "calibration_batches": 2, "calibration_batch_size": 4}
-    return StaticRecipe.model_validate(document | keys)
+    return spec_of(StaticRecipe.model_validate(document | keys))
 
 
 def quantized(source: ModelSource, **keys: object) -> Quantized:
-    return quantize_exported(source.float_model(), static(**keys), source)
+    return quantize_exported(static(**keys), source)
 
 
 def left_float(result: Quantized) -> dict[str, str]:

@@ -33,7 +33,8 @@ def test_the_reference_of_a_torch_module_computes_what_it_does(
 ) -> None:
     job = images(RECIPES[name] | {"name": name, "runtimes": ["eager"]}, network=network)
     files = CandidateFiles.find(pipeline.build(job, name, "eager", store), store)
-    opened, exact = RUNTIMES["eager"].open(files, 1), RUNTIMES["eager"].reference(files, 1)
+    opener = RUNTIMES["eager"].opener()
+    opened, exact = opener.open(files, 1), opener.reference(files, 1)
     assert exact is not None
     inputs = torch.rand(4, 3, 16, 16, generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():

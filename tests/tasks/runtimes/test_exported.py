@@ -25,12 +25,11 @@ from tasks.extensions import RUNTIMES
 from tasks.machine import Machine, this_machine
 from tasks.outputs import distance, tensors_of
 from tasks.proof.doubts import doubts_about
-from tasks.quantize.methods.cast import INSTRUCTIONS
+from tasks.proofs import int8_share
+from tasks.quantize.engine import BFLOAT16
 from tasks.refs import CandidateRef
-from tasks.runtimes import onnx_quantize, openvino_quantize
-from tasks.runtimes import onnxruntime as runtime_module
+from tasks.runtimes import onnx_quantize, onnx_session, openvino_quantize
 from tasks.runtimes.base import CandidateFiles
-from tasks.runtimes.operators import int8_share
 from tasks.workload import Workload
 from tests.tasks import pipeline
 from tests.tasks.bundle.conftest import Made
@@ -39,7 +38,7 @@ from tests.tasks.runtimes.conftest import MakeJob
 
 EXPORTED = ["onnxruntime", "openvino"]
 needs_bfloat16 = pytest.mark.skipif(
-    not set(INSTRUCTIONS) & set(this_machine().isa), reason="this processor has no instructions for bfloat16"
+    not set(BFLOAT16) & set(this_machine().isa), reason="this processor has no instructions for bfloat16"
 )
 
 
@@ -181,7 +180,8 @@ def test_what_is_excluded_stays_float_when_the_runtime_loads_it(store: ArtifactS
     candidate = pipeline.build(job, "tried", runtime, store)
     inputs = list(pipeline.source_of(job.workload, store).example_inputs.values())
     files = CandidateFiles.find(candidate, store)
-    operators = RUNTIMES[runtime].profile(files, RUNTIMES[runtime].open(files, 1), inputs, 1, 3)
+    opener = RUNTIMES[runtime].opener()
+    operators = opener.profile(files, opener.open(files, 1), inputs, 1, 3)
     assert int8_share(operators) > 0
     assert not [each for each in doubts_about(operators, candidate.coverage, None, None) if "counts as float" in each]
 
@@ -235,10 +235,10 @@ def test_a_trained_model_runs_in_int8_kernels(images: MakeJob, store: ArtifactSt
 @pytest.mark.slow
 def test_the_reference_of_a_static_model_rounds_as_it_does(images: MakeJob, store: ArtifactStore, runtime: str) -> None:
     files = CandidateFiles.find(pipeline.build(images(recipe(runtime, "static")), "tried", runtime, store), store)
-    exact = RUNTIMES[runtime].reference(files, 1)
+    exact = RUNTIMES[runtime].opener().reference(files, 1)
     assert exact is not None
     inputs = torch.rand(4, 3, 16, 16, generator=torch.Generator().manual_seed(0))
-    (found,), (expected,) = tensors_of(RUNTIMES[runtime].open(files, 1)(inputs)), tensors_of(exact(inputs))
+    (found,), (expected,) = tensors_of(RUNTIMES[runtime].opener().open(files, 1)(inputs)), tensors_of(exact(inputs))
     assert distance(found, expected) < 0.02
     # The order of its float sums moves an activation to the next of its steps here and there; its int8 kernels do not.
     assert runtime != "openvino" or not found.equal(expected)
@@ -267,7 +267,7 @@ def test_the_reference_of_an_onnx_model_is_the_same_with_weights_that_cannot_sat
     monkeypatch.setattr(Machine, "has_vnni", property(lambda machine: vnni))
     job = images(recipe("onnxruntime", method, **({"modules": ["Linear"]} if method == "dynamic" else {})))
     files = CandidateFiles.find(pipeline.build(job, "tried", "onnxruntime", store), store)
-    optimized, options_of = tmp_path / "optimized.onnx", runtime_module._options
+    optimized, options_of = tmp_path / "optimized.onnx", onnx_session._options
 
     def options_that_write(threads: int) -> onnxruntime.SessionOptions:
         options = options_of(threads)
@@ -275,9 +275,9 @@ def test_the_reference_of_an_onnx_model_is_the_same_with_weights_that_cannot_sat
         return options
 
     runtime, inputs = RUNTIMES["onnxruntime"], torch.rand(4, 3, 16, 16, generator=torch.Generator().manual_seed(0))
-    (expected,) = tensors_of(runtime.open(files, 1)(inputs))
-    monkeypatch.setattr(runtime_module, "_options", options_that_write)
-    exact = runtime.reference(files, 1)
+    (expected,) = tensors_of(runtime.opener().open(files, 1)(inputs))
+    monkeypatch.setattr(onnx_session, "_options", options_that_write)
+    exact = runtime.opener().reference(files, 1)
     assert exact is not None
     dtypes = Counter(tensor.data_type for tensor in onnx.load(optimized).graph.initializer if len(tensor.dims) > 1)
     # Weights with a bit to spare stay signed.
@@ -296,7 +296,8 @@ def test_products_with_compressed_weights_count_as_int8_where_openvino_rounds_th
     job = images(recipe("openvino", "dynamic", modules=["Linear"]), network="perceptron")
     files = CandidateFiles.find(pipeline.build(job, "tried", "openvino", store), store)
     inputs = torch.rand(4, 3, 16, 16, generator=torch.Generator().manual_seed(0))
-    operators = RUNTIMES["openvino"].profile(files, RUNTIMES["openvino"].open(files, 1), [inputs], 1, 2)
+    opener = RUNTIMES["openvino"].opener()
+    operators = opener.profile(files, opener.open(files, 1), [inputs], 1, 2)
     compressed = {each.arithmetic for each in operators if each.type.startswith("FullyConnectedCompressed")}
     rounds = {"avx512_vnni", "avx_vnni"} & set(this_machine().isa) and "amx_int8" not in this_machine().isa
     assert compressed == {"int8" if rounds else "float"}

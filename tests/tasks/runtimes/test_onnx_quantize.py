@@ -16,6 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tasks.job import silent
 from tasks.quantize.methods.static import StaticRecipe
+from tasks.quantize.spec import spec_of
 from tasks.runtimes.onnx_quantize import quantize
 
 GENERATOR = np.random.default_rng(0)
@@ -59,7 +60,7 @@ def source() -> Any:
 
     return SimpleNamespace(
         example_inputs={"images": torch.from_numpy(IMAGES)},
-        calibration=calibration,
+        calibration_batches=calibration,
         workspace=SimpleNamespace(progress=silent),
     )
 
@@ -73,7 +74,7 @@ def test_a_bias_that_convolutions_share_does_not_take_the_place_of_an_activation
     between: str, operator: str, tmp_path: Path
 ) -> None:
     with_a_shared_bias(tmp_path / "model.onnx", between, operator)
-    recipe = StaticRecipe(name="int8", method="static", activation_observer="min-max")
-    quantize(tmp_path / "model.onnx", tmp_path / "int8.onnx", recipe, frozenset(), source())
+    spec = spec_of(StaticRecipe(name="int8", method="static", activation_observer="min-max"))
+    quantize(tmp_path / "model.onnx", tmp_path / "int8.onnx", spec, frozenset(), source())
     expected, found = call(tmp_path / "model.onnx"), call(tmp_path / "int8.onnx")
     assert np.abs(found - expected).max() < 0.05 * np.ptp(expected)

@@ -10,11 +10,13 @@ from torch import nn
 
 from storage.errors import QuantizationError
 from tasks.quantize.base import Converted
-from tasks.quantize.graph.convert import convert, prepare
+from tasks.quantize.graph.convert import convert
 from tasks.quantize.graph.plan import make_plan
+from tasks.quantize.graph.prepare import prepare
 from tasks.quantize.methods.qat import QatRecipe
 from tasks.quantize.methods.static import Static, StaticRecipe
 from tasks.quantize.source import ModelSource
+from tasks.quantize.spec import Spec, spec_of
 from tasks.quantize.state import flatten_state, load_flat_state
 from tests.tasks.quantize import networks
 from tests.tasks.quantize.networks import around
@@ -22,9 +24,9 @@ from tests.tasks.quantize.networks import around
 Sources = Callable[..., ModelSource]
 
 
-def recipe(**changes: object) -> StaticRecipe:
+def recipe(**changes: object) -> Spec:
     small = {"calibration_batches": 2, "calibration_batch_size": 8}
-    return StaticRecipe(name="static", method="static", **{**small, **changes})
+    return spec_of(StaticRecipe(name="static", method="static", **{**small, **changes}))
 
 
 def sqnr_db(expected: torch.Tensor, actual: torch.Tensor) -> float:
@@ -33,7 +35,7 @@ def sqnr_db(expected: torch.Tensor, actual: torch.Tensor) -> float:
 
 def saved_and_opened(make: Callable[[], nn.Module], converted: Converted, source: ModelSource) -> nn.Module:
     """What the state dict alone gives back, as it goes through the store."""
-    skeleton = Static().skeleton(make().eval(), recipe(), converted.graph, source.example_inputs)
+    skeleton = Static().converter().skeleton(make().eval(), recipe(), converted.graph, source.example_inputs)
     load_flat_state(skeleton, flatten_state(converted.model.state_dict()))
     return skeleton
 
@@ -54,7 +56,7 @@ def test_convolutions_whose_padding_is_a_word_are_quantized(
     model, source = around(layer()), source_of()
     (images,) = source.example_inputs.values()
     expected = model(images)
-    converted = Static().convert(model, recipe(graph=graph), source)
+    converted = Static().converter().convert(model, recipe(graph=graph), source)
     assert all(row.quantized for row in converted.coverage)
     assert sqnr_db(expected, converted.model(images)) > 15
     assert torch.equal(saved_and_opened(lambda: around(layer()), converted, source)(images), converted.model(images))
@@ -66,7 +68,7 @@ def test_qat_takes_padding_as_a_word_and_the_older_protocol_of_fusing(
     make: Callable[[], nn.Module], source_of: Sources, engine: str
 ) -> None:
     model, examples = make(), source_of().example_inputs
-    chosen = QatRecipe(name="qat", method="qat")
+    chosen = spec_of(QatRecipe(name="qat", method="qat"))
     prepared = prepare(model, make_plan(model, chosen, examples), chosen, examples)
     assert prepared.training
     prepared(*examples.values()).sum().backward()
@@ -79,8 +81,8 @@ def test_same_padding_of_an_even_kernel_is_refused_unless_it_is_excluded(
 ) -> None:
     source = source_of("evenly_padded")
     with pytest.raises(QuantizationError, match=r"m1 has an even kernel.*exclude"):
-        Static().convert(source.float_model(), recipe(graph=graph), source)
-    converted = Static().convert(source.float_model(), recipe(graph=graph, exclude=("m1",)), source)
+        Static().converter().convert(source.float_model(), recipe(graph=graph), source)
+    converted = Static().converter().convert(source.float_model(), recipe(graph=graph, exclude=("m1",)), source)
     assert [row.module for row in converted.coverage if not row.quantized] == ["m1"]
 
 
@@ -94,7 +96,7 @@ def test_prelu_stays_float_and_survives_saving(slopes: int, graph: str, source_o
     (images,) = source.example_inputs.values()
     model = make()
     expected = model(images)
-    converted = Static().convert(model, recipe(graph=graph), source)
+    converted = Static().converter().convert(model, recipe(graph=graph), source)
     (row,) = (row for row in converted.coverage if not row.quantized)
     assert row.module == "m1"
     assert "PReLU" in row.reason
@@ -106,8 +108,8 @@ def test_prelu_stays_float_and_survives_saving(slopes: int, graph: str, source_o
 def test_auto_takes_fx_where_eager_mode_turns_out_not_to_work(network: str, source_of: Sources, engine: str) -> None:
     source = source_of(network)
     with pytest.raises(QuantizationError, match="cannot run"):
-        Static().convert(source.float_model(), recipe(graph="eager"), source)
-    converted = Static().convert(source.float_model(), recipe(graph="auto"), source)
+        Static().converter().convert(source.float_model(), recipe(graph="eager"), source)
+    converted = Static().converter().convert(source.float_model(), recipe(graph="auto"), source)
     assert converted.graph == "fx"
     (images,) = source.example_inputs.values()
     opened = saved_and_opened(getattr(networks, network), converted, source)
@@ -117,7 +119,7 @@ def test_auto_takes_fx_where_eager_mode_turns_out_not_to_work(network: str, sour
 @pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
 def test_a_model_with_weights_that_are_computed_can_fall_back(source_of: Sources, engine: str) -> None:
     source = source_of("weight_normed")
-    assert Static().convert(source.float_model(), recipe(), source).graph == "fx"
+    assert Static().converter().convert(source.float_model(), recipe(), source).graph == "fx"
 
 
 def test_where_both_graph_modes_fail_both_reasons_are_given(
@@ -127,9 +129,9 @@ def test_where_both_graph_modes_fail_both_reasons_are_given(
         raise RuntimeError("no such kernel\nfrom here")
 
     source = source_of("bicubic")
-    monkeypatch.setattr("tasks.quantize.graph.fx.prepare_fx", fail)
+    monkeypatch.setattr("tasks.quantize.graph.prepare.prepare_fx", fail)
     with pytest.raises(QuantizationError, match=r"bicubic.*FX graph mode fails as well.*_OnePath.*no such kernel\."):
-        Static().convert(source.float_model(), recipe(), source)
+        Static().converter().convert(source.float_model(), recipe(), source)
 
 
 @pytest.mark.parametrize("kind", [RuntimeError, AttributeError, TypeError, AssertionError, NotImplementedError])
@@ -152,13 +154,13 @@ def test_what_torch_raises_becomes_a_refusal_that_names_model_and_graph_mode(
     monkeypatch.setattr(place, fail)
     mode = {"eager": "eager mode", "fx": "FX graph mode"}[graph]
     with pytest.raises(QuantizationError, match=rf"_OnePath cannot be \w+ in {mode}: only works for Conv2d\.") as told:
-        Static().convert(source.float_model(), recipe(graph=graph), source)
+        Static().converter().convert(source.float_model(), recipe(graph=graph), source)
     assert "exclude" in told.value.hint
     assert ('graph = "fx"' in told.value.hint) is (graph == "eager")
 
 
 def test_a_model_that_fuses_itself_by_the_older_protocol_is_quantized(source_of: Sources, engine: str) -> None:
     source = source_of("OlderProtocol")
-    converted = Static().convert(source.float_model(), recipe(), source)
+    converted = Static().converter().convert(source.float_model(), recipe(), source)
     assert converted.graph == "eager"
     assert all(row.quantized for row in converted.coverage)

@@ -10,12 +10,14 @@ from torch import Tensor, fx, nn
 from torch.nn import functional
 
 from storage.errors import QuantizationError
-from tasks.quantize.graph.convert import convert, prepare
+from tasks.quantize.graph.convert import convert
 from tasks.quantize.graph.functional import with_plain_layers
 from tasks.quantize.graph.plan import make_plan
+from tasks.quantize.graph.prepare import prepare
 from tasks.quantize.methods.qat import QatRecipe
 from tasks.quantize.methods.static import Static
 from tasks.quantize.source import ModelSource
+from tasks.quantize.spec import spec_of
 from tests.tasks.quantize import networks
 from tests.tasks.quantize.graph.test_convert import recipe, saved_and_opened, sqnr_db
 
@@ -28,7 +30,7 @@ def test_functional_products_are_quantized_and_opened_again(network: str, source
     source = source_of(network)
     (images,) = source.example_inputs.values()
     expected = source.float_model()(images)
-    converted = Static().convert(source.float_model(), recipe(), source)
+    converted = Static().converter().convert(source.float_model(), recipe(), source)
     assert converted.graph == "fx"
     assert all(row.quantized for row in converted.coverage)
     assert sqnr_db(expected, converted.model(images)) > 15
@@ -41,7 +43,7 @@ def test_functional_products_are_quantized_and_opened_again(network: str, source
 def test_the_module_that_owns_the_weight_can_be_excluded(name: str, source_of: Sources, engine: str) -> None:
     source = source_of("FunctionalProducts")
     chosen = recipe(exclude=(name,))
-    converted = Static().convert(source.float_model(), chosen, source)
+    converted = Static().converter().convert(source.float_model(), chosen, source)
     floats = {row.module: row.reason for row in converted.coverage if not row.quantized}
     assert floats == {name: "excluded by the recipe"}
 
@@ -51,8 +53,8 @@ def test_a_function_with_an_even_kernel_is_refused_unless_its_weights_owner_is_e
 ) -> None:
     source = source_of("FunctionalEvenlyPadded")
     with pytest.raises(QuantizationError, match=r"convolution conv has an even kernel.*exclude"):
-        Static().convert(source.float_model(), recipe(), source)
-    converted = Static().convert(source.float_model(), recipe(exclude=("conv",)), source)
+        Static().converter().convert(source.float_model(), recipe(), source)
+    converted = Static().converter().convert(source.float_model(), recipe(exclude=("conv",)), source)
     assert [row.module for row in converted.coverage if not row.quantized] == ["conv"]
 
 
@@ -62,7 +64,7 @@ def test_modules_whose_weights_forward_reads_are_quantized_and_what_is_read_is_k
     source = source_of("ReadsItsWeights")
     (images,) = source.example_inputs.values()
     expected = source.float_model()(images)
-    converted = Static().convert(source.float_model(), recipe(), source)
+    converted = Static().converter().convert(source.float_model(), recipe(), source)
     assert {row.module for row in converted.coverage if row.quantized} == {"conv", "norm", "last", "tied"}
     assert sqnr_db(expected, converted.model(images)) > 15
     opened = saved_and_opened(networks.ReadsItsWeights, converted, source)
@@ -72,7 +74,7 @@ def test_modules_whose_weights_forward_reads_are_quantized_and_what_is_read_is_k
 def test_functional_products_are_trained_and_converted(source_of: Sources, engine: str) -> None:
     source = source_of("FunctionalProducts")
     model, examples = source.float_model(), source.example_inputs
-    chosen = QatRecipe(name="qat", method="qat")
+    chosen = spec_of(QatRecipe(name="qat", method="qat"))
     prepared = prepare(model, make_plan(model, chosen, examples), chosen, examples)
     prepared(*examples.values()).sum().backward()
     converted = convert(prepared)
@@ -194,7 +196,7 @@ def test_a_norm_in_a_subclass_is_folded_into_its_convolution(source_of: Sources,
     source = source_of("norm_and_act")
     (images,) = source.example_inputs.values()
     expected = source.float_model()(images)
-    converted = Static().convert(source.float_model(), recipe(), source)
+    converted = Static().converter().convert(source.float_model(), recipe(), source)
     assert all(row.quantized for row in converted.coverage)
     assert type(converted.model.get_submodule("m0")).__name__ == "ConvReLU2d"
     assert sqnr_db(expected, converted.model(images)) > 15
@@ -205,7 +207,7 @@ def test_a_norm_in_a_subclass_is_folded_into_its_convolution(source_of: Sources,
 def test_no_dropout_of_a_module_without_children_stays_in_a_trained_graph(source_of: Sources, engine: str) -> None:
     source = source_of("functional_dropout")
     model, examples = source.float_model(), source.example_inputs
-    chosen = QatRecipe(name="qat", method="qat", graph="fx", exclude=("m3",))  # int8 kernels never drop
+    chosen = spec_of(QatRecipe(name="qat", method="qat", graph="fx", exclude=("m3",)))  # int8 kernels never drop
     prepared = prepare(model, make_plan(model, chosen, examples), chosen, examples)
     prepared(*examples.values()).sum().backward()
     converted, (images,) = convert(prepared), examples.values()

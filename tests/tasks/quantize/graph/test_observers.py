@@ -14,10 +14,11 @@ from tasks.quantize.graph import observers
 from tasks.quantize.graph.observers import mapping_for, qconfig_for, why_unsupported
 from tasks.quantize.methods.qat import QatRecipe
 from tasks.quantize.methods.static import StaticRecipe
+from tasks.quantize.spec import Spec, spec_of
 
 
-def static(**changes: object) -> StaticRecipe:
-    return StaticRecipe(name="s", method="static", **changes)
+def static(**changes: object) -> Spec:
+    return spec_of(StaticRecipe(name="s", method="static", **changes))
 
 
 @pytest.mark.parametrize(
@@ -36,7 +37,7 @@ def test_the_range_is_reduced_where_the_engine_may_saturate(
 ) -> None:
     monkeypatch.setattr(observers, "saturates", {engine: saturates}.get)
     assert qconfig_for(static(engine=engine)).activation().reduce_range is reduced
-    trained = qconfig_for(QatRecipe(name="q", method="qat", engine=engine)).activation()
+    trained = qconfig_for(spec_of(QatRecipe(name="q", method="qat", engine=engine))).activation()
     assert trained.activation_post_process.quant_max == (127 if reduced else 255)
 
 

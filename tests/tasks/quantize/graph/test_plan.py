@@ -7,13 +7,14 @@ from torch import nn
 from storage.errors import QuantizationError
 from tasks.quantize.graph.plan import Plan, make_plan
 from tasks.quantize.methods.static import StaticRecipe
+from tasks.quantize.spec import spec_of
 from tests.tasks.quantize import networks
 
 IMAGES = {"images": torch.zeros(2, 3, 8, 8)}
 
 
 def plan_for(model: nn.Module, **recipe: object) -> Plan:
-    return make_plan(model.eval(), StaticRecipe(name="static", method="static", **recipe), IMAGES)
+    return make_plan(model.eval(), spec_of(StaticRecipe(name="static", method="static", **recipe)), IMAGES)
 
 
 @pytest.mark.parametrize(

@@ -8,17 +8,19 @@ import torch
 
 from storage.artifacts import ArtifactStore
 from storage.errors import UnavailableError
+from tasks.extensions import RUNTIMES
 from tasks.machine import this_machine
-from tasks.quantize.methods import cast
+from tasks.quantize import engine
 from tasks.quantize.methods.cast import Cast, CastRecipe
 from tasks.quantize.source import ModelSource
+from tasks.quantize.spec import spec_of
 from tasks.workload import Workload
 from tests.tasks import pipeline
 from tests.tasks.quantize.conftest import IMAGES
 from tests.tasks.text_workloads import text_workload, write_corpus
 
 needs_bfloat16 = pytest.mark.skipif(
-    not set(cast.INSTRUCTIONS) & set(this_machine().isa), reason="this processor has no instructions for bfloat16"
+    not set(engine.BFLOAT16) & set(this_machine().isa), reason="this processor has no instructions for bfloat16"
 )
 RECIPE = CastRecipe(name="bfloat16", method="cast")
 
@@ -30,14 +32,14 @@ def test_inputs_and_outputs_stay_float32_and_close_to_the_float_models(
 ) -> None:
     source = source_of()
     recipe = CastRecipe.model_validate({**RECIPE.model_dump(), "memory_format": memory_format})
-    model = Cast().convert(source.float_model(), recipe, source).model
+    model = Cast().converter().convert(source.float_model(), spec_of(recipe), source).model
     images = source.example_inputs["images"]
     expected = source.float_model()(images)
     with torch.inference_mode():
         (found,) = model(images)
     assert all(parameter.dtype == torch.bfloat16 for parameter in model.parameters())
     assert found.dtype == torch.float32
-    assert 0 < (found - expected).abs().max() < Cast().tolerance_share(recipe) * (expected.max() - expected.min())
+    assert 0 < (found - expected).abs().max() < spec_of(recipe).tolerance * (expected.max() - expected.min())
 
 
 @needs_bfloat16
@@ -63,14 +65,14 @@ def test_a_processor_without_the_instructions_is_told_so(
     source_of: Callable[..., ModelSource], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = this_machine().model_copy(update={"isa": ("avx2",)})
-    monkeypatch.setattr(cast, "this_machine", lambda: plain)
+    monkeypatch.setattr(engine, "this_machine", lambda: plain)
     source = source_of()
     with pytest.raises(UnavailableError, match=r"needs a processor with amx_bf16 or avx512_bf16"):
-        Cast().convert(source.float_model(), RECIPE, source)
+        Cast().converter().convert(source.float_model(), spec_of(RECIPE), source)
 
 
 @pytest.mark.slow
 def test_no_quantized_engine_is_recorded_for_it() -> None:
     recipe = {"name": "bf16", "method": "cast", "runtimes": ["torchscript"]}
     workload = Workload.model_validate(IMAGES | {"recipe": [*IMAGES["recipe"], recipe]})  # type: ignore[misc]
-    assert workload.recipe_named("bf16").quantized_engine is None
+    assert RUNTIMES["torchscript"].engine(workload.recipe_named("bf16")) is None

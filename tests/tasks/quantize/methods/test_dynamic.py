@@ -14,6 +14,7 @@ from tasks.quantize.base import Converted
 from tasks.quantize.engine import quantized_engine, without_deprecations
 from tasks.quantize.methods.dynamic import Dynamic, DynamicRecipe
 from tasks.quantize.source import ModelSource
+from tasks.quantize.spec import spec_of
 
 Convert = Callable[..., Converted]
 
@@ -27,8 +28,8 @@ def _x86() -> Iterator[None]:
 @pytest.fixture
 def convert(source_of: Callable[..., ModelSource]) -> Convert:
     def run(model: nn.Module, **settings: Any) -> Converted:
-        recipe = DynamicRecipe(name="dynamic", method="dynamic", **settings)
-        return Dynamic().convert(model.eval(), recipe, source_of())
+        spec = spec_of(DynamicRecipe(name="dynamic", method="dynamic", **settings))
+        return Dynamic().converter().convert(model.eval(), spec, source_of())
 
     return run
 

@@ -19,6 +19,7 @@ from tasks.quantize.int8_modules import Int8Embedding, Int8Linear, Int8Lstm
 from tasks.quantize.methods.dynamic_per_row import DynamicPerRow, DynamicPerRowRecipe
 from tasks.quantize.packing import MOST_FEATURES
 from tasks.quantize.source import ModelSource
+from tasks.quantize.spec import spec_of
 from tasks.runtimes.base import CandidateFiles
 from tasks.sensitivity import sensitivity
 from tasks.workload import Workload
@@ -33,8 +34,8 @@ Convert = Callable[..., Converted]
 @pytest.fixture
 def convert(source_of: Callable[..., ModelSource]) -> Convert:
     def run(model: nn.Module, **settings: Any) -> Converted:
-        recipe = DynamicPerRowRecipe(name="rows", method="dynamic-per-row", **settings)
-        return DynamicPerRow().convert(model.eval(), recipe, source_of())
+        spec = spec_of(DynamicPerRowRecipe(name="rows", method="dynamic-per-row", **settings))
+        return DynamicPerRow().converter().convert(model.eval(), spec, source_of())
 
     return run
 
@@ -96,9 +97,9 @@ def test_torchscript_is_refused_with_the_workload() -> None:
 
 @pytest.mark.slow
 def test_the_method_couples_no_rows_and_needs_no_engine() -> None:
-    recipe = DynamicPerRowRecipe(name="rows", method="dynamic-per-row")
-    assert not DynamicPerRow().couples_rows(recipe)
-    assert recipe.quantized_engine is None
+    spec = spec_of(DynamicPerRowRecipe(name="rows", method="dynamic-per-row"))
+    assert not spec.couples_rows
+    assert spec.engine is None
 
 
 RECIPES = {

@@ -3,7 +3,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tasks.quantize.methods.float import Float, FloatRecipe
+from tasks.quantize.engine import running
+from tasks.quantize.methods.float import FloatRecipe
+from tasks.quantize.spec import spec_of
 
 
 @pytest.mark.parametrize("before", [True, False])
@@ -11,7 +13,7 @@ from tasks.quantize.methods.float import Float, FloatRecipe
 @pytest.mark.slow
 def test_one_dnn_is_off_where_the_recipe_says_so_and_then_as_it_was(before: bool, onednn: bool) -> None:
     def fail() -> None:
-        with Float().running(FloatRecipe(name="float", method="none", onednn=onednn)):
+        with running(spec_of(FloatRecipe(name="float", method="none", onednn=onednn))):
             assert torch.backends.mkldnn.enabled is (before and onednn)
             raise KeyError
 

@@ -17,18 +17,22 @@ from torch import nn
 from storage.artifacts import ArtifactStore
 from storage.errors import QuantizationError, StoreError
 from tasks.quantize import fine_tune
-from tasks.quantize.graph.convert import convert, prepare
+from tasks.quantize.graph.convert import convert
 from tasks.quantize.graph.plan import make_plan
+from tasks.quantize.graph.prepare import prepare
 from tasks.quantize.methods.qat import Qat, QatRecipe
 from tasks.quantize.source import ModelSource
+from tasks.quantize.spec import Spec, spec_of
 from tasks.quantize.state import flatten_state, load_flat_state
 from tests.tasks.quantize import networks
 
 Sources = Callable[..., ModelSource]
 
 
-def recipe(**changes: object) -> QatRecipe:
-    return QatRecipe(name="qat", method="qat", **{"epochs": 2, "batch_size": 16, "learning_rate": 1e-3, **changes})
+def recipe(**changes: object) -> Spec:
+    return spec_of(
+        QatRecipe(name="qat", method="qat", **{"epochs": 2, "batch_size": 16, "learning_rate": 1e-3, **changes})
+    )
 
 
 def work_of(source: ModelSource) -> list[Path]:
@@ -42,9 +46,9 @@ def test_a_trained_model_converts_and_its_skeleton_takes_its_state(
     network: str, graph: str, source_of: Sources, engine: str
 ) -> None:
     source = source_of(network)
-    converted = Qat().convert(source.float_model(), recipe(graph=graph, epochs=1), source)
+    converted = Qat().converter().convert(source.float_model(), recipe(graph=graph, epochs=1), source)
     model = getattr(networks, network)().eval()
-    skeleton = Qat().skeleton(model, recipe(graph=graph), converted.graph, source.example_inputs)
+    skeleton = Qat().converter().skeleton(model, recipe(graph=graph), converted.graph, source.example_inputs)
     load_flat_state(skeleton, flatten_state(converted.model.state_dict()))
     inputs = source.example_inputs.values()
     assert torch.equal(skeleton(*inputs), converted.model(*inputs))
@@ -56,7 +60,7 @@ def test_a_trained_model_converts_and_its_skeleton_takes_its_state(
 def test_training_changes_weights_and_leaves_no_work_behind(source_of: Sources, engine: str) -> None:
     source = source_of("with_dropout")
     short, long = (
-        Qat().convert(source.float_model(), chosen, source).model
+        Qat().converter().convert(source.float_model(), chosen, source).model
         for chosen in (recipe(epochs=1), recipe(epochs=3, learning_rate=0.01))
     )
     inputs = source.example_inputs.values()
@@ -68,7 +72,7 @@ def test_training_changes_weights_and_leaves_no_work_behind(source_of: Sources, 
 @pytest.mark.slow
 def test_excluded_modules_stay_float_through_training(graph: str, source_of: Sources, engine: str) -> None:
     source = source_of()
-    converted = Qat().convert(source.float_model(), recipe(graph=graph, epochs=1, exclude=("m0",)), source)
+    converted = Qat().converter().convert(source.float_model(), recipe(graph=graph, epochs=1, exclude=("m0",)), source)
     assert {row.module for row in converted.coverage if not row.quantized} == {"m0", "m1"}
 
 
@@ -87,7 +91,7 @@ def test_frozen_observers_and_statistics_do_not_move(source_of: Sources, engine:
 def test_a_loss_that_is_not_finite_is_refused(source_of: Sources, engine: str) -> None:
     source = source_of()
     with pytest.raises(QuantizationError, match=r"diverged|NaN or infinity"):
-        Qat().convert(source.float_model(), recipe(epochs=3, learning_rate=1e30), source)
+        Qat().converter().convert(source.float_model(), recipe(epochs=3, learning_rate=1e30), source)
     assert not work_of(source)
 
 
@@ -116,7 +120,7 @@ def progress(done, total, unit=""):
 
 source = model_source(job_of(Workload.model_validate(IMAGES | {"model": model}), store), Workspace(store, progress))
 with quantized_engine("x86"):
-    model = Qat().convert(source.float_model(), recipe(epochs=3), source).model
+    model = Qat().converter().convert(source.float_model(), recipe(epochs=3), source).model
 torch.save(model(*source.example_inputs.values()), target)
 """
 
@@ -157,9 +161,9 @@ def test_an_error_of_the_system_keeps_the_epochs_that_were_finished(
     with monkeypatch.context() as patched:
         patched.setattr(fine_tune, "save_tensors", full)
         with pytest.raises(StoreError, match="No space"):
-            Qat().convert(source.float_model(), chosen, source)
+            Qat().converter().convert(source.float_model(), chosen, source)
     assert len(list((source.workspace.store.root / "work").glob("*/epoch.safetensors"))) == 1
-    Qat().convert(source.float_model(), chosen, source)
+    Qat().converter().convert(source.float_model(), chosen, source)
     assert not work_of(source)
 
 

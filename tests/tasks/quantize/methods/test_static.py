@@ -9,15 +9,16 @@ from torch import nn
 from storage.errors import QuantizationError
 from tasks.quantize.methods.static import Static, StaticRecipe
 from tasks.quantize.source import ModelSource
+from tasks.quantize.spec import Spec, spec_of
 from tasks.quantize.state import flatten_state, load_flat_state
 from tests.tasks.quantize import networks
 
 Sources = Callable[..., ModelSource]
 
 
-def recipe(**changes: object) -> StaticRecipe:
+def recipe(**changes: object) -> Spec:
     small = {"calibration_batches": 2, "calibration_batch_size": 8}
-    return StaticRecipe(name="static", method="static", **{**small, **changes})
+    return spec_of(StaticRecipe(name="static", method="static", **{**small, **changes}))
 
 
 def sqnr_db(expected: torch.Tensor, actual: torch.Tensor) -> float:
@@ -32,7 +33,8 @@ def test_the_converted_model_computes_nearly_the_same(
     source = source_of()
     (images,) = source.example_inputs.values()
     expected = source.float_model()(images)
-    converted = Static().convert(source.float_model(), recipe(graph=graph, activation_observer=observer), source)
+    spec = recipe(graph=graph, activation_observer=observer)
+    converted = Static().converter().convert(source.float_model(), spec, source)
     assert converted.graph == graph
     assert sqnr_db(expected, converted.model(images)) > 15
     assert all(row.quantized for row in converted.coverage)
@@ -56,9 +58,9 @@ def test_a_skeleton_takes_the_saved_state_and_computes_the_same_bits(
     network: str, graph: str, source_of: Sources, engine: str
 ) -> None:
     source = source_of(network)
-    converted = Static().convert(source.float_model(), recipe(graph=graph), source)
+    converted = Static().converter().convert(source.float_model(), recipe(graph=graph), source)
     model = getattr(networks, network)().eval()
-    skeleton = Static().skeleton(model, recipe(graph=graph), converted.graph, source.example_inputs)
+    skeleton = Static().converter().skeleton(model, recipe(graph=graph), converted.graph, source.example_inputs)
     load_flat_state(skeleton, flatten_state(converted.model.state_dict()))
     inputs = source.example_inputs.values()
     assert torch.equal(skeleton(*inputs), converted.model(*inputs))
@@ -70,7 +72,7 @@ def test_a_sequential_of_a_resnets_children_is_quantized_whole(network: str, sou
     source = source_of(network)
     (images,) = source.example_inputs.values()
     expected = source.float_model()(images)
-    converted = Static().convert(source.float_model(), recipe(graph="eager"), source)
+    converted = Static().converter().convert(source.float_model(), recipe(graph="eager"), source)
     assert sum(row.type == "Conv2d" for row in converted.coverage) == 20
     assert all(row.quantized for row in converted.coverage)
     assert sqnr_db(expected, converted.model(images)) > 10
@@ -81,7 +83,7 @@ def test_a_sequential_of_a_resnets_children_is_quantized_whole(network: str, sou
 @pytest.mark.slow
 def test_excluded_modules_stay_float(graph: str, name: str, source_of: Sources, engine: str) -> None:
     chosen = recipe(graph=graph, exclude=(name,))
-    converted = Static().convert(networks.quantizable_resnet18(), chosen, source_of("quantizable_resnet18"))
+    converted = Static().converter().convert(networks.quantizable_resnet18(), chosen, source_of("quantizable_resnet18"))
     floats = {row.module: row.reason for row in converted.coverage if not row.quantized}
     assert floats
     assert set(floats.values()) == {"excluded by the recipe"}
@@ -91,7 +93,7 @@ def test_excluded_modules_stay_float(graph: str, name: str, source_of: Sources, 
 
 def test_what_the_models_own_stubs_leave_float_says_so(source_of: Sources, engine: str) -> None:
     source = source_of("OwnStubs")
-    converted = Static().convert(source.float_model(), recipe(), source)
+    converted = Static().converter().convert(source.float_model(), recipe(), source)
     assert {row.module: row.reason for row in converted.coverage} == {
         "conv": "",
         "scale": "outside the model's own quantization stubs",
@@ -101,7 +103,7 @@ def test_what_the_models_own_stubs_leave_float_says_so(source_of: Sources, engin
 @pytest.mark.slow
 def test_two_conversions_give_the_same_bits(source_of: Sources, engine: str) -> None:
     source = source_of()
-    first, second = (Static().convert(source.float_model(), recipe(), source).model for _ in range(2))
+    first, second = (Static().converter().convert(source.float_model(), recipe(), source).model for _ in range(2))
     inputs = source.example_inputs.values()
     assert torch.equal(first(*inputs), second(*inputs))
 
@@ -113,13 +115,13 @@ def test_weights_that_are_not_finite_are_refused(graph: str, source_of: Sources,
     with torch.no_grad():
         model.get_submodule("m3").weight[0, 0, 0, 0] = float("nan")
     with pytest.raises(QuantizationError, match="NaN or infinity"):
-        Static().convert(model, recipe(graph=graph), source)
+        Static().converter().convert(model, recipe(graph=graph), source)
 
 
 def test_an_operation_without_a_quantized_kernel_is_named_with_its_module(source_of: Sources, engine: str) -> None:
     source = source_of("HiddenOperation")
     with pytest.raises(QuantizationError, match=r"aten::erf.*QuantizedCPU.*module block \(_ErfBlock\).*exclude"):
-        Static().convert(source.float_model(), recipe(graph="eager"), source)
+        Static().converter().convert(source.float_model(), recipe(graph="eager"), source)
 
 
 @pytest.mark.parametrize(
@@ -139,7 +141,7 @@ def test_transposed_convolutions_stay_float_and_the_coverage_says_why(
     source = source_of(network)
     (images,) = source.example_inputs.values()
     expected = source.float_model()(images)
-    done = Static().convert(source.float_model(), recipe(graph=graph, engine=engine), source)
+    done = Static().converter().convert(source.float_model(), recipe(graph=graph, engine=engine), source)
     found = {row.type: row for row in done.coverage}
     assert found["Conv2d"].quantized
     assert not found["ConvTranspose2d"].quantized
@@ -159,8 +161,9 @@ def test_transposed_convolutions_stay_float_and_the_coverage_says_why(
 def test_every_torchvision_family_converts(name: str, side: int, source_of: Sources, engine: str) -> None:
     from tasks.domains.image_classification import TorchvisionSpec
     from tasks.domains.image_classification.network import build_vision
-    from tasks.quantize.graph.convert import convert, prepare
+    from tasks.quantize.graph.convert import convert
     from tasks.quantize.graph.plan import make_plan
+    from tasks.quantize.graph.prepare import prepare
     from tasks.quantize.graph.smoke_test import try_out
 
     examples = {"images": torch.randn(1, 3, side, side)}

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
 
 from tasks.quantize.coverage import cover, is_within
-from tasks.quantize.graph import eager_mode, fx
-from tasks.quantize.graph.eager_mode import FloatInside, QuantizedInside
+from tasks.quantize.dynamic_modules import FourBitEmbedding
 from tasks.quantize.graph.observers import why_unsupported
 from tasks.quantize.graph.plan import Plan, make_plan
-from tasks.quantize.methods.static import GraphRecipe
-from tasks.quantize.modules import FourBitEmbedding
+from tasks.quantize.graph.prepare import FloatInside, QuantizedInside, fuse
+from tasks.quantize.spec import Spec
 from tasks.refs import ModuleCoverage
-from tasks.workload.recipe import Recipe
 
 # Without torch.ao.nn.quantized.reference, whose modules compute in float.
 _QUANTIZED_MODULES = (
@@ -40,16 +38,16 @@ class Pair:
 
 
 def pair_with_float(
-    model: nn.Module, converted: nn.Module, recipe: Recipe, graph: str, example_inputs: Mapping[str, Tensor]
+    model: nn.Module, converted: nn.Module, spec: Spec, graph: str, example_inputs: Mapping[str, Tensor]
 ) -> tuple[Pair, ...]:
     """Pair every quantized module that has weights with its float module, in the model's order.
 
-    The float `model` has its checkpoint's weights, and is fused in place where the recipe's method fuses; `converted`
-    is what the recipe made of it, in the mode `graph`.
+    The float `model` has its checkpoint's weights, and is fused in place if the spec's method fuses; `converted`
+    is what became of it, in the mode `graph`.
     """
-    if isinstance(recipe, GraphRecipe):
-        plan = make_plan(model, recipe.model_copy(update={"graph": graph}), example_inputs)
-        model = fx.fuse(model) if graph == "fx" else eager_mode.fuse(model, plan, is_qat=False)
+    if spec.form == "graph":
+        plan = make_plan(model, replace(spec, graph="fx" if graph == "fx" else "eager"), example_inputs)
+        model = fuse(model, plan, is_qat=False)
     floats = dict(model.named_modules())
     return tuple(
         Pair(path, module, floats[path])

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tasks.proofs import TOP, Operator, int8_share, most_expensive_floats, typical
 from tasks.refs import ModuleCoverage
-from tasks.runtimes.operators import TOP, Operator, int8_share, most_expensive_floats, typical
 
 operators = st.builds(
     Operator,

@@ -9,14 +9,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tasks.quantize.graph import convert
+from tasks.quantize.graph.convert import StaticConverter, convert
 from tasks.quantize.graph.plan import make_plan
+from tasks.quantize.graph.prepare import prepare
 from tasks.quantize.graph.smoke_test import try_out
 from tasks.quantize.methods.static import StaticRecipe
+from tasks.quantize.spec import spec_of
 from tasks.quantize.state import flatten_state, load_flat_state
 from tests.tasks.quantize import networks
 
-RECIPE = StaticRecipe(name="static", method="static", graph="eager")
+SPEC = spec_of(StaticRecipe(name="static", method="static", graph="eager"))
 IMAGES = {"images": torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))}
 
 MODULES: list[Callable[[], nn.Module]] = [
@@ -54,10 +56,10 @@ FUNCTIONS: list[Callable[[Tensor], Tensor]] = [
 
 
 def converted_of(model: nn.Module) -> nn.Module:
-    prepared = convert.prepare(model, make_plan(model, RECIPE, IMAGES), RECIPE, IMAGES)
+    prepared = prepare(model, make_plan(model, SPEC, IMAGES), SPEC, IMAGES)
     with torch.no_grad():
         prepared(*IMAGES.values())
-    return convert.convert(prepared)
+    return convert(prepared)
 
 
 def _make(kind: Callable[[], nn.Module]) -> nn.Module:
@@ -75,7 +77,7 @@ def test_a_module_that_counts_as_expressible_is_close_to_float_and_keeps_its_sta
     try_out(converted, IMAGES)
     actual = converted(*IMAGES.values())
     assert (expected - actual).abs().mean() < 0.1 * expected.abs().mean() + 0.01
-    skeleton = convert.skeleton(_make(kind), RECIPE, "eager", IMAGES)
+    skeleton = StaticConverter().skeleton(_make(kind), SPEC, "eager", IMAGES)
     load_flat_state(skeleton, flatten_state(converted.state_dict()))
     assert torch.equal(skeleton(*IMAGES.values()), actual)
 

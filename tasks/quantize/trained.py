@@ -7,9 +7,7 @@ model is trained once for all runtimes, and all get the int8 weights and the ran
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
@@ -20,56 +18,53 @@ from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.dropout import _DropoutNd
 
 from storage.errors import QuantizationError
+from tasks.quantize.base import Converted, Trained
 from tasks.quantize.calibration import refuse_non_finite_state
 from tasks.quantize.engine import without_deprecations
 from tasks.quantize.fine_tune import fine_tuned
-from tasks.quantize.graph.convert import prepare
-from tasks.quantize.graph.eager_mode import FloatInside, QuantizedInside
+from tasks.quantize.graph.convert import GraphConverter, quantize_as_planned
 from tasks.quantize.graph.plan import make_plan
+from tasks.quantize.graph.prepare import FloatInside, QuantizedInside, prepare
 from tasks.quantize.rounded import Rounded, round_result, round_what_passes
-
-if TYPE_CHECKING:
-    from tasks.quantize.methods.qat import QatRecipe
-    from tasks.quantize.source import ModelSource
+from tasks.quantize.source import ModelSource
+from tasks.quantize.spec import Spec
 
 _ops = torch.ops.quantized_decomposed
 _INT8 = -128, 127, torch.int8
 
 
-@dataclass(frozen=True)
-class Reference:
-    """A model that eager torch can run and exporters take, with the graph mode that it was trained in.
+class QatConverter(GraphConverter):
+    """Simulates quantization, fine-tunes and converts."""
 
-    ``paths`` gives the float model's path of each of its modules; ``folded`` those that are computed within another one
-    (a batch norm within its convolution), with the path of that.
-    """
+    def convert(self, model: nn.Module, spec: Spec, source: ModelSource) -> Converted:
+        """Fine-tune on a GPU if there is one, else on the CPU; go on from the last epoch that was finished.
 
-    model: nn.Module
-    graph: str
-    paths: Mapping[str, str]
-    folded: Mapping[str, str]
+        Raises what static quantization and `fine_tuned` do.
+        """
+        refuse_non_finite_state(model)
+        plan = make_plan(model, spec, source.example_inputs)
+        return quantize_as_planned(model, plan, spec, source, lambda prepared: fine_tuned(prepared, spec, source))
 
+    def train(self, spec: Spec, source: ModelSource) -> Trained:
+        """Fine-tune, or find what was fine-tuned before, and round in earnest what training simulated.
 
-def reference_of(recipe: QatRecipe, source: ModelSource) -> Reference:
-    """Fine-tune, or find what was fine-tuned before, and round in earnest where training simulated it.
-
-    Raises
-    ------
-    QuantizationError
-        torch cannot prepare the model, training diverges, or a module was trained that has no such form.
-    """
-    model = source.float_model()
-    refuse_non_finite_state(model)
-    with without_deprecations(), torch.no_grad():
-        plan = make_plan(model, recipe, source.example_inputs)
-        with torch.enable_grad():
-            trained = fine_tuned(prepare(model, plan, recipe, source.example_inputs), recipe, source)
-        _round_within(trained)
-        if plan.graph == "eager":
-            int8 = [module for module in trained.modules() if isinstance(module, Int8Weight)]
-            round_what_passes(trained, int8, source.example_inputs.values())
-    folded = {path: chain[0] for chain in plan.chains for path in chain[1:]}
-    return Reference(trained.eval(), plan.graph, dict(_float_paths(trained)), folded)
+        Raises
+        ------
+        QuantizationError
+            torch cannot prepare the model, training diverges, or a module was trained that has no such form.
+        """
+        model = source.float_model()
+        refuse_non_finite_state(model)
+        with without_deprecations(), torch.no_grad():
+            plan = make_plan(model, spec, source.example_inputs)
+            with torch.enable_grad():
+                trained = fine_tuned(prepare(model, plan, spec, source.example_inputs), spec, source)
+            _round_within(trained)
+            if plan.graph == "eager":
+                int8 = [module for module in trained.modules() if isinstance(module, Int8Weight)]
+                round_what_passes(trained, int8, source.example_inputs.values())
+        folded = {path: chain[0] for chain in plan.chains for path in chain[1:]}
+        return Trained(trained.eval(), plan.graph, dict(_float_paths(trained)), folded)
 
 
 class Int8Weight(nn.Module):

@@ -9,12 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tasks.runtimes.openvino import PRECISION
-
 _OPEN = """
 import os, signal, sys
 from pathlib import Path
-from tasks.runtimes.openvino import _compile
+from tasks.runtimes.openvino_session import _compile
 
 def hear(number, frame):
     print("heard", flush=True)
@@ -36,7 +34,7 @@ def test_signals_are_handled_while_models_are_open_and_after_they_are_closed(tmp
     operators = pytest.importorskip("openvino.opset13")
     given = operators.parameter([-1, 4], np.float32, name="given")
     model = openvino.Model([operators.relu(given)], [given], "relu")
-    model.set_rt_info("f32", PRECISION)
+    model.set_rt_info("f32", ["nightquant", "precision"])
     path = tmp_path / "model.xml"
     openvino.save_model(model, path)
     root = Path(__file__).parents[3]

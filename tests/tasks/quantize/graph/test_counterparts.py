@@ -9,12 +9,14 @@ from torch.ao import quantization
 from torch.ao.nn.intrinsic import quantized as intrinsic
 from torch.ao.nn.quantized import reference
 
-from tasks.quantize.counterparts import cover_fused, has_quantized_kernel, pair_with_float
 from tasks.quantize.coverage import leaves_of
-from tasks.quantize.graph.convert import convert, prepare
+from tasks.quantize.dynamic_modules import FourBitEmbedding
+from tasks.quantize.graph.convert import convert
+from tasks.quantize.graph.counterparts import cover_fused, has_quantized_kernel, pair_with_float
 from tasks.quantize.graph.plan import make_plan
+from tasks.quantize.graph.prepare import prepare
 from tasks.quantize.methods.static import StaticRecipe
-from tasks.quantize.modules import FourBitEmbedding
+from tasks.quantize.spec import spec_of
 from tests.tasks.quantize import networks
 
 IMAGES = {"images": torch.randn(2, 3, 16, 16, generator=torch.Generator().manual_seed(0))}
@@ -53,7 +55,7 @@ def test_torchs_reference_modules_compute_in_float() -> None:
 
 @pytest.mark.parametrize("graph", ["eager", "fx"])
 def test_fused_modules_are_covered_and_paired_by_the_path_of_their_first_module(graph: str, engine: str) -> None:
-    recipe = StaticRecipe(name="static", method="static", graph=graph, exclude=("m9",))
+    recipe = spec_of(StaticRecipe(name="static", method="static", graph=graph, exclude=("m9",)))
     model = networks.plain()
     plan, leaves = make_plan(model, recipe, IMAGES), leaves_of(model)
     prepared = prepare(model, plan, recipe, IMAGES)

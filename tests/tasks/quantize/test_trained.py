@@ -11,15 +11,18 @@ from torch.ao.quantization import DeQuantStub, QuantStub
 from storage.errors import QuantizationError
 from tasks.quantize.graph import observers
 from tasks.quantize.methods.qat import Qat, QatRecipe
-from tasks.quantize.reference import Int8Weight, reference_of
 from tasks.quantize.rounded import Rounded, round_what_passes
 from tasks.quantize.source import ModelSource
+from tasks.quantize.spec import Spec, spec_of
+from tasks.quantize.trained import Int8Weight, QatConverter
 
 Sources = Callable[..., ModelSource]
 
 
-def recipe(**changes: object) -> QatRecipe:
-    return QatRecipe(name="qat", method="qat", **{"epochs": 1, "batch_size": 16, "learning_rate": 1e-3, **changes})
+def recipe(**changes: object) -> Spec:
+    return spec_of(
+        QatRecipe(name="qat", method="qat", **{"epochs": 1, "batch_size": 16, "learning_rate": 1e-3, **changes})
+    )
 
 
 def trainings(source: ModelSource) -> list[Path]:
@@ -33,9 +36,9 @@ def test_it_computes_what_torchs_own_int8_does_and_is_trained_once(
     network: str, keys: dict[str, str], source_of: Sources, engine: str
 ) -> None:
     source, chosen = source_of(network), recipe(**keys)
-    converted = Qat().convert(source.float_model(), chosen, source)
+    converted = Qat().converter().convert(source.float_model(), chosen, source)
     before = trainings(source)
-    reference = reference_of(chosen, source)
+    reference = QatConverter().train(chosen, source)
     assert before == trainings(source)
     assert reference.graph == converted.graph
     inputs = source.example_inputs.values()
@@ -52,7 +55,7 @@ def test_a_processor_whose_products_saturate_trains_for_a_range_of_its_own(
     source, trained = source_of("OwnStubs"), []
     for saturates in (False, True):
         monkeypatch.setattr(observers, "saturates", {"onednn": saturates}.get)
-        reference_of(recipe(engine="onednn", learning_rate=2e-3), source)
+        QatConverter().train(recipe(engine="onednn", learning_rate=2e-3), source)
         trained.append(len(trainings(source)))
     assert trained[0] + 1 == trained[1]
 
@@ -63,7 +66,7 @@ def test_excluded_modules_stay_float_and_paths_are_the_float_models(
     graph: str, source_of: Sources, engine: str
 ) -> None:
     source = source_of()
-    reference = reference_of(recipe(graph=graph, exclude=("m0",)), source)
+    reference = QatConverter().train(recipe(graph=graph, exclude=("m0",)), source)
     int8 = {reference.paths[path] for path, part in reference.model.named_modules() if isinstance(part, Int8Weight)}
     assert int8 == {"m3", "m5", "m9", "m11"}
     assert reference.folded["m1"] == "m0"
@@ -76,7 +79,7 @@ def test_weights_of_the_models_own_that_a_function_gets_are_refused_in_one_line(
     source_of: Sources, engine: str
 ) -> None:
     with pytest.raises(QuantizationError, match=r"function have no trained form.*torchscript") as caught:
-        reference_of(recipe(), source_of("Volumes"))
+        QatConverter().train(recipe(), source_of("Volumes"))
     assert "\n" not in str(caught.value)
 
 

@@ -1,0 +1,113 @@
+"""torch's dynamic quantization, and embeddings with 4-bit or 8-bit rows, which torch does not make."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.ao import quantization
+from torch.ao.nn.quantized import Embedding
+from torch.ao.quantization import PerChannelMinMaxObserver
+
+from storage.errors import QuantizationError, first_line
+from tasks.quantize.base import Converted, Converter
+from tasks.quantize.coverage import cover_some, why_float
+from tasks.quantize.source import ModelSource
+from tasks.quantize.spec import Spec
+
+_ops = torch.ops.quantized
+
+
+class FourBitEmbedding(nn.Module):
+    """An embedding whose rows hold two values a byte, then float16 scale and offset.
+
+    ``quantize_dynamic`` cannot make one: it quantizes the weight to 4 bits, but puts it into a module for 8 bits, which
+    reads rows of the wrong width. torch's module for 4 bits (``quint4x2``) does compute, but TorchScript writes its
+    weight in a form that it cannot read again. The operator of embedding bags does both, on a plain tensor of bytes:
+    here every bag holds one index.
+    """
+
+    packed: Tensor
+
+    def __init__(self, packed: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("packed", packed)
+
+    def forward(self, indices: Tensor) -> Tensor:
+        """Look up rows: int64 of any shape to float32 with one more axis."""
+        rows: Tensor = _ops.embedding_bag_4bit_rowwise_offsets(self.packed, indices.reshape(-1, 1))
+        return rows.reshape(indices.shape + rows.shape[1:])
+
+
+class DynamicConverter(Converter):
+    """Quantizes every module whose type a spec names and that it does not exclude."""
+
+    def convert(self, model: nn.Module, spec: Spec, source: ModelSource) -> Converted:
+        """Quantize a float model.
+
+        Raises
+        ------
+        QuantizationError
+            The spec quantizes nothing, excludes a module that is not there, or asks for what torch cannot do.
+        """
+        coverage = cover_some(model, spec, _why_float(model, spec))
+        return Converted(self.skeleton(model, spec, "", source.example_inputs), "", coverage)
+
+    def skeleton(self, model: nn.Module, spec: Spec, graph: str, example_inputs: Mapping[str, Tensor]) -> nn.Module:
+        """Convert whatever weights the model has: dynamic quantization needs no data."""
+        wanted = [path for path, reason in _why_float(model, spec).items() if not reason]
+        embeddings = [path for path in wanted if isinstance(model.get_submodule(path), nn.Embedding)]
+        if "float16" in spec.weights:
+            dtype, qconfig = torch.float16, quantization.float16_dynamic_qconfig
+        elif any(layer.granularity == "channel" for kind, layer in spec.layers.items() if kind != "Embedding"):
+            dtype, qconfig = torch.qint8, quantization.per_channel_dynamic_qconfig
+        else:
+            dtype, qconfig = torch.qint8, quantization.default_dynamic_qconfig
+        try:
+            for path in embeddings:
+                _quantize_embedding(model, path, spec)
+            others = {path: qconfig for path in wanted if path not in embeddings}
+            quantization.quantize_dynamic(model, others, dtype=dtype, inplace=True)  # type: ignore[no-untyped-call]
+        except RuntimeError as error:
+            why = first_line(error)
+            raise QuantizationError(
+                f'The engine "{spec.engine}" cannot do what the recipe "{spec.recipe.name}" asks for: {why}.',
+                hint="Choose another engine: x86 and fbgemm support every dynamic recipe.",
+            ) from error
+        return model
+
+
+def _why_float(model: nn.Module, spec: Spec) -> dict[str, str]:
+    """Say why each module stays float, "" for those to quantize: torch converts exact types only."""
+
+    def lack(module: nn.Module) -> str:
+        if isinstance(module, nn.RNNBase) and (not module.bias or module.proj_size):
+            return "torch has no dynamic kernel for recurrent layers without bias or with projections"
+        if isinstance(module, nn.Embedding) and _has_four_bits(spec) and module.embedding_dim % 2:
+            # The last of an odd number of values would share its byte with the next row.
+            return "4-bit rows need an even number of values"
+        return ""
+
+    return why_float(model, spec, lack, "torch does not convert")
+
+
+def _has_four_bits(spec: Spec) -> bool:
+    return spec.layers["Embedding"].weights == "int4"
+
+
+def _quantize_embedding(model: nn.Module, path: str, spec: Spec) -> None:
+    """Replace an embedding by one with 8-bit or 4-bit rows, each with a scale and an offset of its own."""
+    embedding = model.get_submodule(path)
+    assert isinstance(embedding, nn.Embedding)
+    weight = embedding.weight.detach().float()
+    four = FourBitEmbedding(_ops.embedding_bag_4bit_prepack(weight)) if _has_four_bits(spec) else None
+    model.set_submodule(path, four or _eight_bits(weight))
+
+
+def _eight_bits(weight: Tensor) -> nn.Module:
+    observer = PerChannelMinMaxObserver(dtype=torch.quint8, qscheme=torch.per_channel_affine_float_qparams, ch_axis=0)
+    observer(weight)
+    scales, zero_points = observer.calculate_qparams()
+    quantized = torch.quantize_per_channel(weight, scales, zero_points, 0, torch.quint8)
+    return Embedding(weight.shape[0], weight.shape[1], _weight=quantized)

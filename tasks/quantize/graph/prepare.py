@@ -1,0 +1,201 @@
+"""From a planned float model to one with observers or fake quantization, in eager mode or FX graph mode.
+
+Eager mode fuses modules and sets borders between float and quantized values. FX graph mode rewrites the graph, so that
+functional operations are observed and fused like modules.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import cast
+
+import torch
+from torch import nn
+from torch.ao import quantization
+from torch.ao.quantization import DeQuantStub, QConfig, QuantStub
+from torch.ao.quantization.quantize_fx import fuse_fx, prepare_fx, prepare_qat_fx
+from torch.nn.modules.conv import _ConvNd
+
+from storage.errors import QuantizationError
+from tasks.quantize.coverage import is_within
+from tasks.quantize.graph.fuse import fuse_chains
+from tasks.quantize.graph.observers import mapping_for, qconfig_for
+from tasks.quantize.graph.plan import Plan
+from tasks.quantize.graph.smoke_test import refusing
+from tasks.quantize.graph.trace import is_leaf, traced_module
+from tasks.quantize.spec import Spec
+
+
+class QuantizedInside(nn.Module):
+    """A model without stubs of its own, whose floating-point inputs are quantized and whose outputs are dequantized.
+
+    It has one of `example_inputs` per argument; integer tensors pass the border as they are.
+    """
+
+    def __init__(self, module: nn.Module, example_inputs: Iterable[torch.Tensor]) -> None:
+        super().__init__()
+        # One stub per argument, for each has a range of its own.
+        self.quants = nn.ModuleList(
+            QuantStub() if tensor.is_floating_point() else nn.Identity() for tensor in example_inputs
+        )
+        self.module = module
+        self.dequant = DeQuantStub()
+
+    def forward(self, *inputs: torch.Tensor) -> object:
+        """Call the model between the borders."""
+        quantized = [quant(tensor) for quant, tensor in zip(self.quants, inputs, strict=True)]
+        return _map_tensors(self.dequant, self.module(*quantized))
+
+
+class FloatInside(nn.Module):
+    """A module that stays float within a quantized model: dequantize, compute, quantize again."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.dequant = DeQuantStub()
+        self.module = module
+        self.quant = QuantStub()
+
+    def forward(self, *inputs: object, **options: object) -> object:
+        """Call the module on dequantized inputs."""
+        values = (self.dequant(value) if isinstance(value, torch.Tensor) else value for value in inputs)
+        return _map_tensors(self.quant, self.module(*values, **options))
+
+
+class _FloatPReLU(nn.PReLU):
+    """One that torch does not know: it quantizes every PReLU between quantized values, observed or not."""
+
+
+def prepare(model: nn.Module, plan: Plan, spec: Spec, example_inputs: Mapping[str, torch.Tensor]) -> nn.Module:
+    """Attach observers or fake quantization to a float model in the plan's graph mode; the model may be changed.
+
+    Raises
+    ------
+    QuantizationError
+        torch cannot prepare the model, a convolution pads its sides differently, or an excluded module was fused into
+        a neighbour by the model's own `fuse_model`, or is only called by a method.
+    """
+    with refusing("prepared", type(model).__name__, plan.graph):
+        prepare_it = _prepare_graph if plan.graph == "fx" else _prepare_modules
+        return prepare_it(model, plan, spec, example_inputs)
+
+
+def fuse(model: nn.Module, plan: Plan, *, is_qat: bool) -> nn.Module:
+    """Fuse a float model's chains in the plan's graph mode: in place, or as a graph module with shared parameters."""
+    if plan.graph == "eager":
+        return _fuse_modules(model, plan, is_qat=is_qat)
+    _remove_stubs(model)
+    traced, _ = traced_module(model.eval())
+    return fuse_fx(traced)
+
+
+def _prepare_modules(model: nn.Module, plan: Plan, spec: Spec, example_inputs: Mapping[str, torch.Tensor]) -> nn.Module:
+    is_qat = spec.training is not None
+    _pad_by_numbers(model, plan.kept)
+    model = _fuse_modules(model, plan, is_qat=is_qat)
+    if plan.borders == "around":
+        _remove_stubs(model)
+    embeddings = (module for module in model.modules() if isinstance(module, nn.Embedding | nn.EmbeddingBag))
+    for module in (*embeddings, *map(model.get_submodule, plan.outside)):
+        _set_qconfig(module, None)
+    for path in plan.excluded:
+        _keep_float(model, path)
+    if plan.borders == "around":
+        model = QuantizedInside(model, example_inputs.values()).train(is_qat)
+    _set_qconfig(model, qconfig_for(spec))
+    attach = quantization.prepare_qat if is_qat else quantization.prepare
+    prepared: nn.Module = attach(model, inplace=True)
+    return prepared
+
+
+def _fuse_modules(model: nn.Module, plan: Plan, *, is_qat: bool) -> nn.Module:
+    """Fuse in place; the model is in training mode then for quantization-aware training."""
+    model.train(is_qat)
+    if not plan.own_fusing:
+        fuse_chains(model, plan.chains, is_qat=is_qat)
+        return model
+    # torchvision's protocol for quantizable models, or the older one without `is_qat`.
+    fuse_model = cast(Callable[..., None], model.fuse_model)
+    parameters = inspect.signature(fuse_model).parameters
+    if "is_qat" in parameters or any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+        fuse_model(is_qat=is_qat)
+        return model
+    # It folds batch norms away, which torch only does in evaluation mode; training goes on without them.
+    model.eval()
+    fuse_model()
+    return model.train(is_qat)
+
+
+def _remove_stubs(model: nn.Module) -> None:
+    """Put an Identity in the place of every quant and dequant stub."""
+    for path, module in list(model.named_modules(remove_duplicate=False)):
+        if isinstance(module, QuantStub | DeQuantStub):
+            model.set_submodule(path, nn.Identity())
+
+
+def _keep_float(model: nn.Module, path: str) -> None:
+    module = model.get_submodule(path)
+    if isinstance(module, nn.Identity) or hasattr(module, "activation_post_process"):
+        raise QuantizationError(
+            f"{path} cannot be kept float by itself: it was fused into a neighbour or is called by its methods.",
+            hint='Name the module before it, or the block that holds it, in exclude, or use graph = "fx".',
+        )
+    for inner in module.modules():
+        _set_qconfig(inner, None)
+    model.set_submodule(path, FloatInside(module))
+
+
+def _set_qconfig(module: nn.Module, qconfig: QConfig | None) -> None:
+    """Attach what eager mode reads from the attribute ``qconfig``; None keeps the module float."""
+    module.qconfig = qconfig  # type: ignore[assignment]
+
+
+def _map_tensors(border: Callable[[torch.Tensor], torch.Tensor], output: object) -> object:
+    if isinstance(output, tuple | list):
+        return tuple(_map_tensors(border, item) for item in output)
+    if isinstance(output, torch.Tensor) and (output.is_quantized or output.is_floating_point()):
+        return border(output)
+    return output
+
+
+def _prepare_graph(model: nn.Module, plan: Plan, spec: Spec, example_inputs: Mapping[str, torch.Tensor]) -> nn.Module:
+    _remove_stubs(model)
+    for module in model.modules():
+        if type(module) is nn.PReLU:
+            module.__class__ = _FloatPReLU
+    mapping = mapping_for(spec)
+    for path in sorted(plan.kept):
+        mapping.set_module_name(path, None)
+    inputs, is_qat = tuple(example_inputs.values()), spec.training is not None
+    # A graph keeps the branch that ``self.training`` took when it was traced. Functional dropout and auxiliary heads do
+    # not stay in it for good where modules that are traced into are in evaluation mode.
+    for module in model.train(is_qat).modules():
+        module.training = is_qat and is_leaf(module) and not any(True for _ in module.children())
+    traced, _ = traced_module(model, plan.excluded, training=is_qat)
+    _pad_by_numbers(traced, plan.kept)
+    return prepare_qat_fx(traced, mapping, inputs).train() if is_qat else prepare_fx(traced, mapping, inputs)
+
+
+def _pad_by_numbers(model: nn.Module, kept: Collection[str]) -> None:
+    """Put numbers in the place of the words "same" and "valid", which torch's quantized convolutions do not take.
+
+    Raises
+    ------
+    QuantizationError
+        A convolution pads its sides differently, and is not in one of the modules in `kept`, which stay float.
+    """
+    for path, module in model.named_modules():
+        if not isinstance(module, _ConvNd) or not isinstance(module.padding, str):
+            continue
+        reaches = [reach * (size - 1) for size, reach in zip(module.kernel_size, module.dilation, strict=True)]
+        if module.padding == "valid":
+            module.padding = (0,) * len(reaches)
+        elif not any(reach % 2 for reach in reaches):
+            module.padding = tuple(reach // 2 for reach in reaches)
+        elif not is_within(path, kept):
+            # They pad both sides alike, which "same" does not for kernels of even size.
+            raise QuantizationError(
+                f'The convolution {path} has an even kernel and padding="same", for which there is no int8 kernel.',
+                hint=f'Name "{path}" in exclude, or pad before it with nn.ZeroPad2d.',
+            )

@@ -1,0 +1,83 @@
+"""TorchScript files: traced from converted modules, and opened."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.jit._trace import TracerWarning
+
+from storage.errors import QuantizationError
+from tasks.libraries import in_one_line
+from tasks.outputs import Call, outputs_of
+from tasks.quantize.converted import Structure, find_or_convert, open_converted, refuse_changed
+from tasks.quantize.engine import running, without_deprecations
+from tasks.quantize.source import ModelSource
+from tasks.quantize.spec import Spec
+from tasks.runtimes.base import CandidateFiles, Made
+from tasks.runtimes.torch_modules import TorchMaker, TorchOpener
+
+MODEL = "model.ts"
+
+
+class ScriptMaker(TorchMaker):
+    """Traces the converted module."""
+
+    def make(self, source: ModelSource, spec: Spec, folder: Path) -> Made:
+        """Trace, freeze and save the module; the size is the file's."""
+        converted, script = find_or_convert(source, spec), folder / MODEL
+        with running(spec):
+            model = open_converted(converted)
+            write_script(model, source.example_inputs, script, exact=spec.engine is not None)
+            before, after = (outputs_of(each, source.example_inputs) for each in (model, read_script(script)))
+        refuse_changed(before, after, spec, "TorchScript")
+        structure = Structure.read(converted)
+        return Made(size_bytes=script.stat().st_size, coverage=structure.coverage, graph=structure.graph)
+
+
+class ScriptOpener(TorchOpener):
+    """Opens the file."""
+
+    def load(self, files: CandidateFiles) -> Call:
+        """Load the file."""
+        return read_script(files.folder / MODEL)
+
+
+def write_script(model: nn.Module, example_inputs: Mapping[str, Tensor], path: Path, *, exact: bool) -> None:
+    """Trace, freeze and save a model.
+
+    `exact` keeps every operation as it is, for outputs equal to the model's bit for bit; otherwise freezing may fold
+    float operations into each other (a batch norm into its convolution), which is faster and rounds differently.
+
+    Raises
+    ------
+    QuantizationError
+        The model cannot be traced.
+    """
+    with without_deprecations(), torch.no_grad():
+        # Tracing passes by checks of shapes in torch and transformers, and reads every property that a module has; a
+        # warning about the user's own code stays.
+        warnings.filterwarnings("ignore", category=TracerWarning, module=r"(torch|transformers)\.")
+        warnings.filterwarnings("ignore", category=FutureWarning, module=r"transformers\.")
+        try:
+            traced = torch.jit.trace(  # type: ignore[no-untyped-call]
+                model, tuple(example_inputs.values()), check_trace=False
+            )
+        except Exception as error:
+            raise QuantizationError(
+                f"The model cannot be traced to TorchScript: {in_one_line(error)}.",
+                hint="Rewrite what the message is about, or take the runtime torchscript out of the recipe.",
+            ) from error
+        frozen: torch.jit.ScriptModule = torch.jit.freeze(traced.eval(), optimize_numerics=not exact)
+        # Not frozen.save(path): on a full disk torch's writer aborts the whole process.
+        path.write_bytes(frozen.save_to_buffer())
+
+
+def read_script(path: Path) -> nn.Module:
+    """Load what `write_script` wrote; packed weights are packed for the engine that is set now."""
+    with without_deprecations():
+        script: nn.Module = torch.jit.load(str(path), map_location="cpu")  # type: ignore[no-untyped-call]
+    return script
