@@ -31,7 +31,6 @@ COMMANDS = {
     "operations": ("operations:command", "Set up alarms for nights that fail or never begin."),
     "store": ("store:command", "Check, compact or clean the store."),
     "config": ("setup:config", "Show the settings and where each comes from."),
-    "completion": ("completion:command", "Print the script that completes commands in a shell."),
 }
 
 

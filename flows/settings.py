@@ -19,7 +19,7 @@ from storage.results import Profile
 if TYPE_CHECKING:
     from storage.trust import Signer
 
-TaskRunnerName = Literal["threads", "processes", "dask", "ray"]
+TaskRunnerName = Literal["threads", "dask", "ray"]
 
 
 class Settings(BaseSettings):

@@ -102,18 +102,18 @@ def hold(place: StoreRoot | Path | str, holder: Holder) -> Iterator[HeldStore]:
 
         def has_died(content: bytes) -> bool:
             # It held the lock that is held now.
-            return _parsed(b"[" + content + b"]", root.url)[-1:] == dead[-1:] != ()
+            return _parsed(content, root.url) == dead[-1:] != ()
 
-        content = TypeAdapter(Holder).dump_json(holder)
+        content = _HOLDERS.dump_json((holder,))
         try:
             # In a folder, the kernel's lock is enough.
             lease = nullcontext(b"") if root.local else leased(root, f".locks/{_RECORD}", content, has_died)
             before = stack.enter_context(lease)
         except LeasedError as error:
             left = f"If it is dead, the store is free in {error.left_s:.0f} s. "
-            raise _running(root, _parsed(b"[" + error.content + b"]", root.url), left) from error
+            raise _running(root, _parsed(error.content, root.url), left) from error
         # Of another host.
-        dead += tuple(each for each in _parsed(b"[" + before + b"]", root.url) if each not in dead)
+        dead += tuple(other for other in _parsed(before, root.url) if other not in dead)
         held = HeldStore(records, holder, dead)
         yield held
         # Not after an error: whoever reports a run's end may have been stopped with it.

@@ -160,7 +160,7 @@ def _show_switch(pointer: Pointer, format: str) -> None:
 @command.command()
 @_workload_argument
 @click.argument("version", required=False)
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="FILE.zip or FILE.tar.zst.")
+@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write FILE.zip (default: WORKLOAD-VERSION.zip).")
 @click.option("--force", is_flag=True, help="Replace the file if it exists.")
 @format_option("text", "json")
 @store_option
@@ -174,7 +174,7 @@ def export(workload: str, version: str | None, output: Path | None, force: bool,
     bundles = BundleStore(store)
     chosen = bundles.require(workload, version)
     name = f"{workload}-{chosen}"
-    target = output or Path(f"{name}.tar.zst")
+    target = output or Path(f"{name}.zip")
     export_bundle(bundles.local_folder(workload, chosen), target, name=name, overwrite=force)
     if format == "json":
         print_json({"workload": workload, "version": chosen, "file": target})

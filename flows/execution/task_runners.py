@@ -1,15 +1,14 @@
-"""What fans the stages out: threads of this process, other processes, a Dask cluster or Ray; and where they benchmark.
+"""What fans the stages out: threads of this process, a Dask cluster or Ray; and where they benchmark.
 
-Benchmarks run only on hosts of the wanted fingerprint. Threads and processes have one host, this one. A Dask cluster or
-Ray is asked for its hosts, and benchmarks are restricted to all of those that fit, so that nothing has to be declared
-when a worker is started, and one that is lost is another's to replace. That only one runs on a host at a time is the
-matter of the host's lock (`storage.locks`), which holds against other runs too.
+Benchmarks run only on hosts of the wanted fingerprint. Threads have one host, this one. A Dask cluster or Ray is asked
+for its hosts, and benchmarks are restricted to all of those that fit. So nothing has to be declared when a worker is
+started, and another worker can replace one that is lost. The host's lock (`storage.locks`) lets only one benchmark run
+on a host at a time, whichever run it belongs to.
 """
 
 from __future__ import annotations
 
 import logging
-import multiprocessing
 import os
 import platform
 import signal
@@ -19,13 +18,11 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from prefect.context import FlowRunContext
-from prefect.task_runners import ProcessPoolTaskRunner, TaskRunner, ThreadPoolTaskRunner
+from prefect.task_runners import TaskRunner, ThreadPoolTaskRunner
 
-from flows.execution.workers import end_with_parent
 from flows.settings import Settings, children_inherit, load_settings
 from storage.errors import ConfigurationError, MeasurementError
 from tasks.machine import fingerprint
@@ -71,8 +68,6 @@ def make_task_runner(settings: Settings) -> AnyTaskRunner:
     """
     if settings.task_runner == "threads":
         return ThreadPoolTaskRunner(max_workers=_WAITING_THREADS)
-    if settings.task_runner == "processes":
-        return _EndedProcesses(settings.workers, initializer=_begin_process, initargs=(_inherited(settings),))
     try:
         return _dask(settings) if settings.task_runner == "dask" else _ray(settings)
     except ImportError as error:
@@ -110,7 +105,7 @@ def require_fingerprint(wanted: str) -> None:
 def place_benchmarks(settings: Settings) -> Pin:
     """Find the hosts of this flow run's cluster that benchmarks may run on; return what pins them there.
 
-    Threads and processes have one host, and the task itself refuses one that does not fit.
+    Threads have one host, and the task itself refuses one that does not fit.
 
     Raises
     ------
@@ -140,23 +135,6 @@ def choose(hosts: Iterable[tuple[Host, Spot]], wanted: str) -> tuple[Spot, ...]:
 def _inherited(settings: Settings) -> dict[str, str]:
     """Return what local worker processes must be told about the settings: a flag is in nobody's environment."""
     return {"NIGHTQUANT_WORKERS": str(settings.workers)}
-
-
-def _begin_process(environment: dict[str, str]) -> None:
-    os.environ.update(environment)
-    end_with_parent()
-
-
-class _EndedProcesses(ProcessPoolTaskRunner):
-    """Ends its processes when the run is stopped; Prefect's waits for the stages that they are running."""
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if kind is not None:
-            for process in multiprocessing.active_children():
-                process.terminate()
-        super().__exit__(kind, error, traceback)
 
 
 def _dask(settings: Settings) -> AnyTaskRunner:

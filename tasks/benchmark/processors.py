@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.benchmark.blocks import run_block
+from tasks.benchmark.rounds import run_block
 
 _TOPOLOGY = Path("/sys/devices/system/cpu")
 _THREADS = Path("/proc/self/task")

@@ -6,9 +6,13 @@ operators' namespace, which names the sources: libraries of different versions c
 
 from __future__ import annotations
 
+import os
 import platform
+import shutil
+import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
@@ -16,17 +20,14 @@ import torch
 
 from storage.artifacts import artifact_digest
 from storage.digest import digest_of
-from storage.errors import QuantizationError
-from tasks.compiler import compiler_version, find_compiler, run_compiler
+from storage.errors import QuantizationError, UnavailableError
 from tasks.job import Workspace
 
 KIND = "operators"
 SUFFIX = ".so"
 
 _SOURCES = Path(__file__).parent / "native"
-_PURPOSE = "the int8 operators need"
-_FAILING = "cannot compile the int8 operators"
-_HINT = "They need C++20 and torch's headers: g++ 11 or clang 14, or newer."
+_COMPILERS = ("c++", "g++", "clang++")
 _FLAGS = (
     "-std=c++20", "-O3", "-fPIC", "-fvisibility=hidden",
     # Every instruction set computes the same numbers: no fused multiply-adds, which some processors lack.
@@ -83,7 +84,7 @@ def find_or_compile(workspace: Workspace) -> Path:
     made_from = {
         "sources": digest_of(sources),
         "flags": [*_FLAGS, *_flags_here()],
-        "compiler": compiler_version(find_compiler(_PURPOSE)),
+        "compiler": _version(_compiler()),
         "architecture": platform.machine(),
         "torch": torch.__version__,
     }
@@ -118,11 +119,41 @@ def _compile(name: str, library: Path) -> None:
     sources = [str(path) for path in sorted(_SOURCES.glob("*.cpp"))]
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
-        compiler = find_compiler(_PURPOSE)
-        run_compiler([compiler, "-c", *_FLAGS, *_flags_here(), *defined, *sources], work, _FAILING, _HINT)
+        compiler = _compiler()
+        _run([compiler, "-c", *_FLAGS, *_flags_here(), *defined, *sources], work)
         objects = [path.name for path in sorted(work.glob("*.o"))]
         # Linked without -fopenmp: torch brings an OpenMP of its own, whose threads are the ones that it counts.
         undefined = ["-undefined", "dynamic_lookup"] if sys.platform == "darwin" else []
         libraries = [f"-L{root / 'lib'}", "-ltorch_cpu", "-lc10"]
         linking = [compiler, "-shared", *undefined, *objects, "-o", str(library), *libraries]
-        run_compiler(linking, work, _FAILING, _HINT)
+        _run(linking, work)
+
+
+def _compiler() -> str:
+    """Return the path of the system's C++ compiler, or of the one that ``$CXX`` names."""
+    wanted = os.environ.get("CXX")
+    for candidate in (wanted,) if wanted else _COMPILERS:
+        if (found := shutil.which(candidate)) is not None:
+            return found
+    raise UnavailableError(
+        f"There is no C++ compiler here ({wanted or ', '.join(_COMPILERS)}), which the int8 operators need.",
+        hint="Install one, g++ or clang (Debian and Ubuntu: apt install g++; Fedora: dnf install gcc-c++; macOS: "
+        "xcode-select --install), or name it in the environment variable CXX.",
+    )
+
+
+@cache
+def _version(compiler: str) -> str:
+    return _run([compiler, "--version"], Path.cwd()).splitlines()[0]
+
+
+def _run(command: Sequence[str], folder: Path) -> str:
+    """Run the compiler in `folder`; return its output."""
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        errors = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()[-1:]
+        raise QuantizationError(
+            f"{command[0]} cannot compile the int8 operators: {' '.join(errors[:3]) or f'exit code {done.returncode}'}",
+            hint="They need C++20 and torch's headers: g++ 11 or clang 14, or newer.",
+        )
+    return done.stdout

@@ -40,8 +40,7 @@ class Nights:
         self._hide_the_packages()
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("NIGHTQUANT_SIGNING_KEY", self.key.decode())
-            # The runner "processes" has children of every kind.
-            self.first = self._begin(self.store, "--timings", "--task-runner", "processes", program=SCRIPT)
+            self.first = self._begin(self.store, "--timings", program=SCRIPT)
         other = self._begin(self.other, program=SCRIPT)
         self.ended = [self._watch(self.first), self._end(other)]
         self.artifacts = self.files()

@@ -63,7 +63,8 @@ def test_nothing_is_read_when_the_flows_are_imported(tmp_path):
 def test_a_deployments_task_runner_is_the_settings_at_the_start_of_its_run(monkeypatch):
     from flows.execution.task_runners import CONFIGURED
 
-    for name, kind in {"threads": "ThreadPoolTaskRunner", "processes": "_EndedProcesses"}.items():
+    pytest.importorskip("prefect_dask", reason="the dask extra is not installed")
+    for name, kind in {"threads": "ThreadPoolTaskRunner", "dask": "DaskTaskRunner"}.items():
         monkeypatch.setenv("NIGHTQUANT_TASK_RUNNER", name)
         assert type(CONFIGURED.duplicate()).__name__ == kind
 

@@ -34,7 +34,7 @@ def write(root: Path, night: int, **changes: Any) -> None:
     } | changes
     store = ResultsStore(root)
     for table, rows in tables.items():
-        store.append(table, rows, run, at(day, 4))
+        store.append(table, rows, run, at(day, 4), "word-lm" if table == "promotions" else "")
     refresh(root)
 
 

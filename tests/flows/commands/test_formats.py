@@ -18,8 +18,8 @@ from tests.flows.commands.filled_store import NIGHTS, RUNS, VERSIONS
 
 NightQuant = Callable[..., tuple[int, str]]
 
-# `serve` runs for good; a completion is a shell's script.
-WITHOUT = {"serve", "completion"}
+# It runs for good.
+WITHOUT = {"serve"}
 
 # By command: what it is called with, in a store of two nights, and the exit code.
 CALLS: dict[str, tuple[list[str], int]] = {
@@ -115,12 +115,10 @@ def test_a_message_beside_json_goes_to_standard_error(filled: Path) -> None:
         ["handoff", "promote", "word-lm", "2026-03-09-00000000000c", "--reason", "x"],
         ["handoff", "promote", "word-lm", VERSIONS[1]],
         ["handoff", "promote", "word-lm", VERSIONS[1], "--reason", "  "],
-        ["completion", "tcsh"],
         ["status", "--format", "yaml"],
     ],
 )
 def test_a_wrong_request_ends_with_2_and_prints_no_document(
     arguments: list[str], two_nights: Path, nightquant: NightQuant
 ) -> None:
-    where = [] if arguments[0] == "completion" else ["--store", two_nights]
-    assert nightquant(*arguments, *where) == (2, "")
+    assert nightquant(*arguments, "--store", two_nights) == (2, "")

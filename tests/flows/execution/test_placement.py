@@ -47,9 +47,8 @@ def test_this_host_is_refused_only_where_another_fingerprint_is_wanted():
         require_fingerprint(SLOW)
 
 
-def test_threads_and_processes_have_their_own_host_alone():
-    for name in ("threads", "processes"):
-        assert place_benchmarks(Settings(task_runner=name)) is nullcontext
+def test_threads_have_their_own_host_alone():
+    assert place_benchmarks(Settings(task_runner="threads")) is nullcontext
 
 
 @pytest.mark.slow

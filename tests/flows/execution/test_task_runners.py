@@ -35,7 +35,7 @@ def assert_whole(store):
     assert check(store).problems == ()
 
 
-# tests/flows/test_nightly.py has a night in processes, and the cluster below a night on Dask.
+# The cluster below has a night on Dask.
 def test_a_night_runs_on_ray_and_leaves_no_process_behind(home, tmp_path):
     pytest.importorskip("prefect_ray", reason="the ray extra is not installed")
     store = tmp_path / "store"

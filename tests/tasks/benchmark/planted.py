@@ -21,7 +21,7 @@ from typing import Any
 
 import torch
 
-from tasks.benchmark import blocks, launch
+from tasks.benchmark import launch, rounds
 from tasks.benchmark.launch import Loaded
 from tasks.benchmark.messages import COPY_SUFFIX, Profile, Subject
 
@@ -79,8 +79,8 @@ def load(subject: Subject) -> Loaded:
     golden = matrix * (2 if details.get("wrong") else 1)
 
     if details.get("simulated"):
-        clock = blocks.time if isinstance(blocks.time, Clock) else Clock()
-        blocks.time = clock  # type: ignore[assignment]
+        clock = rounds.time if isinstance(rounds.time, Clock) else Clock()
+        rounds.time = clock  # type: ignore[assignment]
         launch.Eviction = lambda processors: clock.evict  # type: ignore[assignment, misc]
 
         def simulated() -> torch.Tensor:

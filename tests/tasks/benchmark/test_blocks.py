@@ -6,8 +6,8 @@ import gc
 
 import pytest
 
-from tasks.benchmark import blocks
-from tasks.benchmark.blocks import calls_for_block, time_block, time_single_calls, warm_up, warm_up_and_plan
+from tasks.benchmark import rounds
+from tasks.benchmark.rounds import calls_for_block, time_block, time_single_calls, warm_up, warm_up_and_plan
 
 
 class Clock:
@@ -23,7 +23,7 @@ class Clock:
 @pytest.fixture(autouse=True)
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     made = Clock()
-    monkeypatch.setattr(blocks, "time", made)
+    monkeypatch.setattr(rounds, "time", made)
     return made
 
 

@@ -15,9 +15,8 @@ from referencing import Registry, Resource
 
 from storage.digest import digest_of, file_digest
 from storage.errors import StoreError
-from tasks.bundle.origin import sbom_of
+from tasks.bundle.origin import Package, sbom_of
 from tasks.bundle.verify import verify
-from tasks.packages import Package
 from tests.tasks.bundle.conftest import Made
 
 pytestmark = pytest.mark.slow
