@@ -14,10 +14,11 @@ import torch
 from torch import fx, nn
 
 from storage.errors import QuantizationError
+from tasks.libraries import quiet
 from tasks.quantize.base import Trained
 from tasks.quantize.calibration import calibrate, refuse_non_finite_state
 from tasks.quantize.coverage import cover, excluded_modules, leaves_of
-from tasks.quantize.engine import quiet, saturates
+from tasks.quantize.engine import saturates
 from tasks.quantize.export import export
 from tasks.quantize.source import ModelSource
 from tasks.quantize.spec import Calibration, Spec

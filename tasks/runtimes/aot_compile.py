@@ -15,10 +15,11 @@ from torch._inductor import config
 from torch.export import ExportedProgram
 
 from storage.errors import QuantizationError, first_line
+from tasks.libraries import quiet
 from tasks.outputs import finite_outputs
 from tasks.quantize.base import converter_of
 from tasks.quantize.converted import KIND, Structure, find_or_convert, is_close, open_converted
-from tasks.quantize.engine import instruction_set, quiet
+from tasks.quantize.engine import instruction_set
 from tasks.quantize.export import export
 from tasks.quantize.int8_modules import align_for_aot_inductor
 from tasks.quantize.operators import SUFFIX

@@ -18,9 +18,9 @@ from torch.utils import _pytree as pytree
 
 from storage.errors import UnavailableError
 from storage.root import cache_base
+from tasks.libraries import quiet
 from tasks.outputs import Call
 from tasks.proofs import Operator
-from tasks.quantize.engine import quiet
 from tasks.quantize.operators import load_libraries
 from tasks.quantize.spec import Spec
 from tasks.runtimes.base import CandidateFiles, Opened, Opener

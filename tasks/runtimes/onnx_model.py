@@ -20,10 +20,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from storage.artifacts import artifact_digest
 from storage.errors import QuantizationError, first_line
+from tasks.libraries import quiet
 from tasks.machine import installed_version
 from tasks.quantize.base import converter_of
 from tasks.quantize.coverage import unnamed
-from tasks.quantize.engine import quiet
 from tasks.quantize.export import open_shapes, opened
 from tasks.quantize.source import ModelSource
 from tasks.quantize.spec import EVERY, Spec

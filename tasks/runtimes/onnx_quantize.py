@@ -16,11 +16,11 @@ from onnxruntime.quantization.quantize import quantize_dynamic
 from onnxruntime.quantization.registry import QDQRegistry
 
 from storage.errors import QuantizationError
+from tasks.libraries import quiet
 from tasks.machine import this_machine
 from tasks.outputs import finite_outputs
 from tasks.quantize.calibration import batches_of
 from tasks.quantize.coverage import cover, excluded_modules, leaves_of
-from tasks.quantize.engine import quiet
 from tasks.quantize.source import ModelSource
 from tasks.quantize.spec import EVERY, Calibration, Spec
 from tasks.refs import ModuleCoverage

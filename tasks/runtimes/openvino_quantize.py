@@ -13,13 +13,14 @@ import openvino
 from torch import Tensor
 
 from storage.errors import QuantizationError
+from tasks.libraries import quiet
 from tasks.machine import this_machine
 from tasks.outputs import finite_outputs
 from tasks.quantize.base import converter_of
 from tasks.quantize.calibration import batches_of
 from tasks.quantize.converted import is_close
 from tasks.quantize.coverage import cover, excluded_modules, leaves_of
-from tasks.quantize.engine import computes_bfloat16, quiet, require_bfloat16
+from tasks.quantize.engine import computes_bfloat16, require_bfloat16
 from tasks.quantize.source import ModelSource
 from tasks.quantize.spec import EVERY, Calibration, Spec
 from tasks.refs import ModuleCoverage

@@ -13,8 +13,9 @@ import pytest
 import torch
 
 from storage.errors import QuantizationError
+from tasks.libraries import quiet
 from tasks.machine import this_machine
-from tasks.quantize.engine import quantized_engine, quiet, saturates, without_deprecations
+from tasks.quantize.engine import quantized_engine, saturates, without_deprecations
 
 SUPPORTED = [name for name in torch.backends.quantized.supported_engines if name != "none"]
 NOISE = "torch.ao.quantization is deprecated and will be removed in 2.10."

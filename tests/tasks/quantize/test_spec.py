@@ -1,0 +1,66 @@
+"""Specs of recipes, and what runtimes with given limits say to them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tasks.extensions import METHODS
+from tasks.quantize.spec import Spec, limit, obstacle, spec_of
+from tasks.workload.recipe import Recipe
+
+
+def spec(method: str, **keys: Any) -> Spec:
+    return spec_of(Recipe.model_validate({"name": "r", "method": method, "runtimes": ["eager"], **keys}))
+
+
+@pytest.mark.parametrize(
+    ("method", "keys", "expected"),
+    [
+        ("none", {}, (set(), set(), "ordinary", False)),
+        ("cast", {}, (set(), set(), "ordinary", False)),
+        ("dynamic", {}, ({"int8"}, {"dynamic-per-tensor"}, "modules", True)),
+        ("dynamic", {"dtype": "float16"}, ({"float16"}, {"float"}, "modules", False)),
+        ("dynamic", {"embedding_bits": 4}, ({"int8", "int4"}, {"dynamic-per-tensor"}, "modules", True)),
+        ("dynamic-per-row", {"embedding_bits": 8}, ({"int8"}, {"dynamic-per-row"}, "ordinary", False)),
+        ("static", {}, ({"int8"}, {"static"}, "graph", False)),
+        ("qat", {}, ({"int8"}, {"static"}, "graph", False)),
+    ],
+    ids=str,
+)
+def test_a_recipe_asks_for_weights_and_activations(
+    method: str, keys: dict[str, Any], expected: tuple[Any, ...]
+) -> None:
+    found = spec(method, **keys)
+    assert (found.weights, found.activations, found.form, found.couples_rows) == expected
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_weights_are_trained_or_ranges_calibrated_but_not_both(method: str) -> None:
+    found = spec(method)
+    assert (found.training is not None, found.calibration is not None) == (method == "qat", method == "static")
+    assert bool(found.why_float) is not METHODS[method].quantizes
+
+
+def test_a_value_that_a_runtime_does_not_name_is_refused_with_the_reason_filled_in() -> None:
+    bounds = (
+        limit("activations", "float", "static", reason='not with method "{recipe.method}"'),
+        limit("engine", None, "x86", reason='not on "{engine}"'),
+    )
+    assert obstacle(spec("static"), bounds) == ""
+    assert obstacle(spec("none"), bounds) == ""
+    assert obstacle(spec("static", engine="qnnpack"), bounds) == 'not on "qnnpack"'
+    assert obstacle(spec("dynamic", engine="qnnpack"), bounds) == 'not with method "dynamic"'
+
+
+def test_a_limit_without_values_refuses_every_spec_that_has_any() -> None:
+    bounds = (limit("weights", reason="floats only"),)
+    assert obstacle(spec("cast"), bounds) == ""
+    assert obstacle(spec("dynamic"), bounds) == "floats only"
+
+
+def test_trained_models_bring_their_graph_mode_with_them() -> None:
+    bounds = (limit("graphs", "auto", reason="no {graph}"),)
+    assert obstacle(spec("static", graph="fx"), bounds) == "no fx"
+    assert obstacle(spec("qat", graph="fx"), bounds) == ""
