@@ -1,4 +1,8 @@
-"""What stages measured: small frozen values that travel between tasks; no torch."""
+"""What stages measured: small frozen values that travel between tasks; no torch.
+
+A field of `Evaluation`, `Comparison`, `Timing` or `tasks.proof.messages.Proof` that has the name of a column of
+``measurements`` is recorded in it (`tasks.rows`).
+"""
 
 from __future__ import annotations
 

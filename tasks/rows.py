@@ -6,12 +6,13 @@ from datetime import datetime
 
 from storage.digest import canonical_json
 from storage.results import UNKNOWN, Cell, Row
-from storage.results.tables import MEASUREMENTS
+from storage.results.tables import MEASUREMENTS, TEXT
 from storage.results.values import known
 from tasks.benchmark.messages import INCUMBENT_SUFFIX
 from tasks.extensions import RUNTIMES
 from tasks.machine import Evidence
 from tasks.proof.doubts import doubt_about_batches
+from tasks.refs import Frozen
 from tasks.results import BenchmarkResult, CandidateResult, Incumbent, RunInfo, Timing, WorkloadResult
 
 _AA = tuple(f"{caches}aa_{column}" for caches in ("", "cold_") for column in ("ratio", "low", "high"))
@@ -40,7 +41,7 @@ def measurement_rows(run: RunInfo, result: WorkloadResult, measured_at: datetime
         timed = [
             common
             | shown
-            | timing.model_dump(exclude={"recipe", "runtime"})
+            | _recorded(timing)
             | _verdict_of_its_own(timing)
             | _proof_columns(benchmark, timing, candidate.evaluation.batch_difference if candidate.evaluation else None)
             for timing in (benchmark.timings if benchmark and candidate.failure is None else ())
@@ -81,13 +82,8 @@ def _proof_columns(
     proof = benchmark.proofs.get(name)
     if proof is None:
         return unknown
-    return unknown | {
-        "int8_time_share": proof.int8_time_share,
-        "float_operators": canonical_json([each.model_dump(mode="json") for each in proof.float_operators]),
-        "instructions": sorted(proof.instructions.items()) if proof.instructions is not None else None,
-        "saturation": proof.saturation,
-        "doubts": canonical_json([*proof.doubts, *filter(None, [doubt_about_batches(batch_difference)])]),
-    }
+    doubts = [*proof.doubts, *filter(None, [doubt_about_batches(batch_difference)])]
+    return unknown | _recorded(proof) | {"doubts": canonical_json(doubts)}
 
 
 def _host_columns(benchmark: BenchmarkResult) -> dict[str, Cell]:
@@ -144,29 +140,36 @@ def candidate_columns(result: WorkloadResult, candidate: CandidateResult) -> dic
     if built is not None:
         reference = baseline.built.size_bytes if baseline and baseline.built else None
         counted = [module for module in built.coverage if module.parameters]
-        columns |= {
+        columns |= _recorded(built, "coverage") | {
             "coverage": built.covered_share,
             "modules_quantized": sum(module.quantized for module in counted),
             "modules_total": len(counted),
             "artifact_digest": built.digest,
-            "recipe_digest": built.recipe_digest or None,
-            "source_digest": built.source_digest or None,
-            "size_bytes": built.size_bytes,
             "baseline_size_bytes": reference,
             "size_ratio": reference / built.size_bytes if reference is not None and built.size_bytes else None,
         }
     if (evaluation := candidate.evaluation) is not None:
-        columns |= {
-            "quality_metric": evaluation.quality_metric,
-            "quality": evaluation.quality,
-            "quality_batched": evaluation.quality_batched,
-            "batch_difference": evaluation.batch_difference,
-            "batch_changed": evaluation.batch_changed,
-            "higher_is_better": evaluation.higher_is_better,
+        columns |= _recorded(evaluation) | {
             "evaluation_mode": evaluation.mode or None,
             "evaluation_samples": evaluation.samples,
-            "metrics": dict(sorted(evaluation.metrics.items())),
             "baseline_quality": baseline.evaluation.quality if baseline and baseline.evaluation else None,
         }
-        columns |= candidate.comparison.model_dump() if candidate.comparison else {}
+        columns |= _recorded(candidate.comparison) if candidate.comparison else {}
     return columns
+
+
+def _recorded(value: Frozen, *without: str) -> dict[str, Cell]:
+    """Return what a stage measured, by column of ``measurements``: a field of a column's name is that column.
+
+    "" is NULL, maps are sorted, and what a column of text cannot hold otherwise is JSON.
+    """
+    cells: dict[str, Cell] = {}
+    for column in MEASUREMENTS.columns:
+        if column.name in type(value).model_fields.keys() - {"recipe", "runtime", *without}:
+            cell = getattr(value, column.name)
+            if isinstance(cell, dict):
+                cell = dict(sorted(cell.items()))
+            elif isinstance(cell, tuple) and column.type == TEXT:
+                cell = canonical_json(value.model_dump(mode="json", include={column.name})[column.name])
+            cells[column.name] = None if cell == "" else cell
+    return cells
