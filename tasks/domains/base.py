@@ -6,6 +6,7 @@ does the work when it is asked for. What a stage of it depends on is found by fo
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 W = TypeVar("W", bound=Workload)
 M = TypeVar("M", bound=Kind)
+
+PREPROCESSING = "preprocessing.json"
 
 
 @dataclass(frozen=True)
@@ -76,11 +79,20 @@ class Domain(ABC, Generic[W, M]):
     def build(self, model: M, dataset: DatasetRef) -> nn.Module:
         """Build a model for a data set, its weights drawn from torch's global generator."""
 
-    @abstractmethod
     def example_inputs(
         self, workload: W, dataset: DatasetRef, store: ArtifactStore, batch_size: int
     ) -> dict[str, Tensor]:
-        """Real inputs by name, in calling order: what is timed, traced and kept as golden input."""
+        """Return real inputs by name, in calling order: what is timed, traced and kept as golden input.
+
+        These are the first samples of the test split, repeated where it is smaller.
+        """
+        import torch
+
+        from tasks.data.splits import load_samples
+
+        split = load_samples(dataset, "test", store)
+        batch = next(split.batches(batch_size, torch.arange(batch_size) % len(split)))
+        return dict(zip(split.description.inputs, batch.inputs, strict=True))
 
     @abstractmethod
     def evaluate(self, job: Job[W], call: Call, workspace: Workspace, *, apart: bool = False) -> Quality:
@@ -140,6 +152,11 @@ class Domain(ABC, Generic[W, M]):
         """Choose the keys that data, model and weights decide, for ``nightquant init`` to write."""
         return Proposal()
 
+    def write_preprocessing(self, document: Mapping[str, object], folder: Path) -> dict[str, str]:
+        """Write ``preprocessing.json`` into a bundle; return its name by what it is."""
+        (folder / PREPROCESSING).write_text(json.dumps(document, indent=1, sort_keys=True) + "\n", encoding="ascii")
+        return {"preprocessing": PREPROCESSING}
+
     def write_resources(self, job: Job[W], store: ArtifactStore, folder: Path) -> dict[str, str]:
         """Write what turns raw data into inputs and outputs into words into a bundle; file names by what they are."""
         return {}
@@ -150,9 +167,11 @@ class GivesCalibration(ABC, Generic[W]):
 
     lack: ClassVar[str] = "gives no calibration inputs"
 
-    @abstractmethod
     def calibration(self, job: Job[W], store: ArtifactStore, batch_size: int) -> Iterator[tuple[Tensor, ...]]:
-        """Batches of a model's positional inputs, always in the same order."""
+        """Yield batches of a model's positional inputs in the order in which the calibration split is stored."""
+        from tasks.data.splits import load_samples
+
+        return (batch.inputs for batch in load_samples(job.dataset, "calibration", store).batches(batch_size))
 
 
 class Trains(ABC, Generic[W]):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, Self
 
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 OFFERED = [name for name, metric in METRICS.items() if metric.offered]
 _OF_OUR_TRAINING = {"batch_size", "learning_rate"}  # keys of a recipe that a callable's training has no use for
 _METRIC: dict[str, JsonValue] = {"anyOf": [{"enum": list(OFFERED)}, {"type": "string", "pattern": REFERENCE}]}
-_PREPROCESSING = "preprocessing.json"
 
 
 class TrainedByCode(Kind):
@@ -214,14 +212,6 @@ class Custom(
 
         return evaluate_custom(job, call, workspace, apart=apart)
 
-    def calibration(
-        self, job: Job[CustomWorkload], store: ArtifactStore, batch_size: int
-    ) -> Iterator[tuple[Tensor, ...]]:
-        """The calibration split in the order in which it is stored; a collate function's batches as it made them."""
-        from tasks.data.splits import load_samples
-
-        return (batch.inputs for batch in load_samples(job.dataset, "calibration", store).batches(batch_size))
-
     def train(self, workload: CustomWorkload, dataset: DatasetRef, workspace: Workspace) -> dict[str, Tensor]:
         """Call the user's ``train``."""
         from tasks.domains.custom.training import train_by_code
@@ -256,9 +246,8 @@ class Custom(
         described = read_description(job.dataset, store).model_dump(
             mode="json", include={"inputs", "features", "mean", "std", "classes"}
         )
-        document = {**described, "standardize": "(value - mean) / std for each feature, then float32"}
-        (folder / _PREPROCESSING).write_text(json.dumps(document, indent=1, sort_keys=True) + "\n", encoding="ascii")
-        return {"preprocessing": _PREPROCESSING}
+        how = {"standardize": "(value - mean) / std for each feature, then float32"}
+        return self.write_preprocessing(described | how, folder)
 
 
 def _names(workload: CustomWorkload) -> Mapping[str, tuple[str, ...]]:

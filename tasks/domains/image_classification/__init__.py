@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Literal, cast
 
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from tasks.outputs import Call
     from tasks.refs import DatasetRef
 
-_PREPROCESSING = "preprocessing.json"
 _AXES: Mapping[str, Mapping[int, str]] = {"images": {0: "batch"}}
 # As torchvision.models.quantization has them.
 TorchvisionModel = Literal[
@@ -121,18 +119,6 @@ class ImageClassification(
 
         return build_vision(model, dataset)
 
-    def example_inputs(
-        self, workload: ImageWorkload, dataset: DatasetRef, store: ArtifactStore, batch_size: int
-    ) -> dict[str, Tensor]:
-        """The first images of the test split, repeated where it is smaller."""
-        import torch
-
-        from tasks.data.splits import load_samples
-
-        split = load_samples(dataset, "test", store)
-        batch = next(split.batches(batch_size, torch.arange(batch_size) % len(split)))
-        return {"images": batch.inputs[0]}
-
     def axes(self, workload: ImageWorkload, examples: Mapping[str, Tensor]) -> Mapping[str, Mapping[int, str]]:
         """Any number of images."""
         return _AXES
@@ -154,14 +140,6 @@ class ImageClassification(
             progress=workspace.progress,
             unit="images",
         )
-
-    def calibration(
-        self, job: Job[ImageWorkload], store: ArtifactStore, batch_size: int
-    ) -> Iterator[tuple[Tensor, ...]]:
-        """The calibration split in the order in which it is stored."""
-        from tasks.data.splits import load_samples
-
-        return (batch.inputs for batch in load_samples(job.dataset, "calibration", store).batches(batch_size))
 
     def train(self, workload: ImageWorkload, dataset: DatasetRef, workspace: Workspace) -> dict[str, Tensor]:
         """Train with AdamW under a one-cycle learning rate."""
@@ -208,5 +186,4 @@ class ImageClassification(
             "std": description.std,
             "classes": description.classes,
         }
-        (folder / _PREPROCESSING).write_text(json.dumps(document, indent=1, sort_keys=True) + "\n", encoding="ascii")
-        return {"preprocessing": _PREPROCESSING}
+        return self.write_preprocessing(document, folder)

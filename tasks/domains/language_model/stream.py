@@ -1,10 +1,10 @@
 """Quality of a word language model: losses along one long stream of words, by two ways of carrying the state.
 
-`exact_losses` is the procedure of the PyTorch tutorial "Dynamic Quantization on an LSTM Word Language Model": batch
-size 1, fixed chunks, hidden state carried from chunk to chunk. It is sequential, one row of the decoder at a time.
-`segment_losses` cuts the stream into segments that run as one batch. The state at the start of a segment is unknown,
-but an LSTM forgets: run over some words before the segment from a zero state, it converges to the state that the
-sequential run would have had.
+The mode ``exact`` is the procedure of the PyTorch tutorial "Dynamic Quantization on an LSTM Word Language Model": batch
+size 1, fixed chunks, hidden state carried from chunk to chunk. It is sequential, and here a stream of one segment.
+The mode ``segments`` cuts the stream into segments that run as one batch. The state at the start of a segment is
+unknown, but an LSTM forgets: run over some words before the segment from a zero state, it converges to the state that
+the sequential run would have had.
 """
 
 from __future__ import annotations
@@ -111,27 +111,10 @@ def word_losses(
         raise InputError("The test split has fewer than two words.", hint="Give a longer test.txt.")
     with torch.inference_mode():
         if settings.mode == "exact":
-            return exact_losses(call, ids, spec, words_in_call or settings.sequence_length, progress)
+            shape = LaneShape(columns=1, rows=words_in_call or settings.sequence_length)
+            return segment_losses(call, ids, spec, 1, 0, progress, shape=shape)
         shape = FAST if words_in_call is None else LaneShape(columns=1, rows=words_in_call)
         return segment_losses(call, ids, spec, settings.segments, settings.warm_up, progress, shape=shape)
-
-
-def exact_losses(
-    call: Call, ids: Tensor, spec: WordLanguageModelSpec, sequence_length: int, progress: Progress = silent
-) -> Tensor:
-    """Losses in nats of every word but the first, in order, by the tutorial's own procedure.
-
-    From int32 or int64 [N], with `sequence_length` words in a call (bptt), to float32 [N - 1].
-    """
-    words = len(ids) - 1
-    h, c = zero_state(spec, 1)
-    losses = torch.empty(words)
-    for start in range(0, words, sequence_length):
-        stop = min(start + sequence_length, words)
-        logits, h, c = tensors_of(call(ids[start:stop].long().unsqueeze(1), h, c))
-        losses[start:stop] = F.cross_entropy(logits.squeeze(1), ids[start + 1 : stop + 1].long(), reduction="none")
-        progress(stop, words, "words")
-    return losses
 
 
 def segment_losses(

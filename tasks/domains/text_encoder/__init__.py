@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -32,7 +31,6 @@ Metric = Literal["accuracy", "f1-macro", "cosine", "retrieval"]
 _OF_CLASSES = ("accuracy", "f1-macro")
 _AXES: Mapping[int, str] = {0: "batch", 1: "tokens"}
 _INPUTS = ("input_ids", "attention_mask")
-_PREPROCESSING = "preprocessing.json"
 _USE = (
     "tokenizers.Tokenizer.from_file('tokenizer.json').encode_batch(texts) cuts texts at max_length and pads them: ids "
     "are the rows of input_ids, attention_mask those of attention_mask, both int64"
@@ -294,5 +292,4 @@ input_ids, attention_mask = {{ tensor }}([row.ids for row in rows]), {{ tensor }
             document |= {"outputs": "logits; the largest is the class", "labels": described.classes}
         else:
             document |= {"outputs": "one vector a text; texts of like meaning have a high cosine"}
-        (folder / _PREPROCESSING).write_text(json.dumps(document, indent=1, sort_keys=True) + "\n", encoding="ascii")
-        return {"tokenizer": TOKENIZER, "preprocessing": _PREPROCESSING}
+        return {"tokenizer": TOKENIZER} | self.write_preprocessing(document, folder)

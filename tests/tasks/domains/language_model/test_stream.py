@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from tasks.compute import intra_op_threads
-from tasks.domains.language_model import WordLanguageModelSpec
+from tasks.domains.language_model import Evaluate, WordLanguageModelSpec
 from tasks.domains.language_model.network import WordLanguageModel
-from tasks.domains.language_model.stream import LaneShape, exact_losses, segment_losses
+from tasks.domains.language_model.stream import LaneShape, segment_losses, word_losses
 
 VOCABULARY, LAYERS, HIDDEN = 30, 2, 8
 SPEC = WordLanguageModelSpec(kind="word-lm", embedding_size=12, hidden_size=HIDDEN, layers=LAYERS)
@@ -42,6 +42,18 @@ def plain_loss(model: nn.Module, ids: list[int], bptt: int = 25) -> float:
     return total / (len(ids) - 1)
 
 
+def exact_losses(model: nn.Module, ids: Tensor, bptt: int = 25) -> Tensor:
+    """The tutorial's losses, word by word."""
+    h, c = torch.zeros(LAYERS, 1, HIDDEN), torch.zeros(LAYERS, 1, HIDDEN)
+    losses = []
+    for start in range(0, len(ids) - 1, bptt):
+        following = ids[start + 1 : start + 1 + bptt].long()
+        with torch.no_grad():
+            logits, h, c = model(ids[start : start + len(following)].long().unsqueeze(1), h, c)
+        losses.append(nn.functional.cross_entropy(logits.squeeze(1), following, reduction="none"))
+    return torch.cat(losses)
+
+
 class Memoryless(nn.Module):
     """Predicts from the last word alone, so that every way of cutting the stream must give the same losses."""
 
@@ -58,8 +70,8 @@ class Memoryless(nn.Module):
 @pytest.mark.slow
 def test_the_exact_mode_is_the_tutorials_procedure(model: WordLanguageModel, words: int) -> None:
     ids = stream(words)
-    with torch.inference_mode():
-        losses = exact_losses(model, ids, SPEC, 25)
+    losses = word_losses(model, ids, SPEC, Evaluate(mode="exact", sequence_length=25))
+    assert torch.equal(losses, exact_losses(model, ids))
     assert losses.shape == (words - 1,)
     assert losses.double().mean().item() == pytest.approx(plain_loss(model, ids.tolist()), rel=1e-6)
 
@@ -68,7 +80,7 @@ def test_the_exact_mode_is_the_tutorials_procedure(model: WordLanguageModel, wor
 @settings(max_examples=60, deadline=None)
 def test_segments_give_every_word_once_and_in_order(words: int, segments: int, warm_up: int, seed: int) -> None:
     ids, model = stream(words, seed), Memoryless()
-    exact = exact_losses(model, ids, SPEC, 25)
+    exact = exact_losses(model, ids)
     torch.testing.assert_close(segment_losses(model, ids, SPEC, segments, warm_up), exact)
 
 
@@ -83,21 +95,21 @@ def test_the_shape_of_a_lane_bounds_a_call_and_changes_nothing_else(words: int, 
         return model(tokens, h, c)
 
     losses = segment_losses(call, ids, SPEC, 6, 5, shape=LaneShape(columns, rows))
-    torch.testing.assert_close(losses, exact_losses(model, ids, SPEC, 25))
+    torch.testing.assert_close(losses, exact_losses(model, ids))
     assert all(width <= columns and (steps == 1 or steps * width <= rows) for steps, width in shapes)
 
 
 def test_a_single_segment_is_the_sequential_run(model: WordLanguageModel) -> None:
     ids = stream(150)
     with torch.inference_mode():
-        exact = exact_losses(model, ids, SPEC, 25)
+        exact = exact_losses(model, ids)
         torch.testing.assert_close(segment_losses(model, ids, SPEC, 1, 0), exact, rtol=1e-5, atol=1e-6)
 
 
 def test_warmed_up_segments_agree_with_the_sequential_run(model: WordLanguageModel) -> None:
     ids = stream(2000)
     with torch.inference_mode():
-        exact = exact_losses(model, ids, SPEC, 25).mean().item()
+        exact = exact_losses(model, ids).mean().item()
         cold = segment_losses(model, ids, SPEC, 16, 0).mean().item()
         warm = segment_losses(model, ids, SPEC, 16, 32).mean().item()
     assert warm == pytest.approx(exact, abs=1e-5)
