@@ -11,7 +11,8 @@ import uuid
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, cast
 
 from storage.errors import ConfigurationError, StoreError
 from storage.locks import file_lock
@@ -58,17 +59,15 @@ class StoreRoot(abc.ABC):
             return place
         text = str(place)
         if text.startswith("s3://"):
-            from storage.object_root import ObjectRoot
-
-            return ObjectRoot(text)
+            return _implementation("storage.object_root:ObjectRoot", text)
         if (scheme := re.match(r"^([a-z][a-z0-9+.-]+)://", text)) and scheme[1] != "file":
             raise ConfigurationError(
                 f'The store "{text}" has the scheme {scheme[1]}://, which is not supported.',
                 hint="Use a local path or s3://bucket/prefix.",
             )
-        from storage.local_root import LocalRoot
-
-        return LocalRoot(Path(text.removeprefix("file://")).expanduser().absolute())
+        return _implementation(
+            "storage.local_root:LocalRoot", Path(text.removeprefix("file://")).expanduser().absolute()
+        )
 
     def uri(self, name: str) -> str:
         """The file's absolute path or URL."""
@@ -140,6 +139,11 @@ class StoreRoot(abc.ABC):
     def duckdb_filesystem(self) -> AbstractFileSystem | None:
         """The fsspec file system to register with DuckDB, or None if it needs none."""
         return None
+
+
+def _implementation(name: str, place: Path | str) -> StoreRoot:
+    """Make a kind of root, which imports this module, and s3fs where it needs that."""
+    return cast(StoreRoot, resolve_name(name)(place))
 
 
 def check_writable(place: StoreRoot | Path | str) -> None:
