@@ -18,7 +18,7 @@ from tasks.benchmark.statistics import WIDEST, Ratio, verdict_of
 from tasks.machine import Evidence, Machine, observe
 
 if TYPE_CHECKING:
-    from tasks.benchmark.launch import Loaded
+    from tasks.benchmark.rounds import Loaded
 
 _GIB = 1 << 30
 _NEEDED_BYTES, _COMFORTABLE_BYTES = _GIB, 5 * _GIB
@@ -158,7 +158,7 @@ def load(subject: Subject) -> Loaded:
     """Make the small model that is timed: one linear layer, float or int8 as the subject's name says, seeded."""
     import torch
 
-    from tasks.benchmark.launch import Loaded
+    from tasks.benchmark.rounds import Loaded
 
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randn(_ROWS, _WIDTH, generator=generator)

@@ -13,7 +13,7 @@ import resource
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,7 @@ from torch import Tensor
 from tasks.benchmark.caches import Eviction
 from tasks.benchmark.messages import LaunchReport, LaunchSpec, Subject, SubjectReport
 from tasks.benchmark.processors import background_threads, choose_processors, excess, threads_used
-from tasks.benchmark.rounds import time_cold_rounds, time_rounds, time_singles, warm_up_all
+from tasks.benchmark.rounds import Loaded, time_cold_rounds, time_rounds, time_singles, warm_up_all
 from tasks.extensions import RUNTIMES
 from tasks.machine import affinity
 from tasks.outputs import tensors_of
@@ -37,15 +37,6 @@ from tasks.tensor_files import Golden
 TOLERANCE = 1e-3
 # Cold calls may take a quarter of what the rest of a launch does: a fifth of the whole.
 _COLD_SHARE = 1 / 4
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """A subject ready to be called; ``scope`` is entered around its calls, outside of what is timed."""
-
-    call: Callable[[], object]
-    golden: tuple[Tensor, ...] = ()
-    scope: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
 @dataclass(frozen=True)

@@ -7,20 +7,30 @@ import math
 import random
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
 from itertools import repeat
 from typing import TYPE_CHECKING
 
 from tasks.benchmark.messages import COPY_SUFFIX, LaunchSpec
 
 if TYPE_CHECKING:
-    from tasks.benchmark.launch import Loaded
+    from torch import Tensor
 
 Call = Callable[[], object]
 
 # Blocks are planned a little longer than required: the calls that they are planned by may have run at a slow moment.
 _MARGIN = 1.1
 _MAX_CALLS = 10_000_000
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A subject ready to be called; ``scope`` is entered around its calls, outside of what is timed."""
+
+    call: Call
+    golden: tuple[Tensor, ...] = ()
+    scope: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import pytest
 
 from storage.artifacts import ArtifactStore
 from storage.errors import NightquantError
-from tasks.quantize.methods.cast import computes_bfloat16
+from tasks.quantize.engine import computes_bfloat16
 from tasks.workload import Workload
 from tests.tasks.domains.custom.own import own
 from tests.tasks.domains.text_encoder.encoders import CONFIGS, encoder, write_directory, write_table

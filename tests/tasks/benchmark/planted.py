@@ -22,8 +22,8 @@ from typing import Any
 import torch
 
 from tasks.benchmark import launch, rounds
-from tasks.benchmark.launch import Loaded
 from tasks.benchmark.messages import COPY_SUFFIX, Profile, Subject
+from tasks.benchmark.rounds import Loaded
 
 _BYTES = bytes(1 << 20)
 LOADER = "tests.tasks.benchmark.planted:load"

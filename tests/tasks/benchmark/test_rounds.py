@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.benchmark.launch import Loaded
 from tasks.benchmark.messages import LaunchSpec, Profile
-from tasks.benchmark.rounds import balanced_rounds, time_cold_rounds
+from tasks.benchmark.rounds import Loaded, balanced_rounds, time_cold_rounds
 
 NAMES = st.lists(st.text(min_size=1), min_size=1, max_size=6, unique=True)
 
