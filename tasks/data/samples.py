@@ -37,7 +37,7 @@ class Description(Frozen):
     inputs
         Columns that a model takes, in calling order.
     types
-        torch's names of the columns' types.
+        torch's names of types that NumPy lacks, by ``split.column``; such columns are kept as integers.
     collated
         Whether the records are batches, as a collate function made them.
     classes

@@ -6,10 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -18,11 +16,21 @@ from storage.errors import InputError
 from tasks.data.samples import SINGLE, TARGET, Description, read_description
 from tasks.refs import DatasetRef
 
-_BITS = {1: "uint8", 2: "int16", 4: "int32", 8: "int64"}  # by bytes: how types that NumPy lacks are kept
+_UNKNOWN_TO_NUMPY = (
+    torch.bfloat16,
+    torch.float8_e4m3fn,
+    torch.float8_e4m3fnuz,
+    torch.float8_e5m2,
+    torch.float8_e5m2fnuz,
+)
+_STAND_INS = {1: torch.uint8, 2: torch.int16}  # by bytes
 
 
 def write_split(folder: Path, split: str, columns: Mapping[str, Tensor | Sequence[Tensor]]) -> dict[str, str]:
-    """Write a split's columns, rows of one shape as a tensor and ragged ones as a sequence; return their types."""
+    """Write a split's columns, rows of one shape as a tensor and ragged ones as a sequence.
+
+    Returns what `Description.types` says of them.
+    """
     types = {}
     for name, given in columns.items():
         values = given
@@ -32,8 +40,11 @@ def write_split(folder: Path, split: str, columns: Mapping[str, Tensor | Sequenc
             np.save(folder / f"{split}.{name}.shapes.npy", np.array(shapes, dtype="<i8").reshape(len(given), axes))
             values = torch.cat([tensor.flatten() for tensor in given])
         assert isinstance(values, Tensor)
-        types[name] = str(values.dtype).removeprefix("torch.")
-        np.save(folder / f"{split}.{name}.npy", _as_array(values))
+        values = values.detach().cpu().contiguous()
+        if values.dtype in _UNKNOWN_TO_NUMPY:
+            types[f"{split}.{name}"] = str(values.dtype).removeprefix("torch.")
+            values = values.view(_STAND_INS[values.element_size()])
+        np.save(folder / f"{split}.{name}.npy", values.numpy())
     return types
 
 
@@ -135,7 +146,7 @@ def load_samples(dataset: DatasetRef, split: str, store: ArtifactStore) -> Sampl
     names = [path.name.split(".")[1] for path in sorted(folder.glob(f"{split}.*.npy")) if ".shapes." not in path.name]
     if not names:
         raise InputError(f"The data set has no split {split}: it has {', '.join(dataset.splits)}.")
-    columns = {name: _open_column(folder, split, name, description.types.get(name, "")) for name in names}
+    columns = {name: _open_column(folder, split, name, description.types.get(f"{split}.{name}", "")) for name in names}
     size = description.splits["test" if split == SINGLE else split]
     return Samples(columns, description, size)
 
@@ -150,19 +161,10 @@ def _open_column(folder: Path, split: str, name: str, dtype: str) -> Column:
     # Copy-on-write: torch has no read-only tensors and warns about read-only arrays.
     array = np.load(folder / f"{split}.{name}.npy", mmap_mode="c", allow_pickle=False)
     values = torch.from_numpy(array)
-    if dtype and values.dtype != (wanted := getattr(torch, dtype)):
-        values = values.view(wanted)
+    if dtype:
+        values = values.view(getattr(torch, dtype))
     path = folder / f"{split}.{name}.shapes.npy"
     if not path.is_file():
         return Column(values)
     shapes = np.load(path, allow_pickle=False).tolist()
     return Column(values, tuple(tuple(side for side in shape if side >= 0) for shape in shapes))
-
-
-def _as_array(values: Tensor) -> npt.NDArray[Any]:
-    values = values.detach().cpu().contiguous()
-    try:
-        array: npt.NDArray[Any] = values.numpy()
-    except TypeError:  # bfloat16 and the float8 types
-        return np.asarray(values.view(getattr(torch, _BITS[values.element_size()])).numpy())
-    return array

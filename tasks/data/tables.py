@@ -150,14 +150,12 @@ def _write(table: pa.Table, data: TableData, name: str, folder: Path) -> Descrip
         std[std == 0] = 1.0  # a constant column says nothing, whatever its scale
     inputs = torch.from_numpy(((features - mean) / std).astype(np.float32))
     counts: dict[str, int] = {}
-    types: dict[str, str] = {}
     for split, chosen in rows.items():
         if counts.setdefault(split, len(chosen)):
-            types = write_split(folder, split, {name: inputs[chosen], TARGET: target[chosen]})
+            write_split(folder, split, {name: inputs[chosen], TARGET: target[chosen]})
     return Description(
         splits={split: count for split, count in counts.items() if count},
         inputs=(name,),
-        types=types,
         sample_shape=tuple(inputs.shape[1:]),
         features=data.features,
         mean=tuple(mean.tolist()) if data.standardize else (),

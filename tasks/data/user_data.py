@@ -97,8 +97,9 @@ def prepare_factory(data: FactoryData, model: nn.Module, workspace: Workspace) -
             }
             if data.collate:
                 made[SINGLE] = _columns(data, "test", splits["test"], parameters, 1, workspace)
+        types: dict[str, str] = {}
         for split, columns in made.items():
-            types = write_split(folder, split, columns)
+            types |= write_split(folder, split, columns)
         inputs = tuple(name for name in made["test"] if name != TARGET)
         first = made["test"][inputs[0]][0]
         return Description(

@@ -126,7 +126,6 @@ def _find_or_make(
         tokenizer.no_padding()
         tokenizer.enable_truncation(length)
         cut, done, total = 0, 0, sum(len(split.texts) for split in splits.values())
-        types: dict[str, str] = {}
         for name, split in splits.items():
             columns: dict[str, Tensor | list[Tensor]] = {}
             for column, texts in ((IDS, split.texts), (PAIRS, split.pairs)):
@@ -136,7 +135,7 @@ def _find_or_make(
                     columns[column] = [torch.tensor(text.ids, dtype=torch.int32) for text in encoded]
             if (numbers := numbered[name]) is not None:
                 columns[TARGET] = torch.tensor(numbers, dtype=torch.int64)
-            types = write_split(folder, name, columns)
+            write_split(folder, name, columns)
             done += len(split.texts)
             workspace.progress(done, total, f"texts, {cut} of them cut at {length} tokens")
         # As a bundle has it: with several texts it pads them as well.
@@ -144,7 +143,6 @@ def _find_or_make(
         tokenizer.save(str(folder / TOKENIZER))
         return Description(
             splits={name: len(split.texts) for name, split in splits.items()},
-            types=types,
             classes=labels,
             vocabulary=tokenizer.get_vocab_size(),
             sample_shape=(length,),

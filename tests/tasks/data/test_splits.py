@@ -26,9 +26,9 @@ def planted(root: Path, mean: tuple[float, ...] = (0.5,) * 3) -> tuple[DatasetRe
     def fill(folder: Path) -> Description:
         pictures = torch.arange(5, dtype=torch.uint8).view(-1, 1, 1, 1).expand(5, *SHAPE)
         write_split(folder, "test", {"images": pictures, TARGET: torch.arange(5)})
-        types = write_split(folder, "calibration", {"images": pictures[:1], TARGET: torch.zeros(1).long()})
+        write_split(folder, "calibration", {"images": pictures[:1], TARGET: torch.zeros(1).long()})
         splits = {"test": 5, "calibration": 1}
-        return Description(splits=splits, inputs=("images",), types=types, mean=mean, std=(0.25,) * 3, skipped=("a",))
+        return Description(splits=splits, inputs=("images",), mean=mean, std=(0.25,) * 3, skipped=("a",))
 
     store = ArtifactStore(root)
     return find_or_write(store, {"mean": mean}, fill), store
@@ -120,6 +120,23 @@ def test_every_type_comes_back_to_the_bit(tmp_path: Path, dtype: torch.dtype) ->
     assert torch.equal(found, values)
     ragged = [values[:1], values]
     assert all(map(torch.equal, written(tmp_path / "ragged", ragged), ragged))
+
+
+def test_splits_may_have_other_types_and_no_values(tmp_path: Path) -> None:
+    columns = {"train": torch.ones(2, 3), "test": torch.ones(2, 3).bfloat16(), "valid": torch.ones(2, 0).long()}
+
+    def fill(folder: Path) -> Description:
+        types: dict[str, str] = {}
+        for split, column in columns.items():
+            types |= write_split(folder, split, {"x": column})
+        return Description(splits=dict.fromkeys(columns, 2), types=types)
+
+    store = ArtifactStore(tmp_path)
+    dataset = find_or_write(store, {}, fill)
+    for split, column in columns.items():
+        found = load_samples(dataset, split, store)["x"]
+        assert found.dtype == column.dtype
+        assert torch.equal(found, column)
 
 
 @given(shapes=st.lists(st.lists(st.integers(1, 3), max_size=3), min_size=1, max_size=6))
