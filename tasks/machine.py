@@ -42,7 +42,7 @@ class Machine(Frozen):
     system: str
     python: str
     libraries: dict[str, str]
-    product: str = ""
+    product: str
 
     @property
     def digest(self) -> str:
@@ -56,7 +56,7 @@ class Machine(Frozen):
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of the machine and its environment together, as earlier versions had it."""
+        """SHA-256 of the machine with its system, Python and the libraries that decide numbers."""
         libraries = {name: version for name, version in self.libraries.items() if name in LIBRARIES}
         return digest_of(self._rounded({"product"}) | {"libraries": libraries})
 
@@ -78,7 +78,7 @@ class Pressure(Frozen):
 
 
 class Evidence(Frozen):
-    """The machine's state at ``at_s`` (Unix time); ``host``, its network name, is "" in earlier versions' evidence.
+    """The machine's state at ``at_s`` (Unix time); ``host`` is its network name.
 
     ``steal_s`` is the time that the hypervisor gave to others since boot, summed over processors. ``governor`` and
     frequency are None where they cannot be read, as in most virtual machines. ``proof_wall_s`` is how long it took
@@ -87,7 +87,7 @@ class Evidence(Frozen):
 
     when: Literal["before", "after"]
     at_s: float
-    host: str = ""
+    host: str
     machine: Machine
     affinity: tuple[int, ...]
     threads: int

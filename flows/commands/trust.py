@@ -128,8 +128,9 @@ def _as_text(report: VerificationReport) -> str:
 def sign(workload: str, version: str | None, public_key: tuple[Path, ...], format: str, store: str) -> None:
     """Vouch by hand for WORKLOAD's current bundle, or for VERSION, with the key in NIGHTQUANT_SIGNING_KEY.
 
-    The bundle is verified, its list of files is signed and, if it is current, current.json: for bundles of before there
-    was a key, after a change of keys, and where no night ran before the signature expired. Look at what you vouch for.
+    The command verifies the bundle, then signs its list of files and, if the bundle is current, current.json. Use it
+    for bundles that were made before there was a key, after a change of keys, and if no night ran before the signature
+    expired. Look at the bundle before you vouch for it.
 
     \b
     Example:

@@ -48,7 +48,7 @@ def run(spec_json: str) -> ProofReport:
         require_installed("Naming the instructions that ran", ["capstone"], "instructions")
         sampler, why_not = Sampler(), ""
     except UnavailableError as error:
-        sampler, why_not = None, error.message
+        sampler, why_not = None, str(error)
     proofs: dict[str, Proof] = {}
     refused: dict[str, str] = {}
     for subject in spec.subjects:
