@@ -66,7 +66,7 @@ class Subject(Frozen):
 class ChildSpec(Frozen):
     """What a child process measures.
 
-    ``loader`` names a function ``module:function`` from a `Subject` to a `tasks.benchmark.launch.Loaded`; ``modules``
+    ``loader`` names a function ``module:function`` from a `Subject` to a `tasks.benchmark.rounds.Loaded`; ``modules``
     are imported before.
     """
 

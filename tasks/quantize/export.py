@@ -21,7 +21,7 @@ def export(model: nn.Module, examples: Mapping[str, Tensor], axes: Mapping[str, 
     examples
         Inputs by name, in calling order.
     axes
-        The inputs' axes that may have any length from 1 on, as `tasks.domains.base.Domain.axes` gives them.
+        The inputs' axes that may have any length from 1 on, as `ModelSource.axes` has them.
 
     Raises
     ------
