@@ -20,27 +20,24 @@ from storage.seal import check_sums, read_manifest
 # A night's row is the candidate whose bundle is current after it (its own files, or the candidate that is the same to
 # the byte) or, if there is none, the best of those that were judged.
 _HISTORY = """
-select rows.* exclude (became, why, decision, incumbent_stays), came.version as bundle_version,
-    came.outcome = 'kept' and (setting = 'incumbent' or rows.candidate = came.candidate) as is_kept,
-    if(is_kept, 'stays', became) as became, if(is_kept, 'promote', rows.decision) as decision,
-    is_kept as incumbent_stays,
-    if(is_kept, came.why, rows.why) as reason
-from outcomes_on(null::date, nights := $nights) as rows
+select workload, night, rows.run_id, recipe, runtime, rows.candidate, status, speedup, speedup_low, speedup_high,
+    caches, cold_speedup, cold_speedup_low, cold_speedup_high,
+    deciding_speedup, deciding_speedup_low, deciding_speedup_high, size_bytes, size_ratio,
+    quality_metric, quality_difference, quality_difference_low, quality_difference_high,
+    came.outcome = 'kept' and (setting = 'incumbent' or rows.candidate = came.candidate) as incumbent_stays,
+    case when incumbent_stays then 'promote' else decision end as decision,
+    case when incumbent_stays then 'stays' else became end as became,
+    came.version as bundle_version,
+    case when incumbent_stays then came.why else rows.why end as reason
+from (select * exclude (incumbent_stays) from outcomes_on(null::date, nights := $nights)) as rows
 join nights_on(null::date, nights := $nights) as came using (workload, night)
-where ($workload is null or workload = $workload) and (rows.decision is not null or is_kept)
+where ($workload is null or workload = $workload) and (rows.decision is not null or incumbent_stays)
 qualify row_number() over (
     partition by workload, night
-    order by is_kept desc, list_position(['promote', 'pass', 'hold'], rows.decision) nulls last, setting, rank
+    order by incumbent_stays desc, list_position(['promote', 'pass', 'hold'], rows.decision) nulls last, setting, rank
 ) = 1
 order by workload, night desc
 """
-_COLUMNS = (
-    "workload", "night", "run_id", "recipe", "runtime", "status", "speedup", "speedup_low", "speedup_high", "caches",
-    "cold_speedup", "cold_speedup_low", "cold_speedup_high", "deciding_speedup", "deciding_speedup_low",
-    "deciding_speedup_high", "size_bytes", "size_ratio", "quality_metric", "quality_difference",
-    "quality_difference_low", "quality_difference_high", "decision", "became", "incumbent_stays", "bundle_version",
-    "candidate", "reason",
-)  # fmt: skip
 
 _LAYERS = """
 with studied as (
@@ -150,8 +147,7 @@ def story(place: str, workload: str, nights: int) -> Story:
 
 
 def _nights(connection: duckdb.DuckDBPyConnection, workload: str | None, nights: int) -> list[Row]:
-    sql = f"select {', '.join(_COLUMNS)} from ({_HISTORY})"
-    return rows_of(connection, sql, workload=workload, nights=nights)
+    return rows_of(connection, _HISTORY, workload=workload, nights=nights)
 
 
 def _check_known(root: StoreRoot, workload: str, known: Collection[str]) -> None:

@@ -150,8 +150,7 @@ def test_a_later_night_finds_what_is_made_and_measures_again(nights):
     digests = nights.rows("SELECT DISTINCT recipe, artifact_digest FROM measurements WHERE setting = 'primary'")
     assert len(digests) == len(CANDIDATES)
     measured = nights.rows(
-        "SELECT run_id, recipe, runtime, attempt, list(seconds) AS blocks FROM samples "
-        "WHERE setting = 'primary' GROUP BY ALL"
+        "SELECT run_id, recipe, runtime, list(seconds) AS blocks FROM samples WHERE setting = 'primary' GROUP BY ALL"
     )
     assert len({row["run_id"] for row in measured}) == 2
     assert len({tuple(sorted(row["blocks"])) for row in measured}) == len(measured)

@@ -52,8 +52,10 @@ group by series;
 
 -- Sizes and qualities on whatever machine, of each night the last one.
 create macro internal.numbers_on(asked) as table
-with rows as (
-    select *, abs(coalesce(nullif(baseline_quality, 0), quality)) as scale
+with rows as materialized (
+    select candidate, quality_of, night, measured_at, run_id, size_bytes, quality, quality_difference,
+        quality_difference_low, quality_difference_high,
+        abs(coalesce(nullif(baseline_quality, 0), quality)) as scale
     from internal.history_on(asked) where setting = 'primary'
 ),
 numbers as (
@@ -69,13 +71,13 @@ numbers as (
     select candidate, 'quality', quality_of, night, measured_at, run_id, quality, null, null, null from rows
 )
 select candidate, metric, quality_of, list(night order by night) as nights, list(value order by night) as values,
-    last(low order by night) as low, last(high order by night) as high, last(scale order by night) as scale
+    arg_max_null(low, night) as low, arg_max_null(high, night) as high, arg_max_null(scale, night) as scale
 from (
-    select numbers.* from numbers left join internal.resets_on(asked) as resets using (candidate, metric)
+    select candidate, metric, quality_of, night,
+        unnest(arg_max({value: value, low: low, high: high, scale: scale}, (measured_at, run_id)))
+    from numbers left join internal.resets_on(asked) as resets using (candidate, metric)
     where value is not null and night >= coalesce(since, night)
-    qualify row_number() over (
-        partition by candidate, metric, quality_of, night order by measured_at desc, run_id desc
-    ) = 1
+    group by candidate, metric, quality_of, night
 )
 group by candidate, metric, quality_of;
 

@@ -13,7 +13,6 @@ from storage.results.query import open_catalog
 from tests.storage.report.nights import FIRST, LAST, evidence
 
 
-@pytest.mark.slow
 def test_the_filled_store_has_one_of_each(filled: Path) -> None:
     with open_catalog(filled) as connection:
         found, first = outcomes_of(connection, LAST), outcomes_of(connection, FIRST)
@@ -25,7 +24,6 @@ def test_the_filled_store_has_one_of_each(filled: Path) -> None:
     assert first["word-lm"]["outcome"] == "promoted"
 
 
-@pytest.mark.slow
 def test_the_best_come_first_and_the_failed_last(filled: Path) -> None:
     with open_catalog(filled) as connection:
         rows = candidates_of(connection, LAST)["resnet18"]

@@ -100,6 +100,7 @@ def test_events_are_numbered_and_changes_and_alarms_have_lines() -> None:
 
 
 @pytest.mark.parametrize("missing", ["deciding_speedup", "quality_difference"])
+@pytest.mark.slow
 def test_nothing_to_show_is_no_picture(missing: str) -> None:
     assert quality(row(**{missing: None})) == ""
     assert size_plot("t", [row(size_bytes=None)], MARKS, "") == ""

@@ -9,7 +9,8 @@ import pytest
 from storage.results.catalog import refresh
 from storage.results.query import run_query
 from storage.results.writer import ResultsStore
-from tests.storage.results.rows import at, baseline, measurement, promotion, write_night
+from tests.storage.report.nights import evidence
+from tests.storage.results.rows import at, baseline, measurement, promotion, run_row, write_night
 
 FIRST = dt.date(2026, 3, 1)
 
@@ -116,6 +117,46 @@ def test_the_best_float_candidate_is_that_of_all_the_nights_runs_on_the_host(tmp
         "dynamic": ("float/torchscript", pytest.approx(1.25)),
         "static": ("float/eager", pytest.approx(2.0)),
     }
+
+
+def test_a_workload_that_is_decided_with_cold_caches_has_its_outcomes_by_those(tmp_path: Path) -> None:
+    def row(recipe: str, warm: float, cold: float, **changes: Any) -> dict[str, Any]:
+        ends = {"cold_speedup": cold, "cold_speedup_low": cold, "cold_speedup_high": cold, "cold_latency_s": 1.0}
+        return measurement("a", FIRST, recipe=recipe, caches="cold", speedup=warm, **ends | changes)
+
+    float_ = {"method": "none", "quality": 4.0, "size_bytes": 1000}
+    aa = {"aa_low": 0.99, "aa_high": 1.01, "cold_aa_low": 0.7, "cold_aa_high": 1.1}
+    rows = [row("float-a", 9.0, 2.0, **float_), row("float-b", 1.0, 4.0, **float_), row("int8", 8.0, 6.0, **aa)]
+    write_night(tmp_path, FIRST, rows, "a")
+    found = {row["candidate"]: row for row in ask(tmp_path, "from outcomes")}
+    assert [row["rank"] for row in found.values()] == [1, 2, 3]
+    assert list(found) == ["int8/eager", "float-b/eager", "float-a/eager"]
+    int8 = found["int8/eager"]
+    assert (int8["best_float"], int8["speedup_over_best_float"]) == ("float-b/eager", 1.5)
+    assert (int8["deciding_speedup"], int8["deciding_latency_s"]) == (6.0, 1.0)
+    assert int8["resolution"] == pytest.approx(0.3)
+    assert [name for name, row in found.items() if row["unbeaten"]] == ["int8/eager", "float-b/eager"]
+
+
+def test_a_failed_candidate_is_last_and_says_where_and_why(tmp_path: Path) -> None:
+    failed = measurement("a", FIRST, recipe="broken", status="failed", stage="build", error="no\nroom", speedup=None)
+    write_night(tmp_path, FIRST, [baseline("a", FIRST), failed], "a")
+    decide(tmp_path, "a", FIRST, broken="reject")
+    found = ask(tmp_path, "select candidate, became, why from outcomes order by rank")
+    assert [tuple(row.values()) for row in found] == [
+        ("float/eager", "baseline", None),
+        ("broken/eager", "failed", "build: no\nroom"),
+    ]
+
+
+def test_the_machines_condition_is_there_for_each_benchmark(tmp_path: Path) -> None:
+    write_night(tmp_path, FIRST)
+    row = run_row("b", FIRST, evidence=evidence(waiting=0.31, stolen=0.04))
+    ResultsStore(tmp_path).append("runs", [row], "b", at(FIRST))
+    found = {row["workload"]: row for row in ask(tmp_path, "from conditions")}
+    assert found["busy"]["troubles"] == ["waiting", "stolen"]
+    assert found["busy"]["stolen"] == pytest.approx(0.04)
+    assert found["word-lm"]["troubles"] == []
 
 
 def test_trend_has_one_row_per_candidate_and_night(tmp_path: Path) -> None:

@@ -45,7 +45,6 @@ class Made:
             "recipe": self.candidate.recipe,
             "runtime": self.candidate.runtime,
             "setting": "primary",
-            "attempt": 1,
             "threads": 1,
             "batch_size": 1,
             "status": "ok",
