@@ -90,8 +90,6 @@ class ImageClassification(
 ):
     """The domain ``image-classification``."""
 
-    extra = "images"
-    distributions = ("torchvision", "pillow")
     workload = ImageWorkload
     outputs = ("logits",)
 
