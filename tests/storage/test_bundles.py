@@ -278,3 +278,23 @@ def test_an_object_store_keeps_bundles_too(s3_store: str):
     # Files without their list are an upload that was cut off, not a bundle.
     bundles.root.put(f"handoff/word-lm/{version(3)}/file-0.bin", b"half")
     assert bundles.versions("word-lm") == [version(1), version(2)]
+
+
+def test_a_rollback_that_was_decided_before_somebody_elses_is_refused(bundles: BundleStore):
+    for number in (1, 2):
+        publish(bundles, number)
+    bundles.roll_back("word-lm", by="one", reason="worse")
+    with pytest.raises(ConflictError):
+        bundles.roll_back("word-lm", version(1), by="other", reason="worse", replacing=version(2))
+    pointer = bundles.pointer("word-lm")
+    assert pointer is not None
+    assert [switch.by for switch in pointer.history][2:] == ["one"]
+
+
+def test_folders_that_are_no_bundles_are_none(bundles: BundleStore, tmp_path: Path):
+    publish(bundles, 1)
+    handoff = tmp_path / "store/handoff"
+    for name in (f"Not A Name/{version(1)}", "word-lm/draft", f"word-lm/{version(2)}/deeper"):
+        (handoff / name).mkdir(parents=True)
+        (handoff / name / "SHA256SUMS").touch()
+    assert [(entry.workload, entry.version) for entry in bundles.entries()] == [("word-lm", version(1))]

@@ -90,6 +90,13 @@ def test_a_changed_missing_or_added_file_of_an_artifact_is_named(store: Path) ->
     assert "weights is missing" in said(store)
 
 
+def test_each_file_of_an_artifact_has_one_problem_at_most(store: Path) -> None:
+    (artifact(store) / "weights").rename(artifact(store) / "weights.bin")
+    found = {Path(problem.where).name: problem.what for problem in check(store).problems}
+    assert found == {"weights": "is missing", "weights.bin": "is in no manifest"}
+    assert len(check(store).problems) == 2
+
+
 def test_a_large_artifact_is_not_read_into_memory(store: Path) -> None:
     size, digest = 64 << 20, artifact_digest("quantized", {"seed": 2})
     with ArtifactStore(store).create("quantized", digest, {"seed": 2}) as folder, (folder / "w").open("wb") as stream:
@@ -196,3 +203,11 @@ def test_a_bundle_without_its_checksums_is_named(tmp_path: Path) -> None:
     publish(BundleStore(tmp_path), 1)
     (tmp_path / "handoff/word-lm" / version(1) / "SHA256SUMS").unlink()
     assert f"handoff/word-lm/{version(1)} has no SHA256SUMS, so it is not a bundle" in said(tmp_path)
+
+
+@pytest.mark.server
+def test_a_bundle_that_is_being_uploaded_is_no_problem_yet(s3_store: str, tmp_path: Path) -> None:
+    root = StoreRoot.of(s3_store)
+    (tmp_path / "model.ts").write_bytes(b"weights")
+    root.put(f"handoff/word-lm/{version(1)}/model.ts", tmp_path / "model.ts")
+    assert problems(root) == []

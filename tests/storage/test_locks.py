@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from storage.errors import StoreError
-from storage.locks import host_lock
+from storage.locks import file_lock, host_lock, passing_lock
 
 # What is imported is imported by the user who runs the tests: others need not be able to read this checkout.
 _ASK = """
@@ -252,3 +252,61 @@ def test_no_usable_folder_is_a_clear_error(tmp_path: Path) -> None:
 def test_odd_names_are_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not a valid lock name"), host_lock(name, folders=[tmp_path]):
         pass
+
+
+def test_a_file_lock_keeps_everybody_else_out_until_it_is_released(tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "lock"
+    with file_lock(path), pytest.raises(BlockingIOError), file_lock(path, wait=False):
+        pass
+    with file_lock(path, wait=False):
+        pass
+
+
+def test_those_who_share_a_file_lock_keep_out_only_who_wants_it_alone(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    with file_lock(path, shared=True), file_lock(path, shared=True, wait=False):
+        with pytest.raises(BlockingIOError), file_lock(path, wait=False):
+            pass
+        with pytest.raises(BlockingIOError), file_lock(path, wait=False, shared=False):
+            pass
+
+
+def test_who_waits_for_a_file_lock_gets_it_when_it_is_free(tmp_path: Path) -> None:
+    path, order = tmp_path / "lock", []
+
+    def wait() -> None:
+        with file_lock(path):
+            order.append("second")
+
+    with file_lock(path):
+        waiter = threading.Thread(target=wait)
+        waiter.start()
+        order.append("first")
+    waiter.join()
+    assert order == ["first", "second"]
+
+
+def test_a_file_lock_that_cannot_be_made_is_an_error_of_the_store(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match="file"), file_lock(tmp_path / "file" / "lock"):
+        pass
+
+
+def test_a_passing_lock_is_held_by_one_at_a_time_and_leaves_no_file(tmp_path: Path) -> None:
+    path, inside, most = tmp_path / "work.lock", [0], [0]
+
+    def work() -> None:
+        for _ in range(20):
+            with passing_lock(path):
+                inside[0] += 1
+                most[0] = max(most[0], inside[0])
+                assert path.is_file()
+                inside[0] -= 1
+
+    workers = [threading.Thread(target=work) for _ in range(4)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    assert most == [1]
+    assert not path.exists()

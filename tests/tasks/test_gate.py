@@ -263,12 +263,20 @@ def test_fastest_and_smallest_choose_differently_and_only_among_those_that_pass(
         assert list(found.values()) == ["pass"]
 
 
+@pytest.mark.parametrize(
+    ("others", "of"), [([], "1 passing candidate"), (["half/torchscript"], "2 passing candidates")]
+)
+def test_the_reason_of_a_promotion_says_of_how_many_it_is_the_best(others: list[str], of: str):
+    judgement = judge(workload(), [row(speedup=3.0), *map(row, others)])
+    assert judgement.decisions[0].reason == f"fastest of {of}"
+
+
 def test_other_settings_and_workloads_do_not_count():
     rows = [
         row(),
-        row(setting="throughput", speedup_bound_high=0.1),
-        row(setting="a/a", speedup_bound_high=0.1),
-        row(workload="other", speedup_bound_high=0.1),
+        row(setting="throughput", speedup_bound_low=0.05, speedup_bound_high=0.1),
+        row(setting="a/a", speedup_bound_low=0.05, speedup_bound_high=0.1),
+        row(workload="other", speedup_bound_low=0.05, speedup_bound_high=0.1),
     ]
     assert only(judge(workload(**STRICT), rows)).decision == "promote"
 
@@ -299,7 +307,7 @@ def test_an_incumbent_is_replaced_only_by_what_is_decidedly_faster_in_the_same_l
 
 def test_by_size_an_incumbent_is_replaced_by_what_is_smaller():
     deployed = row("int8/torchscript", setting="incumbent", size_bytes=100)
-    for size, decision in ((100, "pass"), (99, "promote")):
+    for size, decision in ((200, "pass"), (100, "pass"), (99, "promote")):
         judgement = judge(workload(objective="smallest"), [deployed, row(size_bytes=size)], incumbent())
         assert only(judgement).decision == decision
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from storage.errors import StoreError
 from storage.results.tables import MEASUREMENTS, TABLES
 from storage.results.writer import ResultsStore, validated
+from storage.root import StoreRoot
 from tests.storage.results.rows import at, baseline, measurement, promotion, run_row
 
 NIGHT = dt.date(2026, 3, 1)
@@ -120,3 +121,40 @@ def test_valid_rows_keep_their_values_and_are_sorted(values: list[tuple[float, i
     assert table.schema.equals(MEASUREMENTS.schema, check_metadata=True)
     kept = [(row["latency_s"], row["size_bytes"], row["block_s"]) for row in table.to_pylist()]
     assert kept == values
+
+
+def test_tables_that_fail_cost_no_other_table_and_are_all_told(tmp_path: Path) -> None:
+    tables = {
+        "measurements": [measurement("r1", NIGHT, unheard_of=1)],
+        "runs": [run_row("r1", NIGHT)],
+        "promotions": [promotion("r2", NIGHT)],
+        "layers": [{"run_id": "r1"}],
+    }
+    with pytest.raises(StoreError, match="unheard_of") as raised:
+        ResultsStore(tmp_path).record(tables, "r1", at(NIGHT))
+    first, second = raised.value.__notes__
+    assert "in a file of run 'r1'" in first
+    assert "lacks columns" in second
+    assert [path.parent.parent.name for path in tmp_path.rglob("*.parquet")] == ["runs"]
+
+
+def test_rows_that_share_their_key_are_refused_with_their_number(tmp_path: Path) -> None:
+    rows = [measurement("r1", NIGHT, recipe=recipe) for recipe in ("a", "b", "c", "c", "c")]
+    with pytest.raises(StoreError, match="2 rows share"):
+        ResultsStore(tmp_path).append("measurements", rows, "r1", at(NIGHT))
+
+
+def test_writers_do_not_wait_for_each_other(tmp_path: Path) -> None:
+    with StoreRoot.of(tmp_path).lock("results", shared=True):
+        ResultsStore(tmp_path).append("runs", [run_row("r1", NIGHT)], "r1", at(NIGHT))
+    assert len(list(tmp_path.rglob("*.parquet"))) == 1
+
+
+def test_pages_carry_checksums_that_parquet_readers_verify(tmp_path: Path) -> None:
+    path = Path(ResultsStore(tmp_path).append("runs", [run_row("r1", NIGHT)], "r1", at(NIGHT)))
+    column = pq.ParquetFile(path).metadata.row_group(0).column(0)
+    content = bytearray(path.read_bytes())
+    content[column.dictionary_page_offset + column.total_compressed_size - 1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(OSError, match="CRC"):
+        pq.read_table(path, columns=["run_id"], page_checksum_verification=True)
