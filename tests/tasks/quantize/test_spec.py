@@ -27,7 +27,6 @@ def spec(method: str, **keys: Any) -> Spec:
         ("static", {}, ({"int8"}, {"static"}, "graph", False)),
         ("qat", {}, ({"int8"}, {"static"}, "graph", False)),
     ],
-    ids=str,
 )
 def test_a_recipe_asks_for_weights_and_activations(
     method: str, keys: dict[str, Any], expected: tuple[Any, ...]
@@ -36,7 +35,7 @@ def test_a_recipe_asks_for_weights_and_activations(
     assert (found.weights, found.activations, found.form, found.couples_rows) == expected
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", list(METHODS))
 def test_weights_are_trained_or_ranges_calibrated_but_not_both(method: str) -> None:
     found = spec(method)
     assert (found.training is not None, found.calibration is not None) == (method == "qat", method == "static")
