@@ -84,9 +84,11 @@ def hearing() -> Iterator[tuple[str, list[dict[str, object]]]]:
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
-        yield f"http://127.0.0.1:{server.server_address[1]}", heard
-        server.shutdown()
-        thread.join()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}", heard
+        finally:
+            server.shutdown()
+            thread.join()
 
 
 def require_heard(store: Path, number: int, heard: list[dict[str, object]]) -> None:
