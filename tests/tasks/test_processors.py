@@ -27,7 +27,7 @@ LEVELS = {
 }
 TESTS = (
     "tests/tasks/quantize/graph/test_observers.py",
-    "tests/tasks/quantize/test_reference.py",
+    "tests/tasks/quantize/test_trained.py",
     "tests/tasks/runtimes/test_base.py",
 )
 
