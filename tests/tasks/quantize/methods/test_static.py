@@ -167,7 +167,7 @@ def test_every_torchvision_family_converts(name: str, side: int, source_of: Sour
     from tasks.quantize.graph.smoke_test import try_out
 
     examples = {"images": torch.randn(1, 3, side, side)}
-    model: nn.Module = build_vision(TorchvisionSpec(kind="torchvision", name=name), source_of().job.dataset)
+    model: nn.Module = build_vision(TorchvisionSpec(kind="torchvision", name=name), source_of().architecture.dataset)
     chosen = recipe(activation_observer="min-max")
     plan = make_plan(model.eval(), chosen, examples)
     assert plan.graph == "eager"
