@@ -87,6 +87,7 @@ def test_every_module_and_target_on_a_page_exists() -> None:
     assert seen > 10
 
 
+@pytest.mark.slow
 def test_make_installs_extras_that_exist() -> None:
     """A comma in the argument of a Make function ends it, and half a requirement was installed."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]

@@ -15,6 +15,7 @@ from tests.documentation.pages import ROOT, Document
 UNITS = sorted((ROOT / "docs" / "examples" / "systemd").glob("*.service"))
 
 
+@pytest.mark.slow
 def test_the_page_names_every_unit() -> None:
     links = Document.read(ROOT / "docs" / "operations.md").links
     assert {f"examples/systemd/{unit.name}" for unit in UNITS} <= set(links)

@@ -71,6 +71,7 @@ def test_a_night_without_anything_to_compare_never_says_that_there_is_no_regress
     assert summary_line(Findings(partly)) == "no regression; 1 of 2 numbers not comparable"
 
 
+@pytest.mark.slow
 def test_a_commands_own_server_that_died_is_not_asked_again_and_again(
     hook: tuple[str, list[dict[str, Any]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

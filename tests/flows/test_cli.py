@@ -75,6 +75,7 @@ def test_a_store_that_cannot_be_written_is_refused_before_anything_runs(tmp_path
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_workloads_lists_the_built_in_ones(capsys):
     with pytest.raises(SystemExit) as ended:
         main(["workloads", "--format", "json"])

@@ -42,6 +42,7 @@ def printed(rows: list[dict[str, Any]], **night: Any) -> list[str]:
     return [line.rstrip() for line in console.file.getvalue().splitlines()]
 
 
+@pytest.mark.slow
 def test_what_was_skipped_is_said_once_with_its_reason() -> None:
     missing = {"became": "skipped", "why": "build: The runtime needs a package.", "deciding_speedup": None}
     lines = printed([BASELINE, row("int8", **missing), row("half", **missing)])

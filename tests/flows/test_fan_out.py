@@ -50,6 +50,7 @@ def test_a_refusal_in_a_further_setting_is_told_and_fails_no_candidate(monkeypat
     assert [one.failure.error if one.failure else "" for one in result.candidates] == ["", "", "its output differs"]
 
 
+@pytest.mark.slow
 def test_what_is_odd_about_the_data_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
     stages: dict[str, Any] = {

@@ -72,6 +72,7 @@ def found(store: Path) -> list[str]:
     return [each.kind for each in look_back(str(store), LAST, {"word-lm"}, is_everything=True).comparison.findings]
 
 
+@pytest.mark.slow
 def test_what_was_recorded_counts_whatever_the_catalog_holds(store: Path) -> None:
     assert found(store) == ["vanished"]
     refresh(store)

@@ -247,6 +247,7 @@ def test_a_switch_whose_answer_was_lost_has_happened(site: Site, monkeypatch: py
     assert "is current, but then: The store cannot be written" in outcome.problem
 
 
+@pytest.mark.slow
 def test_nothing_is_said_where_the_switch_may_have_happened(site: Site) -> None:
     site.night(FIRST, None)
 

@@ -19,6 +19,7 @@ def test_the_built_in_language_model_is_the_tutorials_in_small() -> None:
     assert {"float/torchscript", "dynamic-int8/eager", "dynamic-int8/torchscript"} <= set(workload.candidates())
 
 
+@pytest.mark.slow
 def test_the_example_for_wikitext_selects_every_recipe() -> None:
     workload = read_workload(ROOT / "docs" / "examples" / "wikitext.toml")
     assert [recipe.name for recipe in workload.recipe] == [

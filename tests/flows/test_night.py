@@ -56,6 +56,7 @@ def test_the_runs_message_says_what_is_odd_about_the_data(begin):
     assert night.message().endswith(", lstm-demo: the median picture is enlarged 7 times")
 
 
+@pytest.mark.slow
 def test_a_run_that_is_stopped_keeps_what_was_handed_over(begin, tmp_path):
     night = begin()
     run, (workload,) = night.info.run_id, night.workloads

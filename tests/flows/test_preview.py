@@ -45,6 +45,7 @@ def test_tracebacks_are_shown_by_debug_alone_and_never_in_json() -> None:
     assert [str(line) for line in preview_lines(FOUND)] == lines(debug=False)  # without a command line
 
 
+@pytest.mark.slow
 def test_a_preview_comes_back_whole_from_its_process() -> None:
     import pickle
 

@@ -67,6 +67,7 @@ def test_a_stage_that_begins_again_has_a_bar_again() -> None:
     assert [(bar.description, bar.completed, bar.total) for bar in bars.progress.tasks] == [("word-lm: fetch", 1, 4)]
 
 
+@pytest.mark.slow
 def test_a_long_stage_is_heard_of_again_and_again_with_what_it_last_said() -> None:
     out = console()
     lines = _Lines(out, heartbeat_s=0.05)

@@ -81,6 +81,7 @@ def test_what_hides_nightquants_modules_is_refused_where_it_cannot_be_kept_out(n
         make_task_runner(load_settings(task_runner="ray"))
 
 
+@pytest.mark.slow
 def test_what_children_inherit_is_as_before_afterwards(monkeypatch):
     monkeypatch.setenv("NIGHTQUANT_SIGNING_KEY", "secret")
     before = dict(os.environ)

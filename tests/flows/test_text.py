@@ -42,5 +42,6 @@ def test_a_difference_has_a_sign() -> None:
 @pytest.mark.parametrize(
     ("outcome", "expected"), [("promote", "promoted"), ("stays", "stays"), ("failed", "failed"), (None, MISSING)]
 )
+@pytest.mark.slow
 def test_an_outcome_is_one_word(outcome: str | None, expected: str) -> None:
     assert became({"became": outcome}) == expected

@@ -291,6 +291,7 @@ def test_a_rollback_that_was_decided_before_somebody_elses_is_refused(bundles: B
     assert [switch.by for switch in pointer.history][2:] == ["one"]
 
 
+@pytest.mark.slow
 def test_folders_that_are_no_bundles_are_none(bundles: BundleStore, tmp_path: Path):
     publish(bundles, 1)
     handoff = tmp_path / "store/handoff"

@@ -133,6 +133,7 @@ def test_a_missing_stale_or_broken_catalog_is_named(store: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", ["results/measurements/month=2026-03", "reports", "handoff/word-lm"])
+@pytest.mark.slow
 def test_what_a_killed_writer_left_is_named_once_it_is_old(store: Path, folder: str) -> None:
     left = store / folder / f".run-2-{'a' * 32}.tmp"
     left.parent.mkdir(parents=True, exist_ok=True)

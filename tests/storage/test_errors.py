@@ -19,6 +19,7 @@ def test_an_error_at_the_folder_in_it_or_above_it_is_the_stores(name: str | None
 
 
 @pytest.mark.parametrize("name", ["/srv/store/handoff2", "/srv/st", "/home/model.pth", "model.pth"])
+@pytest.mark.slow
 def test_an_error_elsewhere_stays_what_it_is(name: str) -> None:
     with pytest.raises(FileNotFoundError), writing("the store", FOLDER):
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)

@@ -90,6 +90,7 @@ def test_an_existing_file_is_kept_unless_it_is_to_be_replaced(bundle: Path, tmp_
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bundle", "out.zip"]
 
 
+@pytest.mark.slow
 def test_a_damaged_bundle_is_not_exported(bundle: Path, tmp_path: Path):
     (bundle / "file-0.bin").write_bytes(b"evil")
     with pytest.raises(BundleError):

@@ -182,6 +182,7 @@ def test_what_killed_writers_left_is_removed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["handoff/word-lm/.current", ".results", ".locks/.night", ".probe/.x"])
+@pytest.mark.slow
 def test_what_a_writer_that_was_killed_between_writing_and_renaming_left_is_removed(name: str, tmp_path: Path) -> None:
     fill(tmp_path)
     temporary = old_file(tmp_path / f"{name}-{'b' * 32}.tmp")

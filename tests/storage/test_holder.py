@@ -83,6 +83,7 @@ def test_dead_nights_do_not_pile_up(tmp_path: Path) -> None:
         assert [each.run_id for each in held.dead] == [str(number) for number in range(5, 25)]
 
 
+@pytest.mark.slow
 def test_a_damaged_record_stops_no_night(tmp_path: Path) -> None:
     with hold(tmp_path, Holder("first", "")):
         pass

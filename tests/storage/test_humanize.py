@@ -39,6 +39,7 @@ from storage import humanize
         (humanize.name("a<b>/eager"), "a&lt;b&gt;/<wbr>eager"),
     ],
 )
+@pytest.mark.slow
 def test_numbers_are_short_and_have_their_unit(shown: str, expected: str) -> None:
     assert shown == expected
 

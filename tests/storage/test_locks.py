@@ -249,6 +249,7 @@ def test_no_usable_folder_is_a_clear_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "Upper", "a/b", "..", "a b"])
+@pytest.mark.slow
 def test_odd_names_are_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="not a valid lock name"), host_lock(name, folders=[tmp_path]):
         pass

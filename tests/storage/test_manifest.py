@@ -72,6 +72,7 @@ def test_a_complete_manifest_is_valid() -> None:
         lambda document: document["resources"].update(tokenizer="tokenizer.json"),
     ],
 )
+@pytest.mark.slow
 def test_runtimes_domains_and_methods_are_open(change: Callable[[dict[str, Any]], object]) -> None:
     check_manifest(changed(change))
 

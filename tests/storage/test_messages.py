@@ -20,6 +20,7 @@ from storage.messages import printable, shown
         ("data/a@b", "data/a@b"),
     ],
 )
+@pytest.mark.slow
 def test_a_uri_is_shown_without_credentials_and_queries(uri: str, expected: str) -> None:
     assert shown(uri) == expected
 

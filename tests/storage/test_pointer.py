@@ -60,6 +60,7 @@ def test_what_is_refused(made: Pointer, why: str, tmp_path: Path):
         assert stated(path, "word-lm", PUBLIC[:1], max_age=timedelta(hours=2)).workload == "word-lm"
 
 
+@pytest.mark.slow
 def test_a_bundle_of_an_earlier_night_than_asked_for_is_refused(tmp_path: Path):
     path = kept(tmp_path, pointer())
     for fresh_enough in ("2026-11-20", "2026-11-21", version(9)):

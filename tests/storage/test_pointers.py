@@ -79,6 +79,7 @@ def test_who_has_no_key_cannot_change_what_is_signed(bundles: BundleStore, tmp_p
 
 
 @pytest.mark.parametrize("planted", ["unsigned", "signed by others"])
+@pytest.mark.slow
 def test_a_bundle_that_others_put_there_is_not_pointed_at(planted: str, bundles: BundleStore, tmp_path: Path):
     publish(bundles, 1)
     others = BundleStore(tmp_path / "others", signer_of(OTHER) if planted == "signed by others" else None)

@@ -75,6 +75,7 @@ def test_the_rules_are_those_of_the_run_that_made_the_bundle(tmp_path: Path, mon
     assert [rule["name"] for rule in json.loads(str(row["rules"]))] == ["min_speedup"]
 
 
+@pytest.mark.slow
 def test_store_check_says_what_to_do_about_a_switch_without_a_row(root: StoreRoot) -> None:
     measure(root, 0)
     hand_over(root, 0)

@@ -146,6 +146,7 @@ def test_a_damaged_signature_is_refused(content: bytes, signed: Path, public: Pa
         check_signature(signed, public_keys([public]), check_sums(signed))
 
 
+@pytest.mark.slow
 def test_an_unsigned_bundle_is_refused_where_a_key_is_given(signed: Path, public: Path):
     (signed / SIGNATURE).unlink()
     with pytest.raises(BundleError, match="not signed"):

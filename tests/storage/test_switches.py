@@ -220,6 +220,7 @@ def test_a_write_that_the_store_did_and_did_not_confirm_is_not_done_twice(
     assert state(bundles) == (version(1), (version(2),), [*FIRST_TWO, f"rollback {version(1)}"])
 
 
+@pytest.mark.slow
 def test_a_pointer_that_never_stands_still_is_given_up(bundles: BundleStore, monkeypatch: pytest.MonkeyPatch) -> None:
     swap = bundles.root.swap
     monkeypatch.setattr("storage.pointers._PAUSE_S", 0.0)

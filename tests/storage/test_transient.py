@@ -64,6 +64,7 @@ CLIENTS = [with_httpx, with_requests, with_urllib, with_aiohttp]
 
 @pytest.mark.parametrize("get", CLIENTS)
 @pytest.mark.parametrize(("status", "expected"), [(503, True), (429, True), (404, False), (403, False), (400, False)])
+@pytest.mark.slow
 def test_the_servers_answer_decides(get: Callable[[str], None], status: int, expected: bool) -> None:
     with serving(Site(b"content", statuses=[status])) as site:
         assert is_transient(raised(lambda: get(site.url))) is expected

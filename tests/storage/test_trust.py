@@ -48,6 +48,7 @@ def test_a_wrong_public_key_is_reported(tmp_path: Path):
             public_keys([tmp_path / "good.pem", tmp_path / name])
 
 
+@pytest.mark.slow
 def test_a_key_that_is_given_or_signs_twice_counts_once():
     ours, others = KEY.sign(b"message"), OTHER.sign(b"message")
     keys = [KEY.public_key(), OTHER.public_key(), KEY.public_key()]

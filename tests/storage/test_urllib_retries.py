@@ -71,6 +71,7 @@ def test_another_file_than_expected_is_downloaded_once(site: Site) -> None:
     assert len(site.asked) == 1
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_not_tried_again(site: Site) -> None:
     def write() -> None:
         with urllib.request.urlopen(site.url) as response, Path("/dev/full").open("wb") as full:

@@ -141,6 +141,7 @@ def test_a_candidate_that_is_found_is_the_same_whatever_its_recipe_is_called(can
     assert build(job, "other", "eager", candidates.store) == made.model_copy(update={"recipe": "other"})
 
 
+@pytest.mark.slow
 def test_each_recipe_and_each_runtime_has_its_own_digest(candidates: Candidates) -> None:
     digests = {candidates.build(recipe).digest for recipe in RECIPES} | {candidates.build("int8", "torchscript").digest}
     assert len(digests) == len(RECIPES) + 1

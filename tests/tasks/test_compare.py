@@ -104,6 +104,7 @@ def test_a_candidate_differs_from_itself_by_nothing_and_from_another_perhaps(tmp
     assert other.quality_difference_low < -5
 
 
+@pytest.mark.slow
 def test_a_single_sample_has_no_interval(tmp_path: Path) -> None:
     store = ArtifactStore(tmp_path)
     before, after = (evaluation(store, name, quality=[value]) for name, value in (("float", 1.0), ("int8", 3.0)))

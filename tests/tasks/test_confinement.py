@@ -53,6 +53,7 @@ def test_the_search_sees_every_way_to_reach_them() -> None:
     assert not uses("import torch\ntorch.backends.quantized.engine = 'x86'", "torch.quantization")
 
 
+@pytest.mark.slow
 def test_no_runtime_is_named_outside_its_own_module_and_its_line() -> None:
     named = [
         str(path.relative_to(ROOT))

@@ -32,6 +32,7 @@ def test_one_problem_is_enough_not_to_trust() -> None:
         (Ratio(1.0, 0.99, 1.06), "note"),
     ],
 )
+@pytest.mark.slow
 def test_verdict_decides_whether_timings_repeat(aa: Ratio, status: str) -> None:
     assert doctor.check_repeatable(aa).status == status
 

@@ -64,6 +64,7 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> tuple[Job[Workload], Art
 
 
 @pytest.mark.parametrize("recipe", [recipe["name"] for recipe in RECIPES])
+@pytest.mark.slow
 def test_a_method_says_whether_what_a_row_gives_depends_on_its_neighbours(
     images: tuple[Job[Workload], ArtifactStore], recipe: str
 ) -> None:

@@ -192,6 +192,7 @@ def test_speed_is_decided_by_its_bounds_and_held_where_they_hold_the_rules_own()
 
 
 @pytest.mark.parametrize("verdict", ["inconclusive", "not-measured", None])
+@pytest.mark.slow
 def test_noise_blocks_nothing(verdict: str | None):
     assert only(judge(workload(**STRICT), [row(verdict=verdict)])).decision == "promote"
     # Without a rule that needs speed, it need not even have been measured.

@@ -64,6 +64,7 @@ def test_weights_are_exponentials_over_the_temperature() -> None:
         word_weights(torch.tensor([0.0, math.nan]), 1.0)
 
 
+@pytest.mark.slow
 def test_text_has_spaces_between_words_and_lines_at_their_ends() -> None:
     assert "".join(as_text(iter(["a", "b", "<eos>", "<eos>", "c", "d"]))) == "a b\n\nc d"
 

@@ -102,6 +102,7 @@ def test_one_that_was_promoted_by_hand_after_it_had_been_withdrawn_is_the_incumb
     assert (incumbent.version, incumbent.same_as, incumbent.fault) == (withdrawn, "int8/torchscript", "")
 
 
+@pytest.mark.slow
 def test_one_from_another_checkpoint_is_outdated(made: Made, tmp_path: Path) -> None:
     other = make(tmp_path / "other", seed=1)
     incumbent = find_incumbent(other.job, [], Workspace(made.store))
@@ -181,6 +182,7 @@ def test_a_file_that_is_exchanged_after_it_was_checked_is_not_measured(
     assert not list(made.store.root.glob("artifacts/incumbent/*/*/artifact.json"))
 
 
+@pytest.mark.slow
 def test_an_artifact_that_others_put_in_the_place_of_the_bundles_files_is_not_measured(made: Made) -> None:
     first = find_incumbent(made.job, [], Workspace(made.store))
     assert first is not None

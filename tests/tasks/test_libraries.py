@@ -41,6 +41,7 @@ def test_an_error_in_one_line(error: BaseException, said: str) -> None:
 
 
 @pytest.mark.parametrize("error", [TwoArgumentsError("left", "right"), SystemExit(1), OSError(28, "no space")])
+@pytest.mark.slow
 def test_whatever_is_raised_says_what_failed_and_what_to_do_and_keeps_its_traceback(error: BaseException) -> None:
     with pytest.raises(LibraryError) as caught, reported_as("It cannot be built", "Exclude a module."):
         raise error

@@ -58,6 +58,7 @@ def test_an_upgrade_is_another_environment_on_the_same_machine() -> None:
     "change",
     [{"cpu": "Z80"}, {"isa": ()}, {"processors": 99}, {"memory_bytes": 2**40}, {"product": "another cloud's"}],
 )
+@pytest.mark.slow
 def test_other_hardware_is_another_machine_in_the_same_environment(change: dict[str, object]) -> None:
     other = this_machine().model_copy(update=change)
     assert other.digest != this_machine().digest

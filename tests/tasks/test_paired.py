@@ -262,6 +262,7 @@ def test_what_cannot_be_compared_is_refused(interval, before, after):
         interval(before, after)
 
 
+@pytest.mark.slow
 def test_resamples_of_a_mean_give_the_bootstraps_interval() -> None:
     rng = np.random.default_rng(0)
     before, after = rng.normal(0, 1, 400), rng.normal(0.1, 1, 400)

@@ -73,6 +73,7 @@ def previewed(folder: Path, **changed: Any) -> Preview:
     return preview(Workspace(ArtifactStore(folder / "store")), workload)
 
 
+@pytest.mark.slow
 def test_what_a_call_takes_and_gives_what_fits_and_what_stays_float_is_said(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -21,6 +21,7 @@ def operator(arithmetic: str, seconds: float, kind: str = "Gemm", name: str = ""
 
 
 @given(st.lists(operators))
+@pytest.mark.slow
 def test_the_share_is_a_share_and_the_most_expensive_come_first(found: list[Operator]) -> None:
     assert 0 <= int8_share(found) <= 1
     shares = [each.share for each in most_expensive_floats(found)]

@@ -221,6 +221,7 @@ def test_an_incumbent_that_failed_is_told_of():
     assert rows[1]["method"] is None
 
 
+@pytest.mark.slow
 def test_sizes_are_those_of_the_candidates_own_runtime():
     rows = measurement_rows(RUN, _result(_candidate(), _candidate("float", "torchscript")), NOW)
     assert [row["size_bytes"] for row in rows] == [1000, 2000]

@@ -56,6 +56,7 @@ def test_every_quantized_layer_is_ranked_the_worst_first(made: Made, recipe: str
     assert all(15 < level < 80 for level in levels)
 
 
+@pytest.mark.slow
 def test_each_evaluation_of_a_study_is_one_pass_as_the_model_is_deployed(
     made: Made, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -75,6 +76,7 @@ def test_each_evaluation_of_a_study_is_one_pass_as_the_model_is_deployed(
     assert passes == [False, True, True]  # float, int8, int8 with one layer kept float
 
 
+@pytest.mark.slow
 def test_keeping_layers_float_costs_size_and_all_of_them_gives_the_float_quality(made: Made) -> None:
     job, workspace = made
     recipe = job.workload.recipe_named("eager")
@@ -106,6 +108,7 @@ def test_a_layer_with_a_coarse_weight_ranks_first(made: Made) -> None:
     assert coarse.sqnr_db == pytest.approx(fine.sqnr_db - 40, abs=0.1)
 
 
+@pytest.mark.slow
 def test_recurrent_layers_are_ranked_as_well(tmp_path: Path) -> None:
     store = ArtifactStore(tmp_path)
     workload = Workload.model_validate(
@@ -171,6 +174,7 @@ def test_an_embedding_is_ranked_and_can_be_kept_float_like_other_layers(tmp_path
         assert len({effect.size_bytes for effect in effects}) == 3
 
 
+@pytest.mark.slow
 def test_only_what_has_a_rank_kept_float_is_not_all_float(made: Made) -> None:
     job, workspace = made
     recipe = job.workload.recipe_named("dynamic")

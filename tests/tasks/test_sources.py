@@ -175,6 +175,7 @@ def test_a_part_that_computes_something_else_is_noticed(own_module: Callable[...
     assert own_module(factor="2") != own_module(factor="3")
 
 
+@pytest.mark.slow
 def test_what_the_users_module_imports_of_its_folder_is_noticed_and_libraries_are_not(tmp_path: Path) -> None:
     (tmp_path / "own_trainer.py").write_text("import json, torch\nfrom own_steps import step\ndef train(): step()\n")
     digests = []

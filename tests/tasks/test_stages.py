@@ -56,6 +56,7 @@ def test_building(
     assert build(job, "float", "eager", store).runtime == "eager"
 
 
+@pytest.mark.slow
 def test_evaluating(
     job: Job[Workload], store: ArtifactStore, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -63,6 +63,7 @@ def test_nothing_that_fits_is_refused_with_what_was_found(store: Path, narrow: l
     assert len(find_regressions(store)) == 2
 
 
+@pytest.mark.slow
 def test_a_reason_is_asked_for(store: Path) -> None:
     assert "Missing option '--reason'" in run(store, "--workload", "word-lm").output
     refused = run(store, "--workload", "word-lm", "--reason", " ")

@@ -69,6 +69,7 @@ def test_speedups_are_apart_only_where_their_intervals_are(
     assert (pairs["dynamic/eager"].is_apart, pairs["dynamic/eager"].times_as_fast) == (is_apart, 0.75)
 
 
+@pytest.mark.slow
 def test_a_night_stands_for_all_of_its_runs_and_a_run_for_itself(store: Path) -> None:
     later, now = "run-of-the-same-night", at(NIGHTS[1], 6)
     results = ResultsStore(store)

@@ -65,6 +65,7 @@ def test_it_has_twenty_questions_each_with_a_query_and_a_line_on_its_answer() ->
 
 
 @pytest.mark.parametrize("question", list(QUESTIONS))
+@pytest.mark.slow
 def test_every_query_answers(question: str, folder: Path) -> None:
     for command in commands("sh", QUESTIONS[question]):
         program, *arguments = words(command)

@@ -97,6 +97,7 @@ def test_json_is_one_document_on_standard_output(
     assert json.loads(shown)
 
 
+@pytest.mark.slow
 def test_a_message_beside_json_goes_to_standard_error(filled: Path) -> None:
     arguments = ["handoff", "promote", "word-lm", VERSIONS[0], "--reason", "again", "--format", "json"]
     done = subprocess.run(

@@ -76,6 +76,7 @@ def test_json_holds_each_text_by_its_recipe(place: Path) -> None:
         (["--format", "json", "-o", "out.txt"], "standard output"),
     ],
 )
+@pytest.mark.slow
 def test_what_cannot_be_sampled_is_refused(place: Path, arguments: list[str], message: str) -> None:
     result = invoke(place, *arguments)
     assert isinstance(result.exception, ConfigurationError)

@@ -222,6 +222,7 @@ def test_an_embedding_gets_its_pairs_and_its_pooling(folder: Path) -> None:
         sections(Asked("bert", "texts.csv", folder))
 
 
+@pytest.mark.slow
 def test_data_that_init_does_not_know_are_refused_with_what_it_knows(folder: Path) -> None:
     done = init("--model", "tagging_model:Tagger", "--data", "nothing.txt")
     assert isinstance(done.exception, ConfigurationError)

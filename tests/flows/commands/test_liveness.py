@@ -139,6 +139,7 @@ def test_a_file_that_cannot_be_written_is_one_message(two_nights: Path, tmp_path
     assert nightquant("status", "--prometheus", tmp_path / "none" / "x.prom", "--store", two_nights) == (2, "")
 
 
+@pytest.mark.slow
 def test_metrics_without_the_client_are_refused_with_the_extra(
     two_nights: Path, tmp_path: Path, nightquant: NightQuant, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -134,6 +134,7 @@ def test_nothing_is_cut_where_there_is_no_terminal(store: Path, tmp_path: Path) 
     assert (tmp_path / "out.txt").read_text(encoding="utf-8") == piped
 
 
+@pytest.mark.slow
 def test_an_sql_error_is_duckdbs_own_message(store: Path) -> None:
     with pytest.raises(QueryError, match="Table with name nosuch does not exist") as caught:
         ask(store, "from nosuch")

@@ -61,6 +61,7 @@ def test_json_holds_the_same_rows(arguments: list[str]) -> None:
     assert rows["keep"] == []
 
 
+@pytest.mark.slow
 def test_a_float_recipe_is_refused(arguments: list[str]) -> None:
     with pytest.raises(ConfigurationError, match=r'no quantizing recipe "float".*static-int8'):
         CliRunner().invoke(command, [*arguments, "--recipe", "float"], catch_exceptions=False)

@@ -97,6 +97,7 @@ def test_checking_a_good_workload_says_what_stays_float(tmp_path: Path) -> None:
     assert 'not static: domain "sequence" gives no calibration inputs' in done.stdout
 
 
+@pytest.mark.slow
 def test_the_schema_is_printed_as_json() -> None:
     done = CliRunner().invoke(workloads, ["--schema"], standalone_mode=False)
     assert json.loads(done.stdout) == workload_schema()

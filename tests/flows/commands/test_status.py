@@ -60,6 +60,7 @@ def test_no_night_for_more_than_a_day_needs_attention(two_nights: Path) -> None:
     assert "2 days ago" in late.concerns[0].text
 
 
+@pytest.mark.slow
 def test_failures_are_told_once_with_their_first_line(tmp_path: Path) -> None:
     day, run = NIGHTS[0], RUNS[0]
     failed = {"status": "failed", "stage": "benchmark", "error": "no memory\nand more", "speedup": None}

@@ -120,6 +120,7 @@ def test_after_a_switch_by_hand_both_reasons_are_told(filled: Path, nightquant: 
         assert part in shown
 
 
+@pytest.mark.slow
 def test_what_was_tampered_with_is_not_shown(filled: Path) -> None:
     path = BundleStore(filled).local_folder("word-lm", VERSIONS[0]) / "manifest.json"
     path.chmod(0o644)

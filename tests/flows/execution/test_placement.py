@@ -47,6 +47,7 @@ def test_this_host_is_refused_only_where_another_fingerprint_is_wanted():
         require_fingerprint(SLOW)
 
 
+@pytest.mark.slow
 def test_threads_have_their_own_host_alone():
     assert place_benchmarks(Settings(task_runner="threads")) is nullcontext
 

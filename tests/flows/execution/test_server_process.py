@@ -57,6 +57,7 @@ def test_a_request_that_met_a_locked_database_is_made_again_whole_and_answered_o
 
 
 @pytest.mark.parametrize("status", [200, 404, 500])
+@pytest.mark.slow
 def test_any_other_answer_is_passed_on_at_once(status):
     application = Application(status, 201)
     answer, _, _ = ask(application)

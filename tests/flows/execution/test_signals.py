@@ -40,6 +40,7 @@ def test_an_interruption_that_was_replaced_on_its_way_still_stops_the_night(inte
 
 
 @pytest.mark.parametrize("error", [OSError("connection lost"), replaced(ValueError("odd"))], ids=repr)
+@pytest.mark.slow
 def test_a_worker_that_is_lost_fails_its_stage_alone(error):
     failure = settle(Lost(error), "quantize")
     assert failure.stage == "quantize"

@@ -100,6 +100,7 @@ def test_a_stage_that_hangs_is_ended_by_its_timeout_and_the_next_one_runs(worker
     assert _run(workers, worker_stages.echo, tmp_path, 1)[0] == 1
 
 
+@pytest.mark.slow
 def test_a_killed_worker_fails_only_its_own_stage(workers, tmp_path):
     with pytest.raises(MeasurementError, match="memory"):
         _run(workers, worker_stages.be_killed, tmp_path)
@@ -115,6 +116,7 @@ def test_progress_reaches_the_listener(workers, heard, tmp_path):
     assert expected in heard
 
 
+@pytest.mark.slow
 def test_workers_end_when_their_parent_is_killed(tmp_path):
     parent = subprocess.Popen(
         [

@@ -13,6 +13,7 @@ def test_forty_nine_candidates_look_different() -> None:
     assert len(set(marks_of(NAMES).values())) == 49
 
 
+@pytest.mark.slow
 def test_order_and_repetition_do_not_matter() -> None:
     assert marks_of([*NAMES, *reversed(NAMES)]) == marks_of(NAMES)
 

@@ -64,6 +64,7 @@ def test_a_quiet_machine_is_no_trouble(filled: Path) -> None:
     assert (found.troubles, found.is_known) == ((), True)
 
 
+@pytest.mark.slow
 def test_a_coarse_benchmark_is_trouble_whatever_the_machine_says(filled: Path) -> None:
     found = of_busy(filled, [evidence(waiting=0, stolen=0)], row(resolution=0.31))
     assert found.troubles == ("the same model against itself was up to 31% off",)

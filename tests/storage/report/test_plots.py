@@ -126,6 +126,7 @@ def test_a_picture_is_named_described_and_the_same_every_time() -> None:
     assert not re.search(r"\d\.\d{3}", " ".join(attributes))
 
 
+@pytest.mark.slow
 def test_pictures_of_one_page_share_no_id() -> None:
     both = quality(row()) + size_plot("another title", [row()], MARKS, "")
     found = re.findall(r' id="([^"]*)"', both)

@@ -57,6 +57,7 @@ def test_it_begins_with_what_matters(full_page: Path) -> None:
     assert found == ["▲ 1 promoted", "● 1 kept", "? 1 held", "1 alarm", "2 failures", "machine trouble in 1 benchmark"]
 
 
+@pytest.mark.slow
 def test_every_decision_has_its_reason(filled: Path, full_page: Path) -> None:
     text = html.unescape(full_page.read_text(encoding="utf-8"))
     with open_catalog(filled) as connection:
@@ -157,6 +158,7 @@ def test_a_workload_that_is_decided_with_cold_caches_is_ordered_by_them_and_says
     assert "The gate decides by cold ones." in page
 
 
+@pytest.mark.slow
 def test_without_matplotlib_the_page_says_that_it_has_no_pictures(
     full_page: Path, filled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -199,6 +199,7 @@ def test_refreshers_at_once_end_with_the_newest_listing(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == [".locks", "results", CATALOG]
 
 
+@pytest.mark.slow
 def test_a_store_that_cannot_be_written_says_so(tmp_path: Path) -> None:
     if os.geteuid() == 0:
         pytest.skip("root may write anywhere")

@@ -85,6 +85,7 @@ def test_half_the_speed_is_found_where_no_night_is_known_better_than_by_a_half()
     assert found.is_change
 
 
+@pytest.mark.slow
 def test_a_slow_decline_is_held_against_the_first_nights() -> None:
     values = noise(40) - np.maximum(np.arange(40) - 30, 0) * 0.01
     found = scan(values, np.full(40, NOISE))

@@ -33,6 +33,7 @@ def test_what_changed_is_named_and_what_follows_from_it_is_not(after: dict[str, 
     assert changes_between([SAME], SAME | after) == found
 
 
+@pytest.mark.slow
 def test_an_input_that_was_not_recorded_last_is_looked_up_before() -> None:
     assert changes_between([SAME, SAME | {"recipe_digest": None}], SAME | {"recipe_digest": "x"}) == {
         "recipe": "recipe"

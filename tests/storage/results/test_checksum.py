@@ -27,6 +27,7 @@ def flipped(content: bytes, bit: int) -> bytes:
     return bytes(changed)
 
 
+@pytest.mark.slow
 def test_the_checksum_of_a_written_file_is_right_and_the_rows_are_as_they_were(tmp_path: Path) -> None:
     content = serialized(MEASUREMENTS, ROWS)
     assert problem_of(content) == ""
@@ -35,6 +36,7 @@ def test_the_checksum_of_a_written_file_is_right_and_the_rows_are_as_they_were(t
     assert serialized(MEASUREMENTS, ROWS) == content
 
 
+@pytest.mark.slow
 def test_every_single_bit_flip_of_a_file_is_found() -> None:
     content = serialized(PROMOTIONS, validated(PROMOTIONS, [promotion("r1", NIGHT)], "r1"))
     missed = [bit for bit in range(8 * len(content)) if not problem_of(flipped(content, bit))]

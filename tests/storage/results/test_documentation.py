@@ -48,6 +48,7 @@ def test_the_page_is_what_the_tables_say() -> None:
 
 
 @pytest.mark.parametrize("table", list(TABLES))
+@pytest.mark.slow
 def test_keys_and_orders_name_columns_that_are_never_null(table: str) -> None:
     required = {column.name for column in TABLES[table].columns if not column.nullable}
     # A layer may belong to every runtime, and only a further setting has a length of its own.

@@ -71,6 +71,7 @@ def test_numbers_do_not_hang() -> None:
     assert lines(rows, 25) == ["--- row 1 of 1 ---", f"name      {'n' * 14}…", "a_number  123456", "(1 row)"]
 
 
+@pytest.mark.slow
 def test_no_rows_still_name_their_columns() -> None:
     assert lines(ROWS.slice(0, 0), 45)[0] == "quality_difference  candidate  why"
     assert lines(ROWS.slice(0, 0), 45)[-1] == "(0 rows)"

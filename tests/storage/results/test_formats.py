@@ -51,6 +51,7 @@ def test_columns_of_one_name_are_told_apart() -> None:
     assert as_json("select 1 a, 2 a, 3 a_1, 4 a") == [{"a": 1, "a_1": 2, "a_1_1": 3, "a_2": 4}]
 
 
+@pytest.mark.slow
 def test_decimals_stay_exact() -> None:
     assert as_json("select 12345678901234567890.12::decimal(38, 2) a, sum(1) b") == [
         {"a": "12345678901234567890.12", "b": "1"}

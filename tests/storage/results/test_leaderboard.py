@@ -80,6 +80,7 @@ def test_the_interval_is_text(tmp_path: Path, low: float, high: float, text: str
         ),
     ],
 )
+@pytest.mark.slow
 def test_the_decision_and_its_reason(tmp_path: Path, decided: dict[str, Any], decision: str, why: str) -> None:
     row = shown(tmp_path, measurement("run", NIGHT), **decided)[0]
     assert (row["candidate"], row["decision"], row["why"]) == ("dynamic/eager", decision, why)

@@ -72,6 +72,7 @@ def test_a_promotion_without_a_bundle_is_warned_of(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("decision", "expected"), [("hold", "held"), ("reject", "nothing passed")])
+@pytest.mark.slow
 def test_without_a_current_bundle_it_says_whether_anything_is_open(
     decision: str, expected: str, tmp_path: Path
 ) -> None:

@@ -26,6 +26,7 @@ def contents(store: Path) -> dict[str, bytes]:
     return {str(path): path.read_bytes() for path in store.rglob("*") if path.is_file()}
 
 
+@pytest.mark.slow
 def test_the_last_statement_returns_the_rows(store: Path) -> None:
     assert run_query(store, "select 1; select 2 as two").to_pydict() == {"two": [2]}
 

@@ -261,6 +261,7 @@ def test_inputs_that_changed_are_named_but_not_what_follows_from_them(
 
 
 @pytest.mark.parametrize(("moved", "cause"), [(True, "environment"), (False, "recipe"), (None, "environment,recipe")])
+@pytest.mark.slow
 def test_the_incumbents_same_bytes_tell_the_environment_from_what_was_built(
     tmp_path: Path, moved: bool | None, cause: str
 ) -> None:

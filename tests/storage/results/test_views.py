@@ -75,6 +75,7 @@ def test_a_run_of_some_recipes_leaves_the_others_in_the_leaderboard_with_their_o
     assert {row["recipe"] for row in ask(tmp_path, "from pareto")} == {"dynamic", "float"}
 
 
+@pytest.mark.slow
 def test_the_best_passing_candidate_is_first_and_the_failed_last(tmp_path: Path) -> None:
     rows = [
         baseline("a", FIRST),

@@ -67,6 +67,7 @@ def test_a_retried_run_returns_the_existing_file(tmp_path: Path, month: int) -> 
         ({"status": "fine"}, "not one of ok, failed"),
     ],
 )
+@pytest.mark.slow
 def test_a_bad_row_is_refused_and_nothing_is_written(tmp_path: Path, changes: dict[str, object], message: str) -> None:
     rows = [baseline("r1", NIGHT), measurement("r1", NIGHT) | changes]
     with pytest.raises(StoreError, match=message):

@@ -56,6 +56,7 @@ def test_every_byte_is_read_and_written_each_time() -> None:
 
 
 @pytest.mark.skipif(len(affinity()) < 2, reason="needs two processors")
+@pytest.mark.slow
 def test_the_thread_is_on_its_processors_again_afterwards() -> None:
     allowed = affinity()
     evict = Eviction(allowed, 1 << 20)

@@ -54,6 +54,7 @@ def test_garbage_is_not_collected_while_importing_and_what_was_imported_is_froze
     assert state.frozen > 1000
 
 
+@pytest.mark.slow
 def test_what_was_said_is_not_lost_at_the_end(tmp_path: Path) -> None:
     assert run("go", tmp_path).stdout == "said without a flush\n"
 

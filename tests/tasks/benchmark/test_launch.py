@@ -21,6 +21,7 @@ def test_rounding_agrees_and_a_different_model_does_not() -> None:
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.parametrize("golden", [(), GOLDEN[:1]])
+@pytest.mark.slow
 def test_nan_and_infinities_are_refused(value: float, golden: tuple[torch.Tensor, ...]) -> None:
     assert "NaN or infinities" in disagreement((torch.full((3, 4), value),), golden)
 

@@ -46,6 +46,7 @@ def test_one_thread_never_counts_as_more_than_one() -> None:
     assert 0 < threads_used(spin, 5) <= 1
 
 
+@pytest.mark.slow
 def test_a_process_that_sleeps_keeps_no_thread_busy() -> None:
     assert background_threads() == frozenset()
 

@@ -13,6 +13,7 @@ NAMES = st.lists(st.text(min_size=1), min_size=1, max_size=6, unique=True)
 
 
 @given(NAMES, st.integers(1, 12), st.integers())
+@pytest.mark.slow
 def test_every_round_times_every_subject_once(names: list[str], rounds: int, seed: int) -> None:
     order = balanced_rounds(names, rounds, seed)
     assert len(order) == rounds

@@ -254,6 +254,7 @@ def test_nothing_is_added_unasked() -> None:
     assert further_settings(Benchmark()) == []
 
 
+@pytest.mark.slow
 def test_every_batch_size_meets_every_thread_count_without_the_primary() -> None:
     settings = further_settings(Benchmark(threads=1, batch_size=1, batch_sizes=(1, 8), thread_counts=(1, 2)))
     assert settings == [Setting(1, 8), Setting(2, 1), Setting(2, 8)]

@@ -206,6 +206,7 @@ def test_intervals_are_right_for_noisy_and_for_steady_candidates(noisy: float, l
     assert all(0.93 <= share <= 0.977 for share in coverage(noisy, launches))
 
 
+@pytest.mark.slow
 def test_intervals_are_right_where_launches_resemble_the_launch_before() -> None:
     # Student's interval covers 75%.
     assert min(coverage(1, 14, 0.5)) >= 0.91

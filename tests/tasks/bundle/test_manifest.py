@@ -16,6 +16,7 @@ from tasks.quantize.spec import spec_of
 from tests.tasks.bundle.conftest import Made
 
 
+@pytest.mark.slow
 def test_a_float_model_must_be_reproduced_more_closely_than_a_quantized_one():
     whole = FloatRecipe(name="float", method="none")
     half = DynamicRecipe(name="half", method="dynamic", dtype="float16")

@@ -41,6 +41,7 @@ def test_names_are_normalized_sorted_and_unique(tmp_path: Path):
     assert [each.purl for each in found] == ["pkg:pypi/a@1.0", "pkg:pypi/ruamel-yaml-clib@2.0%2Bcpu"]
 
 
+@pytest.mark.slow
 def test_what_runs_this_test_is_installed():
     found = {each.name: each for each in installed_packages()}
     assert found["pebble"].version == version("pebble")

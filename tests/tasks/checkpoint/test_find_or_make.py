@@ -85,6 +85,7 @@ def without_counts(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("how", ["no metadata", "old version", "safetensors"])
+@pytest.mark.slow
 def test_an_old_file_without_counts_of_batches_is_loaded_as_pytorch_loads_it(how: str, tmp_path: Path) -> None:
     state, path = OrderedDict(without_counts(network().state_dict())), tmp_path / "w.pth"
     if how == "old version":

@@ -76,6 +76,7 @@ def test_tied_weights_are_kept_apart(store: ArtifactStore, tmp_path: Path) -> No
     assert torch.equal(found["decoder.weight"], found["encoder.weight"])
 
 
+@pytest.mark.slow
 def test_a_mismatch_names_each_key_with_both_shapes_and_what_to_set(store: ArtifactStore, tmp_path: Path) -> None:
     with pytest.raises(InputError) as refused:
         obtain(fetched(tmp_path / "w.pth", weights(words=7, hidden=6, layers=1)), DATASET, store)

@@ -25,6 +25,7 @@ from tasks.data.weights import read_state
     ],
     ids=["expanded", "matrix", "strided", "overlapping"],
 )
+@pytest.mark.slow
 def test_a_tensor_with_more_values_than_its_file_holds_is_refused(
     make: Callable[[], Tensor], is_zip: bool, tmp_path: Path
 ) -> None:

@@ -82,6 +82,7 @@ def test_all_layouts_and_containers_give_the_same_ids(store: ArtifactStore, tmp_
     assert datasets[1] == datasets[2]
 
 
+@pytest.mark.slow
 def test_an_archive_behind_a_url_is_downloaded_once(store: ArtifactStore, tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "corpus.zip", "w") as archive:
         for split, text in TEXTS.items():

@@ -86,6 +86,7 @@ def test_too_few_logits_are_reported():
 
 
 @pytest.mark.parametrize("form", [lambda logits: (logits, logits.sum()), lambda logits: [logits]])
+@pytest.mark.slow
 def test_the_logits_are_the_first_of_several_outputs(form):
     quality = evaluated(lambda images: form(Knowing(2)(images)), [0, 1], [0, 1])
 

@@ -115,6 +115,7 @@ def test_training_images_that_are_all_test_images_are_counted_where_none_are_lef
 
 
 @pytest.mark.parametrize(("image_size", "times"), [(8, None), (19, None), (20, "2"), (70, "7")])
+@pytest.mark.slow
 def test_pictures_that_become_much_larger_are_noted(tmp_path, store, image_size, times):
     first = prepared(pictures(tmp_path / "pets", each=5), store, image_size=image_size, calibration=2)
     found = prepared(tmp_path / "pets", store, image_size=image_size, calibration=2)

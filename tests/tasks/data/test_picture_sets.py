@@ -115,5 +115,6 @@ def test_every_beginning_holds_each_class_in_proportion(labels, seed, share):
         assert abs((ordered[:cut] == label).sum() - expected) <= 1 + len(set(labels))
 
 
+@pytest.mark.slow
 def test_another_seed_gives_another_order():
     assert not np.array_equal(stratified_order([0] * 50, 0), stratified_order([0] * 50, 1))

@@ -33,6 +33,7 @@ def test_no_picture_is_in_two_splits_or_twice_in_one(tmp_path):
     assert len(set(every)) == len(every) == 69
 
 
+@pytest.mark.slow
 def test_the_same_settings_give_the_same_bytes_whatever_the_global_generator_does(tmp_path):
     first, first_store = rendered(tmp_path / "a")
     torch.manual_seed(99)

@@ -82,6 +82,7 @@ def test_words_are_ids_or_the_best_path_of_logits() -> None:
         word_errors(ids.float(), target)
 
 
+@pytest.mark.slow
 def test_a_ratio_is_that_of_the_sums_and_not_the_mean_of_the_rows() -> None:
     assert WER.of(np.array([[1.0, 1.0], [0.0, 9.0]])) == 0.1
     assert np.isnan(WER.of(np.zeros((2, 2))))

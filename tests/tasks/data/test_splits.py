@@ -140,6 +140,7 @@ def test_splits_may_have_other_types_and_no_values(tmp_path: Path) -> None:
 
 
 @given(shapes=st.lists(st.lists(st.integers(1, 3), max_size=3), min_size=1, max_size=6))
+@pytest.mark.slow
 def test_records_of_any_shapes_come_back_as_they_were(
     tmp_path_factory: pytest.TempPathFactory, shapes: list[list[int]]
 ) -> None:

@@ -44,6 +44,7 @@ def prepared(folder: Path, columns: dict[str, list[Any]] = COLUMNS, **keys: Any)
 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv", "jsonl"])
+@pytest.mark.slow
 def test_features_are_standardized_by_the_train_split(tmp_path: Path, kind: str) -> None:
     dataset, store = prepared(tmp_path, kind=kind, split="part")
     assert dataset.splits == {"train": 60, "valid": 10, "calibration": 10, "test": 20}

@@ -98,6 +98,7 @@ def test_more_words_than_the_cache_has_slots_for_are_counted(tmp_path: Path, mon
 
 
 @pytest.mark.parametrize("behind", [b"\n", b"  ", b" " * 20])
+@pytest.mark.slow
 def test_long_words_and_words_of_zero_bytes_are_told_apart_in_later_blocks(tmp_path: Path, behind: bytes) -> None:
     words = [start * length + end for start in (b"w", b"\0") for length in range(40) for end in (b"", b"\0", b"\0\0w")]
     content = behind.join([*words, *reversed(words)] * 3)

@@ -50,6 +50,7 @@ def test_a_grey_data_set_keeps_its_own_test_part_and_becomes_rgb(tmp_path):
     assert (images[:, 0] == images[:, 2]).all()
 
 
+@pytest.mark.slow
 def test_fewer_test_samples_hold_every_class(tmp_path):
     dataset, store = prepared(fashion(tmp_path, test=50), name="FashionMNIST", max_test=10)
 

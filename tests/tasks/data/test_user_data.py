@@ -66,6 +66,7 @@ def test_inputs_are_named_and_ordered_as_forwards_parameters(tmp_path: Path, fac
     assert {name: list(test[name].shape) for name in ("rows", "scale")} == {"rows": [8, 3], "scale": [8]}
 
 
+@pytest.mark.slow
 def test_prepared_data_need_the_users_code_no_more(tmp_path: Path) -> None:
     write(tmp_path)
     store, workload = ArtifactStore(tmp_path), own(tmp_path)

@@ -124,6 +124,7 @@ def test_a_whole_pickled_model_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content", [b"", b"no weights", b"\x80\x02", b"PK\x03\x04broken", b"\x10" + bytes(7) + b"{broken json    "]
 )
+@pytest.mark.slow
 def test_broken_files_are_named(content: bytes, tmp_path: Path) -> None:
     (tmp_path / "weights.pth").write_bytes(content)
     with pytest.raises(InputError, match=r"s3://bucket/weights\.pth"):

@@ -79,6 +79,7 @@ def test_a_classifiers_accuracy_is_that_of_plain_torch(tmp_path: Path, recipe: s
 
 @FORMS
 @torch.inference_mode()
+@pytest.mark.slow
 def test_a_sequences_difference_is_that_of_plain_torch(tmp_path: Path, recipe: str) -> None:
     store = ArtifactStore(tmp_path)
     data = {"kind": "random-sequence", "seed": 4, "length": 5, "batch_size": 2}

@@ -59,6 +59,7 @@ def test_what_belongs_into_a_product_and_runs_by_itself_was_not_fused(kind: str)
     assert found.startswith(f"{kind} (bn/node) runs in float by itself")
 
 
+@pytest.mark.slow
 def test_saturation_is_told_where_such_instructions_ran() -> None:
     assert list(doubts_about([int8()], COVERAGE, {"avx2-int8": 0.9}, 0.2, 0.02)) == [
         "products saturate: outputs are off by 20.0% of their range"

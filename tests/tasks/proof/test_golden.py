@@ -73,6 +73,7 @@ def test_an_output_about_the_whole_batch_says_nothing_of_rows() -> None:
     assert batching(rows([1.0], [2.0]), (torch.tensor([[3.0]]),), chooses=False).difference == 0.0
 
 
+@pytest.mark.slow
 def test_a_batch_that_decides_each_row_may_be_further_off_than_its_range() -> None:
     # A softmax over the batch: one row alone gives 1, eight together give an eighth each, but for little.
     together = torch.softmax(torch.linspace(0, 0.5, 8), 0)[:, None]

@@ -59,6 +59,7 @@ def test_a_counter_anywhere_in_a_loop_belongs_to_the_loops_arithmetic(code: mmap
     assert Disassembler().families(addresses[:4]) == {family: 4}
 
 
+@pytest.mark.slow
 def test_what_is_behind_the_loop_does_not_count(code: mmap.mmap) -> None:
     product = ARITHMETIC["vpdpbusd zmm0, zmm1, zmm2"][1]
     first, *_ = put(code, DECREMENT, jump_back(DECREMENT), product, RETURN)

@@ -29,6 +29,7 @@ def _default() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("name", SUPPORTED)
+@pytest.mark.slow
 def test_it_is_set_within_and_restored_after_an_error_too(name: str) -> None:
     def fail() -> None:
         with quantized_engine(name):

@@ -68,6 +68,7 @@ def test_open_axes_take_any_length_whatever_the_examples_have() -> None:
             assert torch.allclose(exported(steps), model(steps), atol=1e-6)
 
 
+@pytest.mark.slow
 def test_axes_of_length_one_are_repeated_and_others_are_left() -> None:
     examples = opened({"steps": torch.zeros(1, 3, 4), "h": torch.zeros(1, 1, 4)}, {**AXES, "h": {1: "batch"}})
     assert {name: tuple(tensor.shape) for name, tensor in examples.items()} == {"steps": (2, 3, 4), "h": (1, 2, 4)}

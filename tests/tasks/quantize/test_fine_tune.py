@@ -66,6 +66,7 @@ def tune(tuning: Means, work: Path, progress: Progress = silent, **changes: obje
     return fine_tune(network(), "qat", training(**changes), tuning, RANGES, work, CPU, progress)["0.weight"]
 
 
+@pytest.mark.slow
 def test_training_lowers_the_loss_and_reports_every_step(tmp_path: Path) -> None:
     tuning, steps = Means(), []
     weight = tune(tuning, tmp_path, lambda done, total, unit="": steps.append((done, total, unit)))

@@ -158,6 +158,7 @@ def test_gates_are_right_over_their_whole_range(name: str) -> None:
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
 @pytest.mark.parametrize("name", SETS)
+@pytest.mark.slow
 def test_a_row_that_is_not_finite_spoils_itself_only(name: str, bad: float) -> None:
     if not runs_here(name):
         pytest.skip(f"the processor has no {name}")
@@ -333,6 +334,7 @@ def test_weights_may_lie_anywhere_in_memory(steps: int) -> None:
     assert all(map(torch.equal, flat(model(x)), expected))
 
 
+@pytest.mark.slow
 def test_threads_change_nothing() -> None:
     model, before = Int8Lstm.of(lstm(0, 300, 520, 1)), torch.get_num_threads()
     layer, x = Int8Linear.of(linear(0, 520, 5000)), drawn(0, 6, 2, 300)

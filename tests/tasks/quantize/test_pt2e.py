@@ -84,6 +84,7 @@ def test_a_layer_without_an_int8_kernel_is_told(source_of: MakeSource) -> None:
     assert reasons == {"up": "no int8 kernel of Inductor's was found for this ConvTranspose2d"}
 
 
+@pytest.mark.slow
 def test_a_recipe_that_quantizes_nothing_is_refused(source_of: MakeSource) -> None:
     source = source_of()
     names = [name for name, module in source.float_model().named_modules() if isinstance(module, nn.Conv2d | nn.Linear)]

@@ -28,6 +28,7 @@ def spec(method: str, **keys: Any) -> Spec:
         ("qat", {}, ({"int8"}, {"static"}, "graph", False)),
     ],
 )
+@pytest.mark.slow
 def test_a_recipe_asks_for_weights_and_activations(
     method: str, keys: dict[str, Any], expected: tuple[Any, ...]
 ) -> None:

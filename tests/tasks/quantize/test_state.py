@@ -211,6 +211,7 @@ def test_weights_packed_for_functions_of_inner_modules() -> None:
     assert_rebuilt(original, converted(), rows)
 
 
+@pytest.mark.slow
 def test_tied_weights_are_stored_though_they_share_memory() -> None:
     weight = torch.rand(3, 2)
     tensors = load(save(flatten_state({"a": weight, "b": weight, "c": weight.t()})))

@@ -107,6 +107,7 @@ def test_what_passes_rounded_values_on_is_rounded_to_the_same_range_and_nothing_
     assert model.product.before.step == model.last.step
 
 
+@pytest.mark.slow
 def test_a_module_with_several_ranges_is_left_as_it_is(engine: str) -> None:
     first, second, pool = Rounded(0.5, 0), Rounded(0.25, 0), nn.AvgPool1d(2)
 

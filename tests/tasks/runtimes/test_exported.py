@@ -304,6 +304,7 @@ def test_products_with_compressed_weights_count_as_int8_where_openvino_rounds_th
 
 
 @pytest.mark.parametrize("runtime", EXPORTED)
+@pytest.mark.slow
 def test_a_model_that_cannot_be_exported_is_one_message(images: MakeJob, store: ArtifactStore, runtime: str) -> None:
     job = images(recipe(runtime, "none"), network="DataDependent")
     with pytest.raises(QuantizationError, match=r"The model cannot be exported to ONNX: .") as caught:

@@ -39,6 +39,7 @@ def test_an_equal_model_is_exported_once(words: MakeJob, store: ArtifactStore) -
     assert onnx_model.find_or_export(source) == onnx_model.find_or_export(source)
 
 
+@pytest.mark.slow
 def test_a_model_too_large_for_one_file_is_refused(words: MakeJob, store: ArtifactStore) -> None:
     job = words(checkpoint={"kind": "seeded", "seed": 11})
     with pytest.raises(QuantizationError, match=r"would be a file of \d+\.\d GB"):

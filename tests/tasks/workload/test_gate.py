@@ -48,6 +48,7 @@ def test_with_every_number_no_rule_holds():
         ("max_batch_difference", "batch_difference"),
     ],
 )
+@pytest.mark.slow
 def test_a_rule_whose_number_is_unknown_holds_and_says_why(name: str, column: str):
     found = rule(name, unknown(column))
     assert (found.outcome, found.seen, found.unknown, found.note) == ("held", None, True, WHY)

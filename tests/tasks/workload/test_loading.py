@@ -182,6 +182,7 @@ def test_keys_and_values_of_any_length_and_kind_are_cut_and_escaped(tmp_path: Pa
 
 
 @pytest.mark.parametrize("key", ["description", "licence"])
+@pytest.mark.slow
 def test_a_description_that_a_terminal_would_obey_is_refused(key: str, tmp_path: Path) -> None:
     text = GOOD.replace('description = "a tiny language model"\n', 'description = "a"\nlicence = "b"\n')
     text = "\n".join(f'{key} = "\\u001b[2J"' if line.startswith(key) else line for line in text.split("\n"))

@@ -206,6 +206,7 @@ def test_the_schema_takes_every_workload_file_of_the_project(path: Path) -> None
         ('purpose = "language-model"', 'purpose = "sequence"'),
     ],
 )
+@pytest.mark.slow
 def test_the_schema_refuses_what_reading_the_file_refuses(old: str, new: str) -> None:
     text = (BUILT_IN / "word-lm.toml").read_text(encoding="utf-8")
     assert old in text

@@ -268,6 +268,7 @@ def test_a_metric_that_fails_is_one_clear_message(tmp_path: Path, metric: str, m
         evaluate(job, build(job, "float", "eager", store), store)
 
 
+@pytest.mark.slow
 def test_targets_that_the_metric_cannot_take_are_named(tmp_path: Path) -> None:
     write(tmp_path, CODE + REGRESSION)
     changes = sections("accuracy", data={"kind": "factory", "factory": "own_code:numbers"})

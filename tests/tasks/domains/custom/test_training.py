@@ -116,6 +116,7 @@ def test_without_a_section_of_its_own_fine_tuning_is_what_made_the_checkpoint(tm
         ("diverging", r'layer.weight" holds NaN or infinities'),
     ],
 )
+@pytest.mark.slow
 def test_fine_tuning_that_fails_is_one_clear_message(tmp_path: Path, train: str, message: str) -> None:
     write(tmp_path, CODE + FINE_TUNING)
     store = ArtifactStore(tmp_path)

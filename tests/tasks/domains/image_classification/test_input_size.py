@@ -110,6 +110,7 @@ def test_the_pictures_size_comes_before_the_models_which_keeps_its_normalization
 
 
 @pytest.mark.parametrize("config", [{}, {"input_size": 224}, {"input_size": [3, 0, 0]}, {"hidden_size": 64}])
+@pytest.mark.slow
 def test_an_attribute_of_that_name_with_something_else_in_it_says_nothing(
     tmp_path: Path, config: dict[str, object]
 ) -> None:

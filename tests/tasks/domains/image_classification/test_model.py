@@ -121,6 +121,7 @@ def test_a_file_that_would_run_code_is_not_unpickled(checkpoints):
 
 
 @pytest.mark.parametrize("name", ["ResNet18_Weights.NOTHING", "Nothing_Weights.V1", "resnet18", "a.b.c"])
+@pytest.mark.slow
 def test_unknown_names_are_refused(name):
     with pytest.raises(ConfigurationError, match="no weights"):
         published(name)

@@ -44,6 +44,7 @@ def test_the_file_says_how_pictures_are_resized(tmp_path):
         ({"mean": [0.5]}, {"kind": "train"}, "three means"),
     ],
 )
+@pytest.mark.slow
 def test_transforms_that_cannot_be_are_refused(tmp_path, settings, checkpoint, message):
     data = {"kind": "image-folder", "uri": str(tmp_path), "transforms": settings}
 

@@ -49,6 +49,7 @@ def test_the_golden_input_is_what_is_timed(evaluated):
     assert golden["output.0"].shape == (1, 3)
 
 
+@pytest.mark.slow
 def test_float_and_int8_are_compared_on_the_same_images(evaluated):
     _, store, (before, after) = evaluated
 

@@ -32,6 +32,7 @@ def written(folder: Path, sample_shape: tuple[int, int, int], **sections) -> dic
     return json.loads((folder / "preprocessing.json").read_text())
 
 
+@pytest.mark.slow
 def test_an_image_classifier_gets_its_normalization_and_class_names(tmp_path: Path):
     found = written(tmp_path, (3, 8, 6), data=RenderedCharacters(kind="rendered-characters"))
     assert (found["classes"], found["height"], found["width"]) == (["A", "é"], 8, 6)

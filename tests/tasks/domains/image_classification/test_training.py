@@ -27,6 +27,7 @@ def prepared(tmp_path_factory):
     return rendered(tmp_path_factory.mktemp("store"), **DATA)
 
 
+@pytest.mark.slow
 def test_it_learns_to_tell_the_characters_apart(prepared):
     dataset, store = prepared
     model = build_vision(workload().model, dataset)

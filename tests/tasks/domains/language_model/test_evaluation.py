@@ -53,6 +53,7 @@ def test_both_runtimes_give_one_loss(prepared: Prepared, recipe: str, mode: str)
 
 
 @pytest.mark.parametrize(("recipe", "tolerance"), [("float", 1e-5), ("dynamic-int8", 1e-3)])
+@pytest.mark.slow
 def test_segments_are_close_to_the_exact_mode(prepared: Prepared, recipe: str, tolerance: float) -> None:
     exact, segments = (evaluated(prepared, recipe, "eager", mode).quality for mode in ("exact", "segments"))
     assert segments == pytest.approx(exact, abs=tolerance)

@@ -78,6 +78,7 @@ def test_the_exact_mode_is_the_tutorials_procedure(model: WordLanguageModel, wor
 
 @given(words=st.integers(2, 300), segments=st.integers(1, 40), warm_up=st.integers(0, 20), seed=st.integers(0, 1000))
 @settings(max_examples=60, deadline=None)
+@pytest.mark.slow
 def test_segments_give_every_word_once_and_in_order(words: int, segments: int, warm_up: int, seed: int) -> None:
     ids, model = stream(words, seed), Memoryless()
     exact = exact_losses(model, ids)

@@ -76,6 +76,7 @@ def test_a_seed_decides_the_weights_and_nothing_else_does(corpus: Path, tmp_path
     assert not torch.equal(train(other, dataset, store)["encoder.weight"], first["encoder.weight"])
 
 
+@pytest.mark.slow
 def test_divergence_says_what_to_change(corpus: Path, tmp_path: Path) -> None:
     workload, store, dataset = prepared(corpus, tmp_path, learning_rate=1e30, gradient_clip=None)
     with pytest.raises(MeasurementError, match="learning_rate"):

@@ -39,6 +39,7 @@ def drawn_by_the_recipe() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, nn.
         return inputs, h, c, nn.LSTM(8, 8, 1)
 
 
+@pytest.mark.slow
 def test_inputs_and_weights_are_the_recipes(workload: Workload, tmp_path: Path) -> None:
     store = ArtifactStore(tmp_path)
     dataset = prepare(workload, store)

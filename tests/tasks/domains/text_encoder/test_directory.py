@@ -91,6 +91,7 @@ def test_a_directory_that_is_not_there_is_named(tmp_path: Path) -> None:
         encoder(tmp_path, model={"kind": "directory", "path": "bert-base-uncased"})
 
 
+@pytest.mark.slow
 def test_weights_are_those_of_the_file_whatever_their_precision(tmp_path: Path) -> None:
     write_table(tmp_path)
     folder = write_directory(tmp_path / "encoder")
@@ -103,6 +104,7 @@ def test_weights_are_those_of_the_file_whatever_their_precision(tmp_path: Path) 
     assert all(torch.equal(value, halves[key.removeprefix("model.")].float()) for key, value in state.items())
 
 
+@pytest.mark.slow
 def test_the_same_directory_elsewhere_is_the_same_model(tmp_path: Path) -> None:
     write_table(tmp_path)
     write_directory(tmp_path / "encoder")

@@ -43,6 +43,7 @@ def test_the_longest_text_is_one_that_the_model_can_read(tmp_path: Path, kind: s
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
+@pytest.mark.slow
 def test_vectors_do_not_see_the_padding(tmp_path: Path, pooling: str) -> None:
     write_directory(tmp_path, task="embedding")
     model = transformers.AutoModel.from_pretrained(tmp_path).eval()

@@ -35,6 +35,7 @@ def table(path: Path, **keys: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", ["parquet", "csv"])
+@pytest.mark.slow
 def test_ids_are_those_of_the_directorys_tokenizer(tmp_path: Path, kind: str) -> None:
     write_directory(tmp_path / "encoder")
     part = ["train"] * 40 + ["test"] * 80

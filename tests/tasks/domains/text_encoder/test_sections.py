@@ -42,6 +42,7 @@ def test_sections_that_do_not_fit_together_are_refused(tmp_path: Path, changes: 
 
 
 @pytest.mark.parametrize(("keys", "metric"), [({}, "cosine"), ({"pair": "other"}, "retrieval")])
+@pytest.mark.slow
 def test_the_metric_suits_the_task_unless_it_is_named(tmp_path: Path, keys: dict[str, str], metric: str) -> None:
     checkpoint = {"kind": "seeded"}
     assert encoder(tmp_path, data=TABLE | keys, model=VECTORS, checkpoint=checkpoint).metric == metric

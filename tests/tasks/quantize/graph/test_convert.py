@@ -50,6 +50,7 @@ def saved_and_opened(make: Callable[[], nn.Module], converted: Converted, source
         lambda: nn.Sequential(nn.Conv2d(8, 8, 3, padding="same", bias=False), nn.BatchNorm2d(8), nn.ReLU()),
     ],
 )
+@pytest.mark.slow
 def test_convolutions_whose_padding_is_a_word_are_quantized(
     layer: Callable[[], nn.Module], graph: str, source_of: Sources, engine: str
 ) -> None:
@@ -105,6 +106,7 @@ def test_prelu_stays_float_and_survives_saving(slopes: int, graph: str, source_o
 
 
 @pytest.mark.parametrize("network", ["TwiceWithRelu", "bicubic", "HiddenOperation"])
+@pytest.mark.slow
 def test_auto_takes_fx_where_eager_mode_turns_out_not_to_work(network: str, source_of: Sources, engine: str) -> None:
     source = source_of(network)
     with pytest.raises(QuantizationError, match="cannot run"):
@@ -117,6 +119,7 @@ def test_auto_takes_fx_where_eager_mode_turns_out_not_to_work(network: str, sour
 
 
 @pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
+@pytest.mark.slow
 def test_a_model_with_weights_that_are_computed_can_fall_back(source_of: Sources, engine: str) -> None:
     source = source_of("weight_normed")
     assert Static().converter().convert(source.float_model(), recipe(), source).graph == "fx"

@@ -54,6 +54,7 @@ def test_torchs_reference_modules_compute_in_float() -> None:
 
 
 @pytest.mark.parametrize("graph", ["eager", "fx"])
+@pytest.mark.slow
 def test_fused_modules_are_covered_and_paired_by_the_path_of_their_first_module(graph: str, engine: str) -> None:
     recipe = spec_of(StaticRecipe(name="static", method="static", graph=graph, exclude=("m9",)))
     model = networks.plain()

@@ -95,6 +95,7 @@ def rewritten(model: nn.Module) -> tuple[fx.GraphModule, frozenset[str]]:
         lambda x, layer: functional.conv2d(x, layer.weight, dilation=[2, 1], padding="valid"),
     ],
 )
+@pytest.mark.slow
 def test_a_function_becomes_the_module_that_computes_the_same_with_the_same_parameters(
     call: Callable[[Tensor, nn.Conv2d], Tensor],
 ) -> None:

@@ -30,6 +30,7 @@ def chains_of(model: nn.Module, inputs: dict[str, torch.Tensor] = IMAGES, *, is_
         ((nn.Flatten(2), nn.Conv1d(3, 4, 3), nn.BatchNorm1d(4), nn.ReLU()), 3),
     ],
 )
+@pytest.mark.slow
 def test_each_kind_of_chain_is_found_and_computes_the_same(stages: tuple[nn.Module, ...], length: int) -> None:
     model = networks.one_path(*stages)
     expected = model(*IMAGES.values())

@@ -45,6 +45,7 @@ def test_the_range_is_reduced_where_the_engine_may_saturate(
     ("name", "kind"),
     [("min-max", MinMaxObserver), ("moving-average", MovingAverageMinMaxObserver), ("histogram", HistogramObserver)],
 )
+@pytest.mark.slow
 def test_the_recipe_chooses_the_activation_observer(name: str, kind: type) -> None:
     assert type(qconfig_for(static(activation_observer=name)).activation()) is kind
 

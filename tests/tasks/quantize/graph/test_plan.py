@@ -61,6 +61,7 @@ def test_a_model_that_cannot_be_traced_is_refused_with_the_reason_and_the_place(
         plan_for(networks.DataDependent(), graph=graph)
 
 
+@pytest.mark.slow
 def test_unknown_exclusions_are_all_listed_with_what_is_near() -> None:
     with pytest.raises(QuantizationError, match=r'layer9.*, conv11 \(did you mean "conv1"'):
         plan_for(networks.quantizable_resnet18(), exclude=("layer9", "conv11", "fc"))

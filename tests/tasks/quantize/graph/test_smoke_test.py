@@ -41,6 +41,7 @@ def test_a_graph_that_fails_between_modules_names_the_one_before(capfd: pytest.C
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.slow
 def test_a_graph_that_fails_before_any_module_names_the_operation() -> None:
     class Doubled(nn.Module):
         def forward(self, images: torch.Tensor) -> torch.Tensor:

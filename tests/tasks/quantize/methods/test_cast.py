@@ -27,6 +27,7 @@ RECIPE = CastRecipe(name="bfloat16", method="cast")
 
 @needs_bfloat16
 @pytest.mark.parametrize("memory_format", ["contiguous", "channels-last"])
+@pytest.mark.slow
 def test_inputs_and_outputs_stay_float32_and_close_to_the_float_models(
     source_of: Callable[..., ModelSource], memory_format: str
 ) -> None:

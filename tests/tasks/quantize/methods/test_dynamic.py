@@ -54,6 +54,7 @@ def test_excluding_a_container_excludes_what_lies_in_it(convert: Convert) -> Non
     [nn.Sequential(nn.Conv2d(1, 1, 1)), nn.Linear(2, 2), nn.Sequential(nn.LSTM(2, 2, bias=False)), nn.Sequential()],
     ids=["no such type", "the model itself", "no kernel", "empty"],
 )
+@pytest.mark.slow
 def test_a_recipe_that_quantizes_nothing_is_refused(model: nn.Module, convert: Convert) -> None:
     with pytest.raises(QuantizationError, match="quantizes nothing"):
         convert(model)

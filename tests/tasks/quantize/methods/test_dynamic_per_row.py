@@ -85,6 +85,7 @@ def test_a_recipe_that_quantizes_nothing_is_refused(model: nn.Module, convert: C
         convert(model)
 
 
+@pytest.mark.slow
 def test_excluded_modules_stay_float(convert: Convert) -> None:
     converted = convert(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), exclude=("0",))
     assert reasons(converted) == {"0": "excluded by the recipe"}
@@ -142,6 +143,7 @@ def test_the_library_lies_beside_the_converted_module(
     assert copied.read_bytes() == operators_loaded.read_bytes()
 
 
+@pytest.mark.slow
 def test_its_layers_can_be_ranked(job: Job[Workload], images_store: ArtifactStore) -> None:
     ranked = sensitivity(job, job.workload.recipe_named("rows-embedding8"), Workspace(images_store))
     assert {layer.module for layer in ranked} == {"encoder", "rnn", "decoder"}

@@ -188,6 +188,7 @@ def test_batches_of_one_are_refused() -> None:
         recipe(batch_size=1)
 
 
+@pytest.mark.slow
 def test_a_work_folder_is_made_once_under_the_store(tmp_path: Path) -> None:
     store = ArtifactStore(tmp_path)
     assert store.work_folder("a" * 64) == store.work_folder("a" * 64) == tmp_path / "work" / ("a" * 64)

@@ -27,6 +27,7 @@ def sqnr_db(expected: torch.Tensor, actual: torch.Tensor) -> float:
 
 @pytest.mark.parametrize("graph", ["eager", "fx"])
 @pytest.mark.parametrize("observer", ["min-max", "moving-average", "histogram"])
+@pytest.mark.slow
 def test_the_converted_model_computes_nearly_the_same(
     graph: str, observer: str, source_of: Sources, engine: str
 ) -> None:
