@@ -311,6 +311,8 @@ def test_by_size_an_incumbent_is_replaced_by_what_is_smaller():
     for size, decision in ((200, "pass"), (100, "pass"), (99, "promote")):
         judgement = judge(workload(objective="smallest"), [deployed, row(size_bytes=size)], incumbent())
         assert only(judgement).decision == decision
+    judgement = judge(workload(objective="smallest"), [deployed, row(size_bytes=50)], incumbent())
+    assert only(judgement).reason.endswith("2 times as small as the incumbent")
 
 
 def test_tonights_candidate_that_is_the_incumbent_to_the_byte_is_promoted_again_while_it_stays():
