@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -67,11 +69,9 @@ def current_names(root: StoreRoot) -> list[str]:
 def build(root: StoreRoot, target: Path, *, materialize_up_to: int = MATERIALIZE_UP_TO) -> list[str]:
     """Write a catalog of the store's present results to a new local file; return the results files' names."""
     target.write_bytes(_empty())
-    with duckdb.connect() as connection:
+    with _changed(target) as connection:
         if filesystem := root.duckdb_filesystem():
             connection.register_filesystem(filesystem)
-        _use(connection, target)
-        connection.execute("begin")
         names: list[str] = []
         names_files = False
         for table in TABLES.values():
@@ -91,44 +91,45 @@ def build(root: StoreRoot, target: Path, *, materialize_up_to: int = MATERIALIZE
         if names_files:
             connection.execute("insert into internal.catalog_root values (?)", [root.url])
             add_comments(connection)
-        connection.execute("commit")
-        connection.execute("use memory")
-        connection.execute("detach catalog")
     return names
 
 
 @cache
 def _empty() -> bytes:
     """A catalog without rows. Each build starts from a copy: its views and comments take longer than a night's rows."""
-    with tempfile.TemporaryDirectory(prefix="nightquant-") as scratch, duckdb.connect() as connection:
+    with tempfile.TemporaryDirectory(prefix="nightquant-") as scratch:
         file = Path(scratch) / CATALOG
-        _use(connection, file)
-        connection.execute("begin")
-        connection.execute("create schema internal")  # what SHOW TABLES need not show
-        connection.execute("create table internal.catalog_files (table_name text, name text, bytes bigint)")
-        connection.execute("create table internal.catalog_root (url text)")
-        connection.execute(
-            "create table internal.catalog_version as select $version as version", {"version": version()}
-        )
-        for table in TABLES.values():
-            connection.register("empty", table.schema.empty_table())
-            connection.execute(f"create table {table.name} as select {_columns(table)} from empty")
-            if table.name == MEASUREMENTS.name:
-                name, columns = _RAW_BLOCKS
-                connection.execute(f"create table {name} as select {columns} from empty")
-            connection.unregister("empty")
-        for statement in view_files().values():
-            connection.execute(statement)
-        add_comments(connection)
-        connection.execute("commit")
-        connection.execute("use memory")
-        connection.execute("detach catalog")
+        with _changed(file) as connection:
+            connection.execute("create schema internal")  # what SHOW TABLES need not show
+            connection.execute("create table internal.catalog_files (table_name text, name text, bytes bigint)")
+            connection.execute("create table internal.catalog_root (url text)")
+            connection.execute(
+                "create table internal.catalog_version as select $version as version", {"version": version()}
+            )
+            for table in TABLES.values():
+                connection.register("empty", table.schema.empty_table())
+                connection.execute(f"create table {table.name} as select {_columns(table)} from empty")
+                if table.name == MEASUREMENTS.name:
+                    name, columns = _RAW_BLOCKS
+                    connection.execute(f"create table {name} as select {columns} from empty")
+                connection.unregister("empty")
+            for statement in view_files().values():
+                connection.execute(statement)
+            add_comments(connection)
         return file.read_bytes()
 
 
-def _use(connection: duckdb.DuckDBPyConnection, file: Path) -> None:
-    connection.execute(f"attach '{quoted(str(file))}' as catalog (storage_version '{_STORAGE_VERSION}')")
-    connection.execute("use catalog")
+@contextmanager
+def _changed(file: Path) -> Iterator[duckdb.DuckDBPyConnection]:
+    """Change a local catalog, or make one, in one transaction; the file is whole after the block."""
+    with duckdb.connect() as connection:
+        connection.execute(f"attach '{quoted(str(file))}' as catalog (storage_version '{_STORAGE_VERSION}')")
+        connection.execute("use catalog")
+        connection.execute("begin")
+        yield connection
+        connection.execute("commit")
+        connection.execute("use memory")
+        connection.execute("detach catalog")
 
 
 def _columns(table: Table) -> str:
