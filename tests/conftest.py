@@ -48,6 +48,12 @@ def garbage_of_its_own() -> Iterator[None]:
     gc.collect()
 
 
+@pytest.fixture(autouse=True)
+def no_chosen_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forget the cache folder that an earlier test's command or flow chose for its process: it holds the locks."""
+    monkeypatch.setattr("storage.root._chosen_cache", "")
+
+
 @pytest.fixture(scope="session")
 def shared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that all workers of this run have in common."""

@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from flows.commands import store_option
 from flows.settings import children_inherit, load_settings, source_of
 from storage.errors import ConfigurationError
-from storage.root import cache_folder, set_cache_folder
+from storage.root import cache_folder
 
 
 @pytest.fixture(autouse=True)
@@ -17,8 +17,6 @@ def _empty_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("STORE", "PROFILE", "SIGNING_KEY", "WORKERS", "TASK_RUNNER"):
         monkeypatch.delenv(f"NIGHTQUANT_{name}", raising=False)
-    yield
-    set_cache_folder("")
 
 
 def test_flag_beats_variable_beats_file(tmp_path, monkeypatch):

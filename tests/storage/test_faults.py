@@ -56,10 +56,7 @@ def test_the_power_going_with_a_disk_that_fails_or_is_full_loses_and_tears_nothi
 
 
 @pytest.mark.server
-def test_requests_and_answers_that_an_object_store_loses(
-    s3_store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("storage.root._chosen_cache", "")  # which the ground sets
+def test_requests_and_answers_that_an_object_store_loses(s3_store: str, tmp_path: Path) -> None:
     far = Ground(tmp_path, s3_store.removeprefix("s3://"))
     assert bad(findings(far, BY_NAME["publish"], REMOTE, stride=3)) == []
 
