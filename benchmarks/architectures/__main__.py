@@ -1,0 +1,192 @@
+"""Which architectures become int8, by which method and in which runtime; or what each one says instead?
+
+    python -m benchmarks.architectures [--families timm,torchvision,transformers,torchaudio,own] [--only NAME ...]
+        [--method dynamic,static] [--runtime torchscript,onnxruntime,openvino,aot-inductor] [--seconds 300]
+        [--memory-gb 8] [--markdown FILE]
+
+Makes each architecture small and with random weights, writes the workload file that a user would write, and builds each
+candidate in a process of its own for the architecture, with limits of time and memory. timm and torchaudio are not
+installed with nightquant: install them first, or leave their families out.
+
+A cell says what became of the candidate: the largest difference of its outputs from the float model's, as a share of
+their range; "refused", whose messages follow below the table; "crashed", an error that nobody foresaw; "too slow"; or
+"-", if the method quantizes nothing that the model contains.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
+
+from benchmarks.architectures.catalog import Architecture, architectures
+
+ROOT = Path(__file__).parents[2]
+FAMILIES = ("timm", "torchvision", "transformers", "torchaudio", "own")
+RUNTIMES = ("torchscript", "onnxruntime", "openvino", "aot-inductor")
+CARRIED_OUT = {"dynamic": RUNTIMES[:3], "static": RUNTIMES}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one candidate: "works", "refused", "crashed", "too slow" or "-", with a message."""
+
+    architecture: str
+    method: str
+    runtime: str
+    became: str
+    message: str = ""
+    distance: float | None = None
+
+    def cell(self) -> str:
+        """A cell of the table."""
+        return self.became if self.distance is None else f"{self.distance:.1%}"
+
+
+def write_user_files(architecture: Architecture, folder: Path) -> Path:
+    """Write a model with its data, as a user would, and the workload file; return the file's path."""
+    inputs = ", ".join(f"{name!r}: {expression}" for name, expression in architecture.inputs)
+    code = f"""
+    def model():
+        torch.manual_seed(0)
+        return {architecture.model}
+
+    def data():
+        g = torch.Generator().manual_seed(0)
+        items = [({{{inputs}}}, index % 2) for index in range(12)]
+        return {{"calibration": items[:4], "test": items[4:]}}
+    """
+    head = f"import torch\nfrom torch import nn\n{architecture.imports}\n"
+    (folder / "sweep.py").write_text(head + textwrap.dedent(code), encoding="utf-8")
+    recipes = "".join(
+        f'[[recipe]]\nname = "{method}"\nmethod = "{method}"\nruntimes = {json.dumps(runtimes)}\n'
+        for method, runtimes in CARRIED_OUT.items()
+    )
+    document = f"""
+    schema_version = 1
+    name = "sweep"
+    description = "{architecture.family}: {architecture.name}"
+    domain = "custom"
+    [data]
+    kind = "factory"
+    factory = "sweep:data"
+    [model]
+    kind = "factory"
+    factory = "sweep:model"
+    [checkpoint]
+    kind = "seeded"
+    [evaluate]
+    metric = "accuracy"
+    [[recipe]]
+    name = "float"
+    method = "none"
+    """
+    path = folder / "sweep.toml"
+    path.write_text(textwrap.dedent(document) + recipes, encoding="utf-8")
+    return path
+
+
+def run_one(
+    architecture: Architecture, methods: Sequence[str], runtimes: Sequence[str], seconds: float, memory_bytes: int
+) -> list[Outcome]:
+    """Try an architecture in a process of its own; what that did not come to is too slow or crashed."""
+    asked = [(method, runtime) for method in methods for runtime in runtimes if runtime in CARRIED_OUT[method]]
+    with tempfile.TemporaryDirectory(prefix="nightquant-") as folder:
+        path = write_user_files(architecture, Path(folder))
+        words = [sys.executable, "-m", "benchmarks.architectures.candidates", str(path), str(memory_bytes)]
+        errors = Path(folder) / "stderr"
+        with errors.open("w", encoding="utf-8") as stream:
+            process = subprocess.Popen(
+                [*words, *(f"{method}/{runtime}" for method, runtime in asked)],
+                cwd=ROOT,
+                stdout=subprocess.PIPE,
+                stderr=stream,
+                text=True,
+            )
+            try:
+                output, _ = process.communicate(timeout=seconds * len(asked))
+                became = "crashed"
+            except subprocess.TimeoutExpired:
+                process.kill()
+                output, _ = process.communicate()
+                became = "too slow"
+        tail = errors.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
+    outcomes = [Outcome(architecture.name, **json.loads(line)) for line in output.splitlines() if line.startswith("{")]
+    missing = asked[len(outcomes) :]
+    message = "".join(tail) or f"exit status {process.returncode}"
+    outcomes += [
+        Outcome(architecture.name, *each, became if number == 0 else "-", message)
+        for number, each in enumerate(missing)
+    ]
+    return outcomes
+
+
+def print_table(found: Iterable[tuple[Architecture, list[Outcome]]]) -> None:
+    """Print the table, then each refusal and crash once, then the counts."""
+    messages: dict[tuple[str, str], list[str]] = {}
+    counts: Counter[str] = Counter()
+    two = one = total = 0
+    header: list[str] = []
+    for architecture, outcomes in found:
+        if not header:
+            header = [f"{outcome.method}, {outcome.runtime}" for outcome in outcomes]
+            print("| architecture | " + " | ".join(header) + " |\n|" + "---|" * (len(header) + 1))
+        cells = [outcome.cell() for outcome in outcomes]
+        print(f"| {architecture.family}: {architecture.name} | " + " | ".join(cells) + " |", flush=True)
+        works = {outcome.runtime for outcome in outcomes if outcome.became == "works"}
+        total, two, one = total + 1, two + (len(works) >= 2), one + (len(works) >= 1)
+        for outcome in outcomes:
+            counts[outcome.became] += 1
+            if outcome.became not in ("works", "-"):
+                place = f"{architecture.name} ({outcome.method}, {outcome.runtime})"
+                messages.setdefault((outcome.became, outcome.message), []).append(place)
+    print()
+    for (became, message), places in messages.items():
+        print(f"- {became}: {', '.join(places)}: {message}")
+    print(f"\n{total} architectures: int8 in at least two runtimes for {two}, in at least one for {one}.")
+    print(", ".join(f"{became}: {count}" for became, count in counts.most_common()))
+
+
+def main() -> None:
+    """Try the chosen architectures, two at a time."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--families", default=",".join(FAMILIES), help="try only these families")
+    parser.add_argument("--only", nargs="*", default=[], help="try only the architectures with these names")
+    parser.add_argument("--method", default=",".join(CARRIED_OUT), help="try only these methods")
+    parser.add_argument("--runtime", default=",".join(RUNTIMES), help="try only these runtimes")
+    parser.add_argument("--seconds", type=float, default=120.0, help="stop a candidate that takes longer")
+    parser.add_argument("--memory-gb", type=float, default=8.0, help="limit a process to this much memory")
+    parser.add_argument("--processes", type=int, default=2, help="try this many architectures at a time")
+    options = parser.parse_args()
+    families = options.families.split(",")
+    for family in (name for name in families if name != "own" and find_spec(name) is None):
+        parser.error(f"{family} is not installed: pip install {family}, or leave it out of --families")
+    chosen = [each for each in architectures() if each.family in families]
+    chosen = [each for each in chosen if not options.only or each.name in options.only]
+    versions = ["torch", "onnxruntime", "openvino", "nncf", "torchao", *(name for name in families if name != "own")]
+    print(", ".join(f"{name} {version(name)}" for name in dict.fromkeys(versions)) + "\n")
+    began = time.monotonic()
+
+    def tried(architecture: Architecture) -> tuple[Architecture, list[Outcome]]:
+        methods, runtimes = options.method.split(","), options.runtime.split(",")
+        memory = int(options.memory_gb * 2**30)
+        return architecture, run_one(architecture, methods, runtimes, options.seconds, memory)
+
+    with ThreadPoolExecutor(options.processes) as pool:
+        print_table(pool.map(tried, chosen))
+    print(f"{time.monotonic() - began:.0f} s")
+
+
+if __name__ == "__main__":
+    main()
