@@ -22,10 +22,9 @@ import numpy as np
 from benchmarks.repeatability import candidates_of
 from storage.artifacts import ArtifactStore
 from storage.locks import host_lock
-from tasks.benchmark.autocorrelation import autocorrelation, correction_of
 from tasks.benchmark.messages import COPY_SUFFIX, PROFILES
 from tasks.benchmark.protocol import LOCK, Measured, Session
-from tasks.benchmark.statistics import Array, Sample, launch_values
+from tasks.benchmark.statistics import Array, Sample, autocorrelation, correction_of, launch_values
 from tasks.job import Workspace
 from tasks.machine import this_machine
 from tasks.stages import obtain, prepare

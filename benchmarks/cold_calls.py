@@ -22,10 +22,9 @@ import torch
 from benchmarks.repeatability import candidates_of
 from storage.artifacts import ArtifactStore
 from storage.locks import host_lock
-from tasks.benchmark.caches import Eviction
 from tasks.benchmark.launch import load_candidate
 from tasks.benchmark.messages import COPY_SUFFIX, PROFILES, Subject
-from tasks.benchmark.processors import choose_processors
+from tasks.benchmark.processors import Eviction, choose_processors
 from tasks.benchmark.protocol import LOCK, Measured, Session
 from tasks.benchmark.rounds import Loaded, no_garbage_collection, time_cold_call
 from tasks.benchmark.statistics import Sample

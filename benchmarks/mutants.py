@@ -34,7 +34,7 @@ TESTS = {
     "tasks/gate.py": ("tests/tasks/test_gate.py",),
     "tasks/workload/gate.py": ("tests/tasks/test_gate.py", "tests/tasks/workload/test_gate.py"),
     "tasks/benchmark/statistics.py": ("tests/tasks/benchmark/test_statistics.py",),
-    "tasks/paired.py": ("tests/tasks/test_paired.py", "tests/tasks/test_compare.py"),
+    "tasks/paired.py": ("tests/tasks/test_paired.py", "tests/tasks/test_evaluate.py"),
     "storage/results/writer.py": ("tests/storage/results/test_writer.py", "tests/storage/results/test_catalog.py"),
     "storage/locks.py": ("tests/storage/test_locks.py",),
     "storage/bundles.py": tuple(f"tests/storage/{name}" for name in STORE),

@@ -26,10 +26,10 @@ from benchmarks.runtimes import IMAGE_RECIPES, IMAGES, SHARED, WORD_RECIPES, wor
 from flows.request import NightlyRequest
 from storage.artifacts import ArtifactStore
 from storage.errors import NightquantError, UnavailableError
-from tasks.compute import intra_op_threads
 from tasks.extensions import DOMAINS, RUNTIMES
 from tasks.job import Job, Workspace
 from tasks.machine import this_machine
+from tasks.outputs import intra_op_threads
 from tasks.proof.child import count_families
 from tasks.proof.instructions import INT8, Family
 from tasks.proof.sampler import Sampler

@@ -31,10 +31,10 @@ from benchmarks import peers
 from storage.artifacts import ArtifactStore
 from storage.errors import NightquantError
 from tasks.build import model_source, open_candidate
-from tasks.compute import intra_op_threads
 from tasks.extensions import DOMAINS
 from tasks.job import Job, Workspace
 from tasks.machine import this_machine
+from tasks.outputs import intra_op_threads
 from tasks.stages import build, obtain, prepare
 from tasks.workload import Workload
 

@@ -29,9 +29,9 @@ from torchvision.models import quantization
 
 from storage.artifacts import ArtifactStore
 from storage.errors import QuantizationError
-from tasks.compare import compare
-from tasks.compute import intra_op_threads
+from tasks.evaluate import compare
 from tasks.job import Workspace
+from tasks.outputs import intra_op_threads
 from tasks.quantize.engine import instruction_set, quantized_engine, without_deprecations
 from tasks.quantize.graph import convert
 from tasks.quantize.graph.plan import make_plan

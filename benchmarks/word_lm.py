@@ -30,11 +30,11 @@ from torch import Tensor, nn
 
 from storage.artifacts import ArtifactStore
 from tasks.build import model_source, open_candidate
-from tasks.compute import intra_op_threads
 from tasks.data.splits import load_samples
 from tasks.extensions import DOMAINS
 from tasks.job import Job, Workspace
 from tasks.machine import available_cores
+from tasks.outputs import intra_op_threads
 from tasks.quantize.engine import quantized_engine
 from tasks.quantize.source import ModelSource
 from tasks.refs import CandidateRef

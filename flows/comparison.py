@@ -10,7 +10,7 @@ import duckdb
 from flows.overview import has_results
 from storage.errors import ConfigurationError, StoreError
 from storage.results import Caches, Row, caches_of, deciding, number
-from storage.results.changes import changes_between
+from storage.results.history import changes_between
 from storage.results.query import open_catalog, rows_of
 from storage.root import StoreRoot
 

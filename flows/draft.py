@@ -12,9 +12,8 @@ from typing import get_args
 
 from pydantic import JsonValue
 
-from storage.documents import JsonObject
-from storage.errors import ConfigurationError
-from storage.messages import did_you_mean
+from storage.digest import JsonObject
+from storage.errors import ConfigurationError, did_you_mean
 from tasks.domains.image_classification import TorchvisionModel
 from tasks.domains.text_encoder.directory import is_classifier, labels_of, read_config, read_pooling
 from tasks.extensions import DOMAINS, METHODS, RUNTIMES

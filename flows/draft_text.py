@@ -11,7 +11,7 @@ from types import MappingProxyType
 from pydantic import BaseModel
 
 from flows.draft import SECTIONS
-from storage.documents import JsonObject
+from storage.digest import JsonObject
 from tasks.results import CandidatePreview, Preview
 from tasks.workload import Workload
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from storage.errors import ConfigurationError
-from storage.messages import did_you_mean
+from storage.errors import ConfigurationError, did_you_mean
 from storage.results import Profile
 from tasks.refs import Frozen
 from tasks.workload import Workload, find_workloads

@@ -30,8 +30,7 @@ from pydantic import (
 from storage.digest import digest_of, file_digest
 from storage.errors import StoreError, unwritable, writing
 from storage.local_root import LocalRoot
-from storage.names import check_relative
-from storage.root import Entry, StoreRoot, cache_folder
+from storage.root import Entry, StoreRoot, cache_folder, why_unsafe
 
 MANIFEST = "artifact.json"
 _KIND = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
@@ -39,6 +38,12 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 _LOCATION = re.compile(rf"(artifacts/{_KIND.pattern}/[0-9a-f]{{2}}/{_DIGEST.pattern})/.")
 
 _Sha256 = Annotated[str, StringConstraints(pattern=rf"^{_DIGEST.pattern}$")]
+
+
+def _check_relative(name: str) -> str:
+    if problem := why_unsafe(name):
+        raise ValueError(f"the name {name[:80]!r} is refused: {problem}")
+    return name
 
 
 class _File(BaseModel):
@@ -49,17 +54,14 @@ class _File(BaseModel):
 
 
 class Manifest(BaseModel):
-    """``artifact.json``; ``made_from`` is what the digest was computed from.
-
-    It may come from a bucket that others write to: a name that leads out of the artifact's folder is refused.
-    """
+    """``artifact.json``, which others may have written; ``made_from`` is what the digest was computed from."""
 
     model_config = ConfigDict(frozen=True)
 
     kind: Annotated[str, StringConstraints(pattern=rf"^{_KIND.pattern}$")]
     digest: _Sha256
     made_from: dict[str, JsonValue]
-    files: dict[Annotated[str, AfterValidator(check_relative)], _File]
+    files: dict[Annotated[str, AfterValidator(_check_relative)], _File]
 
 
 @dataclass(frozen=True)
@@ -96,10 +98,7 @@ class ArtifactStore:
         self._copies = LocalRoot(self.root)
 
     def find(self, kind: str, digest: str) -> Path | None:
-        """The artifact's folder, or None if it does not exist; from an object store it is fetched on first use.
-
-        Every file that its manifest lists is held against its digest, once for each process.
-        """
+        """Find an artifact's folder, fetched on first use and checked once in a process; None if there is none."""
         location = _location(kind, digest)
         if not self._store.exists(f"{location}/{MANIFEST}"):
             return None
@@ -127,10 +126,7 @@ class ArtifactStore:
             raise self._damaged(location, "it is not there") from error
 
     def copy(self, kind: str, digest: str, target: Path, *, only: str = "", without: str = "") -> list[str]:
-        """Copy an artifact's files (`only` one of them, or all `without` one) into a folder; return their names.
-
-        What was copied is what was published: the copies are held against the manifest.
-        """
+        """Copy an artifact's files (`only` one, or all `without` one), check the copies, return their names."""
         location, folder = _location(kind, digest), self.path(kind, digest)
         files = self._manifest(location, (folder / MANIFEST).read_bytes()).files
         names = [name for name in files if name != without and only in ("", name)]
@@ -145,10 +141,7 @@ class ArtifactStore:
 
     @contextmanager
     def create(self, kind: str, digest: str, made_from: Mapping[str, object]) -> Iterator[Path]:
-        """Yield an empty folder to fill; publish it when the block ends without an error.
-
-        If another process has published the same artifact meanwhile, its copy stays: equal digests mean equal content.
-        """
+        """Yield an empty folder to fill; publish it at the end, unless another process published the same."""
         location = _location(kind, digest)
         with writing(self.root, self.root), self._draft(digest) as work:
             yield work
@@ -166,10 +159,8 @@ class ArtifactStore:
     def work_folder(self, digest: str) -> Path:
         """Create a folder from which unfinished work continues after a kill; remove it once the work is done."""
         folder = self.root / "work" / digest
-        try:
+        with writing(self.root, self.root):
             folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise unwritable(self.root, error) from error
         return folder
 
     @contextmanager
@@ -241,15 +232,11 @@ def artifacts_in(root: StoreRoot) -> list[Artifact]:
     artifacts = []
     for location, files in folders.items():
         _, kind, _, digest = location.split("/")
-        artifacts.append(Artifact(kind, digest, location, tuple(files), _manifest(root, location)))
+        manifest: Manifest | None = None
+        with suppress(FileNotFoundError, ValidationError):
+            manifest = Manifest.model_validate_json(root.read(f"{location}/{MANIFEST}"))
+        artifacts.append(Artifact(kind, digest, location, tuple(files), manifest))
     return artifacts
-
-
-def _manifest(root: StoreRoot, location: str) -> Manifest | None:
-    try:
-        return Manifest.model_validate_json(root.read(f"{location}/{MANIFEST}"))
-    except (FileNotFoundError, ValidationError):
-        return None
 
 
 @lru_cache(maxsize=4096)

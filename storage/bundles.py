@@ -1,7 +1,6 @@
 """Bundles under ``<root>/handoff/``: immutable folders, and a mutable ``current.json`` for each workload.
 
-``handoff/<workload>/<version>/`` appears in one step (on an object store with its last object, ``SHA256SUMS``), and
-``current.json`` is replaced in one step, after the bundle that it names is there.
+A bundle appears in one step, and ``current.json`` is replaced in one step, after the bundle that it names is there.
 """
 
 from __future__ import annotations
@@ -38,11 +37,7 @@ class BundleEntry:
 
 
 class BundleStore:
-    """Bundles of one store, local or remote.
-
-    Its methods raise `ConfigurationError` for an unknown workload or version, and `BundleError` for a bundle that is
-    not what its ``SHA256SUMS`` says.
-    """
+    """Bundles of one store. An unknown workload or version raises `ConfigurationError`, a damaged one `BundleError`."""
 
     def __init__(self, place: StoreRoot | Path | str, signer: Signer | None = None) -> None:
         self.root = StoreRoot.of(place)
@@ -108,25 +103,16 @@ class BundleStore:
         return self.root.publish(draft, location, SUMS)
 
     def promote(self, workload: str, version: str, *, by: str, reason: str, replacing: str | None) -> Pointer:
-        """Switch to a bundle that the night chose, unless it was withdrawn; what stays current is signed anew.
+        """Switch to a bundle that the night chose, unless it was withdrawn; what stays current is signed again.
 
-        Parameters
-        ----------
-        replacing
-            The version that the night compared its choice with; None if no bundle was current.
-
-        Raises
-        ------
-        ConflictError
-            Neither this version nor `version` is current.
+        Raise `ConflictError` unless `replacing` (None: no bundle), which the night looked at, or `version` is current.
         """
         return self._switch("promote", workload, version, by=by, reason=reason, replacing=replacing)
 
     def renew(self, workload: str, version: str | None = None) -> None:
-        """Sign the pointer to what stays current anew, if it was signed with this signer's keys and has not expired.
+        """Sign the pointer to what stays current again, if this signer signed it and it has not expired.
 
-        A night vouches for nothing else: others may have changed ``current.json``. `ConflictError` if another bundle
-        than `version` is current (None: any bundle may be).
+        Others may have changed it. `ConflictError` if another bundle than `version` is current (None: any may be).
         """
         if self.signer is None:
             return
@@ -158,10 +144,7 @@ class BundleStore:
         return self.pointers.change(workload, decide)
 
     def promote_by_hand(self, workload: str, version: str, *, by: str, reason: str) -> Pointer:
-        """Switch to any bundle, a withdrawn one too, which is then in service again; what was current may return.
-
-        `ConflictError` if another bundle becomes current meanwhile.
-        """
+        """Switch to any bundle, even a withdrawn one; raise `ConflictError` if another becomes current meanwhile."""
         pointer = self.pointer(workload)
         self.require(workload, version)
         replacing = pointer.version if pointer else None
@@ -172,15 +155,7 @@ class BundleStore:
     ) -> Pointer:
         """Switch to an earlier bundle (any named one, or the previous), and withdraw the one that was current.
 
-        Parameters
-        ----------
-        replacing
-            The version to withdraw; by default the one that is current when this is called.
-
-        Raises
-        ------
-        ConflictError
-            Another bundle is current.
+        Raise `ConflictError` if another bundle than `replacing` (by default the one of this moment) is current.
         """
         if replacing is None and (pointer := self.pointer(workload)):
             replacing = pointer.version
@@ -239,7 +214,6 @@ class BundleStore:
             return False
 
     def _signed_sums(self, signer: Signer, workload: str, version: str) -> str:
-        """The digest of the bundle's list, which the signer signed."""
         bundle = location_of(workload, version)
         uri, how = self.root.uri(bundle), how_to_sign(workload, version)
         try:
@@ -251,10 +225,7 @@ class BundleStore:
             raise BundleError(error.message, hint=how) from error
 
     def _vouched(self, pointer: Pointer, before: Statement | None) -> Pointer:
-        """Return the pointer with a new signed statement where there is a key, if its bundle is signed with this key.
-
-        Without a key, return the pointer as it is.
-        """
+        """Return the pointer with a new signed statement, if there is a key, and the bundle is signed with it."""
         if self.signer is None:
             return pointer
         workload, version = pointer.workload, pointer.version

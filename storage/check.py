@@ -53,17 +53,21 @@ def check(root: StoreRoot | Path | str) -> Checked:
     for table in TABLES.values():
         entries = root.list(folder(table))
         results_files += len(entries)
-        broken = [problem for entry in entries for problem in _check_results_file(root, table, entry)]
-        problems += broken
-        if broken:
+        if broken := [problem for entry in entries for problem in _check_results_file(root, table, entry)]:
             broken_tables.add(table.name)
-        else:
-            problems += _check_runs(root, table)
+        problems += broken or _check_runs(root, table)
     for artifact in artifacts:
         problems += _check_artifact(root, artifact)
     problems += _check_bundles(root)
     if broken_tables.isdisjoint({MEASUREMENTS.name, PROMOTIONS.name}):
-        problems += _check_switches(root)
+        problems += [
+            Problem(
+                f"handoff/{switch.workload}/current.json",
+                f"says that {switch.describe()}, and promotions has no row of it",
+                "Unless that run is still at work, run a night: it records the row.",
+            )
+            for switch in unrecorded_switches(root)
+        ]
     problems += [
         Problem(entry.name, "is left over from a writer that was killed", "Run: nightquant store gc")
         for entry in leftovers(root, time.time() - _ABANDONED_S)
@@ -176,13 +180,6 @@ def _check_pointer(
             what = f"is another bundle than was handed over: its {SUMS} is not the one that {name} recorded"
             remedy = "Do not deploy it: restore it from a copy, or remove the folder."
             yield Problem(f"{base}/{version}", what, remedy)
-
-
-def _check_switches(root: StoreRoot) -> Iterator[Problem]:
-    for each in unrecorded_switches(root):
-        what = f"says that {each.describe()}, and promotions has no row of it"
-        remedy = "Unless that run is still at work, run a night: it records the row."
-        yield Problem(f"handoff/{each.workload}/current.json", what, remedy)
 
 
 def _check_catalog(root: StoreRoot, artifacts: list[Artifact]) -> Iterator[Problem]:

@@ -1,4 +1,4 @@
-"""Digests: one name for everything that decides an artifact's content."""
+"""JSON documents, and digests: one name for everything that decides an artifact's content."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
+
+JsonObject = dict[str, Any]
 
 
 def canonical_json(value: object) -> str:

@@ -55,14 +55,9 @@ def collect(
     """Remove artifacts that neither a bundle nor a row of the newest nights refers to; rows are never removed.
 
     Kept are: what a row of each workload's newest `keep_nights` nights or any file of a bundle names, what those were
-    made from, the evaluation outputs of what is kept, and whatever is younger than a day at `now` (Unix time).
-
-    Raises
-    ------
-    NightRunningError
-        A night holds the store: it may use an old artifact again that no row names yet. A dry run does not mind.
-    StoreError
-        There is no store, or it cannot be used.
+    made from, the evaluation outputs of what is kept, and whatever is younger than a day at `now` (Unix time). Raise
+    `NightRunningError` if a night holds the store: it may use an old artifact again that no row names yet. A dry run
+    does not mind. Raise `StoreError` if there is no store, or it cannot be used.
     """
     root = StoreRoot.of(root)
     if not root.list("results") and not root.list("artifacts"):
@@ -95,10 +90,7 @@ def _collect(root: StoreRoot, keep_nights: int, now: float, *, dry_run: bool) ->
 
 
 def leftovers(root: StoreRoot, before: float) -> list[Entry]:
-    """List the files of killed writers: temporary ones unchanged since `before` (seconds since 1970).
-
-    Unfinished downloads and trainings, which a later run continues, are listed after a month more.
-    """
+    """List temporary files unchanged since `before` (Unix time); resumable downloads and trainings a month later."""
     kinds = (_TEMPORARY, before), (_UNFINISHED, before - _UNFINISHED_S)
     return [
         entry
@@ -113,7 +105,7 @@ def _row_digests(root: StoreRoot, keep_nights: int) -> set[str]:
         path = Path(scratch) / CATALOG
         build(root, path)
         with duckdb.connect(path, read_only=True) as connection:
-            if filesystem := root.duckdb_filesystem():
+            if filesystem := root.filesystem():
                 connection.register_filesystem(filesystem)
             rows = connection.execute(_KEPT_ROWS, {"nights": keep_nights}).fetchall()
     return {digest for row in rows for digest in row if digest}

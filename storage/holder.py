@@ -1,15 +1,22 @@
 """One night at a time on a store: who holds it, and whose night did not come to its end.
 
-The kernel's lock decides: it is free as soon as its holder is dead, however it died. The record beside it only tells
-who that was; a holder takes its own away at its end. On an object store, whose nights may be of many hosts, a lease
-(`storage.lease`) decides besides.
+The kernel's lock decides: it is free as soon as its holder is dead, however it died. The record beside it only names
+the holder, which takes its own record away at its end.
+
+On an object store, whose nights may be of many hosts, a lease decides besides (Gray and Cheriton, "Leases: an efficient
+fault-tolerant mechanism for distributed file cache consistency", SOSP 1989). The holder renews an object by conditional
+puts while it is alive; one that has not been renewed for `LEASE_S` is anybody's. The store's clock alone decides how
+old it is, so that hosts need not agree about the time.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import platform
-from collections.abc import Iterator
+import threading
+import uuid
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -17,15 +24,17 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
-from storage.errors import NightRunningError
-from storage.lease import LeasedError, leased
+from storage.errors import NightRunningError, StoreError
 from storage.local_root import LocalRoot
 from storage.locks import file_lock
 from storage.root import StoreRoot
 
+_LOG = logging.getLogger(__name__)
 _LOCK, _RECORD = "night", "night.json"
 # Dead runs that no server knows any more must not pile up.
 _REMEMBERED = 20
+LEASE_S = 180.0
+_RENEW_S = 30.0
 
 
 @dataclass(frozen=True)
@@ -51,13 +60,7 @@ _HOLDERS = TypeAdapter(tuple[Holder, ...])
 
 
 class HeldStore:
-    """A store that this process holds.
-
-    Attributes
-    ----------
-    dead
-        Who held it before, did not come to its end, and was not forgotten since; the latest one last.
-    """
+    """A store that this process holds; ``dead`` are earlier holders that did not come to their end, latest last."""
 
     def __init__(self, records: LocalRoot, holder: Holder, dead: tuple[Holder, ...]) -> None:
         self._records = records
@@ -82,12 +85,8 @@ class HeldStore:
 def hold(place: StoreRoot | Path | str, holder: Holder) -> Iterator[HeldStore]:
     """Hold a store for one night until the block or the process ends.
 
-    Raises
-    ------
-    NightRunningError
-        Another night holds it; the message says which, and since when.
-    StoreError
-        The store, or the lock's folder, cannot be used.
+    Raise `NightRunningError` if another night holds it; the message says which, and since when. Raise `StoreError` if
+    the store, or the lock's folder, cannot be used.
     """
     root = StoreRoot.of(place)
     folder = root.lock_folder()
@@ -137,5 +136,83 @@ def _read(records: LocalRoot, store: str) -> tuple[Holder, ...]:
 def _parsed(document: bytes, store: str) -> tuple[Holder, ...]:
     try:
         return tuple(each for each in _HOLDERS.validate_json(document) if each.store == store)
-    except ValidationError:  # it only tells: a night must not fail for it
+    except ValidationError:  # the record only informs: a night must not fail for it
         return ()
+
+
+class LeasedError(Exception):
+    """Somebody else holds the lease: what they wrote into it, and in how many seconds it ends unless they renew it."""
+
+    def __init__(self, content: bytes, left_s: float) -> None:
+        super().__init__(f"it ends in {left_s:.0f} s unless it is renewed")
+        self.content = content
+        self.left_s = left_s
+
+
+@contextmanager
+def leased(root: StoreRoot, name: str, content: bytes, is_over: Callable[[bytes], bool]) -> Iterator[bytes]:
+    """Hold the lease `name` while the block runs; yield what a holder that did not come to its end had written, or b"".
+
+    `content` is what others read of this holder. `is_over` says whether the holder that wrote some content is known to
+    be dead. Raise `LeasedError` if somebody else holds it, and `StoreError` if the store cannot be used.
+    """
+    etag, before = _take(root, name, content, is_over)
+    renewal = _Renewal(root, name, content, etag)
+    renewal.start()
+    try:
+        yield before
+    finally:
+        # After an error it stays for `LEASE_S`, with the name of who did not come to an end.
+        renewal.ended.set()
+    renewal.join()
+    if not renewal.is_lost:
+        try:
+            root.swap(name, b"", renewal.etag)
+        except StoreError as error:  # what was held for is done, and the lease ends by itself
+            _LOG.warning("the store's lease was not given back: %s", error)
+
+
+def _take(root: StoreRoot, name: str, content: bytes, is_over: Callable[[bytes], bool]) -> tuple[str, bytes]:
+    while True:
+        found = root.stamped(name)
+        before = _content(found.content) if found else b""
+        if found and before and found.age_s < LEASE_S and not is_over(before):
+            raise LeasedError(before, LEASE_S - found.age_s)
+        # Another one may have been quicker: its lease is then found, and is young.
+        if (etag := root.swap(name, _marked(content), found.etag if found else None)) is not None:
+            return etag, before
+
+
+def _marked(content: bytes) -> bytes:
+    """New bytes each time: a store may tell versions apart by their bytes alone."""
+    return uuid.uuid4().hex.encode() + b"\n" + content
+
+
+def _content(marked: bytes) -> bytes:
+    return marked.partition(b"\n")[2]
+
+
+class _Renewal(threading.Thread):
+    def __init__(self, root: StoreRoot, name: str, content: bytes, etag: str) -> None:
+        super().__init__(name="lease", daemon=True)
+        self._root, self._name, self._content = root, name, content
+        self.etag = etag
+        self.ended = threading.Event()
+        self.is_lost = False
+
+    def run(self) -> None:
+        # The holder goes on whatever goes wrong: what it writes is kept apart by other means.
+        while not self.is_lost and not self.ended.wait(_RENEW_S):
+            try:
+                self._renew()
+            except StoreError as error:
+                _LOG.warning("the store's lease was not renewed: %s", error)
+        if self.is_lost:
+            _LOG.warning("the store's lease is lost: another night may run at once")
+
+    def _renew(self) -> None:
+        renewed = self._root.swap(self._name, _marked(self._content), self.etag)
+        if renewed is None and (found := self._root.stamped(self._name)) and _content(found.content) == self._content:
+            renewed = found.etag  # an answer was lost, and the same put was made again
+        self.is_lost = renewed is None
+        self.etag = renewed or self.etag

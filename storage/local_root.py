@@ -10,15 +10,11 @@ import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from storage.digest import file_digest
 from storage.errors import StoreError, unwritable
 from storage.root import Entry, Stamped, StoreRoot, fsync, make_folder
 from storage.transient import is_transient
-
-if TYPE_CHECKING:
-    import pyarrow.fs
 
 
 class LocalRoot(StoreRoot):
@@ -31,7 +27,6 @@ class LocalRoot(StoreRoot):
         self.url = str(folder)
 
     def list(self, prefix: str) -> list[Entry]:
-        """List every file under a folder, sorted by name."""
         found = []
         with self._reading():
             for folder, _, names in os.walk(self.local / prefix, onerror=_raise_unless_missing):
@@ -44,22 +39,18 @@ class LocalRoot(StoreRoot):
         return sorted(found)
 
     def exists(self, name: str) -> bool:
-        """Whether there is a file of that name."""
         with self._reading():
             return (self.local / name).is_file()
 
     def read(self, name: str) -> bytes:
-        """Read a file."""
         with self._reading():
             return (self.local / name).read_bytes()
 
     def digest(self, name: str) -> str:
-        """Return a file's SHA-256, read in pieces."""
         with self._reading():
             return file_digest(self.local / name)
 
     def stamped(self, name: str) -> Stamped | None:
-        """Read a file; its tag is the digest of its content."""
         try:
             with self._reading():
                 modified = (self.local / name).stat().st_mtime
@@ -115,20 +106,12 @@ class LocalRoot(StoreRoot):
         return True
 
     def download(self, name: str, target: Path) -> None:
-        """Copy a file to a local path."""
         with self._reading():
             shutil.copyfile(self.local / name, target)
 
     def delete(self, name: str) -> None:
-        """Remove a file."""
         with self._writing():
             (self.local / name).unlink(missing_ok=True)
-
-    def arrow(self) -> tuple[pyarrow.fs.FileSystem, str]:
-        """Open pyarrow's local file system."""
-        from pyarrow.fs import LocalFileSystem
-
-        return LocalFileSystem(), self.url
 
     @contextmanager
     def _written_beside(self, name: str, content: bytes | Path) -> Iterator[tuple[Path, Path]]:

@@ -24,17 +24,9 @@ def host_lock(
     """Hold the lock `name` of this host while the block runs; wait, without polling, until it is free.
 
     It is held in every one of `folders` in which this process can hold it, so that it excludes everybody who shares at
-    least one of them. No choice between them is the same for all users: only root may write to ``/run/lock`` on some
-    systems, a service may have a ``/tmp`` of its own or see all but ``/dev`` read-only, and a log-out or a cleaner may
-    remove a file. A socket in the abstract namespace would need no file, but belongs to a network namespace, which
-    containers do not share; folders can be shared with them. The environment (``TMPDIR``) has no say.
-
-    It is not re-entrant: a process that asks for a lock it already holds waits forever.
-
-    Raises
-    ------
-    StoreError
-        It can be held in none of the folders.
+    least one of them. No single folder is the same for all users: ``/run/lock`` may be root's, a service may have its
+    own ``/tmp``, and containers share only what they are given. It is not re-entrant: a process that asks for a lock
+    that it holds waits forever. Raise `StoreError` if it can be held in none of the folders.
     """
     if not _NAME.fullmatch(name):
         raise ValueError(f"{name!r} is not a valid lock name: expected lower-case letters, digits and hyphens")
@@ -57,10 +49,7 @@ def host_lock(
 
 @contextmanager
 def file_lock(path: Path, *, shared: bool = False, wait: bool = True) -> Iterator[None]:
-    """Hold ``flock`` on a file, which is created if it is missing and never removed.
-
-    Without `wait`, raise `BlockingIOError` if another process holds it.
-    """
+    """Hold ``flock`` on a file, which stays; without `wait`, raise `BlockingIOError` if another process holds it."""
     with ExitStack() as stack:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -75,10 +64,7 @@ def file_lock(path: Path, *, shared: bool = False, wait: bool = True) -> Iterato
 
 @contextmanager
 def passing_lock(path: Path) -> Iterator[None]:
-    """Hold the lock file `path`, in a folder that exists, while the block runs; remove it afterwards.
-
-    For work that is done once (a download, a training), whose lock files would otherwise pile up.
-    """
+    """Hold the lock file `path` while the block runs and remove it afterwards, for work that is done once."""
     while True:
         with path.open("ab") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)

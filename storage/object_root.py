@@ -1,4 +1,4 @@
-"""A store on an object store that speaks S3."""
+"""A store on an object store that speaks S3; imported only for such a store, because s3fs is optional."""
 
 from __future__ import annotations
 
@@ -9,15 +9,14 @@ from email.utils import parsedate_to_datetime
 from functools import cached_property
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING
+
+from botocore.exceptions import BotoCoreError, ClientError  # type: ignore[import-untyped]
+from s3fs import S3FileSystem
+from s3fs.core import S3_RETRYABLE_ERRORS  # some of which are neither OSErrors nor botocore's
 
 from storage.errors import ConfigurationError, StoreError
 from storage.root import Entry, Stamped, StoreRoot, unconditional
 from storage.transient import answer_of, is_transient
-
-if TYPE_CHECKING:
-    import pyarrow.fs
-    from s3fs import S3FileSystem
 
 _PIECE = 8 << 20
 
@@ -36,16 +35,9 @@ class ObjectRoot(StoreRoot):
 
     @cached_property
     def _files(self) -> S3FileSystem:
-        try:
-            import s3fs
-        except ImportError as error:
-            raise ConfigurationError(
-                f"The store {self.url} needs the s3 extra.", hint="Install it with: pip install 'nightquant[s3]'"
-            ) from error
-        return s3fs.S3FileSystem(use_listings_cache=False, skip_instance_cache=True)
+        return S3FileSystem(use_listings_cache=False, skip_instance_cache=True)
 
     def list(self, prefix: str) -> list[Entry]:
-        """List every object under a prefix, sorted by name."""
         with self._opened() as files:
             found = files.find(f"{self._prefix}/{prefix}", detail=True)
         # For an empty listing s3fs asks for the prefix itself, which is a folder if a writer was quicker than that.
@@ -56,7 +48,6 @@ class ObjectRoot(StoreRoot):
         )
 
     def exists(self, name: str) -> bool:
-        """Whether there is an object of that name."""
         # Not isfile, which says that a file is missing when the store cannot be reached.
         with self._opened() as files:
             try:
@@ -65,12 +56,10 @@ class ObjectRoot(StoreRoot):
                 return False
 
     def read(self, name: str) -> bytes:
-        """Read an object."""
         with self._opened(may_miss=True) as files:
             return bytes(files.cat_file(f"{self._prefix}/{name}"))
 
     def digest(self, name: str) -> str:
-        """Return an object's SHA-256, read in pieces."""
         with (
             self._opened(may_miss=True) as files,
             files.open(f"{self._prefix}/{name}", "rb", block_size=_PIECE) as stream,
@@ -78,7 +67,6 @@ class ObjectRoot(StoreRoot):
             return hashlib.file_digest(stream, "sha256").hexdigest()
 
     def put_new(self, name: str, content: bytes) -> bool:
-        """Write an object unless the key is taken: one conditional put."""
         with self._opened() as files:
             try:
                 files.pipe_file(f"{self._prefix}/{name}", content, mode="create")
@@ -103,10 +91,7 @@ class ObjectRoot(StoreRoot):
         return None
 
     def stamped(self, name: str) -> Stamped | None:
-        """Read an object with its tag and age; None if there is none.
-
-        If it is replaced meanwhile, the tag is older than the content, so that a `swap` of it does nothing.
-        """
+        """Read an object with its tag and age; if it is replaced meanwhile, the tag is the older one."""
         bucket, _, key = f"{self._prefix}/{name}".partition("/")
         with self._opened() as files:
             try:
@@ -135,36 +120,22 @@ class ObjectRoot(StoreRoot):
         return True
 
     def download(self, name: str, target: Path) -> None:
-        """Copy an object to a local path."""
         with self._opened(may_miss=True) as files:
             files.get_file(f"{self._prefix}/{name}", str(target))
 
     def delete(self, name: str) -> None:
-        """Remove an object."""
         if self.exists(name):
             with self._opened() as files:
                 files.rm_file(f"{self._prefix}/{name}")
 
-    def arrow(self) -> tuple[pyarrow.fs.FileSystem, str]:
-        """Wrap the fsspec file system in pyarrow's interface."""
-        from pyarrow.fs import FSSpecHandler, PyFileSystem
-
-        handler = FSSpecHandler(self._files)  # type: ignore[abstract]  # the stubs miss what the class implements
-        return PyFileSystem(handler), self._prefix
-
-    def duckdb_filesystem(self) -> S3FileSystem:
-        """The fsspec file system, which DuckDB reads ``s3://`` through; no extension is needed."""
+    def filesystem(self) -> S3FileSystem:
         return self._files
 
     @contextmanager
     def _opened(self, *, may_miss: bool = False) -> Iterator[S3FileSystem]:
         """Yield the file system, and say what to do if it cannot be reached; `may_miss` lets a missing file through."""
-        files = self._files
-        from botocore.exceptions import BotoCoreError, ClientError  # type: ignore[import-untyped]
-        from s3fs.core import S3_RETRYABLE_ERRORS  # some of which are neither OSErrors nor botocore's
-
         try:
-            yield files
+            yield self._files
         except (OSError, BotoCoreError, ClientError, *S3_RETRYABLE_ERRORS) as error:
             if may_miss and isinstance(error, FileNotFoundError):
                 raise

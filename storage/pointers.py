@@ -1,7 +1,6 @@
 """The store's side of ``current.json``: reading it, replacing it, and what a night may take for its own.
 
-Once a pointer is signed, only somebody with a key changes it. Others may write to the store, so that a night takes what
-it reads for its own only if it has the night's signature, and is no older than what this machine signed last.
+Others may write to the store: a night trusts what it signed itself, if that is no older than what it signed last.
 """
 
 from __future__ import annotations
@@ -45,21 +44,10 @@ class Pointers:
         """Replace a pointer by compare-and-swap; return what `decide` returned.
 
         The lock keeps out the other processes of this host, which would otherwise change what `last` remembers. The
-        swap keeps out other hosts.
-
-        Parameters
-        ----------
-        decide
-            Return what to write in place of a pointer (None: there is none yet), or the same pointer or None to write
-            nothing. It is called again each time that the pointer changed before it could be replaced, and raises if
-            the change must not be made any more.
-
-        Raises
-        ------
-        ConflictError
-            Others changed the pointer each time.
-        StoreError
-            The store cannot be used, or does not support conditional writes.
+        swap keeps out other hosts. `decide` returns what to write in place of a pointer (None: there is none yet), or
+        the same pointer or None to write nothing. It is called again each time that the pointer changed before it could
+        be replaced, and raises if the change must not be made any more. Raise `ConflictError` if others changed the
+        pointer each time. Raise `StoreError` if the store cannot be used, or does not support conditional writes.
         """
         name = _name(workload)
         with self._root.lock(f"handoff-{workload}"):
@@ -86,14 +74,8 @@ class Pointers:
     def last(self, pointer: Pointer | None, workload: str, *, by_hand: bool = False) -> Statement | None:
         """Return what this signer stated last, about this very pointer; None if nothing was signed yet.
 
-        If a person decides (`by_hand`), also return None for what is refused otherwise.
-
-        Raises
-        ------
-        ConfigurationError
-            The pointer is signed, and there is no key.
-        BundleError
-            It is signed by others, was changed, or is older than what was signed here.
+        Raise `ConfigurationError` if it is signed, and there is no key; `BundleError`, or return None if a person
+        decides (`by_hand`), if others signed it, it was changed, or is older than what was signed here.
         """
         if self._signer is None:
             if pointer is not None and pointer.signed is not None:
@@ -122,10 +104,7 @@ class Pointers:
         return before
 
     def cosign(self, workload: str, trusted: Sequence[Ed25519PublicKey], sha256sums: str) -> Pointer:
-        """Add this signer's signatures to what one of the `trusted` keys states.
-
-        `sha256sums` stands for the bundle that was looked at: a statement about another one is refused.
-        """
+        """Sign what one of the `trusted` keys states too, if it is about the bundle `sha256sums` looked at."""
         signer = self.require_signer()
 
         def decide(pointer: Pointer | None) -> Pointer:
@@ -151,7 +130,6 @@ class Pointers:
         return self._signer
 
     def _remembered(self, pointer: _Decided) -> _Decided:
-        """Remember that this machine signed a pointer, and return it."""
         if self._signer is not None and pointer is not None:
             check_serial(self._seen, pointer.statement(self._signer.public))
         return pointer
@@ -196,9 +174,6 @@ def _name(workload: str) -> str:
 
 
 def _has_landed(before: Pointer | None, after: Pointer, found: Pointer | None) -> bool:
-    """Whether the switch from `before` to `after` is in what was found: its answer was lost, and the put was repeated.
-
-    A renewal adds no switch and is simply done again.
-    """
+    """Whether `found` has the switch from `before` to `after`: the answer was lost, and the put was repeated."""
     known, wanted = (pointer.history if pointer else () for pointer in (before, after))
     return len(wanted) > len(known) and found is not None and found.history[: len(wanted)] == wanted

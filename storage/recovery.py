@@ -1,8 +1,7 @@
 """Record the switches and the ends of nights that died before they could do so themselves.
 
-A night records each workload's decisions right after the bundle became current. If it dies in between, the history in
-``current.json`` still has the switch, the bundle's manifest has the reason, and the measurements were recorded before.
-The next night records the missing rows from these.
+If a night dies between a switch and its record, the history in ``current.json`` has the switch, the bundle's manifest
+the reason, and the measurements were recorded before. The next night records the missing rows from these.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from pathlib import Path
 
 from storage.bundles import BundleStore
 from storage.digest import canonical_json
-from storage.documents import JsonObject
 from storage.errors import BundleError, StoreError
 from storage.holder import Holder
 from storage.pointer import Switch
@@ -85,15 +83,15 @@ def _night_switches(bundles: BundleStore) -> Iterator[Unrecorded]:
 def record_switch(place: StoreRoot | Path | str, missing: Unrecorded) -> None:
     """Record the promoted candidate's row; what was decided on the others died with the night.
 
-    Raises
-    ------
-    BundleError
-        The bundle is not what was handed over.
-    StoreError
-        The store cannot be read or written.
+    Raise `BundleError` if the bundle is another than was handed over, `StoreError` if the store fails.
     """
     root = StoreRoot.of(place)
-    manifest = _manifest(root, missing)
+    location = f"handoff/{missing.workload}/{missing.switch.version}"
+    with BundleStore(root).opened(location) as folder:
+        sums = check_sums(folder)
+        if sums != missing.switch.sha256sums:
+            raise BundleError(f"{root.uri(location)} is another bundle than was handed over.", hint="Do not use it.")
+        manifest = read_manifest(folder, sums)
     entry = find_files(root, MEASUREMENTS).file_of(missing.run_id)
     if entry is None:
         raise StoreError(f"The measurements of run {missing.run_id} are gone.", hint="Restore them from a copy.")
@@ -131,15 +129,6 @@ def record_switch(place: StoreRoot | Path | str, missing: Unrecorded) -> None:
     ResultsStore(root).append("promotions", [row], missing.run_id, datetime.now(UTC), missing.workload)
 
 
-def _manifest(root: StoreRoot, missing: Unrecorded) -> JsonObject:
-    location = f"handoff/{missing.workload}/{missing.switch.version}"
-    with BundleStore(root).opened(location) as folder:
-        sums = check_sums(folder)
-        if sums != missing.switch.sha256sums:
-            raise BundleError(f"{root.uri(location)} is another bundle than was handed over.", hint="Do not use it.")
-        return read_manifest(folder, sums)
-
-
 def record_dead_run(place: StoreRoot | Path | str, dead: Holder) -> bool:
     """Record a run that measured and died before its row in ``runs`` was written; return whether there was one."""
     root = StoreRoot.of(place)
@@ -149,11 +138,8 @@ def record_dead_run(place: StoreRoot | Path | str, dead: Holder) -> bool:
     measured = [row for row in read_rows(root, entry.name).to_pylist() if row["run_id"] == dead.run_id]
     if not measured:
         return False
-    status = {
-        (row["workload"], row["recipe"], row["runtime"]): row["status"]
-        for row in measured
-        if row["setting"] != "incumbent"
-    }
+    tonight = [row for row in measured if row["setting"] != "incumbent"]
+    status = {(row["workload"], row["recipe"], row["runtime"]): row["status"] for row in tonight}
     row: Row = {
         "run_id": dead.run_id,
         "night": measured[0]["night"],

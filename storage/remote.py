@@ -1,21 +1,28 @@
-"""Opening a remote file at any byte, by scheme: HTTP through httpx, everything else through fsspec."""
+"""Opening a remote file at any byte, by scheme: HTTP through httpx, everything else through fsspec.
+
+Libraries that use urllib have neither retries nor a time limit, and may hide failures: `with_retries` watches it.
+"""
 
 from __future__ import annotations
 
 import ipaddress
+import itertools
 import re
-from collections.abc import Iterator
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import IO
+from typing import IO, Any, TypeVar
 from urllib.parse import urlsplit
+from urllib.request import OpenerDirector, Request
 
 import fsspec
 import httpx
 
 from storage.errors import ConfigurationError
-from storage.transient import STATUSES, is_transient
+from storage.transient import STATUSES, backoff_s, is_transient
 
 _PIECE = 1 << 20
 
@@ -123,8 +130,66 @@ def _read_from(file: IO[bytes], start: int) -> Iterator[bytes]:
 
 @contextmanager
 def _classified() -> Iterator[None]:
-    """Raise `Broken` for a transient failure, `Refused` for any other."""
     try:
         yield
     except Exception as error:
         raise (Broken if is_transient(error) else Refused)(f"{type(error).__name__}: {error}") from error
+
+
+R = TypeVar("R")
+_TIMEOUT_S = 30.0
+
+
+def with_retries(download: Callable[[], R], *, retries: int = 4, first_wait_s: float = 0.5) -> R:
+    """Call a function that downloads with urllib, up to `retries` times again after a transient failure.
+
+    Pauses grow from `first_wait_s`. Other threads must not use urllib meanwhile. Raise `Broken` if the last failure was
+    transient as well, and otherwise whatever the function raised.
+    """
+    for attempt in itertools.count():
+        with _watching() as watch:
+            try:
+                return download()
+            except Exception as error:
+                if not watch.explains(error):
+                    raise
+                if attempt == retries:
+                    raise Broken(f"{error} (tried {attempt + 1} times)") from error
+        time.sleep(backoff_s(attempt, first_wait_s))
+    raise AssertionError("unreachable")
+
+
+class _Watch(OpenerDirector):
+    """Opens URLs as another opener does, with a time limit, and remembers how that went."""
+
+    def __init__(self, opener: OpenerDirector) -> None:
+        super().__init__()
+        self._opener = opener
+        self._failures: list[OSError] = []
+        self._remaining: Callable[[], int] = int
+
+    def open(self, fullurl: str | Request, data: Any = None, timeout: float | None = None) -> Any:
+        try:
+            response = self._opener.open(fullurl, data, _TIMEOUT_S)
+        except OSError as error:
+            self._failures.append(error)
+            raise
+        self._failures.clear()
+        self._remaining = lambda: getattr(response, "length", 0) or 0
+        return response
+
+    def explains(self, error: Exception) -> bool:
+        # A body that is cut short is no error to http.client; its reader then finds a wrong checksum.
+        is_cut_short = isinstance(error, RuntimeError) and self._remaining() > 0
+        return is_cut_short or any(map(is_transient, [error, *self._failures]))
+
+
+@contextmanager
+def _watching() -> Iterator[_Watch]:
+    before = urllib.request._opener  # type: ignore[attr-defined]
+    watch = _Watch(before or urllib.request.build_opener())
+    urllib.request.install_opener(watch)
+    try:
+        yield watch
+    finally:
+        urllib.request.install_opener(before)

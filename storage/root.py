@@ -7,10 +7,11 @@ import errno
 import hashlib
 import os
 import re
+import unicodedata
 import uuid
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, cast
 
@@ -18,8 +19,10 @@ from storage.errors import ConfigurationError, StoreError
 from storage.locks import file_lock
 
 if TYPE_CHECKING:
-    import pyarrow.fs
     from fsspec import AbstractFileSystem
+
+_LONGEST_PART = 255  # bytes, of every file system in use
+_LONGEST = 1024
 
 
 @dataclass(frozen=True, order=True)
@@ -33,10 +36,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Stamped:
-    """A file's content, an entity tag that another content of this file does not have, and how old it is in seconds.
-
-    The age is by the store's own clock.
-    """
+    """A file's content, an entity tag that no other content of it has, and its age in seconds by the store's clock."""
 
     content: bytes
     etag: str
@@ -59,15 +59,20 @@ class StoreRoot(abc.ABC):
             return place
         text = str(place)
         if text.startswith("s3://"):
-            return _implementation("storage.object_root:ObjectRoot", text)
+            try:  # by name, because s3fs is optional
+                return cast(StoreRoot, resolve_name("storage.object_root:ObjectRoot")(text))
+            except ImportError as error:
+                raise ConfigurationError(
+                    f"The store {text} needs the s3 extra.", hint="Install it with: pip install 'nightquant[s3]'"
+                ) from error
         if (scheme := re.match(r"^([a-z][a-z0-9+.-]+)://", text)) and scheme[1] != "file":
             raise ConfigurationError(
                 f'The store "{text}" has the scheme {scheme[1]}://, which is not supported.',
                 hint="Use a local path or s3://bucket/prefix.",
             )
-        return _implementation(
-            "storage.local_root:LocalRoot", Path(text.removeprefix("file://")).expanduser().absolute()
-        )
+        folder = Path(text.removeprefix("file://")).expanduser().absolute()
+        # By name, because the module imports this one.
+        return cast(StoreRoot, resolve_name("storage.local_root:LocalRoot")(folder))
 
     def uri(self, name: str) -> str:
         """The file's absolute path or URL."""
@@ -95,10 +100,7 @@ class StoreRoot(abc.ABC):
 
     @abc.abstractmethod
     def swap(self, name: str, content: bytes, etag: str | None) -> str | None:
-        """Replace a file that still has this entity tag, or write it if there was none (None); return its new tag.
-
-        Return None, and change nothing, if another writer was quicker.
-        """
+        """Replace a file that has this tag (None: no file); return its new tag, or None if others were quicker."""
 
     @abc.abstractmethod
     def put_new(self, name: str, content: bytes) -> bool:
@@ -121,29 +123,16 @@ class StoreRoot(abc.ABC):
         """Remove a file if it is there."""
 
     def lock(self, name: str, *, shared: bool = False) -> AbstractContextManager[None]:
-        """Hold a lock on this store until the block or the process ends.
-
-        On an object store it excludes only the processes of this host and user; `swap` keeps others apart, and a lease
-        (`storage.lease`) a complete night.
-        """
+        """Hold a lock on this store while the block runs; on an object store, among this host's processes only."""
         return file_lock(self.lock_folder() / name, shared=shared)
 
     def lock_folder(self) -> Path:
         """The folder of this store's locks; on an object store it is one of this host and user."""
         return self.local / ".locks" if self.local else cache_folder(self.url) / "locks"
 
-    @abc.abstractmethod
-    def arrow(self) -> tuple[pyarrow.fs.FileSystem, str]:
-        """Open a pyarrow file system, with the root's path in it."""
-
-    def duckdb_filesystem(self) -> AbstractFileSystem | None:
-        """The fsspec file system to register with DuckDB, or None if it needs none."""
+    def filesystem(self) -> AbstractFileSystem | None:
+        """The fsspec file system through which others read ``s3://``; None for a folder."""
         return None
-
-
-def _implementation(name: str, place: Path | str) -> StoreRoot:
-    """Make a kind of root, which imports this module, and s3fs where it needs that."""
-    return cast(StoreRoot, resolve_name(name)(place))
 
 
 def check_writable(place: StoreRoot | Path | str) -> None:
@@ -209,3 +198,17 @@ def make_folder(path: Path) -> None:
         except FileExistsError as error:
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path)) from error
         fsync(path.parent)
+
+
+def why_unsafe(name: str) -> str:
+    """Why a relative name must not be joined to a folder; "" if it may be. A back slash counts as a separator."""
+    path = PurePosixPath(name)
+    if not path.parts:
+        return "it is empty"
+    if path.is_absolute() or ".." in path.parts or "\\" in name:
+        return "it would land outside its folder"
+    if "\0" in name or any(unicodedata.category(character) == "Cs" for character in name):
+        return "it is no name of a file"
+    if len(name.encode()) > _LONGEST or max(len(part.encode()) for part in path.parts) > _LONGEST_PART:
+        return "it is too long"
+    return ""

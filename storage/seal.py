@@ -1,7 +1,6 @@
 """What a bundle's folder holds: ``SHA256SUMS``, its signature, the schema of ``manifest.json``.
 
-A bundle is flat: regular files with plain names in one folder, so that there is no path to escape by. Anything else (a
-link, a folder, a device, a file that is not listed) is a reason to refuse it before a byte of it is used.
+A bundle is flat: regular files with plain names. Anything else is refused before a byte of it is used.
 """
 
 from __future__ import annotations
@@ -14,12 +13,12 @@ import stat
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, cast
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from storage.digest import file_digest
-from storage.documents import JsonObject
+from storage.digest import JsonObject, file_digest
 from storage.errors import BundleError
 from storage.trust import signers_among
 
@@ -136,10 +135,7 @@ def check_manifest(document: object) -> None:
 
 def listed(folder: Path, sha256sums: str) -> dict[str, str]:
     """The digests by name in the list that `sha256sums` (what `check_sums` gave) stands for; refuses another list."""
-    try:
-        content = (folder / SUMS).read_bytes()
-    except OSError as error:
-        raise BundleError(f"{folder}: {SUMS} cannot be read: {error.strerror or error}.") from error
+    content = _read(folder, SUMS)
     if hashlib.sha256(content).hexdigest() != sha256sums:
         raise changed(folder, SUMS)
     return _parse(folder, content)
@@ -148,13 +144,17 @@ def listed(folder: Path, sha256sums: str) -> dict[str, str]:
 def read_file(folder: Path, name: str, sha256sums: str) -> bytes:
     """Read a file of a checked bundle, once: what is returned is what the list with this digest names."""
     digests = listed(folder, sha256sums) | {SUMS: sha256sums}
-    try:
-        content = (folder / name).read_bytes()
-    except OSError as error:
-        raise BundleError(f"{folder}: {name} cannot be read: {error.strerror or error}.") from error
+    content = _read(folder, name)
     if digests.get(name) != hashlib.sha256(content).hexdigest():
         raise changed(folder, name)
     return content
+
+
+def _read(folder: Path, name: str) -> bytes:
+    try:
+        return (folder / name).read_bytes()
+    except OSError as error:
+        raise BundleError(f"{folder}: {name} cannot be read: {error.strerror or error}.") from error
 
 
 def read_manifest(folder: Path, sha256sums: str) -> JsonObject:
@@ -174,7 +174,6 @@ def changed(folder: Path, name: str) -> BundleError:
 
 @cache
 def _validator() -> Draft202012Validator:
-    # Imported here: it is slow to import, and most commands only look at which bundles there are.
-    from jsonschema import Draft202012Validator
-
-    return Draft202012Validator(json.loads(Path(__file__).with_name("manifest.schema.json").read_text("utf-8")))
+    schema = json.loads(Path(__file__).with_name("manifest.schema.json").read_text("utf-8"))
+    # By name: it is slow to import, and most commands only look at which bundles there are.
+    return cast("Draft202012Validator", resolve_name("jsonschema:Draft202012Validator")(schema))

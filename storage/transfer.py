@@ -13,9 +13,8 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from storage.digest import file_digest
-from storage.errors import ConfigurationError, InputError, StoreError
+from storage.errors import ConfigurationError, InputError, StoreError, shown
 from storage.locks import passing_lock
-from storage.messages import shown
 from storage.remote import Broken, Refused, Stream, open_stream
 from storage.transient import backoff_s, is_transient
 
@@ -43,13 +42,10 @@ def fetch(
 ) -> Iterator[Source]:
     """Give access to a file; remove what was downloaded when the block ends without an error.
 
-    Nothing is downloaded before :attr:`Source.path` is called. A download stays in `folder` as ``<sha256>.part`` until
-    it is complete and its SHA-256 is right, and continues there after a broken connection, a crash or an error in the
-    block. Another process that wants the same file waits until the block ends. A broken download is resumed `retries`
-    times, with pauses that grow exponentially from `first_wait_s`.
-
     The URI is a plain path, ``file://``, ``https://``, ``http://`` to this machine, or anything that fsspec opens; all
-    but local files need their SHA-256.
+    but local files need their SHA-256. Nothing is downloaded before :attr:`Source.path` is called. A download stays in
+    `folder` as ``<sha256>.part`` until it is right, and continues there after a crash or an error; a broken one is
+    resumed `retries` times, with pauses that grow from `first_wait_s`. Another process waits for the same file.
     """
     local = local_path(uri)
     if local is not None:
@@ -109,7 +105,6 @@ class _Download:
 
     @contextmanager
     def held(self) -> Iterator[Path]:
-        """Download the file, or find it complete, and keep other processes from it while the block runs."""
         target = self.folder / self.sha256
         part = target.with_name(f"{self.sha256}.part")
         with ExitStack() as stack:

@@ -1,7 +1,6 @@
 """Whether a failure is transient: a network or a server failed for now, and the same call may succeed later.
 
-Every library reports the same few failures in types of its own, and most of these libraries are not installed
-everywhere. So their types are listed by name here, and answers of servers are recognized by their status.
+Libraries report such failures in types of their own and need not be installed, so that types are listed by name.
 """
 
 from __future__ import annotations
@@ -53,15 +52,11 @@ def is_transient(error: BaseException) -> bool:
 
 
 def backoff_s(attempt: int, first_s: float) -> float:
-    """Return how long to wait after the failed attempt of that number (0 is the first), in seconds.
-
-    Waits grow exponentially up to a minute. Jitter keeps many hosts that lost one server from coming back at once.
-    """
+    """Return the seconds to wait after failed attempt number 0, 1, …: growing up to a minute, with jitter."""
     return min(_LONGEST_WAIT_S, first_s * 2.0**attempt) * random.uniform(0.5, 1.0)
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield the error and what caused it, outermost first."""
     seen: set[int] = set()
     link: BaseException | None = error
     while link is not None and id(link) not in seen:

@@ -1,9 +1,8 @@
 """What is signed, and who is believed: Ed25519 keys, and statements that expire about the current bundle.
 
-A statement is what The Update Framework's timestamp and snapshot are: it binds a workload's name to a version and to
-the digest of that bundle's ``SHA256SUMS``, with a serial number that only grows and a time after which it says nothing.
-Somebody who can write to the store, and has no key, can therefore serve what is current, or an error. It is kept in a
-DSSE envelope (github.com/secure-systems-lab/dsse), in the ``current.json`` that it is about.
+A statement is what The Update Framework's timestamp and snapshot are: a workload's version and the digest of its
+``SHA256SUMS``, with a serial number that only grows and a time of expiry. Without a key one can therefore serve only
+what is current, or an error. It is kept in a DSSE envelope (github.com/secure-systems-lab/dsse) in ``current.json``.
 """
 
 from __future__ import annotations
@@ -48,10 +47,7 @@ class Signer:
     def of(value: str, days: float = 30.0) -> Signer | None:
         """Return the signer of a setting: private keys in PEM without a password, or their file's path; None for "".
 
-        Raises
-        ------
-        ConfigurationError
-            It is neither; the message does not show it.
+        Raise `ConfigurationError` if it is neither; the message does not show it.
         """
         if not value:
             return None
@@ -179,20 +175,14 @@ def check_statement(
     statement: Statement,
     workload: str,
     *,
-    now: datetime | None = None,
     min_version: str = "",
     max_age: timedelta | None = None,
 ) -> None:
-    """Refuse, with a `BundleError`, a statement of another workload, an expired one, or one that is too old.
+    """Refuse, with a `BundleError`, a statement of another workload, an expired one, or one signed before `max_age`.
 
-    Parameters
-    ----------
-    min_version
-        Refuse earlier nights than that of this version. Only the date counts: versions of one night have no order.
-    max_age
-        Refuse what was signed longer ago.
+    Of `min_version` only the date counts, because versions of one night have no order.
     """
-    now = now or datetime.now(UTC)
+    now = datetime.now(UTC)
     said = f"The signed current.json names {statement.version} of {statement.workload}"
     if statement.workload != workload:
         raise BundleError(f"{said}, not of {workload}.", hint="Do not use it: it is another workload's.")
@@ -213,14 +203,8 @@ def check_statement(
 def check_serial(path: Path, statement: Statement, *, remember: bool = True) -> None:
     """Refuse a statement that is older than the newest one of its workload that was seen, and remember this one.
 
-    `path` is a small JSON file, one for any number of workloads, which is made if it is missing.
-
-    Raises
-    ------
-    BundleError
-        A newer statement was seen, or another one with this serial.
-    ConfigurationError
-        The file is damaged.
+    `path` is a small JSON file, one for any number of workloads, which is made if it is missing. Raise `BundleError` if
+    a newer statement was seen, or another one with this serial. Raise `ConfigurationError` if the file is damaged.
     """
     digest = hashlib.sha256(statement.model_dump_json().encode()).hexdigest()
     with file_lock(path.with_name(f"{path.name}.lock")):

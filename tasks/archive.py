@@ -1,7 +1,6 @@
 """Data sets that come as a folder or as an archive, local or remote; archives are never trusted.
 
-A member that would land outside the target folder, a link, a device, a name that occurs twice and more bytes than
-allowed (whatever the headers say) all refuse the archive as a whole.
+A member outside the target folder, a link, a device, a name that occurs twice or too many bytes refuse all of it.
 """
 
 from __future__ import annotations
@@ -17,9 +16,8 @@ from lzma import LZMAError
 from pathlib import Path, PurePosixPath
 from typing import IO, Self
 
-from storage.errors import ConfigurationError, InputError, StoreError
-from storage.messages import shown
-from storage.names import why_unsafe
+from storage.errors import ConfigurationError, InputError, StoreError, shown
+from storage.root import why_unsafe
 from storage.transfer import Source, fetch, local_path
 from tasks.job import Progress, silent
 
@@ -41,20 +39,11 @@ def open_source(
 ) -> Iterator[Source]:
     """Open a folder of files from a directory or an archive (.zip, .tar, .tar.gz, .tar.bz2, .tar.xz).
 
-    The SHA-256 is the archive's, "" for a directory. An archive is downloaded and extracted when `Source.path` is first
-    called: where the SHA-256 alone says that everything is in the store, nothing is transferred. `downloads` is the
-    folder for downloads and, until the block ends, for what is extracted; `max_bytes` limits the archive and what comes
-    out of it. See :func:`storage.transfer.fetch` for the URI.
-
-    Raises
-    ------
-    ConfigurationError
-        The URI is not allowed, or the SHA-256 is missing or given for a directory.
-    InputError
-        The data is not available; or the archive is damaged, of no known kind, larger than allowed, or holds anything
-        but files and folders inside the target.
-    StoreError
-        The folder for downloads cannot be written.
+    The SHA-256 is the archive's, "" for a directory. An archive is downloaded and extracted below `downloads` when
+    `Source.path` is first called; `max_bytes` limits it and what comes out of it. See :func:`storage.transfer.fetch`
+    for the URI. Raise `ConfigurationError` if the URI is not allowed, or the SHA-256 is missing or given for a
+    directory, `InputError` if the data is missing, or the archive damaged, too large, or unsafe, `StoreError` if
+    `downloads` fails.
     """
     local = local_path(uri)
     if local is not None and local.is_dir():

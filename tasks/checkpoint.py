@@ -1,29 +1,26 @@
 """Float weights: trained here, fetched, drawn from a seed, or from a domain's own source; checked and kept as tensors.
 
-Weights that do not fit the workload's model are refused. What PyTorch's own loading forgives is forgiven here too, and
-noted.
+Weights that do not fit the workload's model are refused; what PyTorch's own loading forgives is forgiven and noted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import cast
 
 import torch
 from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn.modules.batchnorm import _NormBase
 
 from storage.artifacts import artifact_digest
-from storage.errors import ConfigurationError, InputError
-from storage.messages import shown
+from storage.errors import ConfigurationError, InputError, shown
 from storage.transfer import fetch
-from tasks.compute import training_device
 from tasks.data.weights import WEIGHTS_FILE, StateDict, build_blank, read_state
 from tasks.domains.base import Trains
 from tasks.extensions import DOMAINS
 from tasks.job import Workspace
+from tasks.outputs import training_device
 from tasks.refs import CheckpointRef, DatasetRef
 from tasks.sources import code_digest, model_digest
 from tasks.tensor_files import save_tensors
@@ -41,16 +38,19 @@ _FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 def obtain(workload: Workload, dataset: DatasetRef, workspace: Workspace) -> CheckpointRef:
     """Find the workload's float weights in the store; otherwise get them as ``checkpoint.kind`` says, and store them.
 
-    Raises
-    ------
-    InputError
-        The weights are missing, broken, refused, or do not fit the workload and its data set.
-    ConfigurationError
-        The ``[checkpoint]`` section asks for something impossible.
-    StoreError
-        The store cannot be written.
+    Raise `InputError` if they are missing, broken, refused, or do not fit, `ConfigurationError` if the ``[checkpoint]``
+    section asks for the impossible, `StoreError` if the store cannot be written.
     """
-    return _KINDS.get(workload.checkpoint.kind, _published)(workload, dataset, workspace)
+    match workload.checkpoint.kind:
+        case "train":
+            return _trained(workload, dataset, workspace)
+        case "uri":
+            return _fetched(workload, dataset, workspace)
+        case "seeded":
+            return _seeded(workload, dataset, workspace)
+    # Further kinds are a domain's own.
+    weights = DOMAINS[workload.domain].weights(workload, dataset)
+    return find_or_make(workload, dataset, workspace, weights.made_from, weights.load)
 
 
 def _trained(workload: Workload, dataset: DatasetRef, workspace: Workspace) -> CheckpointRef:
@@ -98,12 +98,6 @@ def _seeded(workload: Workload, dataset: DatasetRef, workspace: Workspace) -> Ch
     return find_or_make(workload, dataset, workspace, made_from, lambda: draw(workload, dataset, seed))
 
 
-def _published(workload: Workload, dataset: DatasetRef, workspace: Workspace) -> CheckpointRef:
-    """Get weights of a kind that the domain alone has."""
-    weights = DOMAINS[workload.domain].weights(workload, dataset)
-    return find_or_make(workload, dataset, workspace, weights.made_from, weights.load)
-
-
 def _decisive(workload: Workload, dataset: DatasetRef, make: Callable[..., object]) -> dict[str, object]:
     """What decides weights that are made here, whatever the way."""
     build = DOMAINS[workload.domain].build
@@ -115,14 +109,6 @@ def _decisive(workload: Workload, dataset: DatasetRef, make: Callable[..., objec
     }
 
 
-# Further kinds are a domain's own.
-_KINDS: Mapping[str, Callable[[Workload, DatasetRef, Workspace], CheckpointRef]] = {
-    "train": _trained,
-    "uri": _fetched,
-    "seeded": _seeded,
-}
-
-
 def find_or_make(
     workload: Workload,
     dataset: DatasetRef,
@@ -130,16 +116,13 @@ def find_or_make(
     made_from: Mapping[str, object],
     make: Callable[[], Mapping[str, Tensor]],
 ) -> CheckpointRef:
-    """The checkpoint that `made_from` decides: from the store, or made, checked and stored.
-
-    Raises
-    ------
-    InputError
-        The weights do not fit the workload, or some are NaN or infinite.
-    """
+    """Find the checkpoint that `made_from` decides, or make it; `InputError` if it does not fit or is not finite."""
     digest, store = artifact_digest(KIND, made_from), workspace.store
     found = store.find(KIND, digest)
-    given = make() if found is None else _shapes(found / WEIGHTS_FILE)
+    if found is None:
+        given = make()
+    else:
+        given = {key: tensor.to("meta") for key, tensor in load_file(found / WEIGHTS_FILE).items()}
     # A found one too: the code that builds the model may have changed, and need not be in the digest. One that does
     # not fit is not copied: it may claim any size.
     fitted, notes = fit(given, workload, dataset)
@@ -158,11 +141,6 @@ def find_or_make(
     return CheckpointRef(kind=KIND, digest=digest, parameters=count, notes=notes)
 
 
-def _shapes(path: Path) -> dict[str, Tensor]:
-    """The state dict without its numbers."""
-    return {key: tensor.to("meta") for key, tensor in load_file(path).items()}
-
-
 def _as_float(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Contiguous copies on the CPU that share no memory, floating-point ones as float32."""
     return {
@@ -176,22 +154,24 @@ def _as_float(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def fit(
     state: Mapping[str, Tensor], workload: Workload, dataset: DatasetRef
 ) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-    """The state dict as the workload's model has it, and what was done for that; no tensor is copied.
-
-    Raises
-    ------
-    InputError
-        Keys are missing, not expected, or of another shape or type than the model's.
-    """
+    """Return the state dict as the workload's model has it, not copied, with notes; `InputError` if it does not fit."""
     domain = DOMAINS[workload.domain]
     model = build_blank(lambda: domain.build(workload.model, dataset))
     versions, notes = (state.versions, list(state.notes)) if isinstance(state, StateDict) else ({}, [])
     fitted = dict(state)
-    if counts := [key for key in _counts_of_old_files(model, versions) if key not in fitted]:
+    # Keys that ``load_state_dict`` fills in as well, where a file is older than they are.
+    old = [
+        f"{name}.{_COUNT}".lstrip(".")
+        for name, module in model.named_modules()
+        if isinstance(module, _NormBase) and module.track_running_stats and versions.get(name, 0) < _COUNTS_SINCE
+    ]
+    if counts := [key for key in old if key not in fitted]:
         fitted |= {key: torch.tensor(0) for key in counts}
         notes.append(f"set {len(counts)} x {_COUNT}, which files from before PyTorch 0.4.1 lack, to 0")
     converted = {tensor.dtype for tensor in fitted.values() if tensor.is_floating_point()} - {torch.float32}
-    notes += [f"converted {_name(dtype)} values to float32" for dtype in sorted(converted, key=str)]
+    notes += [
+        f"converted {str(dtype).removeprefix('torch.')} values to float32" for dtype in sorted(converted, key=str)
+    ]
     if problems := list(_problems(fitted, model.state_dict())):
         shapes = {key: tuple(tensor.shape) for key, tensor in state.items()}
         raise InputError(
@@ -205,13 +185,6 @@ def shortened(lines: Sequence[str]) -> list[str]:
     """The first lines, and how many more there are."""
     rest = len(lines) - _MOST_SHOWN
     return [line[:_LONGEST_KEY] for line in lines[:_MOST_SHOWN]] + [f"and {rest} more"] * (rest > 0)
-
-
-def _counts_of_old_files(model: nn.Module, versions: Mapping[str, int]) -> Iterator[str]:
-    """Keys that ``load_state_dict`` fills in where a file is older than they are: its rule, version below 2 or none."""
-    for name, module in model.named_modules():
-        if isinstance(module, _NormBase) and module.track_running_stats and versions.get(name, 0) < _COUNTS_SINCE:
-            yield f"{name}.{_COUNT}" if name else _COUNT
 
 
 def _problems(state: Mapping[str, Tensor], model: Mapping[str, Tensor]) -> Iterator[str]:

@@ -8,21 +8,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from storage.errors import MeasurementError
 from storage.locks import host_lock
+from storage.results import STOLEN_SHARE, WAITED_SHARE, WIDEST
 from tasks.benchmark.messages import Profile, Subject
 from tasks.benchmark.protocol import LOCK, Session
-from tasks.benchmark.statistics import WIDEST, Ratio, verdict_of
+from tasks.benchmark.rounds import Loaded
+from tasks.benchmark.statistics import Ratio, verdict_of
 from tasks.machine import Evidence, Machine, observe
-
-if TYPE_CHECKING:
-    from tasks.benchmark.rounds import Loaded
 
 _GIB = 1 << 30
 _NEEDED_BYTES, _COMFORTABLE_BYTES = _GIB, 5 * _GIB
-_BUSY_PRESSURE, _BUSY_LOAD, _STOLEN_SHARE, _WAITED_SHARE = 20.0, 0.7, 0.02, 0.2
+_BUSY_LOAD = 0.7
 _PROFILE = Profile(name="doctor", launches=4, rounds=6, budget_s=0, warm_up_s=0.5, single_calls=2, single_s=0.01)
 _FLOAT, _INT8 = "float/eager", "int8/eager"
 _ROWS, _WIDTH = 4, 1024
@@ -38,8 +37,8 @@ class Check:
     advice: str = ""
 
 
-def _judged(name: str, good: bool, found: str, advice: str, bad: Literal["note", "problem"] = "note") -> Check:
-    return Check(name, "ok", found) if good else Check(name, bad, found, advice)
+def _judged(name: str, good: bool, found: str, advice: str) -> Check:
+    return Check(name, "ok", found) if good else Check(name, "note", found, advice)
 
 
 def examine(store: str, on_wait: Callable[[], None] | None = None) -> list[Check]:
@@ -100,7 +99,7 @@ def check_busy(evidence: Evidence) -> Check:
     found = f"load {evidence.load_average[0]:.2f} on {evidence.machine.processors} processors"
     if pressure:
         found += f", tasks waited for a processor in {pressure.some_avg10:.0f}% of the last 10 s"
-    busy = share > _BUSY_LOAD or (pressure is not None and pressure.some_avg10 > _BUSY_PRESSURE)
+    busy = share > _BUSY_LOAD or (pressure is not None and pressure.some_avg10 > 100 * WAITED_SHARE)
     return _judged("other work", not busy, found, "Something else is running: stop it, or expect wide intervals.")
 
 
@@ -111,7 +110,7 @@ def check_waiting(before: Evidence, after: Evidence) -> Check:
     waited_s = (after.pressure["cpu"].some_total_us - before.pressure["cpu"].some_total_us) / 1e6
     share = waited_s / max(1e-9, after.at_s - before.at_s)
     found = f"programs waited for a processor in {share:.0%} of the time"
-    return _judged("other work meanwhile", share < _WAITED_SHARE, found, "Stop other programs.")
+    return _judged("other work meanwhile", share <= WAITED_SHARE, found, "Stop other programs.")
 
 
 def check_steal(before: Evidence, after: Evidence) -> Check:
@@ -120,7 +119,7 @@ def check_steal(before: Evidence, after: Evidence) -> Check:
         return Check("steal time", "ok", "not reported by this system")
     share = (after.steal_s - before.steal_s) / max(1e-9, after.at_s - before.at_s) / after.machine.processors
     found = f"{share:.1%} of the processors' time went to other machines on this host"
-    return _judged("steal time", share <= _STOLEN_SHARE, found, "Use a machine with dedicated processors.")
+    return _judged("steal time", share <= STOLEN_SHARE, found, "Use a machine with dedicated processors.")
 
 
 def check_governor(evidence: Evidence) -> Check:
@@ -157,8 +156,6 @@ def check_compiler() -> Check:
 def load(subject: Subject) -> Loaded:
     """Make the small model that is timed: one linear layer, float or int8 as the subject's name says, seeded."""
     import torch
-
-    from tasks.benchmark.rounds import Loaded
 
     generator = torch.Generator().manual_seed(0)
     inputs = torch.randn(_ROWS, _WIDTH, generator=generator)

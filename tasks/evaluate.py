@@ -1,14 +1,19 @@
-"""A candidate's quality, always computed anew, with what it gave kept in the store."""
+"""A candidate's quality, always computed anew, and against the baseline's on the same samples."""
 
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
+from safetensors.numpy import load_file
 from safetensors.torch import save
 
-from storage.artifacts import artifact_digest
+from storage.artifacts import ArtifactStore, artifact_digest
 from storage.errors import MeasurementError
+from tasks import paired
 from tasks.build import open_candidate
 from tasks.data.metrics import Quality
 from tasks.extensions import DOMAINS, RUNTIMES
@@ -16,7 +21,7 @@ from tasks.job import Job, Workspace
 from tasks.outputs import Call
 from tasks.proof.golden import golden_cases
 from tasks.refs import ArtifactRef, CandidateRef
-from tasks.results import Evaluation
+from tasks.results import Comparison, Contributions, Evaluation
 from tasks.runtimes.base import CandidateFiles
 from tasks.tensor_files import GOLDEN, SAMPLES, Golden
 from tasks.workload.workload import Workload
@@ -25,13 +30,7 @@ KIND = "outputs"
 
 
 def evaluate(job: Job[Workload], candidate: CandidateRef, workspace: Workspace) -> Evaluation:
-    """Compute one candidate's quality and keep its golden outputs and per-sample results.
-
-    Raises
-    ------
-    MeasurementError
-        The model computes NaN or infinities, or its outputs do not fit the data.
-    """
+    """Compute a candidate's quality, and keep its outputs; `MeasurementError` if these are not finite or do not fit."""
     workload = job.workload
     recipe = CandidateFiles.find(candidate, workspace.store).recipe()
     apart = RUNTIMES[candidate.runtime].couples_rows(recipe)
@@ -63,15 +62,9 @@ def evaluate(job: Job[Workload], candidate: CandidateRef, workspace: Workspace) 
 
 
 def quality_of(job: Job[Workload], call: Call, workspace: Workspace, *, apart: bool) -> tuple[Quality, Quality]:
-    """Quality as a deployed model is called, and with rows together in a call.
+    """Quality as a deployed model is called (with rows `apart` if they couple), and with rows together in a call.
 
-    They are one where the rows of a call do not depend on each other: then they are evaluated together, which is
-    faster. Otherwise the first is evaluated with rows `apart`.
-
-    Raises
-    ------
-    MeasurementError
-        The model computes NaN or infinities, or its outputs do not fit the data.
+    Raise `MeasurementError` if the model computes NaN or infinities, or its outputs do not fit the data.
     """
     domain = DOMAINS[job.workload.domain]
     batched = domain.evaluate(job, call, workspace)
@@ -94,3 +87,61 @@ def _keep(candidate: CandidateRef, golden: Golden, quality: Quality, workspace: 
             for name, content in files.items():
                 (folder / name).write_bytes(content)
     return ArtifactRef(kind=KIND, digest=digest)
+
+
+_INTERVALS: dict[Contributions, Callable[[NDArray[np.float32], NDArray[np.float32]], paired.PairedDifference]] = {
+    "independent": paired.bootstrap_difference,
+    "right-or-wrong": paired.score_difference,
+    "serial": paired.serial_difference,
+    "resampled": paired.resampled_difference,
+}
+
+
+def compare(baseline: Evaluation, candidate: Evaluation, store: ArtifactStore) -> Comparison:
+    """Difference of quality with its paired 95% interval, and agreement of the predictions.
+
+    Both read ``samples.safetensors``: ``quality``, float32 [N], each sample's contribution (its mean is the quality),
+    and ``prediction``, int64 [N]. A file without ``quality``, or with a single one, gives no interval, one without
+    ``prediction`` no agreement. Raise `MeasurementError` if the samples or the metrics differ.
+    """
+    if (baseline.quality_metric, baseline.samples, baseline.contributions) != (
+        candidate.quality_metric,
+        candidate.samples,
+        candidate.contributions,
+    ):
+        raise MeasurementError(
+            f"{_named(candidate)} cannot be compared to {_named(baseline)}.",
+            hint="Evaluate both with the same [evaluate] settings on the same data.",
+        )
+    before, after = (
+        load_file(store.path(evaluation.outputs.kind, evaluation.outputs.digest) / SAMPLES)
+        for evaluation in (baseline, candidate)
+    )
+    difference = candidate.quality - baseline.quality
+    low = high = agreement = None
+    if (baseline.recipe, baseline.runtime) == (candidate.recipe, candidate.runtime):
+        # Nothing is estimated: what a model differs by from itself is known.
+        low = high = difference if "quality" in before else None
+    elif "quality" in before and "quality" in after and len(before["quality"]) > 1:
+        _, low, high = _INTERVALS[baseline.contributions](before["quality"], after["quality"])
+    if "prediction" in before and "prediction" in after:
+        agreement = float((before["prediction"] == after["prediction"]).mean())
+    return Comparison(
+        quality_difference=difference,
+        quality_difference_low=low,
+        quality_difference_high=high,
+        agreement=agreement,
+    )
+
+
+def compare_all(baseline: Evaluation, candidates: Sequence[Evaluation], workspace: Workspace) -> list[Comparison]:
+    """Compare each candidate with the baseline, in their order; see `compare`."""
+    compared = []
+    for number, candidate in enumerate(candidates, start=1):
+        compared.append(compare(baseline, candidate, workspace.store))
+        workspace.progress(number, len(candidates), "candidates")
+    return compared
+
+
+def _named(evaluation: Evaluation) -> str:
+    return f"{evaluation.recipe}/{evaluation.runtime} ({evaluation.quality_metric} on {evaluation.samples} samples)"

@@ -1,7 +1,6 @@
 """What can be added to nightquant, by name: quantization methods, runtimes and domains, one line each.
 
-The lines are strings, imported at the first use. So validating a workload file imports neither torch nor a runtime that
-the file does not name, and every floor of `tasks` can look an extension up without importing a higher floor.
+The lines are strings, so that validating a workload file imports neither torch nor a runtime that it does not name.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from dataclasses import dataclass
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar, cast
 
-from storage.messages import did_you_mean
+from storage.errors import did_you_mean
 
 if TYPE_CHECKING:
     from tasks.domains.base import Domain
@@ -28,10 +27,7 @@ Need = Literal["calibration", "fine-tuning"]  # what a method may ask of a domai
 
 @dataclass(frozen=True)
 class Registry(Generic[T]):
-    """``"module:class"`` by name, the default first; ``kind`` is what messages call an entry, for instance "runtime".
-
-    Classes are stateless and made without arguments.
-    """
+    """``"module:class"`` by name, the default first; ``kind`` is what messages call an entry. Classes are stateless."""
 
     kind: str
     entries: Mapping[str, str]
@@ -40,13 +36,7 @@ class Registry(Generic[T]):
         return iter(self.entries)
 
     def __getitem__(self, name: str) -> T:
-        """Import and make the implementation of that name.
-
-        Raises
-        ------
-        ValueError
-            There is none; the message lists the names there are.
-        """
+        """Import and make the implementation of that name; `ValueError` lists the names if there is none."""
         if name not in self.entries:
             meant = did_you_mean(name, self.entries)
             raise ValueError(f'there is no {self.kind} "{name}"{meant}: expected one of {", ".join(self.entries)}')

@@ -25,20 +25,14 @@ def judge(
 ) -> Judgement:
     """Decide on every candidate but the baseline, and on the current bundle.
 
-    A candidate that failed, or fails a rule, is rejected; one with a rule that cannot be decided is held; the others
-    pass. Of those whose runtime can be handed over, the best by the gate's objective is promoted, but a good incumbent
-    is replaced only by a challenger that is decidedly better: by its direct ratio of the same launches, by its size
-    where that is the objective, or by a rule that is decided for the challenger and not for the incumbent. If the
-    current bundle could not be looked up or measured, nothing is promoted, and what would pass is held.
-
-    Parameters
-    ----------
-    rows
-        Rows with the columns of the ``measurements`` table; those of other workloads and settings are passed over.
-    incumbent
-        The current bundle; None only if it is certain that there is none.
-    withdrawn
-        Candidates (``recipe/runtime``) whose content somebody rolled back from: they are never promoted.
+    A candidate that failed, or fails a rule, is rejected; one with an undecided rule is held; the others pass. Of those
+    whose runtime can be handed over, the best by the gate's objective is promoted, but a good incumbent is replaced
+    only by a challenger that is decidedly better: by its direct ratio of the same launches, by its size if that is the
+    objective, or by a rule that is decided for the challenger alone. If the current bundle could not be looked up or
+    measured, nothing is promoted, and what would pass is held. `rows` have the columns of ``measurements``; those of
+    other workloads and settings are passed over. `incumbent` is None only if it is certain that there is no current
+    bundle. `withdrawn` names candidates (``recipe/runtime``) whose content somebody rolled back from: they are never
+    promoted.
     """
     # What this machine cannot have was not measured, so nothing is decided on it.
     mine = [row for row in rows if row["workload"] == workload.name and row["status"] != "skipped"]
@@ -80,7 +74,6 @@ def hands_over(runtime: str) -> bool:
 
 
 def _hold_all(decisions: dict[str, GateDecision], passing: Sequence[str], version: str, unknown: str) -> Judgement:
-    """Hold every candidate that passes, because the current bundle can be called neither good nor bad."""
     for name in passing:
         decisions[name] = explained(decisions[name], "hold", f"the current bundle is unknown: {unknown}")
     standing = Standing(
@@ -156,7 +149,6 @@ def _unmeasured(incumbent: Incumbent, held: Row | None) -> str:
 
 
 def _unfit(gate: Gate, incumbent: Incumbent, held: Row | None) -> str:
-    """Return why a known current bundle may not stay if there is something better; "" if it may."""
     if incumbent.outdated:
         return incumbent.outdated
     if incumbent.fault:
@@ -166,7 +158,6 @@ def _unfit(gate: Gate, incumbent: Incumbent, held: Row | None) -> str:
 
 
 def _better(gate: Gate, row: Row, held: Row | None) -> str:
-    """Why a passing challenger is decidedly better than a fit incumbent; "" where it is not."""
     if held is None or held is row:
         return ""
     if gate.objective == "fastest":

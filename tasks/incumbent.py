@@ -8,8 +8,7 @@ from pathlib import Path
 
 from storage.artifacts import artifact_digest
 from storage.bundles import BundleStore
-from storage.digest import file_digest
-from storage.documents import JsonObject
+from storage.digest import JsonObject, file_digest
 from storage.errors import BundleError, ConfigurationError, StoreError, UnavailableError
 from storage.seal import check_sums, listed, read_manifest
 from tasks.extensions import RUNTIMES
@@ -24,24 +23,11 @@ KIND = "incumbent"
 
 
 def find_incumbent(job: Job[Workload], candidates: Sequence[CandidateRef], workspace: Workspace) -> Incumbent | None:
-    """Look up the workload's current bundle and make its files a candidate again; None if there is no bundle.
+    """Look up the workload's current bundle and make its files, or one of tonight's `candidates`, a candidate again.
 
-    A bundle whose own files cannot be used (they are damaged, or this version has no such runtime) is returned with the
-    reason as its ``fault``. Any error means that the bundle is unknown, which is not the same as bad or none.
-
-    Parameters
-    ----------
-    candidates
-        Tonight's candidates, one of which may be the current bundle itself.
-
-    Raises
-    ------
-    StoreError
-        The store cannot be read or written, or its pointer to the bundle is damaged.
-    UnavailableError
-        This machine lacks the package of the bundle's runtime.
-    BundleError
-        The operating system refuses to read the bundle.
+    None means that there is no bundle. If the files cannot be used, the result has the reason as its ``fault``. Any
+    error means that the bundle is unknown: `StoreError` if the store or its pointer is damaged, `UnavailableError` if
+    the package of its runtime is missing, `BundleError` if the operating system refuses to read it.
     """
     bundles = BundleStore(workspace.store.place)
     pointer = bundles.pointer(job.workload.name)
@@ -52,7 +38,7 @@ def find_incumbent(job: Job[Workload], candidates: Sequence[CandidateRef], works
         sums = check_sums(folder)
         manifest = read_manifest(folder, sums)
         digests = listed(folder, sums)
-        if missing := [name for name in _files(manifest) if name not in digests]:
+        if missing := [name for name in manifest["model"]["files"] if name not in digests]:
             raise BundleError(f"{folder}: its manifest names {missing[0]!r}, which is not in the bundle.")
         recipe, runtime = Recipe.model_validate(manifest["recipe"]), manifest["model"]["runtime"]
         RUNTIMES[runtime].require_installed(runtime)
@@ -91,7 +77,7 @@ def _as_candidate(
     recipe: Recipe,
     workspace: Workspace,
 ) -> CandidateRef:
-    runtime, files = manifest["model"]["runtime"], _files(manifest)
+    runtime, files = manifest["model"]["runtime"], manifest["model"]["files"]
     size = int(_measured(manifest, "size_bytes") or sum((folder / name).stat().st_size for name in files))
     made_from: dict[str, object] = {"sha256sums": sums}
     digest = artifact_digest(KIND, made_from)
@@ -115,7 +101,7 @@ def _is_same(candidate: CandidateRef, digests: Mapping[str, str], manifest: Json
     if candidate.digest != manifest["sources"]["quantized"]:
         return False
     made = workspace.store.path(candidate.kind, candidate.digest)
-    return all(file_digest(made / name) == digests[name] for name in _files(manifest))
+    return all(file_digest(made / name) == digests[name] for name in manifest["model"]["files"])
 
 
 def _measured(manifest: JsonObject, column: str) -> float | None:
@@ -124,8 +110,3 @@ def _measured(manifest: JsonObject, column: str) -> float | None:
     rows = (row for row in manifest["measurements"] if (row["recipe"], row["runtime"], row["setting"]) == made)
     found = [row.get(column) for row in rows]
     return next((float(value) for value in found if isinstance(value, int | float)), None)
-
-
-def _files(manifest: JsonObject) -> list[str]:
-    files: list[str] = manifest["model"]["files"]
-    return files

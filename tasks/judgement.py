@@ -1,7 +1,6 @@
 """What a night decides on one workload: a decision on each candidate, and what becomes of the current bundle.
 
-The gate decides before anything is packaged; `Judgement.packaged` and `Judgement.not_packaged` return how it came out.
-Only the outcome is recorded.
+The gate decides before packaging; only `Judgement.packaged` and `Judgement.not_packaged`, the outcomes, are recorded.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Libraries at arm's length: what they raise ends in one line, and what they print stays out of a night's output.
 
-A night calls torch, exporters, quantizers and runtimes with models that nobody has tried before. What they raise then
-is not one of the failures that nightquant expects.
+A night calls them with models that nobody has tried before, and they fail in ways that nightquant does not expect.
 """
 
 from __future__ import annotations
@@ -48,13 +47,7 @@ def in_one_line(error: BaseException) -> str:
 
 @contextmanager
 def reported_as(what: str, hint: str = "") -> Iterator[None]:
-    """Turn whatever the block raises into one line: `what` failed, why, and what to do.
-
-    Raises
-    ------
-    LibraryError
-        The block raised something other than a `NightquantError`, which passes as it is.
-    """
+    """Turn what the block raises into a one-line `LibraryError`: `what` failed, why, a hint; ours pass as they are."""
     try:
         yield
     except NightquantError:
@@ -86,7 +79,7 @@ def contained(*, passed_on: bool = False) -> Iterator[None]:
     """
     with tempfile.TemporaryFile() as printed:
         try:
-            with _printing_to(printed) as stderr, _warning_at(stderr), _without_logs():
+            with _printing_to(printed) as stderr, _warning_at(stderr), _no_logs(logging.CRITICAL):
                 yield
         except BaseException as error:
             if text := _end_of(printed):
@@ -99,7 +92,6 @@ def contained(*, passed_on: bool = False) -> Iterator[None]:
 
 @contextmanager
 def _printing_to(printed: IO[bytes]) -> Iterator[TextIO]:
-    """Send standard output and error to a file; yield the standard error that there was."""
     _flush()
     kept = os.dup(1), os.dup(2)
     with (
@@ -122,28 +114,22 @@ def _printing_to(printed: IO[bytes]) -> Iterator[TextIO]:
 @contextmanager
 def _warning_at(stderr: TextIO) -> Iterator[None]:
     """Write warnings about the user's own files to a stream, and no others."""
-
-    def show(
-        message: Warning | str,
-        category: type[Warning],
-        filename: str,
-        lineno: int,
-        file: object = None,
-        line: str | None = None,
-    ) -> None:
-        if is_users_file(filename):
-            stderr.write(warnings.formatwarning(message, category, filename, lineno, line))
+    with warnings.catch_warnings(record=True) as caught:
+        try:
+            yield
+        finally:
+            for each in caught:
+                if is_users_file(each.filename):
+                    stderr.write(
+                        warnings.formatwarning(each.message, each.category, each.filename, each.lineno, each.line)
+                    )
             stderr.flush()
-
-    with warnings.catch_warnings():
-        warnings.showwarning = show
-        yield
 
 
 @contextmanager
-def _without_logs() -> Iterator[None]:
+def _no_logs(worst: int) -> Iterator[None]:
     before = logging.root.manager.disable
-    logging.disable(logging.CRITICAL)
+    logging.disable(worst)
     try:
         yield
     finally:
@@ -151,7 +137,6 @@ def _without_logs() -> Iterator[None]:
 
 
 def _flush() -> None:
-    """Write out what Python's and C's streams still hold."""
     sys.stdout.flush()
     sys.stderr.flush()
     ctypes.CDLL(None).fflush(None)
@@ -165,15 +150,11 @@ def _end_of(printed: IO[bytes]) -> str:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep what exporters, quantizers and compilers print, log and warn of out of a night's output.
-
-    Their errors come as ever.
-    """
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings(), redirect_stdout(StringIO()), redirect_stderr(StringIO()):
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        logging.disable(before)
+    """Keep what exporters, quantizers and compilers print, log and warn of out of a night's output, but not errors."""
+    with (
+        _no_logs(logging.WARNING),
+        warnings.catch_warnings(action="ignore"),
+        redirect_stdout(StringIO()),
+        redirect_stderr(StringIO()),
+    ):
+        yield

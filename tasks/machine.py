@@ -15,6 +15,7 @@ import psutil
 
 from storage.digest import canonical_json, digest_of
 from storage.errors import UnavailableError
+from tasks.extensions import RUNTIMES
 from tasks.refs import Frozen
 
 # What decides which numbers a model computes, and how fast.
@@ -29,8 +30,8 @@ _VNNI = frozenset({"avx512_vnni", "avx_vnni", "amx_int8", "asimddp", "i8mm"})
 class Machine(Frozen):
     """What stays the same from night to night: the machine, and its environment until that is upgraded.
 
-    ``product`` is what the host is as its firmware says it, a cloud's type of machine for instance; "" where it does
-    not. ``libraries`` holds the versions of `LIBRARIES` and of what the runtimes need, where installed.
+    ``product`` is what the firmware calls the host, a cloud's type of machine for instance, or "". ``libraries`` holds
+    the installed versions of `LIBRARIES` and of what the runtimes need.
     """
 
     cpu: str
@@ -80,9 +81,8 @@ class Pressure(Frozen):
 class Evidence(Frozen):
     """The machine's state at ``at_s`` (Unix time); ``host`` is its network name.
 
-    ``steal_s`` is the time that the hypervisor gave to others since boot, summed over processors. ``governor`` and
-    frequency are None where they cannot be read, as in most virtual machines. ``proof_wall_s`` is how long it took
-    after a benchmark to look at what its candidates execute.
+    ``steal_s`` is the time that the hypervisor gave to others since boot, summed over processors; what cannot be read,
+    as in most virtual machines, is None. ``proof_wall_s`` is the time to look at what a benchmark's candidates execute.
     """
 
     when: Literal["before", "after"]
@@ -113,13 +113,12 @@ class Evidence(Frozen):
 @lru_cache(maxsize=1)
 def this_machine() -> Machine:
     """Describe the machine that this process runs on."""
-    from tasks.extensions import RUNTIMES
-
     libraries = dict.fromkeys([*LIBRARIES, *(name for runtime in RUNTIMES for name in RUNTIMES[runtime].distributions)])
     # The first processor's fields; none on other systems than Linux.
     first = (_read("/proc/cpuinfo") or "").partition("\n\n")[0]
     info = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in first.splitlines())}
     flags = (info.get("flags") or info.get("Features") or "").split()
+    firmware = [_read(f"/sys/class/dmi/id/{name}") for name in ("sys_vendor", "product_name")]
     return Machine(
         cpu=info.get("model name") or platform.processor() or platform.machine(),
         architecture=platform.machine(),
@@ -130,7 +129,8 @@ def this_machine() -> Machine:
         system=f"{platform.system()} {platform.release()}",
         python=platform.python_version(),
         libraries={name: found for name in libraries if (found := installed_version(name))},
-        product=_product(),
+        # Boards without such firmware have a device tree, whose strings end in NUL.
+        product=" ".join(filter(None, firmware)) or (_read("/proc/device-tree/model") or "").rstrip("\0"),
     )
 
 
@@ -194,18 +194,11 @@ def require_installed(what: str, distributions: Iterable[str], extra: str) -> No
 
 
 def _pressure(resource: str) -> Pressure | None:
-    """Linux's pressure stall information; None where the kernel has none."""
     text = _read(f"/proc/pressure/{resource}")
     if not text:
         return None
     fields = dict(part.split("=") for part in text.splitlines()[0].split()[1:])
     return Pressure(some_avg10=float(fields["avg10"]), some_total_us=int(fields["total"]))
-
-
-def _product() -> str:
-    firmware = [_read(f"/sys/class/dmi/id/{name}") for name in ("sys_vendor", "product_name")]
-    # Boards without such firmware have a device tree, whose strings end in NUL.
-    return " ".join(filter(None, firmware)) or (_read("/proc/device-tree/model") or "").rstrip("\0")
 
 
 def _read(path: str) -> str | None:

@@ -1,9 +1,10 @@
-"""What a model's call returns, as the tensors that everything here works on."""
+"""Calls of models: the device and threads that they compute with, and the tensors that they return."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Protocol
 
 import torch
@@ -11,6 +12,22 @@ from torch import Tensor
 
 from storage.errors import NightquantError, QuantizationError
 from tasks.libraries import in_one_line
+
+
+def training_device() -> torch.device:
+    """CUDA where there is one, the CPU otherwise; quantized models are always evaluated and timed on the CPU."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+@contextmanager
+def intra_op_threads(count: int) -> Iterator[None]:
+    """Run the block with `count` intra-op threads, then restore the number there was."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 class Call(Protocol):
@@ -21,13 +38,7 @@ class Call(Protocol):
 
 
 def tensors_of(result: object) -> tuple[Tensor, ...]:
-    """A model's result as a tuple of tensors.
-
-    Raises
-    ------
-    QuantizationError
-        The model returns something else, for instance a dict.
-    """
+    """A model's result as a tuple of tensors; raise `QuantizationError` if it is anything else, such as a dict."""
     items = tuple(result) if isinstance(result, tuple | list) else (result,)
     tensors = tuple(item for item in items if isinstance(item, Tensor))
     if len(tensors) == len(items) and items:
@@ -47,13 +58,7 @@ def outputs_of(model: Call, examples: Mapping[str, Tensor]) -> tuple[Tensor, ...
 
 
 def finite_outputs(model: Call, examples: Mapping[str, Tensor], recipe: str) -> tuple[Tensor, ...]:
-    """Call what a recipe made with its example inputs.
-
-    Raises
-    ------
-    QuantizationError
-        It cannot be run, or computes NaN or infinities.
-    """
+    """Call what a recipe made with examples; `QuantizationError` if that fails, or gives NaN or infinities."""
     try:
         outputs = outputs_of(model, examples)
     except NightquantError:

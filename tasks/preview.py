@@ -44,21 +44,15 @@ class _Problems:
 
     @contextmanager
     def noted(self) -> Iterator[None]:
-        """Note an error, whatever raised it, and go on behind the block."""
         try:
             with reported_as(_FAILED):
                 yield
         except NightquantError as error:
-            self.note(error)
-
-    def note(self, error: NightquantError) -> None:
-        """Note an error."""
-        if str(error) not in self.messages:
-            self.messages.append(str(error))
-        self.keep_traceback(error)
+            if str(error) not in self.messages:
+                self.messages.append(str(error))
+            self.keep_traceback(error)
 
     def keep_traceback(self, error: NightquantError) -> None:
-        """Keep the traceback of an error that nobody foresaw."""
         if isinstance(error, LibraryError):
             self.tracebacks.append(error.in_full())
 
@@ -124,7 +118,6 @@ def _prepared(
 
 
 def _try_parts(workload: Workload, dataset: DatasetRef | None, workspace: Workspace, problems: _Problems) -> None:
-    """Where there are no data, the user's model can be made and weights can be read all the same."""
     if isinstance(workload.model, FactorySpec):
         with problems.noted():
             build_blank(lambda: call_factory(cast(FactorySpec, workload.model)))
@@ -134,7 +127,6 @@ def _try_parts(workload: Workload, dataset: DatasetRef | None, workspace: Worksp
 
 
 def _called(job: Job[Workload], workspace: Workspace) -> dict[str, object]:
-    """What one call of the float model takes and gives."""
     domain = DOMAINS[job.workload.domain]
     domain.check(job, workspace)
     source = model_source(job, workspace)
@@ -184,7 +176,6 @@ def _tried(job: Job[Workload], source: ModelSource, recipe: Recipe, runtime: str
 
 
 def _lack(method: str, workload: Workload) -> str:
-    """Why a method does not fit a workload's domain, "" where it does."""
     domain = DOMAINS[workload.domain]
     needs = METHODS[method].needs
     lacks = [f'domain "{workload.domain}" {lack}' for need in needs if (lack := domain.lacks(need))]

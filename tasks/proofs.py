@@ -16,10 +16,7 @@ Arithmetic = Literal["int8", "float", "convert", "other"]
 
 
 class Operator(Frozen):
-    """An operator, or all of one name: its type, what it computes in, and its seconds in a profile.
-
-    ``name`` is the node's, where the runtime says it, and begins with the path of the module that it comes from.
-    """
+    """An operator, or all of one name, with its seconds; ``name`` begins with its module's path, if known."""
 
     name: str = ""
     type: str
@@ -35,19 +32,15 @@ class FloatOperator(Frozen):
     share: float
     reason: str = ""
 
-    def __str__(self) -> str:
-        where = f" of {self.name}" if self.name else ""
-        return f"{self.type}{where}, {self.share:.0%} of the time" + (f": {self.reason}" if self.reason else "")
-
 
 class Proof(Frozen):
     """What one candidate executed.
 
     ``int8_time_share`` is the share of its operators' time in those that compute in int8, ``float_operators`` the most
-    expensive of the others, both by its runtime's profiler (None and () where it has none). ``instructions`` are the
-    shares of its time in each family of instructions, where the system lets programs be sampled. ``saturation`` is how
-    far its outputs are from the same arithmetic without saturation, as a share of their range: 0 where its products
-    cannot saturate, None where that is not known. ``doubts`` say what speaks against int8 having run as promised.
+    expensive others, both by its runtime's profiler (None and () without one). ``instructions`` are shares of its time
+    by family of instructions, if the system lets programs be sampled. ``saturation`` is the distance of its outputs
+    from the same arithmetic without saturation, as a share of their range: 0 if its products cannot saturate, None if
+    unknown. ``doubts`` say what speaks against int8 having run as promised.
     """
 
     # NaN stays NaN on its way through JSON: as null it would look like a number that nobody asked for.
@@ -69,10 +62,7 @@ class ProofReport(Frozen):
 
 
 def typical(seen: Iterable[Operator]) -> list[Operator]:
-    """One operator for each name and type, with the median of its seconds.
-
-    On a busy machine single ones hold the time in which others had the processor.
-    """
+    """One operator for each name and type, with the median seconds: others may have had the processor meanwhile."""
     seconds: dict[tuple[str, str, Arithmetic], list[float]] = {}
     for operator in seen:
         seconds.setdefault((operator.name, operator.type, operator.arithmetic), []).append(operator.seconds)
@@ -84,11 +74,9 @@ def typical(seen: Iterable[Operator]) -> list[Operator]:
 
 def int8_share(operators: Iterable[Operator]) -> float:
     """Share of the operators' time in those that compute in int8; 0 where there are none."""
-    total, int8 = 0.0, 0.0
-    for operator in operators:
-        total += operator.seconds
-        int8 += operator.seconds if operator.arithmetic == "int8" else 0.0
-    return int8 / total if total else 0.0
+    found = list(operators)
+    total = sum(operator.seconds for operator in found)
+    return sum(operator.seconds for operator in found if operator.arithmetic == "int8") / total if total else 0.0
 
 
 def most_expensive_floats(
@@ -97,18 +85,15 @@ def most_expensive_floats(
     """The operators in float that take most of the time, the first one most."""
     total = sum(operator.seconds for operator in operators)
     floats = [operator for operator in operators if operator.arithmetic == "float" and operator.seconds > 0]
-    return tuple(
-        FloatOperator(name=each.name, type=each.type, share=each.seconds / total, reason=_reason(each.name, coverage))
-        for each in sorted(floats, key=lambda each: -each.seconds)[:TOP]
-    )
+    found = []
+    for each in sorted(floats, key=lambda each: -each.seconds)[:TOP]:
+        module = owner(each.name, coverage)
+        reason = module.reason if module else ""
+        found.append(FloatOperator(name=each.name, type=each.type, share=each.seconds / total, reason=reason))
+    return tuple(found)
 
 
 def owner(name: str, coverage: Sequence[ModuleCoverage]) -> ModuleCoverage | None:
     """The module that a node is named after; None where its name says nothing of one."""
     of = [each for each in coverage if each.module and f"{name}/".startswith((f"{each.module}/", f"{each.module}."))]
     return max(of, key=lambda each: len(each.module), default=None)
-
-
-def _reason(name: str, coverage: Sequence[ModuleCoverage]) -> str:
-    module = owner(name, coverage)
-    return module.reason if module else ""

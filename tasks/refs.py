@@ -27,12 +27,10 @@ class ArtifactRef(Frozen):
 
 
 class DatasetRef(ArtifactRef):
-    """A prepared data set.
+    """A prepared data set: samples (tokens for text) by split, numbers of classes and words, one sample's shape.
 
-    ``splits`` is the number of samples (tokens for text) per split, ``classes`` that of labels (0 for text),
-    ``vocabulary`` that of words (0 for images), ``sample_shape`` the shape of one sample without the batch axis.
-    ``calibration_digest`` is the SHA-256 of the list of calibration samples ("" where there is none). ``notes`` are
-    what a reader should know about how the samples were prepared.
+    ``calibration_digest`` is the SHA-256 of the list of calibration samples, or "". ``notes`` are what a reader should
+    know about how the samples were prepared.
     """
 
     splits: dict[str, int]
@@ -45,10 +43,7 @@ class DatasetRef(ArtifactRef):
 
 
 class CheckpointRef(ArtifactRef):
-    """Float weights: ``weights.safetensors`` in the artifact; ``parameters`` is the number of scalars.
-
-    ``notes`` say what was forgiven when they were read from somebody else's file; empty where they were found.
-    """
+    """Float weights, with their number of scalars; ``notes`` say what was forgiven in somebody else's file."""
 
     parameters: int
     notes: tuple[str, ...] = ()

@@ -17,20 +17,17 @@ from tasks.proofs import Proof
 from tasks.refs import ArtifactRef, CandidateRef, DatasetRef, Frozen, ModuleCoverage
 from tasks.workload.workload import Workload
 
-# What per-sample contributions to a quality are: independent numbers, 100 (right) or 0 (wrong), consecutive places of
-# one series whose neighbours depend on each other, or, of a quality that is no mean, itself on resamples of the samples
-# that are the same for every candidate.
+# What per-sample contributions to a quality are: independent numbers, 100 (right) or 0 (wrong), places of one series
+# whose neighbours depend on each other, or the quality itself on resamples that are the same for every candidate.
 Contributions = Literal["independent", "right-or-wrong", "serial", "resampled"]
 
 
 class Evaluation(Frozen):
-    """Quality of one candidate.
+    """Quality of one candidate; ``quality`` is the one of all ``metrics`` that the gate looks at.
 
-    ``outputs`` refers to an artifact with ``golden.safetensors`` (the timed inputs and the outputs that the evaluated
-    model gave for them) and ``samples.safetensors`` (per-sample results for paired comparisons). ``metrics`` holds
-    every number that was computed, ``quality`` the one that the gate looks at: as a deployed model is called.
-    ``quality_batched`` is the same with an evaluation's rows together in a call; it differs only where rows share the
-    ranges of their activations. ``batch_difference`` and ``batch_changed`` are those of `tasks.proof.golden.Batching`.
+    ``quality_batched`` is the same with rows together in a call; it differs only if rows share the ranges of their
+    activations. ``batch_difference`` and ``batch_changed`` are those of `tasks.proof.golden.Batching`. ``outputs`` is
+    an artifact with golden tensors (the timed inputs, and what the evaluated model returned) and per-sample results.
     """
 
     recipe: str
@@ -58,11 +55,7 @@ class Comparison(Frozen):
 
 
 class LayerSensitivity(Frozen):
-    """Signal to quantization noise of one quantized module's output against float on the same input, in dB.
-
-    ``rank`` is 1 for the module that loses most. ``kept_float_quality`` is the quality with this module and every worse
-    one kept float, where that was evaluated.
-    """
+    """A quantized module's signal to noise ratio and rank (1: loses most), and quality with all from there float."""
 
     recipe: str
     module: str
@@ -75,15 +68,12 @@ class LayerSensitivity(Frozen):
 class Timing(Frozen):
     """One candidate (or further setting of it) as timed; ``speedup`` = baseline latency ÷ candidate latency.
 
-    The ends ``_low`` and ``_high`` of ``speedup`` are those of its 95% interval; its bounds and those of
-    ``over_incumbent`` (the incumbent's latency ÷ the candidate's) are what the gate decides by. Numbers that begin with
-    ``cold_`` are of calls with cold caches, all others of warm ones.
-
-    ``block_launch``, ``block_round`` and ``block_s`` are the raw samples: launch number, round number and seconds per
-    call in each timed block, in the order in which they were taken; ``cold_launch`` and ``cold_s`` those of the calls
-    with cold caches, one a round. Percentiles come from single calls and are None where there are too few.
-    ``threads_used`` is the most threads that it kept busy in any launch, ``sequence_length`` the steps of a further
-    setting that has others than the primary one.
+    The ends of ``speedup`` are those of its 95% interval. The gate decides by its bounds, and by those of
+    ``over_incumbent`` (the incumbent's latency ÷ the candidate's). ``cold_`` numbers are of calls with cold caches.
+    Percentiles come from single calls, and are None if there are too few. ``block_launch``,
+    ``block_round`` and ``block_s`` (seconds per call), and with cold caches ``cold_launch`` and ``cold_s``, are the raw
+    samples in the order in which they were taken. ``threads_used`` is the most threads that it kept busy in
+    any launch; ``sequence_length`` is None unless the setting has another than the primary one.
     """
 
     recipe: str
@@ -135,9 +125,8 @@ class Timing(Frozen):
 class BenchmarkResult(Frozen):
     """All timings of one workload, with the A/A check and the machine's state.
 
-    ``refused`` maps ``recipe/runtime`` to the reason why it was not timed (its output was wrong, it did not load);
-    ``proofs`` maps the subjects' names to what they executed, ``unknown`` maps them to the columns of ``measurements``
-    that have no value although they were timed, each with the reason.
+    ``refused`` maps ``recipe/runtime`` to why it was not timed, ``proofs`` the subjects' names to what they executed,
+    and ``unknown`` to the columns of ``measurements`` without a value although they were timed, each with the reason.
     """
 
     workload: str
@@ -190,11 +179,11 @@ class CandidateResult(Frozen):
 class Incumbent(Frozen):
     """The current bundle, which was looked up, and the results of tonight's stages on it.
 
-    ``candidate`` holds the bundle's own files: an artifact of them, or tonight's candidate that is the same to the
-    byte, which ``same_as`` then names. It is None if the files cannot be used, and ``fault`` says what is wrong with
-    them. ``failure`` is a stage that failed on good files (it was killed, say), which leaves the bundle's quality and
-    speed unknown. ``made_as`` is the digest of the candidate that was packaged, ``coverage`` the share of its
-    parameters that were quantized, and ``outdated`` says why the workload no longer asks for it.
+    ``candidate`` is an artifact of the bundle's own files, or tonight's candidate that is the same to the byte, which
+    ``same_as`` then names; it is None if the files cannot be used, and ``fault`` says why. ``failure`` is a stage that
+    failed on good files, which leaves the bundle's quality and speed unknown. ``made_as`` is the digest of the
+    candidate that was packaged, ``coverage`` its quantized share; ``outdated`` says why the workload no longer asks for
+    it.
     """
 
     version: str
@@ -210,10 +199,7 @@ class Incumbent(Frozen):
 
 
 class UnknownIncumbent(Frozen):
-    """A current bundle that could not be looked up; ``reason`` says why, and ``version`` is "" if that is unknown, too.
-
-    None stands for the opposite: it is certain that there is no current bundle.
-    """
+    """A current bundle that could not be looked up; None would mean that there is certainly none."""
 
     reason: str
     version: str = ""
@@ -237,10 +223,7 @@ class WorkloadResult(Frozen):
 
 
 class CandidatePreview(Frozen):
-    """What trying a candidate out showed: ``obstacle`` says why it cannot be had, ``coverage`` what would stay float.
-
-    ``exported_only``: it was not made, which takes minutes, but the float model can be exported for it.
-    """
+    """What trying a candidate showed: why it cannot be had, or its coverage; slow ones are ``exported_only``."""
 
     candidate: str
     obstacle: str = ""
@@ -251,8 +234,7 @@ class CandidatePreview(Frozen):
 class Preview(Frozen):
     """What trying a workload out showed; what could not be found out because of its ``problems`` is empty.
 
-    ``inputs`` and ``outputs`` are those of one call; ``methods`` and ``runtimes`` say why one does not fit or is not
-    there, "" where it does or is. ``tracebacks`` are those of problems that nobody foresaw, for ``--debug``.
+    ``methods`` and ``runtimes`` say why one does not fit or is missing, or ""; ``tracebacks`` are for ``--debug``.
     """
 
     workload: str

@@ -27,7 +27,8 @@ def measurement_rows(run: RunInfo, result: WorkloadResult, measured_at: datetime
     shown: dict[str, Cell] = {}
     if benchmark is not None:
         shown |= benchmark.model_dump(include={"fingerprint", "verdict", *_AA})
-        shown |= _host_columns(benchmark)
+        host = Evidence.model_validate_json(benchmark.evidence_before).machine
+        shown |= {"machine": host.digest, "environment": host.environment}
     primary = result.workload.benchmark.model_dump(include={"threads", "batch_size"})
     rows: list[Row] = []
     for candidate in (*result.candidates, *_incumbents(result)):
@@ -42,7 +43,8 @@ def measurement_rows(run: RunInfo, result: WorkloadResult, measured_at: datetime
             common
             | shown
             | _recorded(timing)
-            | _verdict_of_its_own(timing)
+            # The A/A check was made in the primary setting; it says nothing of another batch size or number of threads.
+            | (dict.fromkeys(("verdict", *_AA)) if timing.setting == "throughput" else {})
             | _proof_columns(benchmark, timing, candidate.evaluation.batch_difference if candidate.evaluation else None)
             for timing in (benchmark.timings if benchmark and candidate.failure is None else ())
             if (timing.recipe, timing.runtime) == (candidate.recipe, candidate.runtime)
@@ -54,21 +56,12 @@ def measurement_rows(run: RunInfo, result: WorkloadResult, measured_at: datetime
 
 
 def _incumbents(result: WorkloadResult) -> list[CandidateResult]:
-    """The incumbent as a candidate of its own, where it is none of tonight's."""
     held = result.incumbent
     if not isinstance(held, Incumbent) or held.candidate is None or held.same_as:
         return []
-    found = held.model_dump(include={"evaluation", "comparison", "failure"})
-    return [
-        CandidateResult.model_validate(
-            {"recipe": held.candidate.recipe, "runtime": held.candidate.runtime, "built": held.candidate, **found}
-        )
-    ]
-
-
-def _verdict_of_its_own(timing: Timing) -> dict[str, Cell]:
-    # The A/A check was made in the primary setting; it says nothing of another batch size or number of threads.
-    return dict.fromkeys(("verdict", *_AA)) if timing.setting == "throughput" else {}
+    stages = {name: getattr(held, name) for name in ("evaluation", "comparison", "failure")}
+    candidate = held.candidate
+    return [CandidateResult(recipe=candidate.recipe, runtime=candidate.runtime, built=candidate, **stages)]
 
 
 def _proof_columns(
@@ -84,11 +77,6 @@ def _proof_columns(
         return unknown
     doubts = [*proof.doubts, *filter(None, [doubt_about_batches(batch_difference)])]
     return unknown | _recorded(proof) | {"doubts": canonical_json(doubts)}
-
-
-def _host_columns(benchmark: BenchmarkResult) -> dict[str, Cell]:
-    host = Evidence.model_validate_json(benchmark.evidence_before).machine
-    return {"machine": host.digest, "environment": host.environment}
 
 
 def layer_rows(run: RunInfo, result: WorkloadResult) -> list[Row]:
@@ -159,10 +147,7 @@ def candidate_columns(result: WorkloadResult, candidate: CandidateResult) -> dic
 
 
 def _recorded(value: Frozen, *without: str) -> dict[str, Cell]:
-    """Return what a stage measured, by column of ``measurements``: a field of a column's name is that column.
-
-    "" is NULL, maps are sorted, and what a column of text cannot hold otherwise is JSON.
-    """
+    """Return fields that are columns of ``measurements``: "" as NULL, maps sorted, nested values as JSON."""
     cells: dict[str, Cell] = {}
     for column in MEASUREMENTS.columns:
         if column.name in type(value).model_fields.keys() - {"recipe", "runtime", *without}:

@@ -1,9 +1,8 @@
 """Which layers lose most by quantization, and what keeping the worst of them float gives back.
 
 The measure is the signal to quantization noise ratio of a layer's output, ``10 log10(sum(y^2) / sum((y - q)^2))`` in
-dB, where ``y`` is what the float layer gives for the same input that the quantized layer ``q`` got. So a layer is
-charged with its own noise alone, not with what the layers before it passed on. What is looked at is the converted torch
-module, whatever runtimes the recipe names.
+dB, where ``y`` is what the float layer gives for the same input that the quantized layer ``q`` got: a layer is charged
+with its own noise alone. The converted torch module is measured, whatever runtimes the recipe names.
 """
 
 from __future__ import annotations
@@ -51,17 +50,10 @@ class KeepEffect(Frozen):
 
 
 def sensitivity(job: Job[Workload], recipe: Recipe, workspace: Workspace) -> tuple[LayerSensitivity, ...]:
-    """Rank a recipe's quantized layers, the one that loses most first.
+    """Rank a recipe's quantized layers, the one that loses most first, in one pass over some calibration batches.
 
-    One pass over some calibration batches (the example input where the domain has none); only two sums per layer are
-    kept. For ``qat`` the noise includes what training changed in the weights.
-
-    Raises
-    ------
-    ConfigurationError
-        The recipe does not quantize.
-    QuantizationError
-        The recipe cannot be carried out.
+    For ``qat`` the noise includes what training changed. Raise `ConfigurationError` if the recipe does not quantize,
+    and `QuantizationError` if it cannot be carried out.
     """
     if not METHODS[recipe.method].quantizes:
         raise ConfigurationError(f'Recipe "{recipe.name}" does not quantize.', hint="Name one that does with --recipe.")
@@ -131,18 +123,14 @@ def study(job: Job[Workload], recipe: Recipe, workspace: Workspace) -> tuple[Lay
 
 
 def _evaluated(job: Job[Workload], source: ModelSource, recipe: Recipe) -> tuple[int, Quality]:
-    """Serialized bytes and quality of a recipe's converted module."""
-    spec = spec_of(recipe)
+    spec, domain = spec_of(recipe), DOMAINS[job.workload.domain]
     folder = find_or_convert(source, spec)
     with running(spec), torch.inference_mode():
-        apart = spec.couples_rows
-        domain = DOMAINS[job.workload.domain]
-        quality = domain.evaluate(job, open_converted(folder), source.workspace, apart=apart)
+        quality = domain.evaluate(job, open_converted(folder), source.workspace, apart=spec.couples_rows)
     return Structure.read(folder).size_bytes, quality
 
 
 def _excluding(recipe: Recipe, ranking: Sequence[LayerSensitivity], count: int) -> Recipe:
-    """The recipe with the first `count` layers kept float."""
     changes: dict[str, object] = {"exclude": (*recipe.exclude, *(layer.module for layer in ranking[:count]))}
     if "Embedding" in spec_of(recipe).layers and not any(layer.type == "Embedding" for layer in ranking[count:]):
         # A recipe that names a width for embeddings must find one to quantize.
@@ -151,8 +139,6 @@ def _excluding(recipe: Recipe, ranking: Sequence[LayerSensitivity], count: int) 
 
 
 class _Noise:
-    """A forward hook that adds up signal and noise of one layer."""
-
     def __init__(self, reference: nn.Module) -> None:
         self._reference = reference
         self._signal = self._noise = 0.0

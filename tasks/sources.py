@@ -1,9 +1,8 @@
 """Digests of code: what decides an artifact includes the functions and constants that make it.
 
-Nothing lists these by hand. From a function, a class or a module every import within its own top-level package is
-followed, inside functions as well; of the user's code those of its folder, too. Imports for type checkers are not, for
-they decide nothing. What is digested is the syntax tree without docstrings, so that correcting a comment trains no
-model anew.
+From a function, a class or a module every import within its own top-level package is followed, inside functions as
+well; of the user's code those of its folder, too. The syntax tree counts, without docstrings and imports for type
+checkers, so that correcting a comment trains no model again.
 """
 
 from __future__ import annotations

@@ -35,16 +35,8 @@ def propose(workspace: Workspace, workload: Workload) -> Proposal:
 def prepare(workspace: Workspace, workload: Workload) -> DatasetRef:
     """Make the workload's data set, or find it in the store.
 
-    Raises
-    ------
-    InputError
-        The data is missing, broken or refused.
-    ConfigurationError
-        The ``[data]`` section asks for something that cannot be.
-    UnavailableError
-        The domain's libraries are not installed.
-    StoreError
-        The store cannot be written.
+    Raise `InputError` if data is missing, broken or refused, `ConfigurationError` if ``[data]`` asks for the
+    impossible, `UnavailableError` if the domain's libraries are missing, `StoreError` if the store cannot be written.
     """
     domain = DOMAINS[workload.domain]
     domain.require_installed(workload.domain)
@@ -78,8 +70,8 @@ def evaluate(workspace: Workspace, job: Job[Workload], candidate: CandidateRef) 
 
 
 def compare(workspace: Workspace, baseline: Evaluation, candidates: Sequence[Evaluation]) -> list[Comparison]:
-    """Compare candidates with the baseline; see `tasks.compare`."""
-    from tasks.compare import compare_all
+    """Compare candidates with the baseline; see `tasks.evaluate`."""
+    from tasks.evaluate import compare_all
 
     return compare_all(baseline, candidates, workspace)
 

@@ -1,8 +1,7 @@
-"""safetensors files: writing them, and the golden ones. What needs torch imports it late.
+"""safetensors files: writing them, and the golden ones. What needs torch is found by name.
 
-``golden.safetensors`` holds a model's inputs, and the outputs that it returned for them when it was evaluated, as
-``input.<name>`` and ``output.<index>``; further cases have their number, from 1, and a dot before these names.
-safetensors sorts names, so the order in which a model takes its inputs is in the file's metadata.
+``golden.safetensors`` holds a model's inputs and the outputs of its evaluation as ``input.<name>`` and
+``output.<index>``, of further cases after their number and a dot, and the inputs' order in its metadata.
 """
 
 from __future__ import annotations
@@ -13,6 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
 from safetensors import SafetensorError, safe_open
@@ -30,17 +30,11 @@ _NUMBER = re.compile(r"(?P<reason>[^:]*) \(os error (?P<number>\d+)\)")
 
 
 def save_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[str, str] | None = None) -> None:
-    """Write a safetensors file.
-
-    Raises
-    ------
-    OSError
-        It cannot be written; callers, such as the store, would not catch safetensors' own error.
-    """
-    from safetensors.torch import save_file
-
+    """Write a safetensors file; raise `OSError` if that fails, because callers do not catch safetensors' own error."""
     try:
-        save_file(dict(tensors), path, metadata=dict(metadata) if metadata is not None else None)
+        resolve_name("safetensors.torch:save_file")(
+            dict(tensors), path, metadata=dict(metadata) if metadata is not None else None
+        )
     except SafetensorError as error:
         found = _NUMBER.search(str(error))
         number = int(found["number"]) if found else errno.EIO
@@ -49,10 +43,7 @@ def save_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[st
 
 @dataclass(frozen=True)
 class Golden:
-    """Inputs by name in calling order, and outputs (none where there is nothing to agree with).
-
-    ``further`` are other cases of the same model: their shapes may differ, but not their names.
-    """
+    """Inputs in calling order, with outputs to agree with; ``further`` cases have other shapes and the same names."""
 
     inputs: dict[str, Tensor]
     outputs: tuple[Tensor, ...] = ()
@@ -60,24 +51,17 @@ class Golden:
 
     def to_bytes(self) -> bytes:
         """The file's content."""
-        from safetensors.torch import save
-
         tensors: dict[str, Tensor] = {}
         for number, case in enumerate((self, *self.further)):
             prefix = case_prefix(number)
             tensors |= {f"{prefix}{INPUT}{name}": tensor.contiguous() for name, tensor in case.inputs.items()}
             tensors |= {f"{prefix}{OUTPUT}{index}": tensor.contiguous() for index, tensor in enumerate(case.outputs)}
-        return save(tensors, {_ORDER: json.dumps(list(self.inputs))})
+        content: bytes = resolve_name("safetensors.torch:save")(tensors, {_ORDER: json.dumps(list(self.inputs))})
+        return content
 
     @classmethod
     def read(cls, path: Path) -> Golden:
-        """Read a golden file's first case.
-
-        Raises
-        ------
-        MeasurementError
-            It is missing, or no such file.
-        """
+        """Read a golden file's first case; raise `MeasurementError` if it is missing, or no such file."""
         try:
             with safe_open(path, framework="pt") as file:
                 names = input_names(file.metadata() or {})

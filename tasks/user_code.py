@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import import_module, invalidate_caches
 from pathlib import Path
-from typing import TYPE_CHECKING
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, cast
 
 from storage.errors import ConfigurationError, NightquantError
 from storage.transient import is_transient
@@ -25,33 +26,21 @@ _LIBRARIES = (*(str(_ROOT / name) for name in _OURS), sysconfig.get_path("stdlib
 
 
 def call_factory(spec: FactorySpec) -> nn.Module:
-    """Make the model that ``model.factory`` gives for ``model.arguments``.
-
-    Raises
-    ------
-    ConfigurationError
-        The module or the callable does not exist, the call fails, or does not return a ``torch.nn.Module``.
-    """
-    from torch import nn
-
+    """Make the model that ``model.factory`` gives; `ConfigurationError` if it fails, or is not a torch module."""
     model = call("model.factory", spec.factory, spec.folder, **spec.arguments)
-    if not isinstance(model, nn.Module):
+    if not isinstance(model, resolve_name("torch.nn:Module")):
         raise ConfigurationError(
             f'model.factory "{spec.factory}" returned {type(model).__name__}, not a torch.nn.Module.',
             hint="It must return the float model.",
         )
-    return model
+    return cast("nn.Module", model)
 
 
 def call(key: str, reference: str, folder: str, /, *args: object, **kwargs: object) -> object:
     """Import ``module:callable``, which the workload's `key` names, and call it.
 
-    Modules are looked for in `folder`, the workload file's, then in the current folder, then among installed packages.
-
-    Raises
-    ------
-    ConfigurationError
-        The module or the callable does not exist, or the call fails: with the user's own lines of the traceback.
+    The workload file's `folder` comes first, then the current folder, then installed packages. Raise
+    `ConfigurationError`, with the user's own lines of the traceback, if it does not exist or fails.
     """
     with opened(key, reference, folder) as function:
         return function(*args, **kwargs)
@@ -73,13 +62,7 @@ def opened(key: str, reference: str, folder: str) -> Iterator[Callable[..., obje
 
 @contextmanager
 def in_its_own_words(what: str, hint: str) -> Iterator[None]:
-    """Turn an error of the user's code into one message: `what` failed, the error, and the user's own lines of it.
-
-    Raises
-    ------
-    ConfigurationError
-        The block raised anything but one of this project's errors.
-    """
+    """Turn an error of the user's code into a `ConfigurationError`: what failed, the error, their own lines of it."""
     try:
         yield
     except NightquantError:
@@ -95,10 +78,7 @@ def in_its_own_words(what: str, hint: str) -> Iterator[None]:
 
 @contextmanager
 def importable(folder: str) -> Iterator[None]:
-    """Put a workload file's folder first on the path, and the current one behind it, as ``python -m`` does.
-
-    What was imported from another workload's folder under a name that this one has too is forgotten.
-    """
+    """Put a workload file's folder first on the path, then the current one; forget like-named modules of others."""
     there = "" in sys.path
     wanted = dict.fromkeys(([folder] if folder else []) + ([] if there else [str(Path.cwd())]))
     added = [each for each in wanted if each not in sys.path]
@@ -154,7 +134,6 @@ def is_users_file(name: str) -> bool:
 
 
 def _own_lines(error: Exception) -> str:
-    """The lines of a traceback that are neither ours nor a library's."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_users_file(frame.filename)]
     return "".join(traceback.format_list(frames))
 

@@ -11,9 +11,8 @@ from pathlib import Path
 
 from benchmarks.attacks.outcome import Outcome, mutated, outcome_of
 from storage.results.catalog import CATALOG, build
-from storage.results.checksum import problem_of
 from storage.results.compact import whole_month
-from storage.results.layout import find_files, read_rows
+from storage.results.layout import find_files, problem_of, read_rows
 from storage.results.query import run_query
 from storage.results.tables import PROMOTIONS
 from storage.results.writer import serialized, validated

@@ -11,7 +11,7 @@ from flows.commands import by_option, complete_workload, format_option, print_js
 from flows.commands.trust import sign, verify
 from flows.settings import load_settings
 from storage.bundles import BundleStore
-from storage.export import export_bundle
+from storage.copies import export_bundle
 from storage.pointer import Pointer
 from storage.seal import MANIFEST, check_sums, read_file
 

@@ -16,7 +16,7 @@ from flows.commands import format_option, print_json, progress_of, store_flag, s
 from flows.draft import Asked, sections, whole, with_size_obstacles, with_texts, without_obstacles
 from flows.draft_text import render, toml
 from flows.preview import in_worker, preview_lines
-from storage.documents import JsonObject
+from storage.digest import JsonObject
 from storage.errors import ConfigurationError
 from tasks.stages import preview, propose
 from tasks.workload import validated

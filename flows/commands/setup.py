@@ -19,8 +19,7 @@ from tasks.extensions import DOMAINS, RUNTIMES
 from tasks.job import Progress
 from tasks.results import Preview
 from tasks.stages import preview
-from tasks.workload import Workload
-from tasks.workload.schema import workload_schema
+from tasks.workload import Workload, workload_schema
 
 WRONG = 2
 _COLOURS = {"ok": "green", "note": "yellow", "problem": "bold red"}

@@ -5,19 +5,16 @@ from __future__ import annotations
 import datetime as dt
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
+from pkgutil import resolve_name
 
 import duckdb
 import jinja2
 
 from storage import humanize
 from storage.errors import ConfigurationError
-from storage.report.figure import can_draw
-from storage.report.history import History, history_of, shown_of
-from storage.report.marks import Mark, marks_of
-from storage.report.night import bounds_of, candidates_of, conditions_of, outcomes_of
-from storage.report.plots import history_plot, quality_plot, size_plot
+from storage.report.night import bounds_of, candidates_of, conditions_of, history_of, marks_of, outcomes_of, shown_of
 from storage.results import Row
 from storage.results.query import open_catalog, rows_of
 from storage.results.regressions import Regression, compare_night
@@ -29,31 +26,10 @@ _FILTERS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class _Section:
-    """One workload: its candidates, and its plots as SVG; "" for one that has nothing to show.
-
-    ``current`` is the name of the row that is current after the night, "" where none is.
-    """
-
-    name: str
-    outcome: Row
-    current: str
-    rows: list[Row]
-    marks: dict[str, Mark]
-    bounds: dict[str, float]
-    history: History
-    shown: list[str]
-    plots: dict[str, str]
-
-
 def write_report(
     root: StoreRoot | Path | str, night: dt.date | None, target: Path, *, unrecorded: Row | None = None
 ) -> dt.date:
-    """Write the report of a night (the newest by default) to a file; return the night.
-
-    `unrecorded` is the row of a run that is about to end, which the table ``runs`` does not have yet.
-    """
+    """Write a night's report (the newest by default); `unrecorded` is the row of a run that is about to end."""
     with open_catalog(root) as connection:
         night = _find_night(connection, night)
         page = _render(connection, night, [unrecorded] if unrecorded else [])
@@ -105,7 +81,7 @@ def _render(connection: duckdb.DuckDBPyConnection, night: dt.date, unrecorded: S
         comparison=comparison,
         failures=_failures(candidates),
         conditions=conditions_of(connection, runs, candidates),
-        has_pictures=can_draw(),
+        has_pictures=_can_draw(),
     )
 
 
@@ -116,7 +92,7 @@ def _section(
     rows: list[Row],
     outcome: Row,
     findings: Iterable[Regression],
-) -> _Section:
+) -> dict[str, object]:
     history = history_of(connection, name, night, (found for found in findings if found.workload == name))
     marks = marks_of([*(str(row["name"]) for row in rows), *history.rows])
     names = [str(row["name"]) for row in rows]
@@ -125,17 +101,26 @@ def _section(
     current = next(own, str(outcome["candidate"] or ""))
     shown, bounds = shown_of(history, names), bounds_of(rows)
     plots = dict.fromkeys(("quality", "size", "history"), "")
-    if can_draw():
-        plots = {
-            "quality": quality_plot(f"{name}: speed-up against quality", rows, marks, bounds, current),
-            "size": size_plot(f"{name}: latency against size", rows, marks, current),
-            "history": history_plot(f"{name}: speed-up over the nights", history, shown, marks),
-        }
-    return _Section(name, outcome, current, rows, marks, bounds, history, shown, plots)
+    if _can_draw():
+        plots = resolve_name("storage.report.plots:plots_of")(name, rows, marks, bounds, current, history, shown)
+    return {
+        "name": name,
+        "outcome": outcome,
+        "current": current,  # the name of the row that is current after the night, "" if there is none
+        "rows": rows,
+        "marks": marks,
+        "bounds": bounds,
+        "history": history,
+        "shown": shown,
+        "plots": plots,
+    }
+
+
+def _can_draw() -> bool:
+    return find_spec("matplotlib") is not None
 
 
 def _failures(candidates: dict[str, list[Row]]) -> dict[tuple[str, str, str], list[str]]:
-    """Names of the candidates that failed, by workload, stage and error."""
     found: dict[tuple[str, str, str], list[str]] = {}
     for workload, rows in candidates.items():
         for row in rows:

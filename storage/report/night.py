@@ -1,19 +1,61 @@
-"""A night as a report shows it: its candidates, each workload's outcome, the gate's bounds and the machine."""
+"""A night as a report shows it: candidates and their marks, outcomes, bounds, the machine, and the nights before."""
 
 from __future__ import annotations
 
 import datetime as dt
 import json
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import duckdb
 
 from storage.humanize import percent
-from storage.results import Row, number
+from storage.results import WIDEST, Row, night_of, number
+from storage.results.history import changes_between
 from storage.results.query import rows_of
+from storage.results.regressions import Regression
 
-COARSE = 0.05  # an A/A interval that reaches further from 1 is worse than a quiet machine's
+# Okabe and Ito's colours, which colour-blind people can tell apart, without the yellow that is too pale on white; with
+# a marker each, so that colour is never the only sign.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#56B4E9", "#E69F00")
+# matplotlib's markers, and each one's outline in a square from 0 to 16.
+_MARKERS = {
+    "o": "M8 2a6 6 0 1 0 .01 0z",
+    "s": "M3 3h10v10H3z",
+    "^": "M8 2l6.5 12h-13z",
+    "D": "M8 1l7 7-7 7-7-7z",
+    "v": "M8 14l6.5-12h-13z",
+    "P": "M6 2h4v4h4v4h-4v4H6v-4H2V6h4z",
+    "X": "M2 5l3-3 3 3 3-3 3 3-3 3 3 3-3 3-3-3-3 3-3-3 3-3z",
+}
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A colour, as CSS has it, and one of matplotlib's markers."""
+
+    colour: str
+    marker: str
+
+    @property
+    def svg(self) -> str:
+        """The mark for a line of text; its name stands beside it, so that screen readers pass it over."""
+        outline = _MARKERS[self.marker]
+        return (
+            f'<svg class="mark" viewBox="0 0 16 16" aria-hidden="true"><path fill="{self.colour}" d="{outline}"/></svg>'
+        )
+
+
+def marks_of(candidates: Iterable[str]) -> dict[str, Mark]:
+    """A mark per candidate, by its name; 49 different ones."""
+    markers, count = list(_MARKERS), len(_COLOURS)
+    return {
+        name: Mark(_COLOURS[index % count], markers[(index + index // count) % count])
+        for index, name in enumerate(sorted(set(candidates)))
+    }
+
 
 _CANDIDATES = """
 select *, if(setting = 'incumbent', 'current bundle ', '') || candidate as name,
@@ -33,9 +75,8 @@ from (select unnest(flatten(list_transform($evidence, lambda each: internal.cond
 class Condition:
     """The machine during one workload's benchmark; None is what was not recorded.
 
-    ``resolution`` is how far the baseline was off 1 against its own copy, at the far end of the 95% interval; ``load``
-    is the load average before; ``waiting`` and ``stolen`` are shares of the benchmark's time. ``undecided`` counts the
-    candidates on hold.
+    ``resolution`` is the far end of the A/A interval from 1, ``load`` the load average before; ``waiting`` and
+    ``stolen`` are shares of the benchmark's time, and ``undecided`` counts candidates on hold.
     """
 
     workload: str
@@ -96,7 +137,7 @@ def _condition(workload: str, rows: Sequence[Row], seen: Row) -> Condition:
         "stolen": f"{percent(stolen)} of the processors' time went to other machines on the host",
     }
     troubles = [f"the same model against itself was up to {percent(resolution)} off"]
-    troubles = troubles if resolution is not None and resolution > COARSE else []
+    troubles = troubles if resolution is not None and resolution > WIDEST else []
     named: object = seen.get("troubles")
     troubles += [sentences[name] for name in named] if isinstance(named, list) else []
     return Condition(
@@ -109,3 +150,99 @@ def _condition(workload: str, rows: Sequence[Row], seen: Row) -> Condition:
         undecided=sum(row["became"] == "hold" for row in rows),
         troubles=tuple(troubles),
     )
+
+
+NIGHTS = 30
+
+# Only that night's machines, and the caches that decided then: other ratios are another history.
+_ROWS = """
+with same as (select distinct machine, caches from trend where workload = $workload and night = $night)
+select recipe || '/' || runtime as name, recipe, night, machine, environment,
+    data_digest, checkpoint_digest, calibration_digest, recipe_digest,
+    deciding_speedup, deciding_speedup_low, deciding_speedup_high
+from trend semi join same on trend.machine = same.machine and trend.caches is not distinct from same.caches
+where workload = $workload and night <= $night and deciding_speedup is not null
+qualify dense_rank() over (order by night desc) <= $nights
+    and row_number() over (partition by recipe, runtime, night order by measured_at desc, run_id desc) = 1
+order by night, recipe, runtime
+"""
+
+_PROMOTED = """
+select min(night) as night, recipe || '/' || runtime as name
+from promotions
+where workload = $workload and night <= $night and decision = 'promote' and bundle_version is not null
+group by recipe, runtime, bundle_version
+order by night
+"""
+
+_ACCEPTED = """
+select night, recipe || '/' || runtime || ' ' || metric || ' accepted by ' || acknowledged_by || ': ' || reason as said
+from acknowledgements
+where workload = $workload and night <= $night
+order by acknowledged_at, said
+"""
+
+_SAID = {
+    "environment": "{text}",
+    "data": "another data set",
+    "checkpoint": "another checkpoint",
+    "calibration": "other calibration samples",
+    "recipe": "another recipe {recipe}",
+}
+
+
+@dataclass(frozen=True)
+class Event:
+    """What happened on a night, in words; ``promoted`` are candidates' names, ``accepted`` acknowledged findings."""
+
+    night: dt.date
+    changes: tuple[str, ...] = ()
+    promoted: tuple[str, ...] = ()
+    alarms: tuple[str, ...] = ()
+    accepted: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class History:
+    """Rows by candidate, the oldest first, and the events of the same nights."""
+
+    rows: dict[str, list[Row]]
+    events: tuple[Event, ...]
+
+    @property
+    def nights(self) -> list[dt.date]:
+        """The nights, the oldest first."""
+        return sorted({night_of(row) for rows in self.rows.values() for row in rows})
+
+
+def history_of(
+    connection: duckdb.DuckDBPyConnection, workload: str, night: dt.date, findings: Iterable[Regression]
+) -> History:
+    """The last nights of a workload on a night's machines."""
+    rows: dict[str, list[Row]] = {}
+    for row in rows_of(connection, _ROWS, workload=workload, night=night, nights=NIGHTS):
+        rows.setdefault(str(row["name"]), []).append(row)
+    history = History(rows, ())
+    changes, promoted, alarms, accepted = (defaultdict[dt.date, list[str]](list) for _ in range(4))
+    for mine in rows.values():
+        for before, after in pairwise(mine):
+            for cause, text in changes_between([before], after).items():
+                if said := _SAID.get(cause, ""):
+                    changes[night_of(after)].append(said.format(text=text.removeprefix("environment: "), **after))
+    for row in rows_of(connection, _PROMOTED, workload=workload, night=night):
+        promoted[night_of(row)].append(str(row["name"]))
+    for found in findings:
+        if found.is_bad and found.since is not None:
+            alarms[found.since].append(f"{found.recipe}/{found.runtime} {found.kind}")
+    for row in rows_of(connection, _ACCEPTED, workload=workload, night=night):
+        accepted[night_of(row)].append(str(row["said"]))
+    events = (
+        Event(each, *(tuple(dict.fromkeys(kind[each])) for kind in (changes, promoted, alarms, accepted)))
+        for each in history.nights
+    )
+    return History(rows, tuple(event for event in events if event != Event(event.night)))
+
+
+def shown_of(history: History, wanted: Sequence[str], most: int = 8) -> list[str]:
+    """The candidates with a history, in the order `wanted`: more than `most` lines cannot be told apart."""
+    return [name for name in wanted if len(history.rows.get(name, ())) > 1][:most]

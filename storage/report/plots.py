@@ -1,22 +1,94 @@
-"""A workload's plots: speed against quality, latency against size, and speed over the nights."""
+"""A workload's plots as inline SVG: speed against quality, latency against size, and speed over the nights.
+
+matplotlib is optional, so that `storage.report` imports this module only where it is installed.
+"""
 
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping, Sequence
+import html
+import io
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+import matplotlib
+from matplotlib.dates import date2num
+from matplotlib.figure import Figure
+
+from storage.digest import digest_of
 from storage.humanize import duration, duration_unit, plural, quality_unit, ratio, size, size_unit
-from storage.report.figure import drawing
-from storage.report.history import History
-from storage.report.marks import Mark
+from storage.report.night import History, Mark
 from storage.results import Row, number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+_STYLE = Path(__file__).with_name("plots.mplstyle")
+# In inches: as wide as a phone, so that its text has the page's size there.
+_SIZE = (4.6, 3.5)
+_TAG, _DIGITS = re.compile(r"<[^>]*>"), re.compile(r"(\d\.\d\d)\d+")
+_ROOT = re.compile(r'<svg [^>]*?(viewBox="[^"]*")[^>]*>')
+# Comments that repeat the text, ids that nothing refers to and that every figure has, and what says nothing.
+_IDLE = re.compile(r'<!--.*?-->|<metadata>.*?</metadata>|(?<=<g) id="[^"]*"| ?stroke-linejoin: [a-z]+;?|\n', re.DOTALL)
+
+
+@dataclass
+class Drawing:
+    """A figure with its one set of axes; ``svg`` is empty until the figure is whole."""
+
+    figure: Figure
+    axes: Axes
+    svg: str = ""
+
+
+@contextmanager
+def drawing(title: str, description: str) -> Iterator[Drawing]:
+    """Yield axes to draw on; what was drawn is the drawing's ``svg`` afterwards."""
+    # SVG ids are random by default; with a salt per title the same night yields the same file.
+    with matplotlib.rc_context({"svg.hashsalt": title}, fname=_STYLE):
+        figure = Figure(figsize=_SIZE, layout="constrained")
+        drawn = Drawing(figure, figure.subplots())
+        yield drawn
+        buffer = io.StringIO()
+        figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
+    drawn.svg = _accessible(buffer.getvalue(), title, description)
+
+
+def _accessible(text: str, title: str, description: str) -> str:
+    name = f"plot-{digest_of({'title': title})[:8]}"
+    text = _IDLE.sub("", text[text.index("<svg") :]).replace("xlink:href", "href")
+    text = _TAG.sub(lambda tag: _DIGITS.sub(r"\1", tag[0]), text)  # coordinates, not the axes' numbers
+    # A width in points would not shrink on a phone.
+    root = (
+        f'<svg \\1 role="img" aria-labelledby="{name}-title" aria-describedby="{name}-text">'
+        f'<title id="{name}-title">{html.escape(title)}</title><desc id="{name}-text">{html.escape(description)}</desc>'
+    )
+    return _ROOT.sub(root, text, count=1)
+
+
 _GREY, _GATE, _CHANGE = "#767676", "#a31515", "#5b3a8c"
 _TICKS = 3.5
+
+
+def plots_of(
+    name: str,
+    rows: Sequence[Row],
+    marks: Mapping[str, Mark],
+    bounds: Mapping[str, float],
+    current: str,
+    history: History,
+    shown: Sequence[str],
+) -> dict[str, str]:
+    """Draw a workload's plots, "" for one that has nothing to show; `current` names the row of the current bundle."""
+    return {
+        "quality": quality_plot(f"{name}: speed-up against quality", rows, marks, bounds, current),
+        "size": size_plot(f"{name}: latency against size", rows, marks, current),
+        "history": history_plot(f"{name}: speed-up over the nights", history, shown, marks),
+    }
 
 
 def quality_plot(
@@ -41,8 +113,8 @@ def quality_plot(
         for row in drawn:
             _point(
                 axes,
-                (number(row, "quality_difference") or 0, *_ends(row, "quality_difference", "quality_difference")),
-                (number(row, "deciding_speedup") or 0, *_ends(row, "deciding_speedup", "deciding_speedup")),
+                _with_ends(row, "quality_difference"),
+                _with_ends(row, "deciding_speedup"),
                 marks[str(row["name"])],
                 row["name"] == current,
             )
@@ -93,21 +165,18 @@ def size_plot(title: str, rows: Sequence[Row], marks: Mapping[str, Mark], curren
 
 def history_plot(title: str, history: History, names: Sequence[str], marks: Mapping[str, Mark]) -> str:
     """Speed-up over the nights with its 95% interval, and the history's numbered events, as SVG; "" for one night."""
-    from matplotlib.dates import date2num
-
     nights = history.nights
     if len(nights) < 2 or not names:
         return ""
     description = (
         f"{plural(len(nights), 'night')} from {nights[0]} to {nights[-1]}, {plural(len(names), 'candidate')}; "
+        f"{plural(len(history.events), 'event')}, listed beside the picture."
     )
-    description += f"{plural(len(history.events), 'event')}, listed beside the picture."
     with drawing(title, description) as picture:
         axes = picture.axes
         for name in names:
             rows, mark = history.rows[name], marks[name]
-            values = [number(row, "deciding_speedup") or 0 for row in rows]
-            lows, highs = zip(*(_ends(row, "deciding_speedup", "deciding_speedup") for row in rows), strict=True)
+            values, lows, highs = zip(*(_with_ends(row, "deciding_speedup") for row in rows), strict=True)
             at = date2num([row["night"] for row in rows])  # type: ignore[no-untyped-call]
             size_ = 4.5 if len(nights) <= 15 else 3.2
             axes.fill_between(at, lows, highs, color=mark.colour, alpha=0.15, linewidth=0)
@@ -133,11 +202,10 @@ def _apart(nights: Sequence[dt.date]) -> list[dt.date]:
     return chosen
 
 
-def _ends(row: Row, interval: str, value: str) -> tuple[float, float]:
-    """The ends of an interval; the value itself where it has none."""
-    alone = number(row, value) or 0.0
-    low, high = number(row, f"{interval}_low"), number(row, f"{interval}_high")
-    return alone if low is None else low, alone if high is None else high
+def _with_ends(row: Row, column: str) -> tuple[float, float, float]:
+    value = number(row, column) or 0.0
+    low, high = number(row, f"{column}_low"), number(row, f"{column}_high")
+    return value, value if low is None else low, value if high is None else high
 
 
 def _point(
@@ -153,7 +221,6 @@ def _point(
 
 
 def _bound(axes: Axes, axis: str, value: float | None) -> None:
-    """The gate's bound as a line, where what was measured is not squeezed by showing it."""
     if value is None:
         return
     low, high = axes.get_xlim() if axis == "x" else axes.get_ylim()
@@ -168,8 +235,6 @@ def _bound(axes: Axes, axis: str, value: float | None) -> None:
 
 def _events(axes: Axes, history: History) -> None:
     """A line for each event, with its number above; numbers that would touch stand on two levels."""
-    from matplotlib.dates import date2num
-
     nights = history.nights
     span, last, level = (nights[-1] - nights[0]).days, None, 0
     for index, event in enumerate(history.events, 1):

@@ -22,6 +22,12 @@ FindingMetric = Literal["speedup", "size_bytes", "quality_difference", "quality"
 # The column that maps columns of its row to why they are NULL although they should have a value.
 UNKNOWN = "unknown"
 
+# Above these shares of a benchmark's time its numbers are worse than a quiet machine's: in which some task waited for a
+# processor, and which other machines on the host had of the processors.
+WAITED_SHARE, STOLEN_SHARE = 0.2, 0.02
+# An A/A interval wider than this to either side says that the machine does not resolve small differences.
+WIDEST = 0.05
+
 # Maps may be written as pairs; a date-time is a date too.
 Cell: TypeAlias = (
     str
@@ -52,6 +58,13 @@ def number(row: Row, column: str) -> float | None:
     if value is None or isinstance(value, int | float):
         return value
     raise TypeError(f"{column} is {value!r}, not a number")
+
+
+def night_of(row: Row) -> dt.date:
+    """The row's night."""
+    night = row["night"]
+    assert isinstance(night, dt.date)
+    return night
 
 
 def why_unknown(row: Row, *columns: str) -> str:

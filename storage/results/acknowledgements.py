@@ -27,12 +27,8 @@ def acknowledge(
 ) -> list[Regression]:
     """Accept the findings of a night (each workload's newest by default) that fit; return them.
 
-    Their references begin anew with that night. What appeared or vanished is told once and needs no acceptance.
-
-    Raises
-    ------
-    ConfigurationError
-        None fits, or there is no reason.
+    Their references begin anew with that night. What appeared or vanished is told once and needs no acceptance. Raise
+    `ConfigurationError` if none fits, or there is no reason.
     """
     if not reason.strip():
         raise ConfigurationError("An acknowledgement needs a reason.", hint='Say why: --reason "…".')
@@ -53,17 +49,15 @@ def acknowledge(
         )
     now = dt.datetime.now(dt.UTC)
     run_id = f"acknowledged-{now:%Y%m%d}-{uuid.uuid4().hex[:12]}"
+    common: Row = {"run_id": run_id, "reason": reason, "acknowledged_by": by, "acknowledged_at": now}
     rows: list[Row] = [
         {
-            "run_id": run_id,
+            **common,
             "night": compared.nights[each.workload],
             "workload": each.workload,
             "recipe": each.recipe,
             "runtime": each.runtime,
             "metric": each.metric,
-            "reason": reason,
-            "acknowledged_by": by,
-            "acknowledged_at": now,
         }
         for each in accepted
     ]

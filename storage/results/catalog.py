@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
@@ -16,7 +15,7 @@ import pyarrow.parquet as pq
 
 from storage.digest import digest_of
 from storage.results.descriptions import add_comments, quoted, view_files
-from storage.results.layout import broken, check_file, find_files, footer
+from storage.results.layout import arrow_files, broken, check_file, find_files, footer
 from storage.results.tables import MEASUREMENTS, TABLES, Table
 from storage.root import Entry, StoreRoot
 
@@ -28,17 +27,6 @@ _STORAGE_VERSION = "v1.5.0"
 _RAW = ("block_launch", "block_round", "block_s", "cold_launch", "cold_s")
 _KEYS = "run_id, night, workload, recipe, runtime, setting, threads, batch_size, fingerprint, sequence_length"
 _RAW_BLOCKS = ("internal.raw_blocks", f"{_KEYS}, {', '.join(_RAW)}")
-
-
-@dataclass(frozen=True)
-class _Source:
-    """A table's current files, their rows and raw samples; `missing` names the columns that no file has yet."""
-
-    table: Table
-    files: tuple[Entry, ...]
-    rows: int
-    samples: int
-    missing: frozenset[str]
 
 
 def refresh(root: StoreRoot | Path | str, *, materialize_up_to: int = MATERIALIZE_UP_TO) -> str:
@@ -70,24 +58,26 @@ def build(root: StoreRoot, target: Path, *, materialize_up_to: int = MATERIALIZE
     """Write a catalog of the store's present results to a new local file; return the results files' names."""
     target.write_bytes(_empty())
     with _changed(target) as connection:
-        if filesystem := root.duckdb_filesystem():
+        if filesystem := root.filesystem():
             connection.register_filesystem(filesystem)
         names: list[str] = []
         names_files = False
         for table in TABLES.values():
-            source = _inspect(root, table)
-            copied = source.rows <= materialize_up_to
-            for entry in source.files if copied else ():
+            files = find_files(root, table).current
+            footers = [footer(root, entry) for entry in files]
+            fill = _copy_rows if sum(each.num_rows for each in footers) <= materialize_up_to else _name_files
+            for entry in files if fill is _copy_rows else ():
                 check_file(root, entry.name)
-            _fill(connection, root, source, table.name, _columns(table), copied)
-            if table.name == MEASUREMENTS.name:
-                copied = copied and source.samples <= materialize_up_to
-                _fill(connection, root, source, *_RAW_BLOCKS, copied, "where block_s is not null")
-            names_files |= not copied
-            for entry in source.files:
+            if files:
+                fill(connection, root, table, files, footers, table.name, _columns(table))
+            if files and table.name == MEASUREMENTS.name:
+                fill = fill if sum(map(_count_samples, footers)) <= materialize_up_to else _name_files
+                fill(connection, root, table, files, footers, *_RAW_BLOCKS, "where block_s is not null")
+            names_files |= fill is _name_files
+            for entry in files:
                 row = [table.name, entry.name, entry.size]
                 connection.execute("insert into internal.catalog_files values (?, ?, ?)", row)
-            names += [entry.name for entry in source.files]
+            names += [entry.name for entry in files]
         if names_files:
             connection.execute("insert into internal.catalog_root values (?)", [root.url])
             add_comments(connection)
@@ -143,63 +133,59 @@ def version() -> str:
     return digest_of({"tables": tables, "views": view_files()})
 
 
-def _inspect(root: StoreRoot, table: Table) -> _Source:
-    """Find a table's current files and read their footers."""
-    files = find_files(root, table).current
-    footers = [footer(root, entry) for entry in files]
-    columns = [metadata.schema.to_arrow_schema().names for metadata in footers]
-    return _Source(
-        table,
-        tuple(files),
-        rows=sum(metadata.num_rows for metadata in footers),
-        samples=sum(map(_count_samples, footers)),
-        missing=frozenset(table.schema.names).difference(*columns),
-    )
-
-
-def _checked_pages() -> ds.ParquetFileFormat:
-    return ds.ParquetFileFormat(
-        default_fragment_scan_options=ds.ParquetFragmentScanOptions(page_checksum_verification=True)
-    )
-
-
 def _count_samples(metadata: pq.FileMetaData) -> int:
     groups = [metadata.row_group(index) for index in range(metadata.num_row_groups)]
     chunks = (group.column(index) for group in groups for index in range(group.num_columns))
     return sum(chunk.num_values for chunk in chunks if chunk.path_in_schema.startswith("block_s."))
 
 
-def _fill(
+def _copy_rows(
     connection: duckdb.DuckDBPyConnection,
     root: StoreRoot,
-    source: _Source,
+    table: Table,
+    files: Sequence[Entry],
+    footers: Sequence[pq.FileMetaData],
     name: str,
     columns: str,
-    copied: bool,
     where: str = "",
 ) -> None:
-    """Fill a table with the source's rows, or replace it by a view over its files."""
-    if not source.files:
-        return
-    if copied:
-        filesystem, base = root.arrow()
-        files = [f"{base}/{entry.name}" for entry in source.files]
-        # With the fixed schema a column that a file is too old to have reads as NULL, and no file is opened twice.
-        data = ds.dataset(files, schema=source.table.schema, format=_checked_pages(), filesystem=filesystem)
-        connection.register("current_files", data)
-        try:
-            connection.execute(f"insert into {name} select {columns} from current_files {where}")
-        except (duckdb.IOException, duckdb.InvalidInputException, pa.ArrowException) as error:
-            raise broken(root, f"results/{source.table.name}", error) from error
-        finally:
-            connection.unregister("current_files")
-        return
+    """Fill the table `name` with the files' rows."""
+    filesystem, base = arrow_files(root)
+    options = ds.ParquetFragmentScanOptions(page_checksum_verification=True)
+    # With the fixed schema a column that a file is too old to have reads as NULL, and no file is opened twice.
+    data = ds.dataset(
+        [f"{base}/{entry.name}" for entry in files],
+        schema=table.schema,
+        format=ds.ParquetFileFormat(default_fragment_scan_options=options),
+        filesystem=filesystem,
+    )
+    connection.register("current_files", data)
+    try:
+        connection.execute(f"insert into {name} select {columns} from current_files {where}")
+    except (duckdb.IOException, duckdb.InvalidInputException, pa.ArrowException) as error:
+        raise broken(root, f"results/{table.name}", error) from error
+    finally:
+        connection.unregister("current_files")
+
+
+def _name_files(
+    connection: duckdb.DuckDBPyConnection,
+    root: StoreRoot,
+    table: Table,
+    files: Sequence[Entry],
+    footers: Sequence[pq.FileMetaData],
+    name: str,
+    columns: str,
+    where: str = "",
+) -> None:
+    """Replace the table `name` by a view over the files."""
     connection.execute(f"drop table {name}")
-    paths = ", ".join(f"'{quoted(root.uri(entry.name))}'" for entry in source.files)
+    paths = ", ".join(f"'{quoted(root.uri(entry.name))}'" for entry in files)
     # Types by their DuckDB names: a column that no file has is NULL of its own type, not of any.
-    types = connection.from_arrow(source.table.schema.empty_table())
+    types = connection.from_arrow(table.schema.empty_table())
     typed = dict(zip(types.columns, types.types, strict=True))
-    absent = "".join(f", null::{typed[column]} as {column}" for column in sorted(source.missing))
+    missing = set(table.schema.names).difference(*(each.schema.to_arrow_schema().names for each in footers))
+    absent = "".join(f", null::{typed[column]} as {column}" for column in sorted(missing))
     connection.execute(
         f"create view {name} as select {columns} "
         f"from (select *{absent} from read_parquet([{paths}], hive_partitioning = false, union_by_name = true)) {where}"

@@ -53,23 +53,10 @@ Indices = NDArray[np.intp]
 class Scan:
     """Every possible start of a change up to the last night, one element each.
 
-    Attributes
-    ----------
-    starts
-        Index of the first changed night.
-    reference
-        Mean of the reference nights, as a logarithm.
-    nights
-        Reference nights: those before the start, at most `REFERENCE_NIGHTS`.
-    shift
-        Mean of the nights since then, less the reference.
-    p
-        One-sided probability of such a shift by chance; 1 where the change is too small to matter, or one night's, or
-        over.
-    evidence
-        Logarithm of the likelihood ratio.
-    resolution
-        The least shift that five nights would show.
+    ``starts`` index the first changed night. ``reference`` is the mean of the reference nights, as a logarithm, and
+    ``nights`` their number; ``shift`` is the mean of the nights since, less the reference. ``p`` is the one-sided
+    probability of such a shift by chance; 1 if the change is too small to matter, one night's, or over. ``evidence`` is
+    the logarithm of the likelihood ratio, and ``resolution`` the least shift that five nights would show.
     """
 
     starts: Indices
@@ -99,13 +86,9 @@ class Scan:
 def scan(values: Floats, sds: Floats) -> Scan | None:
     """Compare the last nights of a series with its first ones; None if there are too few.
 
-    Parameters
-    ----------
-    values
-        One number a night, the oldest first, on a logarithmic scale.
-    sds
-        Standard deviation of each by its own interval. One below the series' median counts as the median: few launches
-        say little about their own scatter, and a narrow interval is luck more often than precision.
+    `values` are one number a night, the oldest first, on a logarithmic scale, and `sds` each one's standard deviation
+    by its own interval. One below the series' median counts as the median: few launches say little about their own
+    scatter, and a narrow interval is luck more often than precision.
     """
     count = len(values)
     if count < LEAST_NIGHTS + 2:

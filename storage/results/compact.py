@@ -7,9 +7,7 @@ A month passes through three states, each reached by one atomic step, so that a 
 3. At least `grace` later, unless a late run came in, the month's folder is exchanged for one that holds the same rows
    as one ``.parquet`` file (a hard link to the ``.pq``), and the runs' own files are deleted.
 
-So a glob counts every row once before and after; a reader that listed the folder just before the exchange gets a "no
-such file" error, never a wrong count. On an object store, which has no exchange, the runs' files go first: a glob may
-miss rows for a moment.
+So a glob counts every row once. On an object store, which has no exchange, it may miss rows for a moment.
 """
 
 from __future__ import annotations
@@ -50,10 +48,7 @@ class Compacted:
 
 
 def compact(root: StoreRoot | Path | str, *, now: dt.datetime | None = None, grace: dt.timedelta = GRACE) -> Compacted:
-    """Merge each finished month's small files and drop those that an earlier compaction replaced.
-
-    A month is finished two days after its last; its small files outlive the catalog that named them by `grace`.
-    """
+    """Merge the files of months that ended two days ago; drop those merged at least `grace` ago."""
     root = StoreRoot.of(root)
     now = now or dt.datetime.now(dt.UTC)
     open_month = f"{now.astimezone(dt.UTC) - MONTH_SETTLES:%Y-%m}"
@@ -115,7 +110,6 @@ def _visible(table: Table, whole: CompactedFile) -> str:
 
 
 def _retire(root: StoreRoot, table: Table, whole: CompactedFile, gone: Sequence[RunFile]) -> bool:
-    """Make the compacted month visible to globs in place of its runs' files; return whether that was done."""
     visible = _visible(table, whole)
     if root.local is not None:
         return _exchange_month(root, root.local, table, whole, visible)
@@ -137,7 +131,6 @@ def _drop_superseded(root: StoreRoot, table: Table, files: Files) -> None:
 
 
 def _exchange_month(root: StoreRoot, base: Path, table: Table, whole: CompactedFile, visible: str) -> bool:
-    """Exchange the month's folder, unless a late run has come in; return whether that was done."""
     prepared = base / RETIRED / table.name / whole.month
     target = prepared / PurePosixPath(visible).name
     month = (base / visible).parent
@@ -160,17 +153,13 @@ def _exchange_month(root: StoreRoot, base: Path, table: Table, whole: CompactedF
 
 
 def _sweep(root: StoreRoot, table: Table) -> None:
-    """Delete what an exchange took out of a month's folder, or what was prepared for one."""
     if root.local is not None and (taken := root.local / RETIRED / table.name).exists():
         with writing(root.url, taken):
             shutil.rmtree(taken)
 
 
 def exchange(first: Path, second: Path) -> None:
-    """Exchange two folders' names in one step: Linux's ``renameat2`` with ``RENAME_EXCHANGE``.
-
-    Without it (NFS, macOS) three renames do, and for an instant `second` does not exist.
-    """
+    """Exchange two folders' names in one step, by ``renameat2``; without it (NFS, macOS) three renames do."""
     at_fdcwd, rename_exchange = -100, 2
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if rename is not None:

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import duckdb
 
+from storage.results import STOLEN_SHARE, WAITED_SHARE
 from storage.results.tables import MEASUREMENTS, TABLES, Table
 
 _COLUMN = re.compile(r"^column (\w+): (.+)$")
@@ -38,7 +39,10 @@ def view_files() -> dict[str, str]:
     """Every view's SQL by file name, in the order in which they build on each other."""
     folder = resources.files("storage.results") / "views"
     found = [item for item in folder.iterdir() if item.name.endswith(".sql")]
-    return {item.name: item.read_text(encoding="utf-8") for item in sorted(found, key=lambda item: item.name)}
+    files = {item.name: item.read_text(encoding="utf-8") for item in sorted(found, key=lambda item: item.name)}
+    for name, share in (("WAITED_SHARE", WAITED_SHARE), ("STOLEN_SHARE", STOLEN_SHARE)):
+        files = {file: sql.replace(f"{{{name}}}", str(share)) for file, sql in files.items()}
+    return files
 
 
 def add_comments(connection: duckdb.DuckDBPyConnection) -> None:

@@ -18,8 +18,7 @@ import pyarrow.parquet as pq
 def formatted(rows: pa.Table, format_: str) -> bytes:
     """Rows in one of `FORMATS`: UTF-8 text that ends with a new line, or a Parquet file.
 
-    The text is DuckDB's own JSON. NaN and infinities, which JSON does not have, are NULL; columns of the same name are
-    numbered.
+    JSON is DuckDB's own, with NULL for NaN and infinities; columns of the same name are numbered.
     """
     return FORMATS[format_](rows)
 
@@ -75,10 +74,7 @@ def _table(rows: pa.Table) -> bytes:
 
 
 def _aligned(text: Grid, layout: _Layout, width: float = inf) -> list[str] | None:
-    """Return the table's lines, or None if it does not fit.
-
-    Not rich's: a query may have a million rows.
-    """
+    """Return the table's lines, or None if it does not fit. Not rich's: a query may have a million rows."""
     hangs = layout.hangs_last and len(text.names) > 1 and not text.numeric[-1]
     end = len(text.names) - hangs
     headings = [_folded(name) if layout.folds_names else [name] for name in text.names[:end]]

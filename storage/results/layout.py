@@ -8,10 +8,14 @@
     All rows of a finished month; the highest NNNN counts. Its footer names the runs that it holds.
 ``results/<table>/month=YYYY-MM/compacted-NNNN.parquet``
     The same rows, once they have taken the place of the runs' own files.
+
+A results file has its own SHA-256 in its footer, computed with zeros in the digest's place: Parquet's checksums cover
+pages, but neither headers nor footers, where a flipped bit changes values as well.
 """
 
 from __future__ import annotations
 
+import hashlib
 import io
 import json
 import re
@@ -22,11 +26,37 @@ from pathlib import PurePosixPath
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyarrow.fs import FileSystem, FSSpecHandler, LocalFileSystem, PyFileSystem
 
 from storage.errors import StoreError
-from storage.results.checksum import problem_of
 from storage.results.tables import Table
 from storage.root import Entry, StoreRoot
+
+_DIGEST = "nightquant.file-sha256"
+_BLANK = "0" * 64
+# Key and value of the footer's metadata as Thrift's compact protocol writes them: 0x18 begins the value, 0x40 is 64.
+_WRITTEN = re.compile(re.escape(_DIGEST.encode()) + rb"\x18\x40([0-9a-f]{64})")
+
+# To be added to the footer before `sealed`.
+PLACEHOLDER = {_DIGEST: _BLANK}
+
+
+def sealed(content: bytes) -> bytes:
+    """Put the digest into a file that was written with `PLACEHOLDER` in its footer."""
+    (place,) = _WRITTEN.finditer(content)
+    return content[: place.start(1)] + hashlib.sha256(content).hexdigest().encode() + content[place.end(1) :]
+
+
+def problem_of(content: bytes) -> str:
+    """Say what is wrong with a file by its own digest; "" if it fits."""
+    is_there = False
+    for place in _WRITTEN.finditer(content):
+        is_there = True
+        blank = content[: place.start(1)] + _BLANK.encode() + content[place.end(1) :]
+        if hashlib.sha256(blank).hexdigest().encode() == place[1]:
+            return ""
+    return "its SHA-256 is not the one that was written with it" if is_there else "it has no SHA-256 of its own"
+
 
 RUNS_KEY = b"nightquant.runs"
 _COMPACTED = re.compile(r"^(\d{4}-\d{2})-(\d{4,})\.pq$")
@@ -125,21 +155,26 @@ def _list_files(root: StoreRoot, table: Table) -> Files:
     newest, superseded = {}, {}
     for name, numbered in sorted(compacted.items()):
         *older, (number, entry) = sorted(numbered)
-        newest[name] = CompactedFile(entry, name, number, _runs_in(root, entry))
+        try:
+            runs_in = json.loads((footer(root, entry).metadata or {}).get(RUNS_KEY, b"[]"))
+            newest[name] = CompactedFile(entry, name, number, frozenset(map(str, runs_in)))
+        except (ValueError, TypeError) as error:
+            raise broken(root, entry.name, error) from error
         superseded[name] = tuple(entry for _, entry in older)
     return Files(tuple(runs), newest, superseded)
 
 
-def _runs_in(root: StoreRoot, entry: Entry) -> frozenset[str]:
-    try:
-        return frozenset(map(str, json.loads((footer(root, entry).metadata or {}).get(RUNS_KEY, b"[]"))))
-    except (ValueError, TypeError) as error:
-        raise broken(root, entry.name, error) from error
+def arrow_files(root: StoreRoot) -> tuple[FileSystem, str]:
+    """Open a store's files for pyarrow; also return the root's path in that file system."""
+    if root.local is not None:
+        return LocalFileSystem(), root.url
+    handler = FSSpecHandler(root.filesystem())  # type: ignore[abstract]  # the stubs miss what the class implements
+    return PyFileSystem(handler), root.url.removeprefix("s3://")
 
 
 def footer(root: StoreRoot, entry: Entry) -> pq.FileMetaData:
     """Read a Parquet file's footer."""
-    filesystem, base = root.arrow()
+    filesystem, base = arrow_files(root)
     try:
         with filesystem.open_input_file(f"{base}/{entry.name}") as stream:
             return pq.ParquetFile(stream).metadata

@@ -45,10 +45,7 @@ def open_catalog(root: StoreRoot | Path | str) -> Iterator[duckdb.DuckDBPyConnec
 
 @contextmanager
 def open_fresh(root: StoreRoot | Path | str) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Open a catalog of what is in the store now, built in a temporary folder; `open_catalog` says how.
-
-    The store is only read, so that neither a catalog that is out of date nor a store that is full stands in the way.
-    """
+    """Open a catalog of what is in the store now, built in a temporary folder, even if the store is full."""
     root = StoreRoot.of(root)
     with tempfile.TemporaryDirectory(prefix="nightquant-") as scratch:
         build(root, Path(scratch) / CATALOG)
@@ -69,7 +66,12 @@ def _opened(root: StoreRoot, catalog: Path, scratch: Path) -> Iterator[duckdb.Du
                 own = scratch / f"own-{CATALOG}"
                 build(root, own)
                 place = _attach(connection, own)
-            _restrict(connection, root, place)
+            if place is not None:
+                if filesystem := root.filesystem():
+                    connection.register_filesystem(filesystem)
+                connection.execute("set allowed_directories = [$folder]", {"folder": f"{place}/results/"})
+            connection.execute("set enable_external_access = false")
+            connection.execute("set lock_configuration = true")
             yield connection
         except duckdb.Error as error:
             if not _is_damage(error):
@@ -145,16 +147,6 @@ def _is_damage(error: duckdb.Error) -> bool:
     return isinstance(error, duckdb.IOException) or str(error).startswith("Corrupt database file")
 
 
-def _restrict(connection: duckdb.DuckDBPyConnection, root: StoreRoot, place: str | None) -> None:
-    """Take everything from the connection but the catalog, and the files at `place` if its views name any."""
-    if place is not None:
-        if filesystem := root.duckdb_filesystem():
-            connection.register_filesystem(filesystem)
-        connection.execute("set allowed_directories = [$folder]", {"folder": f"{place}/results/"})
-    connection.execute("set enable_external_access = false")
-    connection.execute("set lock_configuration = true")
-
-
 def _check_reads(connection: duckdb.DuckDBPyConnection, statement: duckdb.Statement) -> None:
     if statement.type == duckdb.StatementType.EXPLAIN:
         # EXPLAIN ANALYZE runs what it explains.
@@ -170,7 +162,6 @@ def _check_reads(connection: duckdb.DuckDBPyConnection, statement: duckdb.Statem
 
 
 def _without(sql: str, *kinds: duckdb.token_type) -> str:
-    """SQL without the tokens of some kinds."""
     content, tokens = sql.encode(), duckdb.tokenize(sql)
     ends = [*(start for start, _ in tokens[1:]), len(content)]
     kept = (content[start:end] for (start, kind), end in zip(tokens, ends, strict=True) if kind not in kinds)

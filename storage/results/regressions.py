@@ -16,9 +16,8 @@ import duckdb
 import numpy as np
 
 from storage.results import FindingKind, FindingMetric, Row
-from storage.results.attribution import attribute
-from storage.results.changepoint import Scan, scan
-from storage.results.history import History, Key, Numbers, Speeds, Tonight
+from storage.results.changepoint import scan
+from storage.results.history import History, Key, Series, Tonight, attribute
 from storage.results.query import open_catalog
 from storage.root import StoreRoot
 
@@ -75,11 +74,10 @@ class Regression:
 
 @dataclass(frozen=True)
 class NightComparison:
-    """A night against those before.
+    """A night against those before; ``nights`` maps the workloads to the night that was compared.
 
-    ``compared`` names the numbers that had something to be compared with, as ``workload recipe/runtime metric``;
-    ``incomparable`` those that had not, or whose history is too noisy to show a change. ``nights`` maps the workloads
-    to the night that was compared.
+    ``compared`` and ``incomparable`` name numbers, as ``workload recipe/runtime metric``; the latter have no history,
+    or one too noisy to show a change.
     """
 
     findings: tuple[Regression, ...]
@@ -149,15 +147,8 @@ def compare_night(
     )
 
 
-def find_regressions(
-    source: StoreRoot | Path | str | duckdb.DuckDBPyConnection, night: dt.date | None = None
-) -> list[Regression]:
-    """What `compare_night` found."""
-    return list(compare_night(source, night).findings)
-
-
 def _metrics(
-    rows: Sequence[Tonight], speeds: Mapping[int, Speeds], numbers: Mapping[tuple[int, FindingMetric, int], Numbers]
+    rows: Sequence[Tonight], speeds: Mapping[int, Series], numbers: Mapping[tuple[int, FindingMetric, int], Series]
 ) -> dict[int, list[FindingMetric]]:
     """Return which of tonight's numbers are compared, by candidate: a quality by its interval, if it has one."""
     last = {row.candidate: row.night for row in rows}
@@ -172,12 +163,11 @@ def _metrics(
     return found
 
 
-def _speed(row: Tonight, series: Speeds | None) -> tuple[bool, _Change | None]:
-    """Compare a speed-up with its own history on one machine and in one setting."""
-    if series is None or series.nights[-1] != row.night:
+def _speed(row: Tonight, series: Series | None) -> tuple[bool, _Change | None]:
+    if series is None or series.sds is None or series.nights[-1] != row.night:
         return False, None
-    nights, ratios, sds = series.nights, series.ratios, series.sds
-    scanned: Scan | None = scan(ratios, sds)
+    nights, ratios, sds = series.nights, series.values, series.sds
+    scanned = scan(ratios, sds)
     if scanned is None or not scanned.is_change:
         return scanned is not None and scanned.is_comparable, None
     best = scanned.best
@@ -196,7 +186,7 @@ def _speed(row: Tonight, series: Speeds | None) -> tuple[bool, _Change | None]:
     return True, _Change(found, row, shift, starts, float(scanned.evidence[best]))
 
 
-def _number(row: Tonight, series: Numbers | None, metric: FindingMetric) -> tuple[bool, _Change | None]:
+def _number(row: Tonight, series: Series | None, metric: FindingMetric) -> tuple[bool, _Change | None]:
     """Compare a size or a quality, which is the same every night unless something changed, on whatever machine."""
     if series is None or len(series.values) < 2 or series.nights[-1] != row.night:
         return False, None

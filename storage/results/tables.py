@@ -11,18 +11,7 @@ from typing import get_args
 
 import pyarrow as pa
 
-from storage.results import (
-    PROFILES,
-    UNKNOWN,
-    Caches,
-    Decision,
-    FindingKind,
-    FindingMetric,
-    RunStatus,
-    Setting,
-    Status,
-    Verdict,
-)
+from storage import results
 
 SCHEMA_VERSION = 1
 
@@ -73,8 +62,12 @@ TEXT, FLAG, INT, REAL = pa.string(), pa.bool_(), pa.int64(), pa.float64()
 DATE, TIME = pa.date32(), pa.timestamp("us", tz="UTC")
 
 
-def _required(name: str, type_: pa.DataType, meaning: str, unit: str = "", choices: tuple[str, ...] = ()) -> Column:
-    return Column(name, type_, meaning, unit, nullable=False, choices=choices)
+def _required(name: str, type_: pa.DataType, meaning: str, unit: str = "") -> Column:
+    return Column(name, type_, meaning, unit, nullable=False)
+
+
+def _choice(name: str, choices: object, meaning: str) -> Column:
+    return Column(name, TEXT, meaning, nullable=False, choices=get_args(choices))
 
 
 _RUN_ID = _required("run_id", TEXT, "the nightly run that the row belongs to")
@@ -82,11 +75,13 @@ _NIGHT = _required("night", DATE, "the date that the run counts for")
 _WORKLOAD = _required("workload", TEXT, "name of the workload")
 _RECIPE = _required("recipe", TEXT, "name of the recipe")
 _RUNTIME = _required("runtime", TEXT, "the runtime that executed the model")
-_PROFILE = _required("profile", TEXT, "length of the benchmarks", choices=PROFILES)
+_PROFILE = _choice("profile", results.Profile, "length of the benchmarks")
 _FINGERPRINT = Column("fingerprint", TEXT, "SHA-256 of what is constant about the host and its libraries")
 _MACHINE = Column("machine", TEXT, "SHA-256 of what is constant about the host: processor, memory, what it is")
 _ARTIFACT_DIGEST = Column("artifact_digest", TEXT, "the candidate in the artifact store")
-_UNKNOWN = Column(UNKNOWN, pa.map_(TEXT, TEXT), "columns of this row that could not be measured or recorded, and why")
+_UNKNOWN = Column(
+    results.UNKNOWN, pa.map_(TEXT, TEXT), "columns of this row that could not be measured or recorded, and why"
+)
 
 RUNS = Table(
     name="runs",
@@ -98,7 +93,7 @@ RUNS = Table(
         _NIGHT,
         _required("started_at", TIME, "when the flow started", "UTC"),
         _required("finished_at", TIME, "when the rows were written", "UTC"),
-        _required("status", TEXT, "outcome; failed if any of the work failed", choices=get_args(RunStatus)),
+        _choice("status", results.RunStatus, "outcome; failed if any of the work failed"),
         _PROFILE,
         _required("workloads", INT, "workloads asked for", "workloads"),
         _required("candidates_ok", INT, "candidates measured", "candidates"),
@@ -126,20 +121,14 @@ MEASUREMENTS = Table(
         _WORKLOAD,
         _RECIPE,
         _RUNTIME,
-        _required(
+        _choice(
             "setting",
-            TEXT,
+            results.Setting,
             "the primary setting, further sizes and thread counts, the baseline's copy, or the current bundle",
-            choices=get_args(Setting),
         ),
         _required("threads", INT, "intra-op threads", "threads"),
         _required("batch_size", INT, "samples in a call", "samples"),
-        _required(
-            "status",
-            TEXT,
-            "outcome of the candidate; skipped: the machine lacks what it needs",
-            choices=get_args(Status),
-        ),
+        _choice("status", results.Status, "outcome of the candidate; skipped: the machine lacks what it needs"),
         Column("stage", TEXT, "the stage that failed, or NULL"),
         Column("error", TEXT, "why the candidate failed, or NULL"),
         _required("measured_at", TIME, "when the row was created", "UTC"),
@@ -183,7 +172,7 @@ MEASUREMENTS = Table(
             "verdict",
             TEXT,
             "whether the machine resolved 5%; inconclusive if the A/A interval is wider or excludes 1",
-            choices=get_args(Verdict),
+            choices=get_args(results.Verdict),
         ),
         Column("aa_ratio", REAL, "the baseline against a copy of itself", "ratio"),
         Column("aa_low", REAL, "lower end of its 95% interval", "ratio"),
@@ -209,7 +198,7 @@ MEASUREMENTS = Table(
         Column("environment", TEXT, "kernel, Python and library versions of the host that timed it, as JSON"),
         Column("recipe_digest", TEXT, "SHA-256 of the recipe, but for its name and runtimes"),
         Column("source_digest", TEXT, "SHA-256 of the code that made the candidate from its inputs"),
-        Column("caches", TEXT, "by calls with which caches the gate decides", choices=get_args(Caches)),
+        Column("caches", TEXT, "by calls with which caches the gate decides", choices=get_args(results.Caches)),
         Column("cold_latency_s", REAL, "median seconds of one call with cold caches", "seconds"),
         Column("cold_baseline_latency_s", REAL, "the same of the baseline in the same launches", "seconds"),
         Column("cold_speedup", REAL, "baseline latency / candidate latency with cold caches", "ratio"),
@@ -274,12 +263,7 @@ PROMOTIONS = Table(
         _WORKLOAD,
         _RECIPE,
         _RUNTIME,
-        _required(
-            "decision",
-            TEXT,
-            "the gate's decision; pass if it is good, but another is better",
-            choices=get_args(Decision),
-        ),
+        _choice("decision", results.Decision, "the gate's decision; pass if it is good, but another is better"),
         _required("decided_at", TIME, "when the gate was evaluated", "UTC"),
         _required("objective", TEXT, "what the best passing candidate was chosen by"),
         _required("rules", TEXT, "each rule's name, bound, the number it saw and its outcome, as JSON"),
@@ -293,7 +277,7 @@ PROMOTIONS = Table(
     ),
 )
 
-_METRIC = _required("metric", TEXT, "the number that changed", choices=get_args(FindingMetric))
+_METRIC = _choice("metric", results.FindingMetric, "the number that changed")
 
 FINDINGS = Table(
     name="findings",
@@ -307,7 +291,7 @@ FINDINGS = Table(
         _RECIPE,
         _RUNTIME,
         _METRIC,
-        _required("kind", TEXT, "what happened to it", choices=get_args(FindingKind)),
+        _choice("kind", results.FindingKind, "what happened to it"),
         Column("tonight", REAL, "its value on the night", "metric"),
         Column("tonight_low", REAL, "lower end of its 95% interval", "metric"),
         Column("tonight_high", REAL, "upper end of its 95% interval", "metric"),

@@ -1,20 +1,18 @@
 """Which values a column takes, and what becomes of a row that has others.
 
-One odd number must not cost its row, let alone the rows of other workloads. A value that its column does not take
-becomes NULL, and the row's column ``unknown`` says why. A row is dropped only if it lacks a required value or repeats
-a key.
+One odd number must not cost its row, let alone other workloads': a value that its column does not take becomes NULL,
+and ``unknown`` says why. A row is dropped only if it lacks a required value or repeats a key.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import inf
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from storage.messages import printable
+from storage.errors import printable
 from storage.results import UNKNOWN, Cell, Row
 from storage.results.tables import Column, Table
 
@@ -31,22 +29,8 @@ _BOUNDS: dict[str, tuple[float, float]] = {
 _NAMED = 3  # rows that a line names before it counts them
 
 
-@dataclass(frozen=True)
-class Admitted:
-    """The rows that a table takes, and lines that name what it does not take and why."""
-
-    rows: tuple[Row, ...]
-    lines: tuple[str, ...]
-
-
 def array_of(column: Column, values: Sequence[Cell]) -> pa.Array[pa.Scalar[pa.DataType]]:
-    """Return values as the column's Arrow array; NULL is left to the caller.
-
-    Raises
-    ------
-    ValueError
-        The column does not take one of them; the message says which one and why.
-    """
+    """Return values as the column's Arrow array, NULL allowed; `ValueError` names one that is not taken, and why."""
     try:
         array = pa.array(values, column.type)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
@@ -61,23 +45,17 @@ def array_of(column: Column, values: Sequence[Cell]) -> pa.Array[pa.Scalar[pa.Da
     return array
 
 
-def why_not(column: Column, value: Cell) -> str:
-    """Return why the column does not take a value; "" if it does."""
+def why_not(column: Column, *values: Cell) -> str:
+    """Return why the column does not take one of some values; "" if it takes all."""
     try:
-        array_of(column, [value])
+        array_of(column, values)
     except ValueError as error:
         return printable(str(error))
     return ""
 
 
 def known(table: Table, row: Row, columns: Iterable[Column] | None = None) -> Row:
-    """Return the row with NULL for each value that its column does not take, and with the reasons in ``unknown``.
-
-    Parameters
-    ----------
-    columns
-        The columns to look at; None for all of the table's.
-    """
+    """Return the row with NULL for each value that its column (of `columns`) does not take, and why in ``unknown``."""
     values, reasons = dict(row), _reasons(row)
     for column in table.columns if columns is None else columns:
         if column.name != UNKNOWN and (value := row.get(column.name)) is not None:
@@ -88,9 +66,12 @@ def known(table: Table, row: Row, columns: Iterable[Column] | None = None) -> Ro
     return values
 
 
-def admit(table: Table, rows: Sequence[Row]) -> Admitted:
-    """Make rows that the table takes: see `known`; a row that lacks a required value or repeats a key is dropped."""
-    suspects = [column for column in table.columns if not _takes_all(column, rows)]
+def admit(table: Table, rows: Sequence[Row]) -> tuple[list[Row], list[str]]:
+    """Return the rows that the table takes, see `known`, and lines that name what it does not take and why.
+
+    A row that lacks a required value or repeats a key is dropped.
+    """
+    suspects = [column for column in table.columns if why_not(column, *(row.get(column.name) for row in rows))]
     complete: list[Row] = []
     dropped: list[str] = []
     for row in (known(table, row, suspects) for row in rows) if suspects else rows:
@@ -107,15 +88,7 @@ def admit(table: Table, rows: Sequence[Row]) -> Admitted:
     for row, key in zip(complete, pa.table(arrays).to_pylist(), strict=True):
         if first.setdefault(tuple(key.values()), row) is not row:
             dropped.append(f"{table.name}: the row {_label(row)} is dropped: an earlier row has the same key")
-    return Admitted(tuple(first.values()), (*_unknown(table, first.values()), *dropped))
-
-
-def _takes_all(column: Column, rows: Sequence[Row]) -> bool:
-    try:
-        array_of(column, [row.get(column.name) for row in rows])
-    except ValueError:
-        return False
-    return True
+    return list(first.values()), [*_unknown(table, first.values()), *dropped]
 
 
 def _taken(column: Column, value: Cell) -> tuple[Cell, str]:
@@ -158,7 +131,6 @@ def _reasons(row: Row) -> dict[str, str]:
 
 
 def _unknown(table: Table, rows: Iterable[Row]) -> Iterator[str]:
-    """Say what was not recorded of each row, once for all rows that share columns and reason."""
     alike: dict[tuple[str, str], list[str]] = {}
     for row in rows:
         columns: dict[str, list[str]] = {}

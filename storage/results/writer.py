@@ -13,8 +13,7 @@ import pyarrow.parquet as pq
 
 from storage.errors import StoreError
 from storage.results import Row
-from storage.results.checksum import PLACEHOLDER, sealed
-from storage.results.layout import find_files, folder, part_name
+from storage.results.layout import PLACEHOLDER, find_files, folder, part_name, sealed
 from storage.results.tables import TABLES, Table
 from storage.results.values import admit, array_of
 from storage.root import StoreRoot
@@ -32,13 +31,9 @@ class ResultsStore:
     def append(self, table: str, rows: Sequence[Row], run_id: str, published: datetime, part: str = "") -> str:
         """Write one run's rows of one table, or the `part` of them that has this name; return the file's path or URL.
 
-        If these rows are in the store already (their file, or in a compacted month) nothing is written and the
-        existing file is returned, so that a retried run never counts twice. `published` decides the month's folder.
-
-        Raises
-        ------
-        StoreError
-            The table does not take a row as it is (see `validated`; nothing is written), or the store fails.
+        Rows that are in the store already are not written again, so that a retried run never counts twice. `published`
+        decides the month's folder. Raise `StoreError` if a row is refused (see `validated`; nothing is written), or the
+        store fails.
         """
         layout = _layout(table, run_id, published)
         name, _ = self._put(layout, validated(layout, rows, run_id), part_name(run_id, part), published)
@@ -52,15 +47,10 @@ class ResultsStore:
         tell: Callable[[str], None] = lambda line: None,
         part: str = "",
     ) -> None:
-        """Write one run's rows of several tables, or the `part` of them; tables without rows are left out.
+        """Write one run's rows of several tables, or the `part` of them; a table that fails costs no other table.
 
-        A value that its column does not take costs itself only, and a row that cannot be kept costs no other row (see
-        `storage.results.values`); `tell` is called with a line about each. A table that fails costs no other table.
-
-        Raises
-        ------
-        StoreError
-            As `append`, after all other tables were written; but a bad value is not an error here.
+        `tell` is called with a line about each value and row that is not kept (see `storage.results.values`). Raise
+        `StoreError` as `append` does, after all other tables were written, but not for a bad value.
         """
         failures: list[Exception] = []
         for table, rows in tables.items():
@@ -74,17 +64,16 @@ class ResultsStore:
                 failure.add_note(str(other))
             raise failure
 
-    def _record(self, table: str, rows: Sequence[Row], run_id: str, published: datetime, part: str) -> tuple[str, ...]:
+    def _record(self, table: str, rows: Sequence[Row], run_id: str, published: datetime, part: str) -> list[str]:
         """Write one table's rows; return the lines about them, none if they are in the store already."""
         layout = _layout(table, run_id, published)
         _refuse_defects(layout, rows, run_id)
-        admitted = admit(layout, rows)
-        content = validated(layout, admitted.rows, run_id)
+        kept, lines = admit(layout, rows)
+        content = validated(layout, kept, run_id)
         _, is_new = self._put(layout, content, part_name(run_id, part), published)
-        return admitted.lines if is_new else ()
+        return lines if is_new else []
 
     def _put(self, table: Table, rows: pa.Table, stem: str, published: datetime) -> tuple[str, bool]:
-        """Write a file, unless its rows are in the store; return their file's name, and whether it is new."""
         content = serialized(table, rows)
         name = f"{folder(table)}/month={published.astimezone(UTC):%Y-%m}/{stem}.parquet"
         # Shared: writers never wait for each other, only for the instant in which a compacted month is swapped in.
@@ -96,7 +85,6 @@ class ResultsStore:
 
 
 def _layout(table: str, run_id: str, published: datetime) -> Table:
-    """Return the table to write to, after a look at what every write is given."""
     if table not in TABLES:
         raise StoreError(f'There is no table "{table}".', hint=f"Expected one of: {', '.join(TABLES)}.")
     if not _RUN_ID.fullmatch(run_id) or run_id.startswith("compacted-"):
@@ -107,10 +95,7 @@ def _layout(table: str, run_id: str, published: datetime) -> Table:
 
 
 def serialized(table: Table, rows: pa.Table) -> bytes:
-    """Rows as a Parquet file: zstd, dictionaries for text only, byte-stream-split for floating-point numbers.
-
-    Its pages have checksums, and all of it has a digest (see `storage.results.checksum`).
-    """
+    """Rows as Parquet: zstd, dictionaries for text, byte-stream-split for reals, checksums of pages, and a digest."""
     leaves = [leaf for field in table.schema for leaf in _leaves(field.name, field.type)]
     text = [path for path, type_ in leaves if pa.types.is_string(type_)]
     real = [path for path, type_ in leaves if pa.types.is_floating(type_)]
@@ -140,11 +125,8 @@ def _leaves(path: str, type_: pa.DataType) -> list[tuple[str, pa.DataType]]:
 def validated(table: Table, rows: Sequence[Row], run_id: str) -> pa.Table:
     """Turn rows into an Arrow table of the table's schema, sorted by its order.
 
-    Raises
-    ------
-    StoreError
-        A row has columns that the table does not have, another run's id, or no value for a required column; a column
-        does not take a value (see `storage.results.values`); or two rows have the same key.
+    Raise `StoreError` if a row has columns that the table does not have, another run's id, or no value for a required
+    column; a column does not take a value (see `storage.results.values`); or two rows have the same key.
     """
     _refuse_defects(table, rows, run_id)
     arrays = []

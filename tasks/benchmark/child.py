@@ -1,7 +1,6 @@
 """A measurement's child process: started and waited for by `run_child`, entered by `main`.
 
-Its command is ``python -P -m tasks.benchmark.child MODULE SPEC OUT``, and the imports here are few, so that the child
-ends with its parent almost from its first moment on.
+It is run as ``python -P -m tasks.benchmark.child MODULE SPEC OUT``, and imports little, to end with its parent soon.
 """
 
 from __future__ import annotations
@@ -53,14 +52,9 @@ class Limit:
 def run_child(module: str, spec: ChildSpec, report: type[Report], limit: Limit) -> Report:
     """Run ``run(SPEC)`` of `module` in a process of its own: from the spec as JSON to a report.
 
-    This process sleeps in the kernel until the child ends. The child never outlives it: an exception here kills the
-    child's process group, and the child ends by itself when its standard input closes.
-
-    Raises
-    ------
-    MeasurementError
-        The child ended without a report; the message names the signal or the last lines that it wrote. Or `limit` was
-        reached, and the child was ended.
+    This process sleeps until the child ends. The child never outlives it: an exception here kills its process group,
+    and it ends by itself when its standard input closes. Raise `MeasurementError` if it ended without a report, or at
+    the limit.
     """
     with TemporaryDirectory(prefix="nightquant-") as name:
         folder = Path(name)
@@ -81,7 +75,6 @@ def describe_end(code: int) -> str:
 
 
 def _name(module: str) -> str:
-    """Return what people call the process that runs a module."""
     *_, package, name = module.split(".")
     return package if name == "child" else name
 

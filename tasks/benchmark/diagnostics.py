@@ -1,21 +1,98 @@
-"""Memory and what is executed, looked at after the candidates were timed.
+"""What a benchmark reports of each subject: its times as rows, then its memory and what it executes.
 
-What is found here costs no timing: a number that cannot be had is unknown, with its reason.
+The latter are looked at after timing: a number that cannot be had is unknown, with its reason.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+import numpy as np
+
 from storage.errors import MeasurementError
+from storage.results import Setting
 from tasks.benchmark.child import Limit
-from tasks.benchmark.messages import Memory, MemoryReport, Subject
-from tasks.benchmark.protocol import Session
+from tasks.benchmark.messages import COPY_SUFFIX, INCUMBENT_SUFFIX, Memory, MemoryReport, Subject
+from tasks.benchmark.protocol import Measured, Session
+from tasks.benchmark.statistics import percentiles
 from tasks.proofs import Proof, ProofReport
+from tasks.results import Timing
+
+_MARKED: dict[str, Setting] = {COPY_SUFFIX[1:]: "a/a", INCUMBENT_SUFFIX[1:]: "incumbent"}
+
+
+def timings_of(
+    measured: Measured,
+    batch_size: int,
+    setting: Setting,
+    memory: dict[str, Memory],
+    sequence_length: int | None = None,
+) -> Iterator[Timing]:
+    """One row for each subject; that of the baseline's copy has the setting ``a/a``."""
+    warm, cold = measured.with_caches("warm"), measured.with_caches("cold")
+    for name in measured.names():
+        reports, blocks, calls = measured.of(name), warm.round_s(name), cold.round_s(name)
+        lower, median, upper = np.quantile(blocks, [0.25, 0.5, 0.75])
+        p50_s, p90_s, p99_s = percentiles(measured.single_s(name))
+        plain, _, mark = name.partition("#")
+        recipe, _, runtime = plain.partition("/")
+        launches, rounds = blocks.shape
+        is_decided = setting == "primary" and name != measured.baseline
+        yield Timing(
+            recipe=recipe,
+            runtime=runtime,
+            setting=_MARKED.get(mark, setting),
+            threads=measured.threads,
+            batch_size=batch_size,
+            sequence_length=sequence_length,
+            latency_s=float(median),
+            latency_q25_s=float(lower),
+            latency_q75_s=float(upper),
+            cold_latency_s=float(np.median(calls)),
+            launches=launches,
+            blocks=blocks.size,
+            calls_per_block=reports[0].calls_per_block,
+            # The first launch's loads include imports, which later launches do beforehand.
+            load_s=float(np.median([report.load_s for report in reports[1:] or reports])),
+            first_call_s=float(np.median([report.first_call_s for report in reports])),
+            latency_p50_s=p50_s,
+            latency_p90_s=p90_s,
+            latency_p99_s=p99_s,
+            threads_used=max(report.threads_used for report in reports),
+            block_launch=_numbered(launches, rounds),
+            block_round=tuple(range(1, rounds + 1)) * launches,
+            block_s=tuple(blocks.ravel().tolist()),
+            cold_launch=_numbered(launches, calls.shape[1]),
+            cold_s=tuple(calls.ravel().tolist()),
+            **(memory[name].model_dump() if name in memory else {}),
+            **_ratios(warm, name, "", is_decided=is_decided),
+            **_ratios(cold, name, "cold_", is_decided=is_decided),
+        )
+
+
+def _ratios(measured: Measured, name: str, prefix: str, *, is_decided: bool) -> dict[str, float | None]:
+    ratio, over = measured.ratio(name), measured.over_incumbent(name)
+    bounds = measured.bounds(name) if is_decided else None
+    found: dict[str, float | None] = {
+        "baseline_latency_s": float(np.median(measured.round_s(measured.baseline))),
+        "speedup": ratio.value,
+        "speedup_low": ratio.low,
+        "speedup_high": ratio.high,
+    }
+    if bounds is not None:
+        found |= {"speedup_bound_low": bounds.low, "speedup_bound_high": bounds.high}
+    if over is not None:
+        found |= {"over_incumbent": over.value, "over_incumbent_low": over.low, "over_incumbent_high": over.high}
+    return {f"{prefix}{column}": value for column, value in found.items()}
+
+
+def _numbered(launches: int, rounds: int) -> tuple[int, ...]:
+    return tuple(launch for launch in range(1, launches + 1) for _ in range(rounds))
+
 
 R = TypeVar("R", MemoryReport, ProofReport)
 _SAMPLED = ("instructions", "saturation")
@@ -23,10 +100,7 @@ _SAMPLED = ("instructions", "saturation")
 
 @dataclass
 class Diagnosis:
-    """What was found of each subject; ``unknown`` maps subjects to columns of ``measurements`` without a value.
-
-    ``proof_wall_s`` is how long it took to look at what they execute.
-    """
+    """What was found of each subject; ``unknown`` maps subjects to columns of ``measurements`` without a value."""
 
     memory: dict[str, Memory] = field(default_factory=dict)
     proofs: dict[str, Proof] = field(default_factory=dict)
@@ -41,18 +115,12 @@ class Diagnosis:
 
 def diagnose(session: Session, subjects: Sequence[Subject], modules: tuple[str, ...]) -> Diagnosis:
     """Look at memory and at what is executed, side by side, because neither is a matter of wall time."""
-    found = Diagnosis()
-
-    def prove() -> tuple[list[ProofReport], dict[str, str]]:
-        began = time.perf_counter()
-        looked = look(lambda some: session.prove(some, modules), subjects, session.limit)
-        found.proof_wall_s = time.perf_counter() - began
-        return looked
-
-    with ThreadPoolExecutor(2) as pool:
+    found, began = Diagnosis(), time.perf_counter()
+    with ThreadPoolExecutor(1) as pool:
         measuring = pool.submit(look, lambda some: session.measure_memory(some, modules), subjects, session.limit)
-        proving = pool.submit(prove)
-    (memories, unmeasured), (proofs, unproven) = measuring.result(), proving.result()
+        proofs, unproven = look(lambda some: session.prove(some, modules), subjects, session.limit)
+        found.proof_wall_s = time.perf_counter() - began
+        memories, unmeasured = measuring.result()
     for memory in memories:
         found.memory |= memory.memory
         unmeasured |= memory.refused
@@ -69,13 +137,7 @@ def diagnose(session: Session, subjects: Sequence[Subject], modules: tuple[str, 
 def look(
     measure: Callable[[Sequence[Subject]], R], subjects: Sequence[Subject], limit: Limit
 ) -> tuple[list[R], dict[str, str]]:
-    """Measure all subjects in one process; if that dies, measure each in a process of its own.
-
-    Returns
-    -------
-    reports, refused
-        What the processes reported, and by subject why none did.
-    """
+    """Measure all in one process, or, if that dies, each in its own; return reports, and why subjects have none."""
     try:
         return [measure(subjects)], {}
     except MeasurementError as error:

@@ -1,7 +1,4 @@
-"""One launch: a fresh process that loads every subject, checks it, warms it up and times it in interleaved blocks.
-
-`tasks.benchmark.child` runs it.
-"""
+"""One launch: a fresh process that loads every subject, checks it, warms it up and times it in interleaved blocks."""
 
 from __future__ import annotations
 
@@ -22,9 +19,8 @@ from pkgutil import resolve_name
 import torch
 from torch import Tensor
 
-from tasks.benchmark.caches import Eviction
 from tasks.benchmark.messages import LaunchReport, LaunchSpec, Subject, SubjectReport
-from tasks.benchmark.processors import background_threads, choose_processors, excess, threads_used
+from tasks.benchmark.processors import Eviction, background_threads, choose_processors, excess, threads_used
 from tasks.benchmark.rounds import Loaded, time_cold_rounds, time_rounds, time_singles, warm_up_all
 from tasks.extensions import RUNTIMES
 from tasks.machine import affinity
@@ -67,9 +63,15 @@ def run(spec_json: str) -> LaunchReport:
         round_s = time_rounds(spec, subjects, calls)
         single_s = time_singles(spec, subjects)
         began = time.monotonic()
-        cold_s = time_cold_rounds(spec, subjects, Eviction(pinned), _cold_budget_s(spec, len(ready)))
+        # Of what the launch has taken so far, without what only the first launch's longer warm-up takes.
+        longer_s = len(ready) * (spec.profile.warm_up_s - spec.profile.rewarm_s)
+        budget_s = _COLD_SHARE * (began - spec.spawned_at - longer_s)
+        cold_s = time_cold_rounds(spec, subjects, Eviction(pinned), budget_s)
         cold_wall_s = time.monotonic() - began
-        used = _count_threads(ready, calls)
+        used: dict[str, float] = {}
+        for name, each in ready.items():
+            with each.loaded.scope():  # in half a block
+                used[name] = threads_used(each.loaded.call, -(-calls[name] // 2), each.background)
     for name, threads in used.items():
         if problem := excess(threads, spec.threads):
             refused[name] = problem
@@ -77,17 +79,17 @@ def run(spec_json: str) -> LaunchReport:
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return LaunchReport(
         subjects={
-            subject.name: SubjectReport(
-                load_s=ready[subject.name].load_s,
-                first_call_s=ready[subject.name].first_call_s,
-                calls_per_block=calls[subject.name],
-                round_s=tuple(round_s[subject.name]),
-                single_s=tuple(single_s.get(subject.name, ())),
-                cold_s=tuple(cold_s[subject.name]),
-                threads_used=used[subject.name],
+            name: SubjectReport(
+                load_s=ready[name].load_s,
+                first_call_s=ready[name].first_call_s,
+                calls_per_block=calls[name],
+                round_s=tuple(round_s[name]),
+                single_s=tuple(single_s.get(name, ())),
+                cold_s=tuple(cold_s[name]),
+                threads_used=used[name],
             )
-            for subject in spec.subjects
-            if subject.name in ready
+            for name in (subject.name for subject in spec.subjects)
+            if name in ready
         },
         refused=refused,
         start_s=start_s,
@@ -161,18 +163,3 @@ def _load_all(spec: LaunchSpec) -> tuple[dict[str, _Ready], dict[str, str]]:
             before, background = background, background_threads()
             ready[subject.name] = _Ready(loaded, load_s, first_call_s, background - before)
     return ready, refused
-
-
-def _cold_budget_s(spec: LaunchSpec, subjects: int) -> float:
-    """Seconds for cold calls, from what a launch has taken so far, without what only the first one's warm-up takes."""
-    longer_s = spec.profile.warm_up_s - spec.profile.rewarm_s
-    return _COLD_SHARE * (time.monotonic() - spec.spawned_at - subjects * longer_s)
-
-
-def _count_threads(ready: dict[str, _Ready], calls: dict[str, int]) -> dict[str, float]:
-    """How many threads each subject keeps busy in half a block."""
-    used: dict[str, float] = {}
-    for name, subject in ready.items():
-        with subject.loaded.scope():
-            used[name] = threads_used(subject.loaded.call, -(-calls[name] // 2), subject.background)
-    return used

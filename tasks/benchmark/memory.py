@@ -1,8 +1,7 @@
 """Peak memory: every subject alone in a process that has loaded no model before.
 
-`tasks.benchmark.child` runs it. This process imports the libraries, computes nothing, and forks one child per subject,
-so that what a child's resident memory grows by is the model and its working memory, not imports. A forked child's
-high-water mark starts at its own resident memory (Linux ``fork``), so no reset is needed.
+`tasks.benchmark.child` runs it. This process imports the libraries, computes nothing, and forks one child per subject:
+its resident memory grows by the model and its working memory, not by imports (Linux resets its high-water mark).
 """
 
 from __future__ import annotations
@@ -63,7 +62,6 @@ def _start(subject: Subject, spec: ChildSpec) -> tuple[ForkProcess, Connection]:
 
 
 def _measure(subject: Subject, spec: ChildSpec, writer: Connection) -> None:
-    """Send the subject's `Memory`, or why it could not be measured."""
     try:
         before = psutil.Process().memory_info().rss
         with torch.inference_mode():

@@ -16,12 +16,11 @@ COPY_SUFFIX, INCUMBENT_SUFFIX = "#copy", "#incumbent"
 class Profile(Frozen):
     """The size of a benchmark: fresh processes (launches), and rounds in each, which time a block of every candidate.
 
-    There are at least ``launches`` of them, and more while speed is not decided and ``budget_s`` is not spent.
-    ``block_s`` is the least time of a block; ``warm_up_calls`` and ``warm_up_s`` are the least before a candidate's
-    first block, ``rewarm_s`` in later launches, which need not find out how many calls fill a block. In
-    ``launches`` launches ``single_calls`` are timed one by one, for percentiles, for at most ``single_s`` per candidate
-    and launch. ``cold_rounds`` is the most rounds of single calls with cold caches. Further settings, which decide
-    nothing, get ``further_launches``.
+    More than ``launches`` are made while speed is not decided and ``budget_s`` is not spent. A block takes ``block_s``
+    or more; before a candidate's first block it is called ``warm_up_calls`` times and for ``warm_up_s`` at least, in
+    later launches for ``rewarm_s``. In ``launches`` launches ``single_calls`` are timed one by one, for percentiles,
+    for at most ``single_s`` per candidate and launch, and at most ``cold_rounds`` rounds with cold caches. Further
+    settings, which decide nothing, get ``further_launches``.
     """
 
     name: str
@@ -46,11 +45,7 @@ PROFILES = {
 
 
 class Subject(Frozen):
-    """Something to time.
-
-    ``folder`` holds what the loader opens, ``shared`` the folders of artifacts that it shares with others, by kind;
-    ``golden`` is the safetensors file with the inputs, and with the outputs to agree with where there are any.
-    """
+    """Something to time: the loader opens ``folder`` and the ``shared`` ones, by kind, on the inputs in ``golden``."""
 
     name: str
     folder: str = ""
@@ -64,11 +59,7 @@ class Subject(Frozen):
 
 
 class ChildSpec(Frozen):
-    """What a child process measures.
-
-    ``loader`` names a function ``module:function`` from a `Subject` to a `tasks.benchmark.rounds.Loaded`; ``modules``
-    are imported before.
-    """
+    """What a child measures; ``loader`` names the function from `Subject` to `Loaded`; ``modules`` come first."""
 
     subjects: tuple[Subject, ...]
     loader: str
@@ -77,10 +68,7 @@ class ChildSpec(Frozen):
 
 
 class LaunchSpec(ChildSpec):
-    """One launch; ``spawned_at`` is of the monotonic clock.
-
-    ``calls`` are those per block and ``cold_rounds`` the rounds with cold caches, which the first launch froze.
-    """
+    """One launch, started at the monotonic time ``spawned_at``; the first one froze ``calls`` and ``cold_rounds``."""
 
     profile: Profile
     seed: int
@@ -90,11 +78,7 @@ class LaunchSpec(ChildSpec):
 
 
 class SubjectReport(Frozen):
-    """One subject as timed in one launch: seconds per call, by round and one by one.
-
-    ``cold_s`` are seconds of single calls with cold caches, one a round; ``threads_used`` is how many threads it
-    kept busy.
-    """
+    """One subject as timed in one launch: seconds per call, by round, one by one, and with cold caches, one a round."""
 
     load_s: float
     first_call_s: float
@@ -106,12 +90,12 @@ class SubjectReport(Frozen):
 
 
 class LaunchReport(Frozen):
-    """What one launch found.
+    """What one launch found; ``refused`` maps subjects to why they do not count.
 
-    ``refused`` maps subjects to why they do not count; ``start_s`` is the time from the start of the process until
-    everything was loaded, ``first_block_s`` until the first timed block, ``end_s`` until the end, ``cold_wall_s`` what
-    calls with cold caches took of it. ``modules`` are those of this project that the candidates needed, ``capability``
-    is the instruction set that torch dispatches to, ``engines`` its quantized ones.
+    From the start of the process it took ``start_s`` until everything was loaded, ``first_block_s`` until the first
+    timed block and ``end_s`` until the end, ``cold_wall_s`` of it for calls with cold caches. ``modules`` are those of
+    this project that the candidates needed; torch dispatches to the instruction set ``capability``, and has the
+    ``engines``.
     """
 
     subjects: dict[str, SubjectReport]

@@ -33,21 +33,12 @@ _FEWEST = 2
 
 @dataclass(frozen=True)
 class Contest:
-    """Whose speed decides something.
+    """Whose speed decides something, and in which state of the ``caches``.
 
-    Attributes
-    ----------
-    contenders
-        The subjects that may be promoted if they are fast enough; only these are timed in every launch.
-    min_speedup
-        How fast that is; None where no speed is asked for.
-    incumbent
-        The subject that is deployed, which the contenders are compared to as well; "" where there is none.
-    caches
-        In which state of the caches it decides.
-    fastest_wins
-        Whether the fastest that is fast enough is promoted: what is decidedly slower than one of these need not be
-        decided.
+    The ``contenders`` may be promoted if they are at least ``min_speedup`` times as fast (None: no speed is asked for);
+    only these are timed in every launch. They are compared to the ``incumbent``, the subject that is deployed ("":
+    none), as well. If the ``fastest_wins``, whatever is decidedly slower than one that is fast enough need not be
+    decided.
     """
 
     contenders: frozenset[str] = frozenset()
@@ -74,10 +65,7 @@ class Contest:
 
 @dataclass(frozen=True)
 class Measured:
-    """All launches of one setting, as timed with warm or with cold ``caches``.
-
-    Subjects that were refused in any launch are in none; those that decide nothing are in the first ones only.
-    """
+    """All launches of one setting, with warm or cold ``caches``; subjects refused in any launch are in none."""
 
     baseline: str
     threads: int
@@ -149,10 +137,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Session:
-    """What the measurements of one benchmark have in common.
-
-    ``on_launch`` is called with the number of launches that are through, and with how many there will be at least.
-    """
+    """What a benchmark's measurements share; ``on_launch`` gets the launches that are through, and the least wanted."""
 
     baseline: str
     profile: Profile
@@ -167,13 +152,8 @@ class Session:
         """Time the subjects against each other and, `with_copy`, the baseline against a copy of itself.
 
         Without a `contest` every subject is in each of the profile's launches. With one, what decides nothing is in the
-        first two only, and launches go on, look by look, until the contest is decided or the profile's time is up. All
-        launches count.
-
-        Raises
-        ------
-        MeasurementError
-            A launch died or went beyond the limit, or the baseline is missing or was refused.
+        first two only, and launches go on, look by look, until it is decided or time is up. Raise `MeasurementError` if
+        a launch died or went beyond the limit, or the baseline is missing or was refused.
         """
         copy = self.baseline + COPY_SUFFIX
         copies = [each.model_copy(update={"name": copy}) for each in subjects if each.name == self.baseline]
@@ -209,26 +189,15 @@ class Session:
                 return measured
 
     def measure_memory(self, subjects: Sequence[Subject], modules: tuple[str, ...]) -> MemoryReport:
-        """Resident memory of every subject, each in a process of its own that has imported `modules` before.
-
-        Raises
-        ------
-        MeasurementError
-            The memory process died or went beyond the limit.
-        """
-        spec = ChildSpec(subjects=tuple(subjects), loader=self.loader, threads=self.threads, modules=modules)
-        return run_child("tasks.benchmark.memory", spec, MemoryReport, self.limit)
+        """Measure each subject's memory alone, after `modules`; raise `MeasurementError` if the process fails."""
+        return run_child("tasks.benchmark.memory", self._spec(subjects, modules), MemoryReport, self.limit)
 
     def prove(self, subjects: Sequence[Subject], modules: tuple[str, ...]) -> ProofReport:
-        """What every subject executes, all in one process.
+        """Look at what every subject executes, all in one process; errors are those of `measure_memory`."""
+        return run_child("tasks.proof.child", self._spec(subjects, modules), ProofReport, self.limit)
 
-        Raises
-        ------
-        MeasurementError
-            The process died or went beyond the limit.
-        """
-        spec = ChildSpec(subjects=tuple(subjects), loader=self.loader, threads=self.threads, modules=modules)
-        return run_child("tasks.proof.child", spec, ProofReport, self.limit)
+    def _spec(self, subjects: Sequence[Subject], modules: tuple[str, ...]) -> ChildSpec:
+        return ChildSpec(subjects=tuple(subjects), loader=self.loader, threads=self.threads, modules=modules)
 
     def _launch(self, subjects: Sequence[Subject], earlier: Sequence[LaunchReport]) -> LaunchReport:
         # Frozen by the first launch: every block of a subject then holds the same number of calls.

@@ -52,16 +52,10 @@ def time_block(call: Call, calls: int) -> float:
         return _elapsed(call, calls)
 
 
-def run_block(call: Call, calls: int) -> None:
-    """Make `calls` calls as a timed block does."""
-    with no_garbage_collection():
-        _elapsed(call, calls)
-
-
 def time_cold_call(call: Call, evict: Callable[[], None]) -> float:
     """Seconds of one call after `evict`, which is not part of them; the code that takes the time has run since."""
     evict()
-    _elapsed(_nothing, 1)
+    _elapsed(lambda: None, 1)
     return _elapsed(call, 1)
 
 
@@ -109,10 +103,6 @@ def _calls_lasting(seconds: float, call_s: float) -> int:
     return min(_MAX_CALLS, max(1, math.ceil(seconds * _MARGIN / max(call_s, 1e-9))))
 
 
-def _nothing() -> None:
-    pass
-
-
 def _elapsed(call: Call, calls: int) -> float:
     began = time.perf_counter()
     for _ in repeat(None, calls):
@@ -137,12 +127,11 @@ def warm_up_all(spec: LaunchSpec, subjects: Mapping[str, Loaded]) -> dict[str, i
     """Warm every subject up; calls per block by subject."""
     profile, calls = spec.profile, dict(spec.calls)
     for name, loaded in subjects.items():
-        call = loaded.call
         with loaded.scope():
             if name in calls:
-                warm_up(call, profile.warm_up_calls // 2, profile.rewarm_s)
+                warm_up(loaded.call, profile.warm_up_calls // 2, profile.rewarm_s)
             else:
-                calls[name] = warm_up_and_plan(call, profile.warm_up_calls, profile.warm_up_s, profile.block_s)
+                calls[name] = warm_up_and_plan(loaded.call, profile.warm_up_calls, profile.warm_up_s, profile.block_s)
     return calls
 
 
@@ -171,10 +160,7 @@ def time_singles(spec: LaunchSpec, subjects: Mapping[str, Loaded]) -> dict[str, 
 def time_cold_rounds(
     spec: LaunchSpec, subjects: Mapping[str, Loaded], evict: Callable[[], None], budget_s: float
 ) -> dict[str, list[float]]:
-    """Seconds of one call with cold caches in each round, by subject.
-
-    The first launch makes pairs of mirrored rounds until `budget_s` is spent, at least one; later ones as many.
-    """
+    """Seconds of one cold call a round, by subject; the first launch decides by `budget_s` how many pairs of rounds."""
     cold_s: dict[str, list[float]] = {name: [] for name in subjects}
     began = time.perf_counter()
     with no_garbage_collection():

@@ -15,11 +15,10 @@ from storage.artifacts import ArtifactStore
 from storage.errors import InputError, MeasurementError
 from storage.locks import host_lock
 from tasks.benchmark.child import Limit
-from tasks.benchmark.diagnostics import diagnose
+from tasks.benchmark.diagnostics import diagnose, timings_of
 from tasks.benchmark.messages import INCUMBENT_SUFFIX, LaunchReport, Profile, Subject
 from tasks.benchmark.protocol import LOCK, Contest, Measured, Session
 from tasks.benchmark.statistics import verdict_of
-from tasks.benchmark.timings import timings_of
 from tasks.extensions import DOMAINS
 from tasks.job import Job, Workspace
 from tasks.machine import Evidence, fingerprint, observe
@@ -33,9 +32,8 @@ from tasks.workload.workload import Benchmark, SequenceBenchmark, Workload
 class BenchmarkCandidate(Frozen):
     """A candidate to time, and the golden outputs that it must still compute.
 
-    ``standing`` says what its speed decides: nothing (``settled``), whether it may be promoted (``challenger``), or
-    that it is what challengers are compared to: the current bundle's own files (``incumbent``), or tonight's candidate
-    that is the same to the byte (``defender``).
+    ``standing`` says what its speed decides: nothing (``settled``), whether it is promoted (``challenger``), or that
+    challengers are compared to it: the current bundle's files (``incumbent``), or the same candidate (``defender``).
     """
 
     candidate: CandidateRef
@@ -88,16 +86,8 @@ def benchmark(
 ) -> BenchmarkResult:
     """Time all candidates of a workload against its baseline; always anew, and alone on the host.
 
-    Parameters
-    ----------
-    limit_s
-        Most seconds that it may take from its turn on; waiting for that does not count.
-
-    Raises
-    ------
-    MeasurementError
-        The baseline is missing or wrong, a launch died, or `limit_s` was reached, all while the primary setting was
-        timed. What goes wrong in a further setting is reported in ``refused``, with memory or proof in ``unknown``.
+    It may take `limit_s` from its turn on. Raise `MeasurementError` if the baseline is missing or wrong, a launch died,
+    or the limit was reached, all in the primary setting. Other failures are reported in ``refused`` and ``unknown``.
     """
     workload, settings = job.workload, job.workload.benchmark
     subjects = [candidate.subject(workspace) for candidate in candidates]
@@ -189,7 +179,6 @@ def subjects_at(
 def _measure_further(
     session: Session, subjects: Sequence[Subject], job: Job[Workload], store: ArtifactStore
 ) -> tuple[dict[Setting, Measured], dict[str, str]]:
-    """Measure every further setting; also return what was refused in one, or why nothing was timed in it."""
     found: dict[Setting, Measured] = {}
     refused: dict[str, str] = {}
     profile = session.profile.model_copy(update={"launches": session.profile.further_launches})

@@ -1,23 +1,110 @@
-"""From block times to ratios with intervals, and to bounds that decide; NumPy and SciPy only."""
+"""From block times to ratios with intervals, corrected for launches that resemble the one before, and to bounds."""
 
 from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tasks.benchmark.autocorrelation import autocorrelation, correction_of
+from storage.results import WIDEST
+from tasks.paired import student_quantile
+
+Floats = NDArray[np.float64]
+
+# The order of fewer launches says next to nothing.
+LEAST = 5
+# Squares of deviations that are nothing but rounding.
+_ROUNDING = 1e-20
+_GRID = np.linspace(0, 0.95, 20)
+
+
+@dataclass(frozen=True)
+class Correction:
+    """The difference between a mean of correlated launches and a mean of independent launches.
+
+    ``inflation`` is the variance of the mean ÷ the expectation of the usual estimate s² / n, and ``freedom`` the
+    degrees of freedom of s².
+    """
+
+    inflation: float
+    freedom: float
+
+
+@lru_cache
+def correction_of(launches: int, correlation: float) -> Correction:
+    """Compute the correction for an autoregressive series of order one.
+
+    Box, "Some theorems on quadratic forms applied in the study of analysis of variance problems, II", Annals of
+    Mathematical Statistics 25(3), 1954: s² is about a chi-square with the freedom tr(CR)² / tr(CRCR), where R is the
+    series' correlation matrix and C centres it. `correlation` is that between one launch and the next, from 0 to less
+    than 1.
+    """
+    if not correlation:
+        return Correction(1.0, launches - 1)
+    matrix = _correlations(launches, correlation)
+    centred = matrix - matrix.mean(0)
+    trace = float(np.trace(centred))
+    inflation = float(matrix.sum()) / launches * (launches - 1) / trace
+    return Correction(inflation, trace**2 / float((centred * centred.T).sum()))
+
+
+def autocorrelation(series: Sequence[Floats]) -> float:
+    """Estimate the correlation between one launch and the next, which all series share; return 0 if it is negative.
+
+    A short series shows less autocorrelation than it has, because its own mean is subtracted (Marriott and Pope, "Bias
+    in the estimation of autocorrelations", Biometrika 41, 1954). The estimate is therefore the correlation with which
+    series of this length would show, on average, the mean autocorrelation of these series. `series` holds float64
+    [launches] of each subject. Only the longest series count, if they have `LEAST` launches.
+    """
+    launches = max(map(len, series), default=0)
+    if launches < LEAST:
+        return 0.0
+    centred = np.stack([values - values.mean() for values in series if len(values) == launches])
+    squares = (centred**2).sum(1)
+    varies = squares > _ROUNDING
+    if not varies.any():
+        return 0.0
+    products = (centred[:, 1:] * centred[:, :-1]).sum(1)
+    seen = float((products[varies] / squares[varies]).mean())
+    return float(np.interp(seen, _expected(launches), _GRID))
+
+
+def _correlations(launches: int, correlation: float) -> Floats:
+    index = np.arange(launches)
+    matrix: Floats = correlation ** np.abs(index[:, None] - index)
+    return matrix
+
+
+@lru_cache
+def _expected(launches: int) -> Floats:
+    """Compute the autocorrelation that series of so many launches show on average, for each correlation of the grid.
+
+    The mean of a ratio of quadratic forms in normal variables is an integral over the eigenvalues of their covariance
+    (Sawa, "The exact moments of the least squares estimator for the autoregressive model", Journal of Econometrics 8,
+    1978).
+    """
+    centre = np.eye(launches) - 1 / launches
+    nodes, weights = np.polynomial.legendre.leggauss(100)
+    # From (-1, 1) to (0, infinity).
+    at, weights = (1 + nodes) / (1 - nodes), 2 * weights / (1 - nodes) ** 2
+    means = []
+    for correlation in _GRID:
+        variances, axes = np.linalg.eigh(centre @ _correlations(launches, correlation) @ centre)
+        variances = np.clip(variances, 0, None)
+        products = (axes[:-1] * axes[1:]).sum(0)
+        scales = 1 + 2 * at[:, None] * variances
+        densities = np.exp(-np.log(scales).sum(1) / 2)
+        means.append(float(weights @ ((variances / scales) @ products * densities)))
+    return np.array(means)
+
 
 Array = NDArray[np.float64]
-
-# An A/A interval wider than this to either side says that the machine does not resolve small differences.
-WIDEST = 0.05
 
 # After so many launches a decision may fall.
 LOOKS = (3, 5, 7, 10, 14, 20, 28, 40, 56)
@@ -82,14 +169,8 @@ class Sample:
 class Noise:
     """Variation of one benchmark's log times from launch to launch.
 
-    Attributes
-    ----------
-    variance
-        Mean over the samples of one subject's variance.
-    freedom
-        Degrees of freedom of this mean.
-    autocorrelation
-        Correlation between one launch and the next, which all samples share; at least 0.
+    ``variance`` is the mean over the samples of one subject's, with ``freedom`` degrees of freedom. ``autocorrelation``
+    is the correlation between one launch and the next, which all samples share; at least 0.
     """
 
     variance: float
@@ -117,8 +198,6 @@ class Noise:
         a handful of subjects cannot estimate it. Shrinking never lowers a variance, so that it cannot hide a noisy
         sample. With a `prior` of 0 the half width is Student's.
         """
-        from scipy.special import stdtrit  # late: a third of a second
-
         launches = len(sample.logs)
         if launches < 2:
             return math.inf
@@ -127,21 +206,15 @@ class Noise:
         prior = min(prior, max(0.0, self.freedom - correction.freedom))
         shrunken = (prior * self.variance + correction.freedom * own) / (prior + correction.freedom) if prior else own
         variance = max(own, shrunken) * sample.variance * correction.inflation / launches
-        return float(stdtrit(prior + correction.freedom, 1 - error)) * math.sqrt(variance)
+        return student_quantile(1 - error, prior + correction.freedom) * math.sqrt(variance)
 
     def bounds(self, sample: Sample, copy: Sample, comparisons: int) -> Ratio:
         """Return the ratio with bounds that hold at every look, for every comparison at once.
 
         The error is shared out over looks and comparisons (group-sequential Bonferroni). The half width is that of
         shrunken variances, or the half width of the interval if that is wider. `STICKS` is added because no number of
-        launches averages it away, or what the baseline's copy shows beyond its own noise, whichever is more.
-
-        Parameters
-        ----------
-        copy
-            The baseline against its copy (A/A).
-        comparisons
-            How many ratios are decided on in this benchmark.
+        launches averages it away, or what the baseline's copy shows beyond its own noise, whichever is more. `copy` is
+        the baseline against its copy (A/A); `comparisons` counts the ratios that are decided on in this benchmark.
         """
         look = min(bisect_left(LOOKS, len(sample.logs)), len(LOOKS) - 1)
         share = (look + 1) / sum(range(1, len(LOOKS) + 1))
@@ -153,10 +226,7 @@ class Noise:
 
 
 def launch_values(logs: Array) -> Array:
-    """One value for each launch, from float64 [launches, rounds]: the median over its pairs of mirrored rounds.
-
-    The mean of a pair is free of a drift that is linear over it; the median over pairs of a disturbance of few.
-    """
+    """One value a launch, from [launches, rounds]: the median over pairs of mirrored rounds, free of linear drift."""
     pairs = [logs[:, first : first + 2].mean(axis=1) for first in range(0, logs.shape[1], 2)]
     values: Array = np.median(np.stack(pairs, axis=1), axis=1)
     return values

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import safe_open
 
-from storage.errors import BundleError
-from storage.messages import shown
+from storage.errors import BundleError, shown
 from storage.results import Row
 from tasks.extensions import DOMAINS, RUNTIMES
 from tasks.job import Job

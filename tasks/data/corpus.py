@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from storage.digest import digest_of, file_digest
 from storage.errors import ConfigurationError, InputError
-from storage.messages import shown as as_shown
+from storage.errors import shown as as_shown
 from tasks.archive import open_source
 from tasks.data.samples import Description, find_or_write
 from tasks.data.tokenize import VOCABULARY_FILE, tokenize

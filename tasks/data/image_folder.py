@@ -12,7 +12,7 @@ from PIL import Image
 
 from storage.digest import digest_of, file_digest
 from storage.errors import InputError
-from storage.messages import shown as as_shown
+from storage.errors import shown as as_shown
 from tasks.archive import open_source
 from tasks.data.picture_sets import Part, Quotas, Split, prepare_pictures, training_quotas
 from tasks.data.pictures import Preprocessing, open_image

@@ -11,10 +11,10 @@ import torchvision
 from PIL import Image, ImageDraw, ImageFont
 from torchvision.transforms import v2
 
-from tasks.compute import intra_op_threads
 from tasks.data.picture_sets import FILL_ORDER, PictureWriter, find_or_draw
 from tasks.data.pictures import Pixels
 from tasks.data.samples import Description
+from tasks.outputs import intra_op_threads
 from tasks.sources import code_digest
 
 if TYPE_CHECKING:

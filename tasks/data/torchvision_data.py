@@ -16,11 +16,9 @@ from PIL import Image
 from torchvision.datasets import VisionDataset
 
 from storage.digest import file_digest
-from storage.errors import ConfigurationError, InputError
-from storage.messages import did_you_mean
-from storage.remote import Broken
+from storage.errors import ConfigurationError, InputError, did_you_mean
+from storage.remote import Broken, with_retries
 from storage.transient import is_transient
-from storage.urllib_retries import with_retries
 from tasks.data.picture_sets import Part, Quotas, Split, prepare_pictures, training_quotas
 from tasks.data.pictures import Preprocessing, UnreadableError
 from tasks.sources import code_digest

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from storage.errors import MeasurementError
-from tasks.compute import intra_op_threads, training_device
+from tasks.outputs import intra_op_threads, training_device
 
 if TYPE_CHECKING:
     from tasks.job import Progress

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from storage.errors import InputError, first_line
-from storage.messages import shown as as_shown
+from storage.errors import shown as as_shown
 from storage.transfer import fetch
 
 if TYPE_CHECKING:

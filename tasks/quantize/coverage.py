@@ -7,8 +7,7 @@ from itertools import groupby
 
 from torch import nn
 
-from storage.errors import QuantizationError
-from storage.messages import did_you_mean
+from storage.errors import QuantizationError, did_you_mean
 from tasks.quantize.spec import Spec
 from tasks.refs import ModuleCoverage
 

@@ -25,9 +25,9 @@ from torch.ao.quantization import disable_observer
 from storage.artifacts import artifact_digest
 from storage.errors import QuantizationError
 from storage.root import fsync
-from tasks.compute import training_device
 from tasks.data.tuning import FineTuning, OwnTraining
 from tasks.job import Progress
+from tasks.outputs import training_device
 from tasks.quantize.graph.observers import reduces_range
 from tasks.quantize.source import ModelSource
 from tasks.quantize.spec import Spec, Training

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from storage.documents import JsonObject
+from storage.digest import JsonObject
 from tasks.quantize.spec import limit, spec_of
 from tasks.runtimes.base import Checker, RawCall, RawTensor, Runtime
 

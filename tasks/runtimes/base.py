@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field, JsonValue
 
-from storage.documents import JsonObject
+from storage.digest import JsonObject
 from storage.errors import QuantizationError
 from tasks.machine import installed_version, require_installed
 from tasks.quantize.spec import Limit, Spec, obstacle, spec_of

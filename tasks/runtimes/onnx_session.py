@@ -12,7 +12,7 @@ import torch
 from onnxruntime import InferenceSession, SessionOptions
 from torch import Tensor
 
-from storage.documents import JsonObject
+from storage.digest import JsonObject
 from tasks.proofs import Arithmetic, Operator, typical
 from tasks.runtimes.base import CandidateFiles, Opened, Opener
 

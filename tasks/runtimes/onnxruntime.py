@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from storage.documents import JsonObject
+from storage.digest import JsonObject
 from tasks.quantize.spec import limit
 from tasks.runtimes import exported
 from tasks.runtimes.base import Checker, RawCall, RawTensor, Runtime

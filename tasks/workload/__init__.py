@@ -1,19 +1,22 @@
-"""Workload files: find, read and refuse them with file, key and what was expected; no torch, no Prefect."""
+"""Workload files: find and read them, say what is wrong in their own terms, and give their JSON Schema; no torch."""
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
+from typing import get_args
 
-from pydantic import ValidationError
+from pydantic import AliasChoices, BaseModel, ValidationError
+from pydantic.json_schema import GenerateJsonSchema, models_json_schema
 
-from storage.documents import JsonObject
-from storage.errors import ConfigurationError
-from storage.messages import did_you_mean
-from tasks.workload.explain import explain
+from storage.digest import JsonObject
+from storage.errors import ConfigurationError, did_you_mean
+from tasks.extensions import DOMAINS, METHODS
+from tasks.workload.recipe import Recipe
 from tasks.workload.workload import Workload
 
 __all__ = ["Workload", "find_workloads", "read_workload", "validated"]
@@ -22,13 +25,8 @@ __all__ = ["Workload", "find_workloads", "read_workload", "validated"]
 def read_workload(path: Path) -> Workload:
     """Read and validate one workload file.
 
-    Relative paths in ``data.uri``, ``data.root`` and ``checkpoint.uri`` count from the file's folder, and the user's
-    code is looked for there first.
-
-    Raises
-    ------
-    ConfigurationError
-        The file cannot be read, is not TOML, or a key, type, recipe or reference is wrong.
+    Relative paths, and the user's code, count from its folder. Raise `ConfigurationError` if the file cannot be read,
+    is not TOML, or a key, type, recipe or reference is wrong.
     """
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -45,13 +43,7 @@ def read_workload(path: Path) -> Workload:
 
 
 def validated(path: Path, document: JsonObject) -> Workload:
-    """Validate what stands, or will stand, in a workload file; it is left as it is.
-
-    Raises
-    ------
-    ConfigurationError
-        A key, type, recipe or reference is wrong.
-    """
+    """Validate a workload file's content, which stays as it is; `ConfigurationError` says what is wrong."""
     document, folder = deepcopy(dict(document)), path.resolve().parent
     for section, key in (("data", "uri"), ("data", "root"), ("checkpoint", "uri")):
         table = document.get(section)
@@ -64,13 +56,7 @@ def validated(path: Path, document: JsonObject) -> Workload:
 
 
 def find_workloads(names: Iterable[str], built_in: Path) -> list[Workload]:
-    """Resolve workload names and TOML paths; no names means every built-in one.
-
-    Raises
-    ------
-    ConfigurationError
-        A name is unknown, a file is wrong, or two workloads share a name.
-    """
+    """Read workloads by name or TOML path, or all built-in ones; `ConfigurationError` if one is unknown or wrong."""
     known = {path.stem: path for path in sorted(built_in.glob("*.toml"))}
     workloads = []
     for name in list(names) or known:
@@ -93,3 +79,139 @@ def _integers(value: object) -> Iterator[int]:
     elif isinstance(value, dict | list):
         for item in value.values() if isinstance(value, dict) else value:
             yield from _integers(item)
+
+
+_QUOTED = re.compile(r"'([^']*)'")
+
+
+def explain(path: Path, document: JsonObject, error: ValidationError) -> str:
+    """One line for each problem."""
+    lines = [f"{path}: not a valid workload:"]
+    for problem in error.errors(include_url=False):
+        key = ".".join(map(str, problem["loc"])) or "the file as a whole"
+        given = problem.get("input")
+        shown = f" (got {given!r})" if isinstance(given, str | int | float | bool) else ""
+        meant = _meant(document, problem["type"], problem["loc"], given, problem.get("ctx", {}))
+        lines.append(f"  {key}: {problem['msg']}{shown}{meant}")
+    return "\n".join(lines)
+
+
+def _meant(document: JsonObject, kind: str, place: Sequence[str | int], given: object, context: JsonObject) -> str:
+    """Propose what a key, a kind or a word is like, if there is such a one, for a problem as pydantic describes it."""
+    match kind:
+        case "extra_forbidden":
+            return did_you_mean(str(place[-1]), _keys_at(document, place[:-1]))
+        case "literal_error":
+            return did_you_mean(str(given), _QUOTED.findall(context["expected"]))
+        case "union_tag_invalid":
+            return did_you_mean(context["tag"], _QUOTED.findall(context["expected_tags"]))
+    return ""
+
+
+def _keys_at(document: JsonObject, place: Sequence[str | int]) -> list[str]:
+    """The keys that a table of the file may have; of pydantic's place some parts are kinds."""
+    domain = document.get("domain", document.get("purpose"))
+    models: list[type[BaseModel]] = [DOMAINS[str(domain)].workload if domain else Workload]
+    for part in place:
+        if isinstance(part, int):
+            method = document["recipe"][part].get("method")
+            models = [METHODS[method].recipe if method else Recipe]
+        elif inner := [
+            model for outer in models if part in outer.model_fields for model in _models(outer.model_fields[part])
+        ]:
+            models = inner
+        else:
+            models = [model for model in models if part in _kinds(model)]
+    return [name for model in models for name in _names(model)]
+
+
+def _models(field: object) -> list[type[BaseModel]]:
+    annotation = getattr(field, "annotation", field)
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [model for part in get_args(annotation) for model in _models(part)]
+
+
+def _kinds(model: type[BaseModel]) -> Iterable[str]:
+    kind = model.model_fields.get("kind")
+    return get_args(kind.annotation) if kind else ()
+
+
+def _names(model: type[BaseModel]) -> Iterable[str]:
+    for name, field in model.model_fields.items():
+        choices = field.validation_alias.choices if isinstance(field.validation_alias, AliasChoices) else [name]
+        yield from map(str, choices)
+
+
+_DEFINITIONS = "#/$defs/"
+
+
+def workload_schema() -> JsonObject:
+    """A workload file as JSON Schema: ``domain`` decides on the sections, and ``kind`` or ``method`` on their keys."""
+    workloads = {name: DOMAINS[name].workload for name in DOMAINS}
+    recipes = {name: METHODS[name].recipe for name in METHODS}
+    models: list[type[BaseModel]] = [*workloads.values(), *recipes.values()]
+    references, whole = models_json_schema([(model, "validation") for model in models])
+    definitions: JsonObject = whole["$defs"]
+    found = {model: references[model, "validation"]["$ref"].removeprefix(_DEFINITIONS) for model in models}
+    any_recipe = {
+        "oneOf": [{"$ref": _DEFINITIONS + found[recipe]} for recipe in recipes.values()],
+        "discriminator": {
+            "propertyName": "method",
+            "mapping": {name: _DEFINITIONS + found[recipe] for name, recipe in recipes.items()},
+        },
+    }
+    for model in models:
+        _allow_older_names(model, definitions[found[model]])
+    for name, workload in workloads.items():
+        properties = definitions[found[workload]]["properties"]
+        for key in ("domain", "purpose"):
+            properties[key] = {**properties[key], "const": name}
+        properties["recipe"]["items"] = any_recipe
+        _describe(properties, Workload)
+    for recipe in recipes.values():
+        _describe(definitions[found[recipe]]["properties"], Recipe)
+    return {
+        "$schema": GenerateJsonSchema.schema_dialect,
+        "title": "A workload of nightquant",
+        "oneOf": [{"$ref": _DEFINITIONS + found[workload]} for workload in workloads.values()],
+        "$defs": _reachable(definitions, [found[workload] for workload in workloads.values()]),
+    }
+
+
+def _describe(properties: JsonObject, base: type[BaseModel]) -> None:
+    """Say what keys mean that a class narrows: pydantic takes a description from the narrowed field alone."""
+    for name, field in base.model_fields.items():
+        properties[name].setdefault("description", field.description)
+
+
+def _allow_older_names(model: type[BaseModel], schema: JsonObject) -> None:
+    """Add a key's other names, of which pydantic's schema knows the first only."""
+    for field in model.model_fields.values():
+        if not isinstance(field.validation_alias, AliasChoices):
+            continue
+        names = [str(choice) for choice in field.validation_alias.choices]
+        for older in names[1:]:
+            schema["properties"][older] = {**schema["properties"][names[0]], "deprecated": True}
+        if names[0] in schema["required"]:
+            schema["required"].remove(names[0])
+            schema["oneOf"] = [{"required": [name]} for name in names]
+
+
+def _reachable(definitions: Mapping[str, JsonObject], start: list[str]) -> JsonObject:
+    found: JsonObject = {}
+    while start:
+        name = start.pop(0)
+        if name not in found:
+            found[name] = definitions[name]
+            start += _references(definitions[name])
+    return found
+
+
+def _references(node: object) -> list[str]:
+    if isinstance(node, list):
+        return [name for item in node for name in _references(item)]
+    if not isinstance(node, dict):
+        return []
+    own = [node["$ref"].removeprefix(_DEFINITIONS)] if isinstance(node.get("$ref"), str) else []
+    return own + [name for key, item in node.items() if key != "discriminator" for name in _references(item)]

@@ -1,8 +1,7 @@
 """``[gate]``: its keys, and the rules that they ask for, each checked against a row of the ``measurements`` table.
 
-A rule is its key in `Gate` and its entry in `RULES`, with its direction, unit and words. What is uncertain is judged
-by an interval: a rule is passed if the worse end satisfies it, failed if the better end does not, and held in between.
-Undecided is never a reason to reject.
+A rule is its key in `Gate` and its entry in `RULES`. If an interval is judged, a rule is passed if the worse end
+satisfies it, failed if the better end does not, and held in between: undecided is never a reason to reject.
 """
 
 from __future__ import annotations
@@ -21,6 +20,8 @@ from tasks.workload.base import Section
 
 # As a share of the output's range. Rows that share a range are off by 3e-3 or so, rows that do not by float's rounding.
 BATCH_TOLERANCE = 1e-4
+
+_APART = "how far rows together are from rows alone, as a share of the output's range"
 
 Outcome = Literal["passed", "held", "failed"]
 _QUALITY = ("quality_difference", "quality_difference_low", "quality_difference_high", "higher_is_better")
@@ -85,10 +86,7 @@ class RuleOutcome(BaseModel):
 
 @dataclass(frozen=True)
 class Seen:
-    """What a row shows of a rule: the ends of the interval in the rule's unit, the lower one first.
-
-    ``unknown`` says why a number that is needed could not be measured or recorded; the rule then holds.
-    """
+    """What a row shows of a rule: the interval's ends, lower first, or why a needed number is ``unknown``."""
 
     ends: tuple[float | None, float | None]
     note: str = ""
@@ -97,20 +95,10 @@ class Seen:
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule of the gate.
+    """A rule of the gate; a key of `Gate` has its name, unless `bound` says otherwise.
 
-    Attributes
-    ----------
-    name
-        As it is recorded; a key of `Gate` has the same name unless `bound` says otherwise.
-    direction
-        Whether the bound is the least or the most that is asked for.
-    words, unit
-        What is bounded, for people.
-    see
-        Returns what a row shows of it.
-    is_timed
-        Whether it is known only once the candidate has been timed.
+    ``direction`` says whether the bound is the least or the most that is asked for, ``words`` and ``unit`` what is
+    bounded, for people. ``see`` returns what a row shows of it; ``is_timed`` means that only timing shows it.
     """
 
     name: str
@@ -146,13 +134,7 @@ class Rule:
 
 
 def rules_on(gate: Gate, row: Row, *, timed: bool = True) -> tuple[RuleOutcome, ...]:
-    """Check a row against every rule that the gate has; a candidate that failed breaks the first one.
-
-    Parameters
-    ----------
-    timed
-        False leaves out the rules that are known only once the candidate has been timed.
-    """
+    """Check a row against the gate's rules; a failed candidate breaks the first. `timed` includes timed rules."""
     if row["status"] != "ok":
         why = f"{text(row, 'stage') or 'a stage'}: {text(row, 'error') or 'no reason was recorded'}"
         return (RuleOutcome(name="status", bound="ok", seen=text(row, "status"), outcome="failed", note=why),)
@@ -186,10 +168,7 @@ def _speedup(gate: Gate, row: Row) -> Seen:
 
 
 def _quality_drop(gate: Gate, row: Row) -> Seen:
-    """Return the ends of the drop, in the metric's unit or as a share of the baseline's quality.
-
-    If the metric has no interval, both are the drop itself.
-    """
+    """Return the ends of the drop, in the metric's unit or as a share of the baseline's quality."""
     relative = gate.quality_drop == "relative"
     unknown = why_unknown(row, *_QUALITY, *(("baseline_quality",) if relative else ()))
     metric = text(row, "quality_metric") or "quality"
@@ -213,7 +192,6 @@ def _quality_drop(gate: Gate, row: Row) -> Seen:
 
 
 def _float_operators(row: Row) -> str:
-    """Say what takes its time in float."""
     found = json.loads(text(row, "float_operators") or "[]")
     return "; ".join(map(_in_words, found[:3])) or "its runtime has no profiler"
 
@@ -228,10 +206,6 @@ def _instructions(row: Row) -> str:
     shares: object = row.get("instructions")  # a map column, also as pairs
     names = ", ".join(dict(shares)) if isinstance(shares, Mapping | list) and shares else "unknown instructions"
     return f"it computes by {names}"
-
-
-def _apart(row: Row) -> str:
-    return "how far rows together are from rows alone, as a share of the output's range"
 
 
 # In the order in which they are told.
@@ -253,7 +227,7 @@ RULES: dict[str, Rule] = {
         ),
         Rule(
             "max_batch_difference", "at most", "batch difference", "share",
-            partial(_column, "batch_difference", note=_apart),
+            partial(_column, "batch_difference", note=lambda row: _APART),
         ),
     )
 }  # fmt: skip

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from storage.artifacts import ArtifactStore, artifact_digest
 from storage.errors import StoreError
-from storage.names import why_unsafe
-from storage.root import StoreRoot
+from storage.root import StoreRoot, why_unsafe
 
 pytestmark = pytest.mark.server
 MADE_FROM = {"seed": 1}

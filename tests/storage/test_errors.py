@@ -5,8 +5,10 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from storage.errors import StoreError, writing
+from storage.errors import InputError, StoreError, printable, shown, writing
 
 FOLDER = Path("/srv/store/handoff")
 
@@ -23,3 +25,51 @@ def test_an_error_at_the_folder_in_it_or_above_it_is_the_stores(name: str | None
 def test_an_error_elsewhere_stays_what_it_is(name: str) -> None:
     with pytest.raises(FileNotFoundError), writing("the store", FOLDER):
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
+
+
+@pytest.mark.parametrize(
+    ("uri", "expected"),
+    [
+        ("https://user:secret@host:1/w?token=x#part", "https://host:1/w"),
+        ("https://host/w", "https://host/w"),
+        ("s3://key:secret@bucket/a@b", "s3://bucket/a@b"),
+        ("zip://inner.pth::https://u:secret@host/o.zip?X-Amz-Signature=secret", "zip://inner.pth::https://host/o.zip"),
+        ("http://[bad?secret", "http://[bad"),
+        ("/data/what?.bin", "/data/what?.bin"),
+        ("data/a@b", "data/a@b"),
+    ],
+)
+@pytest.mark.slow
+def test_a_uri_is_shown_without_credentials_and_queries(uri: str, expected: str) -> None:
+    assert shown(uri) == expected
+
+
+def test_no_message_shows_credentials_wherever_the_text_comes_from() -> None:
+    error = InputError(
+        "Get 'https://u:secret@host/a?sig=secret' failed.", hint="See s3://k:secret@bucket?sig=secret ok."
+    )
+    assert str(error) == "Get 'https://host/a' failed. See s3://bucket ok."
+
+
+@pytest.mark.parametrize("text", ["\x1b[2J\x1b]0;title\x07", "a\rb", "a\x00b", "\u202eevil", "\x9b31m", "\ud800"])
+def test_what_a_terminal_would_obey_is_escaped(text: str) -> None:
+    assert all(character.isprintable() for character in str(InputError(text)))
+
+
+def test_long_messages_are_cut_and_keep_their_beginning() -> None:
+    text = str(InputError("key: " + "k" * 100_000))
+    assert text.startswith("key: kkk")
+    assert text.endswith("… (100,005 characters)")
+    assert len(text) < 2100
+
+
+def test_many_lines_are_cut() -> None:
+    assert len(str(InputError("line\n" * 100_000))) < 30_000
+
+
+@given(st.text())
+def test_a_message_is_always_printable_and_cleaning_it_again_changes_nothing(text: str) -> None:
+    cleaned = printable(text)
+    assert all(character.isprintable() or character in "\n\t" for character in cleaned)
+    assert printable(cleaned) == cleaned
+    cleaned.encode()

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
+from storage.copies import export_bundle
 from storage.errors import BundleError, ConfigurationError
-from storage.export import export_bundle
 from storage.seal import SIGNATURE, SUMS, check_sums, write_sums
 from tests.storage.bundle_files import fill
 
@@ -107,7 +107,7 @@ def test_a_file_that_is_exchanged_after_it_was_checked_is_not_exported(
         (folder / name).write_bytes(b"exchanged")
         return sums
 
-    monkeypatch.setattr("storage.export.check_sums", exchanged)
+    monkeypatch.setattr("storage.copies.check_sums", exchanged)
     with pytest.raises(BundleError, match=f"{name} changed while it was read"):
         export_bundle(bundle, tmp_path / "out.zip", name="word-lm")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bundle"]

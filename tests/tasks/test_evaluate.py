@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 
-from storage.artifacts import ArtifactStore
+from storage.artifacts import ArtifactStore, artifact_digest
 from storage.errors import MeasurementError
-from tasks.evaluate import quality_of
+from tasks.evaluate import compare, compare_all, quality_of
 from tasks.extensions import DOMAINS
 from tasks.job import Job, Workspace
 from tasks.outputs import tensors_of
+from tasks.paired import PairedDifference, bootstrap_difference, score_difference, serial_difference
 from tasks.quantize.spec import spec_of
+from tasks.refs import ArtifactRef
+from tasks.results import Contributions, Evaluation
 from tasks.runtimes.base import Opened
-from tasks.tensor_files import GOLDEN, Golden
+from tasks.tensor_files import GOLDEN, SAMPLES, Golden
 from tasks.workload import Workload, read_workload
 from tests.tasks.pipeline import build, evaluate, example_inputs, job_of, opened
 from tests.tasks.quantize.conftest import IMAGES
@@ -94,3 +99,98 @@ def test_images_are_evaluated_one_by_one_where_they_would_share_ranges(
         assert sizes == expected
         assert (quality.mode, batched.mode) == ("rows apart" if recipe == "int8" else "plain", "plain")
         assert quality.samples.keys() == batched.samples.keys() == {"quality", "prediction"}
+
+
+Interval = Callable[[list[float], list[float]], PairedDifference]
+
+
+def evaluation(
+    store: ArtifactStore, recipe: str, contributions: Contributions = "independent", **samples: list[float] | list[int]
+) -> Evaluation:
+    digest = artifact_digest("outputs", {"recipe": recipe})
+    with store.create("outputs", digest, {"recipe": recipe}) as folder:
+        save_file({name: torch.tensor(values) for name, values in samples.items()}, folder / SAMPLES)
+    quality = samples.get("quality", [0.0])
+    return Evaluation(
+        recipe=recipe,
+        runtime="eager",
+        quality_metric="top1",
+        quality=sum(quality) / len(quality),
+        higher_is_better=True,
+        metrics={},
+        quality_batched=sum(quality) / len(quality),
+        contributions=contributions,
+        samples=len(quality),
+        outputs=ArtifactRef(kind="outputs", digest=digest),
+    )
+
+
+def test_agreement_is_the_share_of_equal_predictions(tmp_path: Path) -> None:
+    store = ArtifactStore(tmp_path)
+    before = evaluation(store, "float", quality=[100.0, 100.0, 0.0, 0.0], prediction=[1, 2, 3, 4])
+    after = evaluation(store, "int8", quality=[100.0, 0.0, 0.0, 0.0], prediction=[1, 3, 3, 4])
+    comparison = compare(before, after, store)
+    assert comparison.agreement == 0.75
+    assert comparison.quality_difference == -25
+
+
+def test_what_has_no_samples_has_neither_interval_nor_agreement(tmp_path: Path) -> None:
+    store = ArtifactStore(tmp_path)
+    comparison = compare(evaluation(store, "float", other=[0.0]), evaluation(store, "int8", other=[0.0]), store)
+    assert comparison.quality_difference == 0
+    assert (comparison.quality_difference_low, comparison.quality_difference_high) == (None, None)
+    assert comparison.agreement is None
+
+
+def test_all_are_compared_in_their_order(tmp_path: Path) -> None:
+    store, told = ArtifactStore(tmp_path), []
+    first, second = (evaluation(store, name, quality=[value]) for name, value in (("float", 1.0), ("int8", 3.0)))
+    workspace = Workspace(store, lambda done, total, unit="": told.append((done, total)))
+    compared = compare_all(first, [first, second], workspace)
+    assert [comparison.quality_difference for comparison in compared] == [0, 2]
+    assert told == [(1, 2), (2, 2)]
+
+
+@pytest.mark.slow
+def test_different_samples_are_refused(tmp_path: Path) -> None:
+    store = ArtifactStore(tmp_path)
+    before = evaluation(store, "float", quality=[100.0, 0.0], prediction=[1, 2])
+    after = evaluation(store, "int8", quality=[100.0, 0.0, 0.0], prediction=[1, 2, 3])
+    with pytest.raises(MeasurementError, match="int8/eager"):
+        compare(before, after, store)
+
+
+@pytest.mark.parametrize(
+    ("contributions", "interval"),
+    [("independent", bootstrap_difference), ("right-or-wrong", score_difference), ("serial", serial_difference)],
+)
+def test_the_interval_is_the_one_for_what_the_samples_are(
+    tmp_path: Path, contributions: Contributions, interval: Interval
+) -> None:
+    store, right = ArtifactStore(tmp_path), ([100.0, 0.0] * 20, [100.0, 0.0, 100.0, 100.0] * 10)
+    before, after = (
+        evaluation(store, name, contributions, quality=quality)
+        for name, quality in zip(("float", "int8"), right, strict=True)
+    )
+    comparison = compare(before, after, store)
+    ends = (comparison.quality_difference_low, comparison.quality_difference_high)
+    assert ends == pytest.approx(interval(*right)[1:])
+
+
+def test_a_candidate_differs_from_itself_by_nothing_and_from_another_perhaps(tmp_path: Path) -> None:
+    store = ArtifactStore(tmp_path)
+    before, after = (evaluation(store, name, "right-or-wrong", quality=[100.0] * 50) for name in ("float", "int8"))
+    itself, other = compare_all(before, [before, after], Workspace(store))
+    assert (itself.quality_difference_low, itself.quality_difference_high) == (0, 0)
+    assert other.quality_difference == 0
+    assert other.quality_difference_low is not None
+    assert other.quality_difference_low < -5
+
+
+@pytest.mark.slow
+def test_a_single_sample_has_no_interval(tmp_path: Path) -> None:
+    store = ArtifactStore(tmp_path)
+    before, after = (evaluation(store, name, quality=[value]) for name, value in (("float", 1.0), ("int8", 3.0)))
+    comparison = compare(before, after, store)
+    assert comparison.quality_difference == 2
+    assert (comparison.quality_difference_low, comparison.quality_difference_high) == (None, None)

@@ -24,7 +24,7 @@ list_transform(
 
 create macro internal.troubles(waiting, stolen) as
 list_filter(
-    [case when waiting > 0.2 then 'waiting' end, case when stolen > 0.02 then 'stolen' end],
+    [case when waiting > {WAITED_SHARE} then 'waiting' end, case when stolen > {STOLEN_SHARE} then 'stolen' end],
     lambda name: name is not null
 );
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import Field, JsonValue, PositiveInt, WithJsonSchema, computed_field, model_validator
 
-from storage.messages import did_you_mean
+from storage.errors import did_you_mean
 from tasks.data.metrics import METRICS
 from tasks.data.sections import BATCH, FactoryData, TableData
 from tasks.domains.base import Domain, FineTunes, GivesCalibration, Proposal, Trains

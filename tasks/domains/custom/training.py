@@ -11,11 +11,11 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from storage.errors import ConfigurationError
-from tasks.compute import intra_op_threads
 from tasks.data.splits import load_samples
 from tasks.data.training import THREADS
 from tasks.data.tuning import OwnTraining
 from tasks.data.user_data import load_splits
+from tasks.outputs import intra_op_threads
 from tasks.sources import user_digest
 from tasks.user_code import call, call_factory
 

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from torchvision.models import WeightsEnum, get_weight
 
 from storage.errors import ConfigurationError, InputError
+from storage.remote import with_retries
 from storage.transient import is_transient
-from storage.urllib_retries import with_retries
 from tasks.data.pictures import Preprocessing
 from tasks.user_code import call_factory
 from tasks.workload.base import FactorySpec

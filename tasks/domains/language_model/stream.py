@@ -20,13 +20,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from storage.errors import InputError, MeasurementError
-from tasks.compute import intra_op_threads
 from tasks.data.evaluation import perplexity_beside
 from tasks.data.metrics import Quality
 from tasks.data.splits import load_samples
 from tasks.domains.language_model.network import zero_state
 from tasks.job import Progress, silent
-from tasks.outputs import Call, tensors_of
+from tasks.outputs import Call, intra_op_threads, tensors_of
 
 if TYPE_CHECKING:
     from tasks.domains.language_model import Evaluate, LanguageModelWorkload, WordLanguageModelSpec

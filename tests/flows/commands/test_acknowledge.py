@@ -10,7 +10,7 @@ from flows.commands.acknowledge import command
 from storage.errors import ConfigurationError
 from storage.results.catalog import refresh
 from storage.results.query import run_query
-from storage.results.regressions import find_regressions
+from storage.results.regressions import compare_night
 from tests.storage.results.rows import baseline, measurement, write_night
 
 FIRST = dt.date(2026, 3, 1)
@@ -37,7 +37,7 @@ def test_what_fits_is_accepted_with_who_and_why_and_the_rest_stays(store: Path) 
     assert done.exit_code == 0
     assert done.output.startswith("Acknowledged: word-lm static/eager larger: size_bytes 500, was 400, +25.0%")
     assert done.output.count("\n") == 1
-    assert [found.recipe for found in find_regressions(store)] == ["dynamic"]
+    assert [found.recipe for found in compare_night(store).findings] == ["dynamic"]
     kept = "select night, workload, recipe, runtime, metric, reason, acknowledged_by from acknowledgements"
     assert run_query(store, kept).to_pylist() == [
         {
@@ -60,7 +60,7 @@ def test_nothing_that_fits_is_refused_with_what_was_found(store: Path, narrow: l
     with pytest.raises(ConfigurationError, match="nothing to acknowledge") as refused:
         run(store, *narrow, "--reason", "why not")
     assert "word-lm static/eager larger" in str(refused.value)
-    assert len(find_regressions(store)) == 2
+    assert len(compare_night(store).findings) == 2
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from flows.request import BUILT_IN
 from storage.errors import ConfigurationError
 from tasks.domains.text_encoder import TextEncoder
 from tasks.runtimes.torchscript import TorchScript
-from tasks.workload.schema import workload_schema
+from tasks.workload import workload_schema
 from tests.documentation.pages import ROOT
 
 

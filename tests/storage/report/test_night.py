@@ -1,16 +1,34 @@
 from __future__ import annotations
 
+import datetime as dt
 import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
-from storage.report.night import Condition, bounds_of, candidates_of, conditions_of, outcomes_of
+from storage.report.night import (
+    NIGHTS,
+    Condition,
+    History,
+    bounds_of,
+    candidates_of,
+    conditions_of,
+    history_of,
+    marks_of,
+    outcomes_of,
+    shown_of,
+)
 from storage.results import Row
+from storage.results.acknowledgements import acknowledge
+from storage.results.catalog import refresh
 from storage.results.query import open_catalog
-from tests.storage.report.nights import FIRST, LAST, evidence
+from storage.results.regressions import Regression
+from storage.root import StoreRoot
+from tests.storage.report.nights import FIRST, LAST, REWRITTEN, SLOWER, UPGRADED, evidence
+from tests.storage.results.rows import measurement, write_night
 
 
 def test_the_filled_store_has_one_of_each(filled: Path) -> None:
@@ -80,3 +98,77 @@ def test_what_was_not_recorded_is_no_trouble(filled: Path, recorded: str | None)
 def test_of_several_runs_the_last_ones_evidence_counts(filled: Path) -> None:
     recorded = [evidence(waiting=0.9), evidence(waiting=0.1)]
     assert of_busy(filled, recorded, row()).waiting == pytest.approx(0.1)
+
+
+NAMES = [f"recipe-{index:02}/eager" for index in range(49)]
+
+
+def test_forty_nine_candidates_look_different() -> None:
+    assert len(set(marks_of(NAMES).values())) == 49
+
+
+@pytest.mark.slow
+def test_order_and_repetition_do_not_matter() -> None:
+    assert marks_of([*NAMES, *reversed(NAMES)]) == marks_of(NAMES)
+
+
+@pytest.mark.slow
+def test_a_mark_in_text_is_whole_and_hidden_from_screen_readers() -> None:
+    for mark in marks_of(NAMES).values():
+        drawn = ElementTree.fromstring(mark.svg)
+        assert drawn.attrib["aria-hidden"] == "true"
+        assert drawn[0].attrib["fill"] == mark.colour
+
+
+@pytest.mark.slow
+def test_events_are_what_changed_what_was_promoted_and_what_raised_an_alarm(filled: Path) -> None:
+    def night(index: int) -> dt.date:
+        return FIRST + dt.timedelta(days=index)
+
+    found = Regression("word-lm", "dynamic", "onnxruntime", "slower", "speedup", since=night(SLOWER))
+    better = Regression("word-lm", "dynamic", "eager", "improved", "speedup", since=night(3))
+    with open_catalog(filled) as connection:
+        history = history_of(connection, "word-lm", LAST, [found, better])
+    events = {event.night: event for event in history.events}
+    assert list(events) == [night(each) for each in (0, UPGRADED, UPGRADED + 2, REWRITTEN, SLOWER)]
+    assert events[night(0)].promoted == ("dynamic/eager",)
+    assert events[night(UPGRADED)].changes == ("torch 2.14.0 → 2.15.0",)
+    assert events[night(UPGRADED + 2)].promoted == ("dynamic/torchscript",)
+    assert "another recipe static" in events[night(REWRITTEN)].changes
+    assert events[night(SLOWER)].alarms == ("dynamic/onnxruntime slower",)
+
+
+@pytest.mark.slow
+def test_what_somebody_accepted_stands_with_the_night_that_found_it(tmp_path: Path) -> None:
+    before, slow, after = (FIRST + dt.timedelta(days=index) for index in range(3))
+    for night, latency_s in ((before, 1e-3), (slow, 2e-3), (after, 2e-3)):
+        rows = [measurement(f"run-{night}", night, latency_s=latency_s, size_bytes=int(1e9 * latency_s))]
+        write_night(tmp_path, night, rows, f"run-{night}")
+        refresh(tmp_path)
+        if night == slow:
+            (accepted,) = acknowledge(
+                StoreRoot.of(tmp_path), None, workloads=["word-lm"], by="me", reason="it does more"
+            )
+    with open_catalog(tmp_path) as connection:
+        (event,) = history_of(connection, "word-lm", after, []).events
+    assert (event.night, event.changes) == (slow, ())
+    assert event.accepted == (f"{accepted.recipe}/{accepted.runtime} {accepted.metric} accepted by me: it does more",)
+
+
+@pytest.mark.slow
+def test_another_machines_nights_and_old_ones_are_left_out(tmp_path: Path) -> None:
+    nights = [FIRST + dt.timedelta(days=index) for index in range(NIGHTS + 3)]
+    for index, night in enumerate(nights):
+        machine = "other" if index == NIGHTS else "mine"
+        run = f"run-{night}"
+        write_night(tmp_path, night, [measurement(run, night, machine=machine)], run)
+    refresh(tmp_path)
+    with open_catalog(tmp_path) as connection:
+        history = history_of(connection, "word-lm", nights[-1], [])
+    assert history.nights == [night for night in nights[2:] if night != nights[NIGHTS]]
+
+
+@pytest.mark.slow
+def test_only_candidates_with_a_history_are_drawn_and_the_first_of_too_many() -> None:
+    rows = {name: [{}] * count for name, count in (("a", 2), ("b", 1), ("c", 3), ("d", 2))}
+    assert shown_of(History(rows, ()), ["d", "b", "gone", "a", "c"], most=2) == ["d", "a"]

@@ -7,10 +7,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from storage.report.figure import drawing
-from storage.report.history import Event, History
-from storage.report.marks import Mark, marks_of
-from storage.report.plots import history_plot, quality_plot, size_plot
+from storage.report.night import Event, History, Mark, marks_of
+from storage.report.plots import drawing, history_plot, quality_plot, size_plot
 
 NAMES = ["dynamic/eager", "static/eager"]
 MARKS = marks_of(NAMES)

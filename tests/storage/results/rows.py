@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from storage.results.checksum import PLACEHOLDER, sealed
+from storage.results.layout import PLACEHOLDER, sealed
 from storage.results.writer import ResultsStore
 
 FINGERPRINT, MACHINE = "f" * 64, "m" * 64

@@ -11,7 +11,7 @@ import pytest
 
 from storage.results.acknowledgements import acknowledge
 from storage.results.catalog import refresh
-from storage.results.regressions import Regression, compare_night, find_regressions
+from storage.results.regressions import Regression, compare_night
 from storage.results.writer import ResultsStore
 from storage.root import StoreRoot
 from tests.storage.results.rows import at, baseline, measurement, promotion, write_night
@@ -50,6 +50,10 @@ def a_run(store: Path, index: int, *recipes: str, hour: int = 3, **changes: Any)
         else:
             rows.append(measurement(run, night, **(common | changes | {"recipe": recipe})))
     write_night(store, night, rows, run)
+
+
+def find_regressions(store: Path, night: dt.date | None = None) -> list[Regression]:
+    return list(compare_night(store, night).findings)
 
 
 def listed(store: Path, index: int | None = None) -> list[tuple[str, str]]:

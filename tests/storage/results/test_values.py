@@ -205,6 +205,6 @@ def test_whatever_the_values_every_row_is_kept(changes: list[dict[str, Any]]) ->
     for row in rows:
         row.pop("sequence_length", None)  # of the key
     admitted = admit(MEASUREMENTS, rows)
-    assert validated(MEASUREMENTS, admitted.rows, "r1").num_rows == len(rows)
+    assert validated(MEASUREMENTS, admitted[0], "r1").num_rows == len(rows)
     # The gate sees the rows before they are recorded, and must see the same.
     assert admit(MEASUREMENTS, [known(MEASUREMENTS, row) for row in rows]) == admitted

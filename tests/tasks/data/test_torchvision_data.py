@@ -8,7 +8,7 @@ import pytest
 import torch
 import torchvision
 
-from storage import urllib_retries
+from storage import remote
 from storage.artifacts import ArtifactStore
 from storage.errors import ConfigurationError, InputError
 from tasks.data import torchvision_data
@@ -163,7 +163,7 @@ def site(tmp_path, monkeypatch):
     file.unlink()
     resources = [(f"{file.name}.gz", hashlib.md5(packed, usedforsecurity=False).hexdigest())]
     monkeypatch.setattr(torchvision.datasets.FashionMNIST, "resources", resources)
-    monkeypatch.setattr(urllib_retries, "backoff_s", lambda attempt, first_s: 0.0)
+    monkeypatch.setattr(remote, "backoff_s", lambda attempt, first_s: 0.0)
     with serving(Site(packed)) as running:
         monkeypatch.setattr(torchvision.datasets.FashionMNIST, "mirrors", [f"{running.url}/"])
         yield running

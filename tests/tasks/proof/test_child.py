@@ -13,10 +13,10 @@ from storage.artifacts import ArtifactStore
 from tasks.benchmark.child import Limit, run_child
 from tasks.benchmark.messages import ChildSpec, Subject
 from tasks.benchmark.stage import BenchmarkCandidate
-from tasks.compute import intra_op_threads
 from tasks.extensions import RUNTIMES
 from tasks.job import Job, Workspace
 from tasks.machine import this_machine
+from tasks.outputs import intra_op_threads
 from tasks.proof.child import run
 from tasks.proofs import Proof, ProofReport
 from tasks.quantize.graph import observers

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from storage.errors import UnavailableError
-from tasks.compute import intra_op_threads
+from tasks.outputs import intra_op_threads
 from tasks.proof.instructions import Disassembler
 from tasks.proof.sampler import Sampler
 

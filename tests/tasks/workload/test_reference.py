@@ -12,9 +12,8 @@ import jsonschema
 import pytest
 
 from flows.request import BUILT_IN
-from storage.documents import JsonObject
-from tasks.workload import read_workload
-from tasks.workload.schema import workload_schema
+from storage.digest import JsonObject
+from tasks.workload import read_workload, workload_schema
 from tests.documentation.pages import ROOT
 
 PAGE = ROOT / "docs" / "workload-file.md"

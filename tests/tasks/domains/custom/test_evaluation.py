@@ -14,11 +14,11 @@ from torch.nn import functional
 
 from storage.artifacts import ArtifactStore
 from storage.errors import ConfigurationError, MeasurementError, NightquantError, QuantizationError
-from tasks.compare import compare
 from tasks.data.scores import edit_distance
 from tasks.data.scoring import RESAMPLES
 from tasks.data.splits import load_samples, load_test
 from tasks.data.weights import load_state
+from tasks.evaluate import compare
 from tests.tasks.data.test_user_data import SEQUENCES, TWO_INPUTS
 from tests.tasks.domains.custom.own import CODE, own, write
 from tests.tasks.pipeline import build, build_model, converted, evaluate, job_of

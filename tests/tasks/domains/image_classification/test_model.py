@@ -15,7 +15,7 @@ from torchvision.models import (
     resnet18,
 )
 
-from storage import urllib_retries
+from storage import remote
 from storage.errors import ConfigurationError, InputError
 from tasks.domains.image_classification import TorchvisionModel, TorchvisionSpec
 from tasks.domains.image_classification.network import build_vision, load_weights, published
@@ -145,7 +145,7 @@ def test_a_file_of_the_old_format_that_was_cut_off_is_refused_with_its_address(s
 
 @pytest.mark.slow
 def test_published_weights_are_downloaded_again_from_a_server_that_was_busy(checkpoints, monkeypatch):
-    monkeypatch.setattr(urllib_retries, "backoff_s", lambda attempt, first_s: 0.0)
+    monkeypatch.setattr(remote, "backoff_s", lambda attempt, first_s: 0.0)
     stream = io.BytesIO()
     torch.save({"w": torch.ones(3)}, stream)
     with serving(Site(stream.getvalue(), statuses=[503])) as site:

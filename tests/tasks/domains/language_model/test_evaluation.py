@@ -13,13 +13,12 @@ from torch import Tensor
 
 from storage.artifacts import ArtifactStore
 from storage.errors import InputError, MeasurementError
-from tasks.compare import compare
 from tasks.data.splits import load_samples
 from tasks.data.weights import load_state
 from tasks.domains.language_model import Evaluate, LanguageModelWorkload, WordLanguageModelSpec
 from tasks.domains.language_model.network import WordLanguageModel
 from tasks.domains.language_model.stream import evaluate_language_model, word_losses
-from tasks.evaluate import quality_of
+from tasks.evaluate import compare, quality_of
 from tasks.job import Job, Workspace
 from tasks.results import Evaluation
 from tasks.tensor_files import Golden

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from tasks.compute import intra_op_threads
 from tasks.domains.language_model import Evaluate, WordLanguageModelSpec
 from tasks.domains.language_model.network import WordLanguageModel
 from tasks.domains.language_model.stream import LaneShape, segment_losses, word_losses
+from tasks.outputs import intra_op_threads
 
 VOCABULARY, LAYERS, HIDDEN = 30, 2, 8
 SPEC = WordLanguageModelSpec(kind="word-lm", embedding_size=12, hidden_size=HIDDEN, layers=LAYERS)

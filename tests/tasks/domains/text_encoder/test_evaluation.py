@@ -14,12 +14,12 @@ from torch.nn.functional import cosine_similarity, normalize
 
 from storage.artifacts import ArtifactStore
 from tasks.build import open_candidate
-from tasks.compare import compare
 from tasks.data.evaluation import outputs_in_order
 from tasks.data.scores import reciprocal_ranks
 from tasks.data.scoring import RESAMPLES
 from tasks.domains.text_encoder.evaluation import evaluate_encoder
 from tasks.domains.text_encoder.texts import load_texts
+from tasks.evaluate import compare
 from tasks.job import Job, Workspace
 from tasks.tensor_files import SAMPLES
 from tasks.workload import Workload

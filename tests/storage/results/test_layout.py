@@ -11,8 +11,8 @@ import pytest
 from storage.check import check
 from storage.errors import StoreError
 from storage.results.catalog import refresh
-from storage.results.checksum import problem_of
 from storage.results.compact import compact
+from storage.results.layout import problem_of
 from storage.results.tables import MEASUREMENTS, PROMOTIONS
 from storage.results.writer import serialized, validated
 from tests.storage.results.rows import baseline, measurement, promotion, rewrite, write_night

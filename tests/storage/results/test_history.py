@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from storage.results.changes import changes_between
+from storage.results.history import changes_between
 
 OLD, NEW = (json.dumps({"torch": torch}) for torch in ("2.14.0", "2.15.0"))
 SAME = {

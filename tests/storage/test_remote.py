@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from storage import urllib_retries
-from storage.remote import Broken
-from storage.urllib_retries import with_retries
+from storage import remote
+from storage.remote import Broken, with_retries
 from tests.storage.http_server import Site, serving
 
 CONTENT = bytes(range(256)) * 1000
@@ -83,7 +82,7 @@ def test_a_full_disk_is_not_tried_again(site: Site) -> None:
 
 
 def test_a_server_that_says_nothing_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(urllib_retries, "_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(remote, "_TIMEOUT_S", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}/"
         with pytest.raises(Broken, match="timed out"):
