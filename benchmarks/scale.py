@@ -16,6 +16,7 @@ import time
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
+from unittest.mock import patch
 
 from benchmarks import overhead
 from benchmarks.scale_model import Costs, Outcome, Setting, simulate
@@ -50,15 +51,6 @@ class Stages(Reporter):
         self.times[label.rpartition(": ")[2]].append(seconds)
         if error:
             self.errors.append(f"{label}: {error}")
-
-
-class OneThread(Settings):
-    """Settings of workers that compute with one thread each, however many processors there are."""
-
-    @property
-    def threads_per_worker(self) -> int:
-        """One."""
-        return 1
 
 
 @dataclass(frozen=True)
@@ -105,7 +97,10 @@ def fan_out(count: int, store: str) -> Fanned:
 
     @flow(persist_result=False, task_runner=ThreadPoolTaskRunner(max_workers=64))
     def night() -> float:
-        with executing(OneThread(workers=count, stage_timeout_s=3600.0), reporter):
+        with (
+            patch("flows.execution.context.available_cores", lambda: count),  # one thread each
+            executing(Settings(workers=count, stage_timeout_s=3600.0), reporter),
+        ):
             datasets = [(workload, steps.prepare.submit(workload, store)) for workload in workloads]
             for job in [steps.obtain.submit(workload, later(dataset), store) for workload, dataset in datasets]:
                 job.result()

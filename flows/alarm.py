@@ -1,14 +1,15 @@
-"""The alarm: findings about a night become notifications, events and artifacts, in this order of importance."""
+"""What a night reports: findings become notifications, events and artifacts, and the leaderboard a table."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import cast
 
 import httpx
-from prefect.artifacts import create_markdown_artifact, create_table_artifact
+from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
 from prefect.blocks.abstract import NotificationBlock
 from prefect.blocks.core import Block
 from prefect.blocks.webhook import Webhook
@@ -16,11 +17,14 @@ from prefect.events import emit_event
 from prefect.events.worker import EventsWorker
 from pydantic import ValidationError
 
+from flows.console import became, faster, signed
 from flows.execution.server import own_server_died
 from flows.execution.signals import interruption_behind
 from flows.findings import Findings
 from flows.settings import Settings
 from storage.errors import ConfigurationError, NightquantError
+from storage.humanize import duration, ratio
+from storage.results import Row, number
 from storage.results.regressions import Regression
 
 EVENT = "nightquant.regression"
@@ -38,24 +42,23 @@ def raise_alarm(found: Findings, settings: Settings, *, run_id: str = "") -> Rai
     """Report findings; called in the flow, so that artifacts belong to its run.
 
     On a regression, an absence, or a look back that failed, the notification block and the webhook of the settings are
-    called. Then each regression becomes a Prefect event, on which automations can act, and all findings, improvements
-    and absences included, become a markdown and a table artifact. An event or an artifact that fails is named in the
-    message. Nothing that fails stops anything else.
+    called. Then each regression becomes a Prefect event, on which automations can act, and all findings become a
+    markdown and a table artifact. An event or an artifact that fails is named in the message. Nothing that fails stops
+    anything else.
     """
     findings = found.comparison.findings
     bad = [finding for finding in findings if finding.is_bad]
     message = summary_line(found)
     failed = _notify(settings, message, found) if bad or found.absences or found.troubles else {}
-    failures = []
-    if (findings or found.absences) and own_server_died():
-        failures.append("no event and no artifact in Prefect: its server died")
-    else:
-        if bad and (why := _attempt(lambda: _emit_all(bad, run_id))):
-            failures.append(f"no event in Prefect: {why}")
-        if (findings or found.absences) and (why := _attempt(lambda: _show(found, message))):
-            failures.append(f"no artifact in Prefect's UI: {why}")
     # The troubles are problems of the run, whose own message has them.
-    return Raised("; ".join([summary_line(replace(found, troubles={})), *failures]), failed)
+    parts = [summary_line(replace(found, troubles={}))]
+    if (findings or found.absences) and own_server_died():
+        return Raised("; ".join([*parts, "no event and no artifact in Prefect: its server died"]), failed)
+    if bad and (why := _attempt(lambda: _emit(bad, run_id))):
+        parts.append(f"no event in Prefect: {why}")
+    if (findings or found.absences) and (why := _attempt(lambda: _show(found, message))):
+        parts.append(f"no artifact in Prefect's UI: {why}")
+    return Raised("; ".join(parts), failed)
 
 
 def summary_line(found: Findings) -> str:
@@ -75,13 +78,50 @@ def summary_line(found: Findings) -> str:
     return "; ".join([*parts, *found.absences, *found.lines()])
 
 
+def publish_leaderboard(outcomes: Sequence[Row], report: str) -> None:
+    """Show the leaderboard as a table, and link to the report if there is one, on the current flow run."""
+    shown = [row for row in outcomes if row["setting"] == "primary" and row["became"] != "baseline"]
+    table = [
+        {
+            "workload": row["workload"],
+            "candidate": row["candidate"],
+            "smaller": ratio(number(row, "size_ratio")),
+            "quality": signed(number(row, "quality_difference")),
+            "faster": faster(row),
+            "latency": duration(number(row, "deciding_latency_s")),
+            "decision": became(row),
+            "why": row["why"] or "",
+        }
+        for row in shown
+    ]
+
+    def publish() -> None:
+        create_table_artifact(table, key="leaderboard", description="Every candidate of the night against its baseline")
+        if report:
+            link = "The night's report, one HTML file"
+            create_link_artifact(report, link_text=report, key="report", description=link)
+
+    # The rows are in the store by now; the flow's own last report will say that the server is gone.
+    if why := "its server died" if own_server_died() else _attempt(publish):
+        logging.getLogger(__name__).warning("no leaderboard in Prefect's UI: %s", why)
+
+
 def _as_json(finding: Regression) -> dict[str, str | float | None]:
     return asdict(finding) | {"since": finding.since and finding.since.isoformat()}
 
 
-def _emit_all(bad: Sequence[Regression], run_id: str) -> None:
+def _emit(bad: Sequence[Regression], run_id: str) -> None:
     for finding in bad:
-        _emit(finding, run_id)
+        emit_event(
+            event=EVENT,
+            resource={
+                "prefect.resource.id": f"nightquant.workload.{finding.workload}",
+                "prefect.resource.name": finding.workload,
+                "nightquant.candidate": f"{finding.recipe}/{finding.runtime}",
+                "nightquant.kind": finding.kind,
+            },
+            payload=_as_json(finding) | {"run_id": run_id, "text": finding.describe()},
+        )
     # A thread sends the events. The nightly command stops its own server before this process ends, when Prefect's
     # flush at exit would find no server.
     EventsWorker.instance().drain()
@@ -95,33 +135,20 @@ def _show(found: Findings, message: str) -> None:
         create_table_artifact(rows, key="regressions-table", description="Tonight against the nights before")
 
 
-def _emit(finding: Regression, run_id: str) -> None:
-    emit_event(
-        event=EVENT,
-        resource={
-            "prefect.resource.id": f"nightquant.workload.{finding.workload}",
-            "prefect.resource.name": finding.workload,
-            "nightquant.candidate": f"{finding.recipe}/{finding.runtime}",
-            "nightquant.kind": finding.kind,
-        },
-        payload=_as_json(finding) | {"run_id": run_id, "text": finding.describe()},
-    )
-
-
 def _markdown(found: Findings) -> str:
     findings = found.comparison.findings
     sections = {
         "Regressions": [finding.describe() for finding in findings if finding.is_bad],
-        "Missing": list(found.absences),
+        "Missing": found.absences,
         "Not looked at": found.lines(),
         "Improvements without an explanation": [found.describe() for found in findings if found.kind == "improved"],
         "New candidates": [found.describe() for found in findings if found.kind == "appeared"],
     }
-    parts = ["# Tonight against the nights before"]
+    parts = ["# Tonight against the nights before\n"]
     for title, lines in sections.items():
         if lines:
-            parts += [f"## {title}", "\n".join(f"- {line}" for line in lines)]
-    return "\n\n".join(parts) + "\n"
+            parts += [f"## {title}\n", *(f"- {line}" for line in lines), ""]
+    return "\n".join(parts)
 
 
 def _notify(settings: Settings, message: str, found: Findings) -> dict[str, str]:
@@ -135,8 +162,7 @@ def _notify(settings: Settings, message: str, found: Findings) -> dict[str, str]
     if url.get_secret_value():
         calls["webhook"] = lambda: _post(Webhook(url=url), payload)
     if slug:
-        body = _markdown(found)
-        calls[f"notification block {slug}"] = lambda: _call_block(slug, body, message, payload)
+        calls[f"notification block {slug}"] = lambda: _call_block(slug, _markdown(found), message, payload)
     return {name: why for name, call in calls.items() if (why := _attempt(call))}
 
 

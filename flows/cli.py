@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
+from pkgutil import resolve_name
 
 import click
 from click.shell_completion import CompletionItem
@@ -23,9 +23,9 @@ COMMANDS = {
     "compare": ("compare:command", "Compare two runs, candidate by candidate."),
     "query": ("query:query", "Ask the results in SQL."),
     "report": ("query:report", "Write the night's report as one HTML file."),
-    "acknowledge": ("acknowledge:command", "Accept what a night found, with a reason."),
-    "generate": ("generate:command", "Sample text from a language model, float or quantized."),
-    "sensitivity": ("sensitivity:command", "Rank a model's layers by what quantizing them costs."),
+    "acknowledge": ("status:acknowledge", "Accept what a night found, with a reason."),
+    "generate": ("models:generate", "Sample text from a language model, float or quantized."),
+    "sensitivity": ("models:sensitivity", "Rank a model's layers by what quantizing them costs."),
     "doctor": ("setup:doctor", "Say whether a benchmark on this machine can be trusted."),
     "handoff": ("handoff:command", "List, show, verify, sign, export, promote or roll back bundles."),
     "operations": ("operations:command", "Set up alarms for nights that fail or never begin."),
@@ -43,15 +43,12 @@ class LazyGroup(click.Group):
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Import and return one subcommand."""
-        if cmd_name not in COMMANDS:
-            return None
-        return self.load(cmd_name)
+        return self.load(cmd_name) if cmd_name in COMMANDS else None
 
     @staticmethod
     def load(name: str) -> click.Command:
         """Import one of the subcommands."""
-        module, _, attribute = COMMANDS[name][0].partition(":")
-        command: click.Command = getattr(importlib.import_module(f"flows.commands.{module}"), attribute)
+        command: click.Command = resolve_name(f"flows.commands.{COMMANDS[name][0]}")
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:

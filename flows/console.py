@@ -1,28 +1,97 @@
-"""How a night ends for a person: what was promoted or why nothing was, in lines that fit into 80 columns."""
+"""What a person reads at the terminal: numbers in words, tables, and how a night ended, within 80 columns."""
 
 from __future__ import annotations
 
 import datetime as dt
-import logging
 import os
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from itertools import groupby
+from typing import Any
 
 from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from flows.execution.server import own_server_died
-from flows.tables import plain_table
-from flows.text import became, faster, signed
-from storage.humanize import duration, ratio, size
+from storage.humanize import MISSING, duration, plural, ratio, size
 from storage.results import Row, number
 from storage.results.query import open_catalog, rows_of
 
 _WIDTH = 80
-# What came nearest to a promotion is the most worth knowing; what passes and was not chosen never does (eager, say).
+_OUTCOMES = {"promote": "promoted", "pass": "passes", "hold": "held", "reject": "rejected"}
+# The candidate nearest to a promotion is the most worth knowing. One that passes and was not chosen cannot be (eager).
 _NEAREST = ("hold", "reject", "pass")
+
+
+class TextTable(Table):
+    """A table whose cells are shown as they are: the name of a module may look like rich's markup."""
+
+    def __init__(self, *headings: str, right: Collection[str] = (), **options: Any) -> None:
+        """Make a column for each heading; those in `right` hold numbers."""
+        super().__init__(**options)
+        for heading in headings:
+            self.add_column(heading, overflow="fold", justify="right" if heading in right else "left")
+
+    def row(self, *cells: object, style: str = "") -> None:
+        """Add a row."""
+        self.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in cells), style=style)
+
+
+def new_table(title: str, *headings: str, right: Collection[str] = ()) -> TextTable:
+    """Make a table with a title and lines, whose cells wrap."""
+    return TextTable(*headings, right=right, title=title)
+
+
+def plain_table(*headings: str, right: Collection[str] = ()) -> TextTable:
+    """Make a table without lines, for numbers that are compared down a column; without headings it has no header."""
+    options = {"box": None, "padding": (0, 2, 0, 0), "pad_edge": False, "header_style": "dim"}
+    return TextTable(*headings, right=right, show_header=any(headings), **options)
+
+
+def marked_lines(lines: Iterable[tuple[str, str | Text]], width: int = 1) -> Table:
+    """Put texts under each other, each beside its mark, whose column of `width` stays empty where a text wraps."""
+    grid = Table.grid(padding=(0, 1))
+    grid.add_column(width=width)
+    grid.add_column(overflow="fold")
+    for mark, text in lines:
+        grid.add_row(Text(mark), Text(text) if isinstance(text, str) else text)
+    return grid
+
+
+def faster(row: Row, prefix: str = "deciding_") -> str:
+    """Write a speed-up with half its interval's width; by default it is the one that the gate decides by."""
+    return ratio_within(*(number(row, f"{prefix}speedup{end}") for end in ("", "_low", "_high")))
+
+
+def ratio_within(value: float | None, low: float | None, high: float | None) -> str:
+    """Write a ratio with half its interval's width on the logarithm, if the interval is known: ``5.43× ±3%``."""
+    if value is None or not low or not high:
+        return ratio(value)
+    return f"{ratio(value)} ±{100 * ((high / low) ** 0.5 - 1):.0f}%"
+
+
+def signed(value: float | None) -> str:
+    """Write a difference with its sign: ``+0.012``."""
+    return MISSING if value is None else f"{value:+.2g}"
+
+
+def age(span: dt.timedelta) -> str:
+    """Write how long ago something was, in its largest complete unit: ``2 days ago``."""
+    seconds = span.total_seconds()
+    for unit, length in (("day", 86_400), ("hour", 3_600), ("minute", 60)):
+        if seconds >= length:
+            return f"{plural(int(seconds // length), unit)} ago"
+    return "just now"
+
+
+def became(row: Row) -> str:
+    """Write in one word what became of a candidate: its row of ``outcomes`` says it."""
+    return _OUTCOMES.get(str(row["became"]), str(row["became"] or MISSING))
+
+
+def metric_of(rows: Sequence[Row]) -> str:
+    """Return the name of the quality metric of a workload's rows."""
+    return next((str(row["quality_metric"]) for row in rows if row["quality_metric"]), "quality")
 
 
 def new_console(*, stderr: bool = False) -> Console:
@@ -37,19 +106,10 @@ def outcomes_of_run(store: str, run_id: str) -> list[Row]:
         return rows_of(connection, "from outcomes_of([$run]) order by workload, rank", run=run_id)
 
 
-def nights_of_run(store: str, run_id: str, night: dt.date) -> list[Row]:
-    """Return what became of the workloads that a run decided on."""
-    with open_catalog(store) as connection:
-        return rows_of(connection, "from nights_on($night) where run_id = $run", night=night, run=run_id)
-
-
 def night_lines(outcomes: Sequence[Row], nights: Sequence[Row]) -> Iterator[RenderableType]:
-    """Describe every workload of a run: its baseline, a line a candidate, and what came of it.
+    """Describe every workload of a run, by its rows of the views ``outcomes`` and ``nights``.
 
-    Parameters
-    ----------
-    outcomes, nights
-        The run's rows of the views ``outcomes`` and ``nights``.
+    A workload has its baseline, a line for each candidate, and what came of it.
     """
     came = {str(row["workload"]): row for row in nights}
     primary = [row for row in outcomes if row["setting"] == "primary"]
@@ -63,39 +123,6 @@ def night_lines(outcomes: Sequence[Row], nights: Sequence[Row]) -> Iterator[Rend
         yield from _without_result(rows, "failed", "✗", "bold red")
         yield from _without_result(rows, "skipped", "–")
         yield from _outcome(rows, came.get(workload, {}))
-
-
-def publish_leaderboard(outcomes: Sequence[Row], report: str) -> None:
-    """Show the leaderboard as a table, and link to the report if there is one, on the current flow run."""
-    import httpx
-    from prefect.artifacts import create_link_artifact, create_table_artifact
-    from prefect.exceptions import PrefectException
-
-    if own_server_died():
-        logging.getLogger(__name__).warning("no leaderboard in Prefect's UI: its server died")
-        return
-    shown = [row for row in outcomes if row["setting"] == "primary" and row["became"] != "baseline"]
-    table = [
-        {
-            "workload": row["workload"],
-            "candidate": row["candidate"],
-            "smaller": ratio(number(row, "size_ratio")),
-            "quality": signed(number(row, "quality_difference")),
-            "faster": faster(row),
-            "latency": duration(number(row, "deciding_latency_s")),
-            "decision": became(row),
-            "why": row["why"] or "",
-        }
-        for row in shown
-    ]
-    try:
-        create_table_artifact(table, key="leaderboard", description="Every candidate of the night against its baseline")
-        if report:
-            link = "The night's report, one HTML file"
-            create_link_artifact(report, link_text=report, key="report", description=link)
-    except (httpx.HTTPError, PrefectException) as error:
-        # The rows are in the store by now; the flow's own last report will say that the server is gone.
-        logging.getLogger(__name__).warning("no leaderboard in Prefect's UI: %s", error)
 
 
 def shown_path(path: str) -> str:
@@ -117,8 +144,7 @@ def _baseline(rows: Sequence[Row]) -> str:
 
 
 def _table(rows: Sequence[Row]) -> Table:
-    metric = next((str(row["quality_metric"]) for row in rows if row["quality_metric"]), "quality")
-    numbers = ("smaller", metric, "cold" if rows[0]["caches"] == "cold" else "faster")
+    numbers = ("smaller", metric_of(rows), "cold" if rows[0]["caches"] == "cold" else "faster")
     table = plain_table("  candidate", *numbers, "decision", right=numbers)
     cells = [
         (ratio(number(row, "size_ratio")), signed(number(row, "quality_difference")), faster(row), became(row))
@@ -129,7 +155,7 @@ def _table(rows: Sequence[Row]) -> Table:
     for row, shown in zip(rows, cells, strict=True):
         is_current = row["became"] in ("promote", "stays")
         name = f"{'★' if is_current else ' '} {_shortened(str(row['candidate']), room)}"
-        table.add_row(*map(Text, (name, *shown)), style="bold green" if is_current else "")
+        table.row(name, *shown, style="bold green" if is_current else "")
     return table
 
 
@@ -160,9 +186,9 @@ def _outcome(rows: Sequence[Row], night: Row) -> Iterator[Text]:
 
 
 def _wrapped(mark: str, text: str, style: str = "") -> Iterator[Text]:
-    wrapped = textwrap.wrap(text, _WIDTH - 2, break_long_words=False, break_on_hyphens=False)
-    for position, part in enumerate(wrapped):
-        yield Text(f"{mark if position == 0 else ' '} {part}", style=style)
+    wrapper = textwrap.TextWrapper(_WIDTH, f"{mark} ", "  ", break_long_words=False, break_on_hyphens=False)
+    for part in wrapper.wrap(text):
+        yield Text(part, style=style)
 
 
 def _shortened(name: str, width: int) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import get_args
@@ -36,7 +36,7 @@ _RECIPES: tuple[JsonObject, ...] = (
 
 @dataclass(frozen=True)
 class Asked:
-    """What the user says of a model; ``folder`` is that of the file to write, "" what was not said."""
+    """What the user says of a model. ``folder`` is where the workload file goes; "" stands for an option not given."""
 
     model: str
     data: str
@@ -51,17 +51,14 @@ class Asked:
     lower_is_better: bool = False
 
     def path(self, given: str) -> str:
-        """A path as the workload file names it; an address as it is."""
+        """Return a path as the workload file names it; an address stays as it is."""
         return given if "://" in given else os.path.relpath(Path(given).expanduser().absolute(), self.folder.absolute())
 
 
 def with_texts(asked: Asked) -> Asked:
-    """The same with ``texts.csv``, which is written in the file's folder: lines in the place of the user's own.
+    """Write ``texts.csv`` beside the workload file, for the user to fill in, and return the request with it as data.
 
-    Raises
-    ------
-    ConfigurationError
-        The model is no directory of transformers', or there is such a file.
+    Raises `ConfigurationError` if the model is not a directory of transformers', or if the file exists.
     """
     if not Path(asked.model).is_dir():
         raise ConfigurationError("--data is missing.", hint="Name your callable, a table, or a folder of pictures.")
@@ -80,17 +77,18 @@ def with_texts(asked: Asked) -> Asked:
 
 
 def sections(asked: Asked) -> JsonObject:
-    """``domain`` and the sections that say what there is, of the first draft that knows such a model.
+    """Draft ``domain`` and the sections that describe model, data, weights and metric.
 
-    Raises
-    ------
-    ConfigurationError
-        No draft does, or something is missing that it needs.
+    Raises `ConfigurationError` if no domain fits such a model, or if something is missing that the domain needs.
     """
-    for knows, draft in _DRAFTS:
-        if knows(asked):
-            return draft(asked)
     known = get_args(TorchvisionModel)
+    is_callable = re.match(REFERENCE, asked.model) is not None
+    if Path(asked.data).is_dir() and (is_callable or asked.model in known):
+        return _pictures(asked)
+    if Path(asked.model).is_dir():
+        return _encoder(asked)
+    if is_callable:
+        return _module(asked)
     raise ConfigurationError(
         f'--model "{asked.model}" is no model that init knows{did_you_mean(asked.model, known)}.',
         hint="Expected module:callable, a directory of transformers', or with pictures one of torchvision's: "
@@ -103,18 +101,16 @@ def _pictures(asked: Asked) -> JsonObject:
         model: JsonObject = {"kind": "factory", "factory": asked.model, "arguments": asked.arguments}
     else:
         model = {"kind": "torchvision", "name": asked.model, **asked.arguments}
+    weights = _weights(asked) or {"kind": "train"}
+    if re.fullmatch(r"\w+_Weights\.\w+", asked.checkpoint) and not Path(asked.checkpoint).exists():
+        weights = {"kind": "torchvision-weights", "weights": asked.checkpoint}
     return {
         "domain": "image-classification",
         "data": {"kind": "image-folder", "uri": asked.path(asked.data)},
         "model": model,
-        "checkpoint": _published(asked) or _weights(asked) or {"kind": "train"},
+        "checkpoint": weights,
         "evaluate": {},
     }
-
-
-def _published(asked: Asked) -> JsonObject:
-    by_name = re.fullmatch(r"\w+_Weights\.\w+", asked.checkpoint) and not Path(asked.checkpoint).exists()
-    return {"kind": "torchvision-weights", "weights": asked.checkpoint} if by_name else {}
 
 
 def _module(asked: Asked) -> JsonObject:
@@ -190,30 +186,17 @@ def _encoder(asked: Asked) -> JsonObject:
     }
 
 
-# A new kind of model is one line: whether a draft knows it, and what makes it.
-_DRAFTS: tuple[tuple[Callable[[Asked], bool], Callable[[Asked], JsonObject]], ...] = (
-    (
-        lambda asked: (
-            Path(asked.data).is_dir()
-            and bool(asked.model in get_args(TorchvisionModel) or re.match(REFERENCE, asked.model))
-        ),
-        _pictures,
-    ),
-    (lambda asked: Path(asked.model).is_dir(), _encoder),
-    (lambda asked: bool(re.match(REFERENCE, asked.model)), _module),
-)
-
-
 def whole(name: str, known: JsonObject) -> JsonObject:
-    """The document with every recipe that the domain's models may take, for the runtimes that are installed."""
+    """Complete the document with every recipe that fits the domain's models, for the runtimes that are installed."""
     recipes = []
     for keys in _RECIPES:
         needs = METHODS[str(keys["method"])].needs
         if not any(map(DOMAINS[known["domain"]].lacks, needs)):
             recipes.append(keys | {"runtimes": _runtimes(Recipe.model_validate(keys))})
-    head = {"schema_version": 1, "name": name, "description": f"{name}, written by nightquant init"}
     return {
-        **head,
+        "schema_version": 1,
+        "name": name,
+        "description": f"{name}, written by nightquant init",
         **known,
         "recipe": recipes,
         "benchmark": {"baseline": f"float/{recipes[0]['runtimes'][0]}"},
@@ -232,26 +215,20 @@ def with_size_obstacles(document: JsonObject, found: Preview) -> Preview:
 
     def judged(tried: CandidatePreview) -> CandidatePreview:
         share = covered_share(tried.coverage)
-        if tried.obstacle or not tried.coverage or 1 / (1 - _SAVED * share) >= wanted:
+        is_float = tried.candidate.partition("/")[0] not in quantizing
+        if is_float or tried.obstacle or not tried.coverage or 1 / (1 - _SAVED * share) >= wanted:
             return tried
         why = f"only {share:.1%} of the parameters become int8, too few for the gate's min_size_ratio = {wanted:g}"
         return CandidatePreview(candidate=tried.candidate, obstacle=why)
 
-    quantized = [each.candidate.partition("/")[0] in quantizing for each in found.candidates]
-    candidates = [judged(each) if is_int8 else each for each, is_int8 in zip(found.candidates, quantized, strict=True)]
-    if all(each.obstacle for each, is_int8 in zip(candidates, quantized, strict=True) if is_int8):
+    candidates = tuple(map(judged, found.candidates))
+    if all(each.obstacle for each in candidates if each.candidate.partition("/")[0] in quantizing):
         return found
-    return found.model_copy(update={"candidates": tuple(candidates)})
+    return found.model_copy(update={"candidates": candidates})
 
 
 def without_obstacles(document: JsonObject, found: Preview) -> JsonObject:
-    """Leave out what cannot be had.
-
-    Raises
-    ------
-    ConfigurationError
-        No float candidate is left to compare with.
-    """
+    """Leave out the candidates with an obstacle; raise `ConfigurationError` if no float candidate is left."""
     good = [each.candidate for each in found.candidates if not each.obstacle]
     kept = []
     for recipe in document["recipe"]:

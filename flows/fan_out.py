@@ -8,10 +8,9 @@ from typing import Literal, TypeVar, cast
 
 import httpx
 from prefect.futures import PrefectFuture
-from prefect.logging import get_run_logger
 
 from flows import steps
-from flows.execution.context import current_execution
+from flows.execution.context import note
 from flows.execution.signals import interruption_behind
 from flows.execution.task_runners import CLUSTERS, place_benchmarks
 from flows.settings import Settings
@@ -74,10 +73,10 @@ def later(future: PrefectFuture[R]) -> R:
 def gather(submitted: Submitted) -> WorkloadResult:
     """Wait for a workload's stages and compare its candidates."""
     dataset, job = settle(submitted.dataset, "prepare"), settle(submitted.job, "checkpoint")
-    if not isinstance(dataset, Failure) and dataset.notes:
-        _note(f"{submitted.workload.name}: the data: {'; '.join(dataset.notes)}")
-    if not isinstance(job, Failure) and job.checkpoint.notes:
-        _note(f"{submitted.workload.name}: the checkpoint's file: {'; '.join(job.checkpoint.notes)}")
+    checkpoint = job if isinstance(job, Failure) else job.checkpoint
+    for what, made in (("the data", dataset), ("the checkpoint's file", checkpoint)):
+        if not isinstance(made, Failure) and made.notes:
+            note(f"{submitted.workload.name}: {what}: {'; '.join(made.notes)}")
     failure = next((outcome for outcome in (dataset, job) if isinstance(outcome, Failure)), None)
     result = WorkloadResult(
         workload=submitted.workload,
@@ -122,11 +121,11 @@ def _with_incumbent(result: WorkloadResult, store: str) -> WorkloadResult:
         unknown = UnknownIncumbent(reason="it was not looked up, because the workload's data or weights are missing")
         return result.model_copy(update={"incumbent": unknown})
     built = [each.built for each in result.candidates if each.built is not None]
+    found: Incumbent | UnknownIncumbent | Failure | None
     found = settle(steps.find_incumbent.submit(result.job, built, store), "handoff")
     if isinstance(found, Failure):
-        unknown = UnknownIncumbent(reason=f"it could not be looked up: {found.error}")
-        return result.model_copy(update={"incumbent": unknown})
-    if found is not None and found.candidate is not None and not found.same_as:
+        found = UnknownIncumbent(reason=f"it could not be looked up: {found.error}")
+    elif found is not None and found.candidate is not None and not found.same_as:
         found = found.model_copy(update=_evaluated(result, result.job, found.candidate, store))
     return result.model_copy(update={"incumbent": found})
 
@@ -157,10 +156,16 @@ def _update(result: WorkloadResult, change: Callable[[CandidateResult], dict[str
 def _fail_rest(result: WorkloadResult, stage: str, error: str) -> WorkloadResult:
     """Mark every candidate, and the current bundle, that had not failed yet as failed at `stage`."""
     failure = Failure(stage=stage, error=error)
+    return _with_failures(result, lambda name: failure)
+
+
+def _with_failures(result: WorkloadResult, failure_of: Callable[[str], Failure | None]) -> WorkloadResult:
+    """Add the failure, if any, that a name stands for to each candidate and to the current bundle."""
     held = result.incumbent
     if isinstance(held, Incumbent) and held.candidate is not None:
-        result = result.model_copy(update={"incumbent": held.model_copy(update={"failure": held.failure or failure})})
-    return _update(result, lambda each: {"failure": each.failure or failure})
+        why = held.failure or failure_of(held.candidate.name + INCUMBENT_SUFFIX)
+        result = result.model_copy(update={"incumbent": held.model_copy(update={"failure": why})})
+    return _update(result, lambda each: {"failure": each.failure or failure_of(f"{each.recipe}/{each.runtime}")})
 
 
 def study_layers(result: WorkloadResult, store: str) -> tuple[WorkloadResult, list[str]]:
@@ -247,19 +252,8 @@ def _with_benchmark(result: WorkloadResult, future: PrefectFuture[BenchmarkResul
     refused = {key: Failure(stage="benchmark", error=error) for key, error in benchmark.refused.items()}
     names = {f"{each.recipe}/{each.runtime}" for each in result.candidates}
     for key in sorted(refused.keys() - names):
-        remark = f"{result.workload.name} · {key}: not measured: {refused[key].error}"
-        _note(remark)
-    held = result.incumbent
-    if isinstance(held, Incumbent) and held.candidate is not None:
-        held = held.model_copy(update={"failure": held.failure or refused.get(held.candidate.name + INCUMBENT_SUFFIX)})
-    timed = result.model_copy(update={"benchmark": benchmark, "incumbent": held})
-    return _update(timed, lambda each: {"failure": each.failure or refused.get(f"{each.recipe}/{each.runtime}")})
-
-
-def _note(remark: str) -> None:
-    """Tell a person, and the run's log."""
-    get_run_logger().warning("%s", remark)
-    current_execution().reporter.noted(remark)
+        note(f"{result.workload.name} · {key}: not measured: {refused[key].error}")
+    return _with_failures(result.model_copy(update={"benchmark": benchmark}), refused.get)
 
 
 def settle(future: PrefectFuture[R], stage: str) -> R | Failure:

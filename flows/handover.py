@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from flows.attempt import attempt, reason
+from flows.execution.signals import attempt, reason
 from storage.bundles import BundleStore
 from storage.errors import StoreError
 from storage.pointer import Pointer
@@ -26,14 +26,8 @@ from tasks.results import Incumbent, RunInfo, UnknownIncumbent, WorkloadResult
 class Handover:
     """What became of a workload's bundle.
 
-    Attributes
-    ----------
-    judgement
-        The decisions as they came out; None if it is unknown whether the switch took place.
-    version
-        The version that is current afterwards; "" if there is none, or if it is unknown.
-    problem
-        Why a bundle was not made, not judged or not renewed; "" if all went well.
+    `judgement` holds the decisions as they came out, None if it is unknown whether the switch took place. `version` is
+    current afterwards, "" if none is or if it is unknown. `problem` says why a bundle was not made, judged or renewed.
     """
 
     judgement: Judgement | None
@@ -41,24 +35,14 @@ class Handover:
     problem: str = ""
 
 
-@dataclass(frozen=True)
-class Means:
-    """What a hand-over changes the store with.
-
-    Attributes
-    ----------
-    package
-        Packages a promoted candidate, which replaces the version that it was compared with; None if there was none.
-    renew
-        Renews the signature of a workload's version, which must still be current.
-    """
-
-    package: Callable[[Provenance, str | None], BundleRef]
-    renew: Callable[[str, str], None]
-
-
 def hand_over(
-    result: WorkloadResult, rows: Sequence[Row], run: RunInfo, bundles: BundleStore, means: Means
+    result: WorkloadResult,
+    rows: Sequence[Row],
+    run: RunInfo,
+    bundles: BundleStore,
+    *,
+    package: Callable[[Provenance, str | None], BundleRef],
+    renew: Callable[[str, str], None],
 ) -> Handover:
     """Judge a workload's candidates, package the winner, and renew the signature of a current bundle that stays.
 
@@ -66,39 +50,33 @@ def hand_over(
     ----------
     rows
         The workload's measurements of this run.
+    package
+        Packages a promoted candidate, which replaces the version that it was compared with; None if there was none.
+    renew
+        Renews the signature of a workload's version, which must still be current.
     """
     name = result.workload.name
     current, pointer = _look_up(result, bundles)
     judgement = judge(result.workload, rows, current, withdrawn=_withdrawn(result, pointer))
-    if judgement.unknown:
-        problem = f"the current bundle is unknown, so nothing was promoted: {judgement.unknown}"
-        done, is_signed = Handover(judgement, _staying(judgement), problem), False
-    elif judgement.promoted is None:
-        done, is_signed = Handover(judgement, _staying(judgement)), False
+    if judgement.promoted is None or judgement.unknown:
+        standing, why = judgement.incumbent, judgement.unknown
+        problem = f"the current bundle is unknown, so nothing was promoted: {why}" if why else ""
+        done = Handover(judgement, (standing.version or "") if standing and standing.stays else "", problem)
     else:
         replacing = current.version if isinstance(current, Incumbent) else None
-        provenance = partial(_provenance, result, judgement, rows, run)
-        made = attempt(f"packaging {name}", lambda: means.package(provenance(), replacing))
-        is_signed = not isinstance(made, Exception)
-        done = (
-            _not_packaged(judgement, bundles, name, run, made)
-            if isinstance(made, Exception)
-            else _packaged(judgement, made)
-        )
-    # What was not looked at is not vouched for again.
-    if not is_signed and isinstance(current, Incumbent) and done.version == current.version:
-        refused = attempt(f"renewing {name}", partial(means.renew, name, current.version))
+        made = attempt(f"packaging {name}", lambda: package(_provenance(result, judgement, rows, run), replacing))
+        if not isinstance(made, Exception):
+            withdrawn = "somebody rolled back from this content meanwhile" if made.outcome == "withdrawn" else ""
+            outcome = judgement.not_packaged(withdrawn, made.version) if withdrawn else judgement.packaged(made.version)
+            return Handover(outcome, made.version)
+        done = _not_packaged(judgement, bundles, name, run, made)
+    # A bundle that was not looked at is not signed again.
+    if isinstance(current, Incumbent) and done.version == current.version:
+        refused = attempt(f"renewing {name}", partial(renew, name, current.version))
         if refused is not None:
             problems = dict.fromkeys(filter(None, (done.problem, reason(refused))))
             return replace(done, problem="; ".join(problems))
     return done
-
-
-def _packaged(judgement: Judgement, bundle: BundleRef) -> Handover:
-    if bundle.outcome == "withdrawn":
-        why = "somebody rolled back from this content meanwhile"
-        return Handover(judgement.not_packaged(why, bundle.version), bundle.version)
-    return Handover(judgement.packaged(bundle.version), bundle.version)
 
 
 def _not_packaged(
@@ -150,11 +128,6 @@ def _withdrawn(result: WorkloadResult, pointer: Pointer | None) -> set[str]:
         for each in result.candidates
         if each.built is not None and content_of(result.job, each.built) in contents
     }
-
-
-def _staying(judgement: Judgement) -> str:
-    standing = judgement.incumbent
-    return standing.version or "" if standing is not None and standing.stays else ""
 
 
 def _provenance(result: WorkloadResult, judgement: Judgement, rows: Sequence[Row], run: RunInfo) -> Provenance:

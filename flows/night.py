@@ -8,11 +8,11 @@ import tomllib
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
-from flows.attempt import attempt, reason
+from flows.execution.signals import attempt, reason
 from flows.handover import Handover
 from flows.request import NightlyRequest
 from flows.settings import Settings
@@ -20,60 +20,16 @@ from storage.results import Row, RunStatus
 from storage.root import StoreRoot
 from tasks.doctor import check_steal, check_waiting
 from tasks.machine import Evidence, versions
-from tasks.refs import Frozen
 from tasks.results import BenchmarkResult, RunInfo, WorkloadResult
 from tasks.rows import layer_rows, measurement_rows
 from tasks.workload import Workload
 
-GOOD, WORK_FAILED, REGRESSED = 0, 1, 3
-Key = tuple[str, str, str]  # workload, recipe, runtime
 R = TypeVar("R")
-
-
-class NightSummary(Frozen):
-    """What a run came to: the flow run's result, and what the command line prints.
-
-    ``exit_code`` is 1 if some work failed, 3 if a regression was found and nothing failed (fix what failed first: the
-    regression may only be its shadow), 0 otherwise. ``report`` is the URL of the report, "" if it was not written.
-    ``trouble`` says what disturbed the benchmarks. ``busy_s`` is the wall time in which a stage ran.
-    """
-
-    run_id: str
-    night: date
-    store: str
-    message: str
-    exit_code: int
-    bundles: tuple[str, ...]
-    report: str = ""
-    trouble: tuple[str, ...] = ()
-    findings: tuple[str, ...]
-    wall_s: float
-    busy_s: float
-    benchmark_wall_s: float
-    benchmark_timed_s: float
 
 
 @dataclass
 class Night:
-    """A run in progress.
-
-    Attributes
-    ----------
-    store
-        The store's absolute path or URL: another process may have another working folder.
-    promotions
-        The rows of what was decided, by workload.
-    bundles
-        The version that is current afterwards, by workload.
-    kept
-        The workloads whose bundle was current before and stays so.
-    problems
-        What failed besides candidates, and why: a hand-over or the report, say.
-    remarks
-        What else the run's message must say.
-    report
-        The report's URL, "" before it is written.
-    """
+    """A run in progress."""
 
     request: NightlyRequest
     settings: Settings
@@ -81,15 +37,15 @@ class Night:
     workloads: list[Workload]
     flow_run_id: str
     started_at: datetime
-    store: str
+    store: str  # its absolute path or URL: another process may have another working folder
     results: list[WorkloadResult] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
-    promotions: dict[str, list[Row]] = field(default_factory=dict)
-    bundles: dict[str, str] = field(default_factory=dict)
-    kept: list[str] = field(default_factory=list)
-    problems: dict[str, str] = field(default_factory=dict)
-    remarks: list[str] = field(default_factory=list)
-    report: str = ""
+    promotions: dict[str, list[Row]] = field(default_factory=dict)  # what was decided, by workload
+    bundles: dict[str, str] = field(default_factory=dict)  # the version that is current afterwards, by workload
+    kept: list[str] = field(default_factory=list)  # the workloads whose bundle was current before and stays so
+    problems: dict[str, str] = field(default_factory=dict)  # what failed besides candidates, and why
+    remarks: list[str] = field(default_factory=list)  # what else the run's message must say
+    report: str = ""  # its URL, once it is written
 
     @classmethod
     def begin(cls, request: NightlyRequest, settings: Settings, flow_run_id: str, attempt: int = 1) -> Night:
@@ -148,24 +104,17 @@ class Night:
         )
         return self.promotions[workload]
 
-    def rows_of(self, workload: str) -> list[Row]:
-        """Return the measurement rows of one workload."""
-        return [row for row in self.rows if row["workload"] == workload]
-
     def measured(self) -> dict[str, list[Row]]:
         """Return the rows of what was measured, by table."""
         layers = [row for result in self.results for row in layer_rows(self.info, result)]
         return {"measurements": self.rows, "layers": layers}
 
-    def candidates(self) -> tuple[set[Key], set[Key]]:
-        """Return the good and the failed candidates; those that this machine cannot have are neither."""
-        status = {
-            (str(row["workload"]), str(row["recipe"]), str(row["runtime"])): row["status"]
-            for row in self.rows
-            if row["setting"] != "incumbent"
-        }
-        failed = {key for key, found in status.items() if found == "failed"}
-        return {key for key, found in status.items() if found == "ok"}, failed
+    def candidates(self) -> tuple[int, int]:
+        """Count the good and the failed candidates; those that this machine cannot have are neither."""
+        rows = [row for row in self.rows if row["setting"] != "incumbent"]
+        status = {(row["workload"], row["recipe"], row["runtime"]): row["status"] for row in rows}
+        found = list(status.values())
+        return found.count("ok"), found.count("failed")
 
     def benchmarks(self) -> list[BenchmarkResult]:
         """Return the benchmarks of all workloads."""
@@ -183,10 +132,6 @@ class Night:
                 found.append(f"{benchmark.workload}: {', '.join(disturbed)}; {cost}")
         return found
 
-    def status(self) -> RunStatus:
-        """Return the run's outcome as far as it is known."""
-        return "failed" if self.has_failures() else "completed"
-
     def has_failures(self) -> bool:
         """Whether a candidate, a hand-over or anything else failed."""
         return bool(self.candidates()[1] or self.problems)
@@ -194,14 +139,15 @@ class Night:
     def message(self) -> str:
         """Describe the run's outcome in one line."""
         good, failed = self.candidates()
-        parts = [f"{len(good)} candidates of {len(self.workloads)} workloads measured", f"{len(failed)} failed"]
+        parts = [f"{good} candidates of {len(self.workloads)} workloads measured", f"{failed} failed"]
         parts += [f"{what} failed: {why}" for what, why in self.problems.items()]
         parts.append(f"{len(self.bundles.keys() - set(self.kept))} promoted")
         parts += [f"{len(self.kept)} kept"] if self.kept else []
         return ", ".join([*parts, *self.remarks])
 
-    def run_row(self, status: RunStatus, message: str) -> Row:
-        """Return the run's own row of ``runs``."""
+    def run_row(self, status: RunStatus | None = None, message: str = "") -> Row:
+        """Return the run's own row of ``runs``, by default with the outcome as far as it is known."""
+        status = status or ("failed" if self.has_failures() else "completed")
         benchmarks = self.benchmarks()
         evidence = [
             {"workload": each.workload, "before": each.evidence_before, "after": each.evidence_after}
@@ -218,8 +164,8 @@ class Night:
             "status": status,
             "profile": self.info.profile,
             "workloads": len(self.workloads),
-            "candidates_ok": len(good),
-            "candidates_failed": len(failed),
+            "candidates_ok": good,
+            "candidates_failed": failed,
             "fingerprint": benchmarks[0].fingerprint if benchmarks else None,
             "host": timed_on.host if timed_on else None,
             "cpu": timed_on.machine.cpu if timed_on else None,
@@ -227,15 +173,12 @@ class Night:
             "versions": json.dumps(versions("nightquant", "prefect", "pyarrow", "duckdb")),
             "git_commit": _git_commit(),
             "prefect_flow_run_id": self.flow_run_id or None,
-            "message": message,
+            "message": message or self.message(),
         }
 
 
 def _git_commit() -> str | None:
-    """Return the commit of the checkout that this package runs from; None if it is installed elsewhere.
-
-    A virtual environment may lie in somebody else's repository, whose commit says nothing about this code.
-    """
+    """Return the commit of nightquant's own checkout; None in a virtual environment in somebody else's repository."""
     root = Path(__file__).resolve().parents[1]
     try:
         project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]["name"]

@@ -1,4 +1,4 @@
-"""The flow ``nightly-quantization``: every workload through the chain, whatever becomes of the others."""
+"""The flows: ``nightly-quantization`` takes every workload through the chain, and ``compact-results`` is the upkeep."""
 
 from __future__ import annotations
 
@@ -7,34 +7,39 @@ from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from prefect import flow
+from prefect import flow, task
 from prefect.client.schemas.objects import State
+from prefect.logging import get_run_logger
 from prefect.runtime import flow_run as this_flow_run
+from prefect.schedules import Cron
 from prefect.states import Cancelled, Completed, Failed
 
 from flows import steps
-from flows.alarm import raise_alarm
-from flows.attempt import attempt, reason
-from flows.console import outcomes_of_run, publish_leaderboard
-from flows.execution.context import Execution, current_invocation, executing
-from flows.execution.dead_runs import end_dead_runs
-from flows.execution.signals import heard_everywhere, interruption_behind, undisturbed
-from flows.execution.task_runners import CONFIGURED
+from flows.alarm import publish_leaderboard, raise_alarm
+from flows.console import outcomes_of_run
+from flows.execution.context import INVOCATION, Execution, Invocation, current_invocation, executing
+from flows.execution.signals import attempt, heard_everywhere, interruption_behind, reason, undisturbed
+from flows.execution.task_runners import CONFIGURED, make_task_runner, refuse_namesakes
 from flows.fan_out import benchmark_all, gather, study_layers, submit
-from flows.findings import look_back, reported
-from flows.handover import Means, hand_over
-from flows.night import GOOD, REGRESSED, WORK_FAILED, Night, NightSummary
+from flows.findings import end_dead_runs, look_back, reported
+from flows.handover import hand_over
+from flows.night import Night
 from flows.reporter import Reporter
-from flows.request import NightlyRequest
+from flows.request import NightlyRequest, NightSummary
+from flows.settings import Settings, load_settings
 from storage.bundles import BundleStore
-from storage.errors import NightRunningError, StoreError
+from storage.errors import ConfigurationError, NightRunningError, StoreError
 from storage.holder import HeldStore, Holder, hold
 from storage.recovery import record_dead_run, record_switch, unrecorded_switches
 from storage.results.catalog import refresh
+from storage.results.compact import compact
 from storage.results.regressions import Regression
 from storage.root import set_cache_folder
 from tasks.results import WorkloadResult
+
+GOOD, WORK_FAILED, REGRESSED = 0, 1, 3
 
 
 def _run_name() -> str:
@@ -76,6 +81,28 @@ def nightly_quantization(
             return _carry_out(night, invocation.reporter, began)
     except NightRunningError as error:
         return Cancelled(message=str(error), data=error)
+
+
+def run_here(request: NightlyRequest, settings: Settings, reporter: Reporter) -> State[Any]:
+    """Run one night in this process, and report it."""
+    INVOCATION.set(Invocation(settings, reporter))
+    flow = nightly_quantization.with_options(task_runner=make_task_runner(settings))
+    return flow(request, return_state=True)
+
+
+def serve(request: NightlyRequest, cron: str, timezone: str) -> None:
+    """Serve the deployment ``nightly-quantization/served`` from this process, until it is ended."""
+    refuse_namesakes("Prefect")
+    try:
+        schedule = Cron(cron, timezone=timezone)
+    except ValueError as error:
+        raise ConfigurationError(f"The schedule {cron!r} in {timezone!r} is wrong: {error}.") from error
+    nightly_quantization.serve(
+        name="served",
+        schedule=schedule,
+        parameters={"request": request.model_dump(mode="json", exclude_none=True)},
+        tags=["nightquant", "nightly"],
+    )
 
 
 def _record_what_died(night: Night, held: HeldStore) -> None:
@@ -155,22 +182,25 @@ def _alert(night: Night) -> tuple[tuple[Regression, ...], str]:
 
 def _hand_over(night: Night) -> None:
     """Hand every workload over, and record each one's decisions as soon as they have taken effect."""
-    bundles = BundleStore(night.store)
-    means = Means(
-        package=lambda made, replacing: steps.package(made, night.store, replacing), renew=partial(_renew, night)
-    )
     for result in night.results:
-        night.attempt(f"handing over {result.workload.name}", partial(_hand_over_one, night, result, bundles, means))
+        night.attempt(f"handing over {result.workload.name}", partial(_hand_over_one, night, result))
 
 
-def _hand_over_one(night: Night, result: WorkloadResult, bundles: BundleStore, means: Means) -> None:
+def _hand_over_one(night: Night, result: WorkloadResult) -> None:
     name = result.workload.name
-    rows = night.decide(name, hand_over(result, night.rows_of(name), night.info, bundles, means))
-    steps.record(night.info, {"promotions": rows}, night.store, name)
+    outcome = hand_over(
+        result,
+        [row for row in night.rows if row["workload"] == name],
+        night.info,
+        BundleStore(night.store),
+        package=lambda made, replacing: steps.package(made, night.store, replacing),
+        renew=partial(_renew, night),
+    )
+    steps.record(night.info, {"promotions": night.decide(name, outcome)}, night.store, name)
 
 
 def _renew(night: Night, workload: str, version: str) -> None:
-    """Sign what stays current again; if that is refused, a person has to look."""
+    """Sign the current bundle again if it stays; if that is refused, a person has to look."""
     if night.settings.signer() is not None:
         steps.renew(workload, night.store, version)
 
@@ -178,11 +208,11 @@ def _renew(night: Night, workload: str, version: str) -> None:
 def _finish(night: Night) -> None:
     """Make what people look at, then record the run itself: its status knows of everything that failed."""
     night.attempt("building the catalog", lambda: refresh(night.store))
-    row = night.run_row(night.status(), night.message())
+    row = night.run_row()
     night.report = night.attempt("the report", lambda: steps.report(night.info, night.store, row)) or ""
     run_id = night.info.run_id
     night.attempt("the leaderboard", lambda: publish_leaderboard(outcomes_of_run(night.store, run_id), night.report))
-    steps.record(night.info, {"runs": [night.run_row(night.status(), night.message())]}, night.store)
+    steps.record(night.info, {"runs": [night.run_row()]}, night.store)
     night.attempt("building the catalog", lambda: refresh(night.store))
 
 
@@ -219,3 +249,19 @@ def _record_own_switches(night: Night) -> None:
     for switch in unrecorded_switches(night.store):
         if switch.run_id == night.info.run_id:
             record_switch(night.store, switch)
+
+
+@task(name="compact", persist_result=False)
+def compact_months(store: str) -> str:
+    """Merge the small files of finished months; readers and writers go on meanwhile."""
+    return str(compact(store))
+
+
+@flow(name="compact-results", description="Merge the small result files of finished months into one a table.")
+def compact_results(store: str | None = None) -> str:
+    """Compact the results of a store (default: the settings'); return one line of what was done."""
+    settings = load_settings(store=store)
+    set_cache_folder(settings.cache)
+    done = compact_months(settings.store)
+    get_run_logger().info("compacted: %s", done)
+    return done

@@ -1,4 +1,4 @@
-"""The state of a store: its last night, what is current, what needs attention, and what to do next."""
+"""The state of a store: its last night, its last good night, what is current, and what needs attention."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 import duckdb
 from pydantic import TypeAdapter
 
-from flows.text import age
+from flows.console import age
 from storage.bundles import BundleStore
 from storage.humanize import moment, plural
 from storage.results import Row, number
 from storage.results.catalog import CATALOG
 from storage.results.query import open_catalog, rows_of
 from storage.root import StoreRoot
+from tasks.gate import hands_over
 
 if TYPE_CHECKING:
     from storage.results.regressions import Regression
@@ -52,6 +53,21 @@ order by workload, goodness desc nulls last, recipe, runtime
 """
 
 _WARNED = "from nights where run_id = $run and warning is not null order by workload"
+
+# A store's night is good if it completed with nothing failed, a workload's if nothing of that workload failed.
+_LAST_GOOD = "select max(finished_at) as at from runs where status = 'completed'"
+_LAST_GOOD_OF_WORKLOAD = """
+select max(finished_at) as at
+from runs
+join (
+    select run_id
+    from measurements
+    where workload = $workload and setting <> 'incumbent'
+    group by run_id
+    having count(*) filter (status = 'ok') > 0 and count(*) filter (status = 'failed') = 0
+) using (run_id)
+where status <> 'cancelled'
+"""
 
 
 @dataclass(frozen=True)
@@ -100,7 +116,7 @@ class Concern:
 
 @dataclass(frozen=True)
 class Overview:
-    """What ``nightquant status`` shows; ``last_run`` is None where no night has left results."""
+    """What ``nightquant status`` shows; ``last_run`` is None if no night has left results."""
 
     store: str
     exists: bool
@@ -110,12 +126,9 @@ class Overview:
 
 
 def overview(place: str, now: dt.datetime) -> Overview:
-    """Look a store over; nothing is written.
+    """Look a store over without writing anything.
 
-    Raises
-    ------
-    StoreError
-        The store cannot be read, or its catalog or a pointer to a bundle is damaged.
+    Raises `StoreError` if the store cannot be read, or if its catalog or a pointer to a bundle is damaged.
     """
     root = StoreRoot.of(place)
     current = tuple(_current(BundleStore(root)))
@@ -125,8 +138,7 @@ def overview(place: str, now: dt.datetime) -> Overview:
     if filled:
         with open_catalog(root) as connection:
             regressions = _regressions(connection)
-            runs = rows_of(connection, _LAST_RUN)
-            if runs:
+            if runs := rows_of(connection, _LAST_RUN):
                 last_run = TypeAdapter(LastRun).validate_python({**runs[0], "alarms": len(regressions)})
                 concerns += _troubles(connection, last_run, now)
             concerns += [Concern("regression", found.describe(), 'query "FROM regressions"') for found in regressions]
@@ -140,6 +152,34 @@ def has_results(root: StoreRoot) -> bool:
     return root.exists(CATALOG) or bool(root.list("results"))
 
 
+def last_good_night(place: str, workload: str = "") -> dt.datetime | None:
+    """Return when the last good night of a store, or of one of its workloads, ended; None if there was none.
+
+    Raises `StoreError` if the store cannot be read.
+    """
+    root = StoreRoot.of(place)
+    if not has_results(root):
+        return None
+    with open_catalog(root) as connection:
+        asked = {"workload": workload} if workload else {}
+        (row,) = rows_of(connection, _LAST_GOOD_OF_WORKLOAD if workload else _LAST_GOOD, **asked)
+    at = row["at"]
+    return at if isinstance(at, dt.datetime) else None
+
+
+def overdue(place: str, workloads: Sequence[str], limit: dt.timedelta, now: dt.datetime) -> list[str]:
+    """Return a line for each workload (for the store if none is named) whose last good night ended too long ago."""
+    lines = []
+    for workload in workloads or ("",):
+        at = last_good_night(place, workload)
+        of = f" of {workload}" if workload else ""
+        if at is None:
+            lines.append(f"no good night{of} yet")
+        elif now - at > limit:
+            lines.append(f"no good night{of} since {moment(at)}, {age(now - at)}")
+    return lines
+
+
 def _current(bundles: BundleStore) -> Iterator[Current]:
     for workload in bundles.workloads():
         if pointer := bundles.pointer(workload):
@@ -148,7 +188,7 @@ def _current(bundles: BundleStore) -> Iterator[Current]:
 
 
 def _unwritable(root: StoreRoot) -> Iterator[Concern]:
-    """Whether a night could write here, without trying: a look at a store must not change it."""
+    """Check whether a night could write here, without trying: a look at a store must not change it."""
     if root.local is None:
         return
     nearest = next(folder for folder in (root.local, *root.local.parents) if folder.exists())
@@ -183,11 +223,7 @@ def _troubles(connection: duckdb.DuckDBPyConnection, last: LastRun, now: dt.date
 
 
 def _held_winners(decisions: Sequence[Row]) -> Iterator[Concern]:
-    """The best held candidate of each workload, where it would be better than what was promoted, if anything was."""
-    if all(row["decision"] != "hold" for row in decisions):
-        return
-    from tasks.gate import hands_over
-
+    """Name the best held candidate of each workload if it would be better than the promoted one."""
     best = {row["workload"]: row for row in reversed(decisions) if hands_over(str(row["runtime"]))}
     for workload, row in sorted(best.items(), key=lambda item: str(item[0])):
         if row["decision"] == "hold" and number(row, "goodness") is not None:
@@ -196,7 +232,7 @@ def _held_winners(decisions: Sequence[Row]) -> Iterator[Concern]:
 
 
 def summary(last: LastRun) -> str:
-    """What the last run decided, in one line."""
+    """Say in one line what the last run decided."""
     counts = {"promoted": last.promoted, "kept": last.kept, "held": last.held, "failed": last.failed}
     shown = [f"{count} {name}" for name, count in counts.items()]
     return ", ".join([*shown, plural(last.alarms, "alarm")])

@@ -68,8 +68,7 @@ class _Lines(Reporter):
 
     def started(self, label: str) -> None:
         with self._lock:
-            if label not in self._running:
-                self._begin(label)
+            self._begin(label)
 
     def progressed(self, label: str, done: float, total: float, unit: str) -> None:
         with self._lock:
@@ -78,8 +77,7 @@ class _Lines(Reporter):
 
     def finished(self, label: str, seconds: float, error: str = "") -> None:
         with self._lock:
-            if label not in self._running:
-                self._begin(label)
+            self._begin(label)
             del self._running[label]
             text = f"FAILED after {elapsed(seconds)}: {error}" if error else f"done in {seconds:.1f} s"
             self._print(f"{label}: {text}")
@@ -100,9 +98,10 @@ class _Lines(Reporter):
             thread.join()
 
     def _begin(self, label: str) -> None:
-        now = time.monotonic()
-        self._running[label] = _Running(now, now)
-        self._print(f"{label} …")
+        if label not in self._running:
+            now = time.monotonic()
+            self._running[label] = _Running(now, now)
+            self._print(f"{label} …")
 
     def _beat(self) -> None:
         while not self._closed.wait(self.heartbeat_s / 5):
@@ -151,10 +150,9 @@ class _Bars(Reporter):
             if label in self._bars:
                 self.progress.remove_task(self._bars.pop(label))
         # Escaped: an error's brackets are its own, not rich's markup.
-        if error:
-            self._console.print(f"[red]✗[/red] {escape(f'{label}: {error}')}", highlight=False)
-        else:
-            self._console.print(f"[green]✓[/green] {escape(label)} [dim]{seconds:.1f} s[/dim]", highlight=False)
+        mark, text = ("[red]✗[/red]", f"{label}: {error}") if error else ("[green]✓[/green]", label)
+        took = "" if error else f" [dim]{seconds:.1f} s[/dim]"
+        self._console.print(f"{mark} {escape(text)}{took}", highlight=False)
 
     def noted(self, text: str) -> None:
         self._console.print(text, highlight=False, markup=False)

@@ -1,18 +1,16 @@
-"""What a nightly run is asked to do: the flow's one parameter, which Prefect's UI shows as a form."""
+"""A nightly run from outside: what it is asked to do, as a form in Prefect's UI, and what it came to."""
 
 from __future__ import annotations
 
 from datetime import date
-from pathlib import Path
 
 from pydantic import Field
 
+from flows import BUILT_IN
 from storage.errors import ConfigurationError, did_you_mean
 from storage.results import Profile
 from tasks.refs import Frozen
 from tasks.workload import Workload, find_workloads
-
-BUILT_IN = Path(__file__).parent / "workloads"
 
 
 class NightlyRequest(Frozen):
@@ -31,12 +29,9 @@ class NightlyRequest(Frozen):
     store: str | None = Field(default=None, title="Store", description="The store's root; none: as the settings say")
 
     def load_workloads(self) -> list[Workload]:
-        """Read, validate and narrow the workloads to the recipes asked for.
+        """Read and validate the workloads, and narrow them to the recipes asked for.
 
-        Raises
-        ------
-        ConfigurationError
-            A workload is unknown or wrong, or a recipe is in none of them.
+        Raises `ConfigurationError` if a workload is unknown or wrong, or if no workload has a recipe.
         """
         workloads = find_workloads(self.workloads, BUILT_IN)
         if not self.recipes:
@@ -54,3 +49,26 @@ class NightlyRequest(Frozen):
             if any(item.name in self.recipes for item in kept):
                 narrowed.append(workload.model_copy(update={"recipe": kept}))
         return narrowed
+
+
+class NightSummary(Frozen):
+    """What a run came to: the flow run's result, which the command line prints.
+
+    ``exit_code`` is 1 if some work failed, 3 if a regression was found and nothing failed (fix what failed first: the
+    regression may only be its shadow), 0 otherwise. ``report`` is the URL of the report, "" if it was not written.
+    ``trouble`` says what disturbed the benchmarks. ``busy_s`` is the wall time in which a stage ran.
+    """
+
+    run_id: str
+    night: date
+    store: str
+    message: str
+    exit_code: int
+    bundles: tuple[str, ...]
+    report: str = ""
+    trouble: tuple[str, ...] = ()
+    findings: tuple[str, ...]
+    wall_s: float
+    busy_s: float
+    benchmark_wall_s: float
+    benchmark_timed_s: float

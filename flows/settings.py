@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt, SecretStr, ValidationError
@@ -23,7 +24,7 @@ TaskRunnerName = Literal["threads", "dask", "ray"]
 
 
 class Settings(BaseSettings):
-    """What holds for every command on this machine."""
+    """The settings of every command on this machine."""
 
     model_config = SettingsConfigDict(
         env_prefix="NIGHTQUANT_", toml_file="nightquant.toml", extra="forbid", frozen=True, env_ignore_empty=True
@@ -51,18 +52,12 @@ class Settings(BaseSettings):
     signature_days: PositiveFloat = Field(default=30.0, description="days after which a signed current.json expires")
     cache: str = Field(default="", description="local cache of a remote store; none: the user's cache folder")
 
-    @property
-    def threads_per_worker(self) -> int:
-        """Intra-op threads for each worker, so that together they fill the processors that this process may use."""
-        from tasks.machine import available_cores
-
-        return max(1, available_cores() // self.workers)
-
     def signer(self) -> Signer | None:
-        """Who signs, if a key is set; `ConfigurationError` if it is none."""
-        from storage.trust import Signer
-
-        return Signer.of(self.signing_key.get_secret_value(), self.signature_days)
+        """Return what signs, if a key is set; `ConfigurationError` if the key is not one."""
+        made: Signer | None = resolve_name("storage.trust:Signer").of(
+            self.signing_key.get_secret_value(), self.signature_days
+        )
+        return made
 
     @classmethod
     def settings_customise_sources(
@@ -80,10 +75,7 @@ class Settings(BaseSettings):
 def load_settings(**flags: object) -> Settings:
     """Read the settings; a flag that is None was not given.
 
-    Raises
-    ------
-    ConfigurationError
-        A variable or a key of ``nightquant.toml`` is unknown or wrong.
+    Raises `ConfigurationError` if a variable or a key of ``nightquant.toml`` is unknown or wrong.
     """
     given = {name: value for name, value in flags.items() if value is not None}
     try:

@@ -10,14 +10,14 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar, TypeVarTuple
 
 from prefect import Task, task
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.context import TaskRunContext
 from prefect.logging import get_run_logger
 
-from flows.execution.context import current_execution
+from flows.execution.context import current_execution, note
 from flows.execution.task_runners import require_fingerprint
 from storage.artifacts import ArtifactStore
 from storage.bundles import BundleStore
@@ -40,6 +40,7 @@ from tasks.workload.workload import Workload
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Ts = TypeVarTuple("Ts")
 _RETRIES = 3
 
 
@@ -89,9 +90,9 @@ def _label(run: TaskRun | None = None) -> str:
     return run.name if run.run_count < 2 else f"{run.name} (attempt {run.run_count})"
 
 
-def _run(stage: Callable[Concatenate[Workspace, P], R], store: str, *args: P.args, **kwargs: P.kwargs) -> R:
+def _run(stage: Callable[[Workspace, *Ts], R], store: str, *args: *Ts) -> R:
     execution = current_execution()
-    return execution.run(stage, _label(), execution.settings.stage_timeout_s, store, *args, **kwargs)
+    return execution.run(stage, _label(), execution.settings.stage_timeout_s, store, *args)
 
 
 @_stage("prepare data set", "{workload.name}")
@@ -178,12 +179,7 @@ def record(run: RunInfo, tables: dict[str, list[Row]], store: str, part: str = "
 
     The terminal and the run's log say what a row lacks, and why.
     """
-
-    def tell(line: str) -> None:
-        get_run_logger().warning("%s", line)
-        current_execution().reporter.noted(line)
-
-    ResultsStore(store).record(tables, run.run_id, datetime.now(UTC), tell, part=part)
+    ResultsStore(store).record(tables, run.run_id, datetime.now(UTC), note, part=part)
 
 
 @_task("report", "report {run.night}")

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Collection
 from dataclasses import dataclass
-
-import duckdb
 
 from flows.overview import has_results
 from storage.bundles import BundleStore
@@ -62,8 +59,11 @@ group by recipe, runtime
 order by recipe, runtime
 """
 
-
-_EXECUTED = "select * from executed where workload = $workload"
+_PARTS = {
+    "layers": _LAYERS,
+    "coverage": _COVERAGE,
+    "executed": "select * from executed where workload = $workload",
+}
 
 
 @dataclass(frozen=True)
@@ -85,10 +85,10 @@ class Story:
 
     workload: str
     current: Current | None
-    nights: tuple[Row, ...]
-    layers: tuple[Row, ...]
-    coverage: tuple[Row, ...]
-    executed: tuple[Row, ...]
+    nights: tuple[Row, ...] = ()
+    layers: tuple[Row, ...] = ()
+    coverage: tuple[Row, ...] = ()
+    executed: tuple[Row, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -102,13 +102,13 @@ class Outline:
 
 
 def outlines(place: str) -> list[Outline]:
-    """Every workload that has a bundle or results, with its current bundle and its newest night."""
+    """Return every workload that has a bundle or results, with its current bundle and its newest night."""
     root = StoreRoot.of(place)
     bundles = BundleStore(root)
     last: dict[str, Row] = {}
     if has_results(root):
         with open_catalog(root) as connection:
-            last = {str(row["workload"]): row for row in _nights(connection, None, 1)}
+            last = {str(row["workload"]): row for row in rows_of(connection, _HISTORY, workload=None, nights=1)}
     pointers = {name: bundles.pointer(name) for name in bundles.workloads()}
     found = []
     for name in sorted(last.keys() | pointers.keys()):
@@ -119,43 +119,25 @@ def outlines(place: str) -> list[Outline]:
 
 
 def story(place: str, workload: str, nights: int) -> Story:
-    """One workload's story, with its last `nights` nights.
+    """Return one workload's story, with its last `nights` nights.
 
-    Raises
-    ------
-    ConfigurationError
-        The store knows no such workload.
-    BundleError
-        The current bundle is not what was handed over.
+    Raises `ConfigurationError` if the store has no such workload, and `BundleError` if the current bundle was changed.
     """
     root = StoreRoot.of(place)
     bundles = BundleStore(root)
-    if not has_results(root):
-        _check_known(root, workload, bundles.workloads())
-        return Story(workload, _current(bundles, workload), (), (), (), ())
-    with open_catalog(root) as connection:
-        measured = rows_of(connection, "select distinct workload from measurements")
-        _check_known(root, workload, [*bundles.workloads(), *(str(row["workload"]) for row in measured)])
-        return Story(
-            workload,
-            _current(bundles, workload),
-            tuple(_nights(connection, workload, nights)),
-            tuple(rows_of(connection, _LAYERS, workload=workload)),
-            tuple(rows_of(connection, _COVERAGE, workload=workload)),
-            tuple(rows_of(connection, _EXECUTED, workload=workload)),
-        )
-
-
-def _nights(connection: duckdb.DuckDBPyConnection, workload: str | None, nights: int) -> list[Row]:
-    return rows_of(connection, _HISTORY, workload=workload, nights=nights)
-
-
-def _check_known(root: StoreRoot, workload: str, known: Collection[str]) -> None:
+    known = set(bundles.workloads())
+    rows: dict[str, tuple[Row, ...]] = {}
+    if has_results(root):
+        with open_catalog(root) as connection:
+            known |= {str(row["workload"]) for row in rows_of(connection, "select distinct workload from measurements")}
+            rows = {part: tuple(rows_of(connection, query, workload=workload)) for part, query in _PARTS.items()}
+            rows["nights"] = tuple(rows_of(connection, _HISTORY, workload=workload, nights=nights))
     if workload not in known:
         raise ConfigurationError(
             f'The store {root.url} knows no workload "{workload}".',
-            hint=f"It has: {', '.join(sorted(set(known))) or 'nothing yet; run a night first (nightquant nightly)'}.",
+            hint=f"It has: {', '.join(sorted(known)) or 'nothing yet; run a night first (nightquant nightly)'}.",
         )
+    return Story(workload, _current(bundles, workload), **rows)
 
 
 def _current(bundles: BundleStore, workload: str) -> Current | None:

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
-from flows.handover import Means, hand_over
+from flows.handover import hand_over
 from storage.bundles import BundleStore
 from storage.errors import StoreError
 from storage.recovery import by_run, record_switch, unrecorded_switches
@@ -56,8 +56,7 @@ def hand_over_tonight(root: StoreRoot, promise: Callable[[str], None]) -> None:
     promise(f"run {info.run_id}")
     bundles = BundleStore(root)
     result = _result(bundles)
-    means = Means(package=partial(_package, bundles), renew=bundles.renew)
-    outcome = hand_over(result, rows, info, bundles, means)
+    outcome = hand_over(result, rows, info, bundles, package=partial(_package, bundles), renew=bundles.renew)
     if outcome.judgement is not None:
         decided = outcome.judgement.rows(
             workload=WORKLOAD,

@@ -8,16 +8,19 @@ import os
 import re
 import time
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import asdict, is_dataclass
 from getpass import getuser
 from pathlib import Path
 from typing import TypeVar
 
 import click
 from click.shell_completion import CompletionItem
+from pydantic import BaseModel
 from rich.console import Console
 
+from flows import BUILT_IN
 from flows.reporter import reporter_for
 from flows.settings import load_settings
 from storage.results import PROFILES
@@ -25,6 +28,7 @@ from storage.root import set_cache_folder
 from tasks.job import Progress
 
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+FILE = click.Path(path_type=Path, dir_okay=False)
 Function = TypeVar("Function", bound=Callable[..., object])
 
 
@@ -50,7 +54,12 @@ def _reason(context: click.Context, parameter: click.Parameter, value: str) -> s
 
 
 def _by(context: click.Context, parameter: click.Parameter, value: str | None) -> str:
-    return value or user_name()
+    if value:
+        return value
+    try:
+        return getuser()
+    except (KeyError, OSError):  # a container's user may have no name
+        return f"uid {os.getuid()}"
 
 
 def _age(context: click.Context, parameter: click.Parameter, value: str | None) -> dt.timedelta | None:
@@ -62,17 +71,13 @@ def _age(context: click.Context, parameter: click.Parameter, value: str | None) 
 
 
 def complete_workload(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete the name of a built-in workload; what is none may be a file."""
-    from flows.request import BUILT_IN
-
+    """Complete the name of a built-in workload; other names may be files."""
     names = sorted(path.stem for path in BUILT_IN.glob("*.toml") if path.stem.startswith(incomplete))
     return [CompletionItem(name) for name in names] or [CompletionItem(incomplete, type="file")]
 
 
 def complete_recipe(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Complete the name of a recipe of the workloads that were given, or of every built-in one."""
-    from flows.request import BUILT_IN
-
     given = context.params.get("workload") or ()
     paths = [Path(name) if name.endswith(".toml") else BUILT_IN / f"{name}.toml" for name in given]
     names: set[str] = set()
@@ -108,6 +113,8 @@ recipe_option = click.option(
     shell_complete=complete_recipe,
     help="Only these recipes; repeatable.",
 )
+# ``workload: str``.
+workload_argument = click.argument("workload", shell_complete=complete_workload)
 # ``profile: str | None``.
 profile_option = click.option(
     "--profile",
@@ -141,11 +148,15 @@ def format_option(*formats: str) -> Callable[[Function], Function]:
 
 
 def print_json(document: object) -> None:
-    """Print one JSON document, and nothing else, to standard output; dates and paths become text."""
-    click.echo(json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False, default=_as_text))
+    """Print one JSON document, and nothing else, to standard output; it may hold models, data classes, dates, paths."""
+    click.echo(json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False, default=_as_json))
 
 
-def _as_text(value: object) -> str:
+def _as_json(value: object) -> object:
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
     if isinstance(value, dt.date):  # a date-time too
         return value.isoformat()
     if isinstance(value, Path):
@@ -153,17 +164,18 @@ def _as_text(value: object) -> str:
     raise TypeError(f"{type(value).__name__} has no form in JSON")
 
 
+def print_result(format: str, document: object, lines: Iterable[str]) -> None:
+    """Print a document as JSON with ``--format json``, otherwise the lines that say the same."""
+    if format == "json":
+        print_json(document)
+    else:
+        for line in lines:
+            click.echo(line)
+
+
 def store_flag(store: str) -> str:
-    """What a command that is proposed needs to find this store: nothing where the settings name it."""
+    """Return the option that a suggested command needs to find this store; "" if the settings name it."""
     return "" if store == load_settings().store else f" --store {store}"
-
-
-def user_name() -> str:
-    """Return who runs this; a container's user may have no name."""
-    try:
-        return getuser()
-    except (KeyError, OSError):
-        return f"uid {os.getuid()}"
 
 
 @contextmanager

@@ -1,22 +1,78 @@
-"""``nightquant compare``: two runs, candidate by candidate."""
+"""``nightquant compare``: two runs, candidate by candidate, and what changed between them."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import dataclass, replace
 from itertools import groupby
 
 import click
+import duckdb
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from flows.commands import format_option, print_json, store_option
-from flows.comparison import Pair, RunComparison, compare_runs
-from flows.tables import marked_lines
-from flows.text import became, faster, signed
+from flows.console import became, faster, marked_lines, metric_of, signed
+from flows.overview import has_results
+from storage.errors import ConfigurationError, StoreError
 from storage.humanize import plural, ratio
-from storage.results import Caches, Row, number
+from storage.results import Caches, Row, caches_of, deciding, number
+from storage.results.history import changes_between
+from storage.results.query import open_catalog, rows_of
+from storage.root import StoreRoot
+
+# A night stands for all of its runs; of a candidate that several measured, the last one's row counts.
+_RUNS = """
+select run_id, night, started_at, status, profile, candidates_ok as measured, candidates_failed as failed, host,
+    git_commit
+from runs
+where run_id = $asked or night::text = $asked
+order by started_at, run_id
+"""
+
+_ROWS = """
+select workload, recipe, runtime, candidate, status, stage, error, became, speedup, speedup_low, speedup_high,
+    caches, cold_speedup, cold_speedup_low, cold_speedup_high, size_bytes, size_ratio,
+    quality_metric, quality, quality_difference, quality_difference_low, quality_difference_high,
+    is_baseline, decision, incumbent_stays, why as reason,
+    machine, fingerprint, environment, artifact_digest, data_digest,
+    checkpoint_digest, calibration_digest, recipe_digest, source_digest
+from outcomes_of($runs)
+where setting = 'primary'
+order by workload, is_baseline desc, recipe, runtime
+"""
+
+_KNOWN = "select run_id, night from runs order by night desc, started_at desc limit 5"
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A candidate in both runs; a row is None where it was not in that run. ``changed`` says with what it changed.
+
+    ``times_as_fast`` is the second speed-up ÷ the first, None without both; ``is_apart`` whether the two 95% intervals
+    have nothing in common. ``caches`` says of which calls: those that the gate of the second run decided by.
+    """
+
+    workload: str
+    candidate: str
+    before: Row | None
+    after: Row | None
+    times_as_fast: float | None
+    is_apart: bool
+    changed: dict[str, str]
+    caches: Caches
+
+
+@dataclass(frozen=True)
+class RunComparison:
+    """Two runs (or nights, which may have several); ``changed`` holds what changed for every candidate alike."""
+
+    before: tuple[Row, ...]
+    after: tuple[Row, ...]
+    changed: dict[str, str]
+    pairs: tuple[Pair, ...]
 
 
 @click.command()
@@ -36,14 +92,14 @@ def command(first: str, second: str, format: str, store: str) -> None:
     """
     found = compare_runs(store, first, second)
     if format == "json":
-        print_json(asdict(found))
+        print_json(found)
         return
     console = Console()
     console.print(marked_lines(_runs(found)), highlight=False)
     for workload, pairs in groupby(found.pairs, key=lambda pair: pair.workload):
         mine = list(pairs)
         rows = [row for pair in mine for row in (pair.before, pair.after) if row is not None]
-        metric = next((str(row["quality_metric"]) for row in rows if row["quality_metric"]), "quality")
+        metric = metric_of(rows)
         console.print()
         console.print(Text(workload, style="bold"))
         console.print(Text(_line("", "faster", "smaller", metric, "decision", metric), style="dim"), soft_wrap=True)
@@ -69,7 +125,9 @@ def _lines(pair: Pair, metric: str) -> Iterator[Text | Table]:
             error = str(row["error"]).partition("\n")[0]
             yield marked_lines([(f"    {mark}", f" failed in {row['stage']}: {error}")], width=5)
         else:
-            yield Text(_line(mark, *_cells(row, pair.caches), metric))
+            speed = faster(row, "cold_" if pair.caches == "cold" else "")
+            change = signed(number(row, "quality_difference"))
+            yield Text(_line(mark, speed, ratio(number(row, "size_ratio")), change, became(row), metric))
     if remarks := list(_remarks(pair, [row for _, row in rows])):
         yield marked_lines([("    ≠", Text("; ".join(remarks), style="yellow"))], width=5)
 
@@ -77,15 +135,6 @@ def _lines(pair: Pair, metric: str) -> Iterator[Text | Table]:
 def _line(mark: str, faster: str, smaller: str, quality: str, decision: str, metric: str) -> str:
     """A row whose columns are as wide for every candidate of a workload."""
     return f"    {mark:1}  {faster:<12}  {smaller:>7}  {quality:>{max(9, len(metric))}}  {decision}"
-
-
-def _cells(row: Row, caches: Caches) -> tuple[str, str, str, str]:
-    return (
-        faster(row, "cold_" if caches == "cold" else ""),
-        ratio(number(row, "size_ratio")),
-        signed(number(row, "quality_difference")),
-        became(row),
-    )
 
 
 def _remarks(pair: Pair, rows: Sequence[Row]) -> Iterator[str]:
@@ -100,3 +149,66 @@ def _remarks(pair: Pair, rows: Sequence[Row]) -> Iterator[str]:
         if before != after:
             yield f"{before} → {after}: {rows[1]['reason']}"
     yield from pair.changed.values()
+
+
+def compare_runs(place: str, first: str, second: str) -> RunComparison:
+    """Compare two runs, each by its id or its night (YYYY-MM-DD).
+
+    Raises `ConfigurationError` if one of them is not in the store, `StoreError` if there are no results at all.
+    """
+    root = StoreRoot.of(place)
+    if not has_results(root):
+        raise StoreError(
+            f"The store {root.url} holds no results.",
+            hint="Run a night first (nightquant nightly), or name another store with --store.",
+        )
+    with open_catalog(root) as connection:
+        before, after = (_found(connection, asked) for asked in (first, second))
+        rows = [
+            {
+                (str(row["workload"]), str(row["candidate"])): row
+                for row in rows_of(connection, _ROWS, runs=[run["run_id"] for run in runs])
+            }
+            for runs in (before, after)
+        ]
+    keys = sorted(dict.fromkeys([*rows[0], *rows[1]]), key=lambda key: key[0])
+    pairs = [_pair(key, rows[0].get(key), rows[1].get(key)) for key in keys]
+    changes = [pair.changed for pair in pairs if pair.before and pair.after]
+    first_ones = changes[0] if changes else {}
+    common = {name: text for name, text in first_ones.items() if all(each.get(name) == text for each in changes)}
+    own = tuple(
+        replace(pair, changed={name: pair.changed[name] for name in pair.changed.keys() - common.keys()})
+        for pair in pairs
+    )
+    return RunComparison(tuple(before), tuple(after), _changes_of_runs(before, after) | common, own)
+
+
+def _found(connection: duckdb.DuckDBPyConnection, asked: str) -> list[Row]:
+    runs = rows_of(connection, _RUNS, asked=asked)
+    if not runs:
+        known = ", ".join(f"{row['run_id']} ({row['night']})" for row in rows_of(connection, _KNOWN))
+        raise ConfigurationError(
+            f'There is no run or night "{asked}".', hint=f"The newest are: {known}. A night is written YYYY-MM-DD."
+        )
+    return runs
+
+
+def _pair(key: tuple[str, str], before: Row | None, after: Row | None) -> Pair:
+    if before is None or after is None:
+        return Pair(*key, before, after, None, False, {}, caches_of(after or before or {}))
+    speedup = deciding(after, "speedup")
+    ratios = number(before, speedup), number(after, speedup)
+    times = ratios[1] / ratios[0] if ratios[0] and ratios[1] else None
+    ends = [number(row, f"{speedup}_{end}") for row in (before, after) for end in ("low", "high")]
+    low, high, new_low, new_high = (math.nan if end is None else end for end in ends)
+    is_apart = new_low > high or new_high < low
+    return Pair(*key, before, after, times, is_apart, changes_between([before], after), caches_of(after))
+
+
+def _changes_of_runs(before: Sequence[Row], after: Sequence[Row]) -> dict[str, str]:
+    found = {}
+    for column, name in (("profile", "profile"), ("git_commit", "nightquant's commit")):
+        old, new = (str(runs[-1][column] or "unknown")[:12] for runs in (before, after))
+        if old != new:
+            found[column] = f"{name} {old} → {new}"
+    return found

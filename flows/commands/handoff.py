@@ -7,16 +7,22 @@ from pathlib import Path
 
 import click
 
-from flows.commands import by_option, complete_workload, format_option, print_json, reason_option, store_option
+from flows.commands import (
+    by_option,
+    complete_workload,
+    format_option,
+    print_json,
+    print_result,
+    reason_option,
+    store_option,
+    workload_argument,
+)
 from flows.commands.trust import sign, verify
 from flows.settings import load_settings
 from storage.bundles import BundleStore
 from storage.copies import export_bundle
 from storage.pointer import Pointer
 from storage.seal import MANIFEST, check_sums, read_file
-
-# ``workload: str``.
-_workload_argument = click.argument("workload", shell_complete=complete_workload)
 
 
 @click.group()
@@ -57,17 +63,13 @@ def list_bundles(workload: str | None, format: str, store: str) -> None:
         }
         for entry in bundles.entries(workload)
     ]
-    if format == "json":
-        print_json(rows)
-        return
-    if not rows:
-        click.echo(f"No bundles in {store} yet: a night makes one of each workload with a promoted candidate.")
-    for row in rows:
-        click.echo(f"{row['workload']:<16} {row['version']}  {row['state']:<9}  {row['location']}")
+    lines = [f"{row['workload']:<16} {row['version']}  {row['state']:<9}  {row['location']}" for row in rows]
+    none = f"No bundles in {store} yet: a night makes one of each workload with a promoted candidate."
+    print_result(format, rows, lines or [none])
 
 
 @command.command()
-@_workload_argument
+@workload_argument
 @click.argument("version", required=False)
 @click.option("--history", is_flag=True, help="Show how it came to be current, as JSON.")
 @click.option("--manifest", is_flag=True, help="Show the manifest, as JSON.")
@@ -98,7 +100,7 @@ def show(workload: str, version: str | None, history: bool, manifest: bool, form
 
 
 @command.command()
-@_workload_argument
+@workload_argument
 @click.argument("version")
 @reason_option("Why; it is kept in the history.")
 @by_option
@@ -123,7 +125,7 @@ def promote(workload: str, version: str, reason: str, by: str, format: str, stor
 
 
 @command.command()
-@_workload_argument
+@workload_argument
 @click.option("--to", "version", metavar="VERSION", help="Go to this bundle (default: the one before).")
 @click.option("--from", "replacing", metavar="VERSION", help="Withdraw this bundle, or refuse if another is current.")
 @reason_option("Why; it is kept in the history.")
@@ -149,16 +151,13 @@ def rollback(
 
 
 def _show_switch(pointer: Pointer, format: str) -> None:
-    if format == "json":
-        print_json(pointer.model_dump(mode="json", by_alias=True, exclude_none=True))
-        return
-    click.echo(f"{pointer.workload}: current is {pointer.version}.")
-    if pointer.withdrawn:
-        click.echo(f"Withdrawn: {', '.join(pointer.withdrawn)}.")
+    lines = [f"{pointer.workload}: current is {pointer.version}."]
+    lines += [f"Withdrawn: {', '.join(pointer.withdrawn)}."] if pointer.withdrawn else []
+    print_result(format, pointer.model_dump(mode="json", by_alias=True, exclude_none=True), lines)
 
 
 @command.command()
-@_workload_argument
+@workload_argument
 @click.argument("version", required=False)
 @click.option("-o", "--output", type=click.Path(path_type=Path), help="Write FILE.zip (default: WORKLOAD-VERSION.zip).")
 @click.option("--force", is_flag=True, help="Replace the file if it exists.")
@@ -176,7 +175,4 @@ def export(workload: str, version: str | None, output: Path | None, force: bool,
     name = f"{workload}-{chosen}"
     target = output or Path(f"{name}.zip")
     export_bundle(bundles.local_folder(workload, chosen), target, name=name, overwrite=force)
-    if format == "json":
-        print_json({"workload": workload, "version": chosen, "file": target})
-    else:
-        click.echo(str(target))
+    print_result(format, {"workload": workload, "version": chosen, "file": target}, [str(target)])

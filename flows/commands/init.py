@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import click
-from pydantic import JsonValue
-from rich.console import Console
+from pydantic import BaseModel, JsonValue
 
-from flows.commands import format_option, print_json, progress_of, store_flag, store_option
-from flows.draft import Asked, sections, whole, with_size_obstacles, with_texts, without_obstacles
-from flows.draft_text import render, toml
-from flows.preview import in_worker, preview_lines
+from flows.commands import FILE, format_option, print_json, progress_of, store_flag, store_option
+from flows.commands.setup import print_preview
+from flows.draft import SECTIONS, Asked, sections, whole, with_size_obstacles, with_texts, without_obstacles
+from flows.execution.workers import try_out
 from storage.digest import JsonObject
 from storage.errors import ConfigurationError
+from tasks.results import CandidatePreview, Preview
 from tasks.stages import preview, propose
-from tasks.workload import validated
+from tasks.workload import Workload, validated
 from tasks.workload.base import REFERENCE
 
 
@@ -71,26 +74,10 @@ def _reference(context: click.Context, parameter: click.Parameter, value: str) -
     "--metric", default="", metavar="NAME|MODULE:CALLABLE", help="What is measured (default: by the targets)."
 )
 @click.option("--lower-is-better", is_flag=True, help="Of a metric of your own (default: higher is).")
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="The file (default: by the model's name)."
-)
+@click.option("-o", "--output", type=FILE, help="The file (default: by the model's name).")
 @format_option("text", "json")
 @store_option
-def command(
-    model: str,
-    arguments: dict[str, JsonValue],
-    data: str,
-    target: str,
-    collate: str,
-    train: str,
-    train_arguments: dict[str, JsonValue],
-    checkpoint: str,
-    metric: str,
-    lower_is_better: bool,
-    output: Path | None,
-    format: str,
-    store: str,
-) -> int:
+def command(model: str, output: Path | None, format: str, store: str, **options: Any) -> int:
     """Write a commented workload file for a model, after running it on its data.
 
     Modules are looked for in the file's folder, then here. Recipes and runtimes that the model cannot take are left
@@ -112,20 +99,21 @@ def command(
     folder = path.resolve().parent
     if not folder.is_dir():
         raise ConfigurationError(f"{path} cannot be written: {folder} is no folder.", hint="Make it first.")
-    asked = Asked(
-        model, data, folder, arguments, collate, target, checkpoint, train, train_arguments, metric, lower_is_better
-    )
+    asked = Asked(model=model, folder=folder, **options)
     to_do = ""
     with ExitStack() as undo:
-        if not data:
+        if not asked.data:
             asked = with_texts(asked)
             undo.callback(Path(asked.data).unlink)
             to_do = f"fill {asked.path(asked.data)} with your texts, or name your own table in [data]."
         document = whole(re.sub(r"[^a-z0-9.-]+", "-", path.stem.lower()), sections(asked))
         with progress_of(f"{path}: running the model") as progress:
-            proposal = in_worker(propose, validated(path, document), store, progress)
-            document = _merged(document, proposal.sections, keep_metric=bool(metric))
-            found = in_worker(preview, validated(path, document), store, progress)
+            proposal = try_out(propose, validated(path, document), store, progress)
+            for name, keys in proposal.sections.items():
+                # The user's own metric stays.
+                chosen = {key: value for key, value in keys.items() if key != "metric" or not asked.metric}
+                document[name] = {**document[name], **chosen}
+            found = try_out(preview, validated(path, document), store, progress)
         if not found.model:
             for problem in found.problems:
                 click.echo(f"nightquant: {problem}", err=True)
@@ -138,8 +126,7 @@ def command(
     if format == "json":
         print_json({"file": path, "chosen": dict(proposal.reasons), **found.model_dump(mode="json")})
         return 0
-    for line in preview_lines(found.model_copy(update={"problems": ()})):
-        Console().print(line, highlight=False, soft_wrap=True)
+    print_preview(found.model_copy(update={"problems": ()}))
     for place, reason in proposal.reasons.items():
         section, _, key = place.partition(".")
         click.echo(f"Chose {place} = {toml(document[section][key])}: {reason}.")
@@ -148,10 +135,84 @@ def command(
     return 0
 
 
-def _merged(document: JsonObject, proposed: Mapping[str, Mapping[str, object]], *, keep_metric: bool) -> JsonObject:
-    """Return the document with the keys that data and weights decide, except for a metric that the user chose."""
-    changed = {
-        name: {**document[name], **{key: value for key, value in keys.items() if not (key == "metric" and keep_metric)}}
-        for name, keys in proposed.items()
-    }
-    return document | changed
+def render(
+    document: JsonObject,
+    workload: Workload,
+    found: Preview,
+    to_do: str = "",
+    reasons: Mapping[str, str] = MappingProxyType({}),
+) -> str:
+    """Write the file's text: every key with its meaning, those that were not set as comments with their defaults.
+
+    `to_do` is a line about what the user must still do. `reasons` say why a key was chosen, by ``section.key``.
+    """
+    lines = [
+        "# Written by `nightquant init`. To try it out after a change: nightquant workloads --workload FILE --check",
+        "# A line `# key = value` shows a default. docs/workload-file.md has every key.",
+        *([f"# To do: {to_do}"] if to_do else []),
+        *(f"{key} = {toml(document[key])}" for key in ("schema_version", "name", "description", "domain")),
+    ]
+    for name in SECTIONS:
+        lines += _section(name, getattr(workload, name), document[name], reasons=reasons)
+        if name == "model":
+            lines += [
+                f"# {found.parameters:,} parameters. One call takes {found.inputs}",
+                f"# and gives {found.outputs}.",
+            ]
+    for keys, recipe in zip(document["recipe"], workload.recipe, strict=True):
+        tried = [each for each in found.candidates if each.candidate.partition("/")[0] == recipe.name]
+        lines += _section("recipe", recipe, keys, repeated=True)
+        lines += [f"# {line}" for each in tried for line in _remarks(each)]
+    kept = {recipe.name for recipe in workload.recipe}
+    left = [each for each in found.candidates if each.candidate.partition("/")[0] not in kept]
+    lines += ["", *(f"# {line}" for each in left for line in _remarks(each))] if left else []
+    lines += _section("benchmark", workload.benchmark, document["benchmark"])
+    lines += _section("gate", workload.gate, document["gate"])
+    return "\n".join(lines) + "\n"
+
+
+def _section(
+    name: str,
+    section: BaseModel,
+    given: Mapping[str, object],
+    *,
+    repeated: bool = False,
+    reasons: Mapping[str, str] = MappingProxyType({}),
+) -> Iterator[str]:
+    yield ""
+    yield f"[[{name}]]" if repeated else f"[{name}]"
+    fields = type(section).model_fields
+    for key in sorted(fields, key=lambda each: each not in given):
+        if key in ("kind", "method", "name") and key in given:
+            yield f"{key} = {toml(given[key])}"
+            continue
+        if fields[key].description:
+            yield from textwrap.wrap(str(fields[key].description), 100, initial_indent="# ", subsequent_indent="# ")
+        if reason := reasons.get(f"{name}.{key}"):
+            yield f"# Chosen: {reason}."
+        if key in given:
+            yield f"{key} = {toml(given[key])}"
+        else:
+            default = None if fields[key].is_required() else fields[key].get_default(call_default_factory=True)
+            is_value = default is not None and not isinstance(default, BaseModel)
+            yield f"# {key} = {toml(default) if is_value else '…'}"
+
+
+def _remarks(tried: CandidatePreview) -> Iterator[str]:
+    if tried.obstacle:
+        yield f"Left out, {tried.candidate}: {tried.obstacle.partition(chr(10))[0]}"
+    left = [f"{module.module or 'the model'} ({module.type})" for module in tried.coverage if not module.quantized]
+    if left and len(left) < len(tried.coverage):
+        yield f"With {tried.candidate.partition('/')[2]} stays float: {', '.join(left[:5])}{', …' if left[5:] else ''}"
+
+
+def toml(value: object) -> str:
+    """Write a value as TOML: JSON except for tables, which stand on one line."""
+    if isinstance(value, dict):
+        names = {key: key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else toml(key) for key in value}
+        pairs = ", ".join(f"{names[key]} = {toml(item)}" for key, item in value.items())
+        return f"{{ {pairs} }}" if pairs else "{}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(toml, value))}]"
+    # Of control characters, JSON leaves this one as it is.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -14,15 +14,22 @@ from rich.console import Console
 from rich.markup import escape
 from rich.text import Text
 
-from flows.commands import format_option, night_option, profile_option, recipe_option, store_option, workload_option
-from flows.console import new_console, night_lines, nights_of_run, outcomes_of_run, shown_path
+from flows.commands import (
+    format_option,
+    night_option,
+    profile_option,
+    recipe_option,
+    store_flag,
+    store_option,
+    workload_option,
+)
+from flows.console import new_console, night_lines, outcomes_of_run, shown_path
 from flows.execution.server import ServerGoneError, prefect_api, require_api, server_gone
 from flows.execution.signals import Terminated, unwinding_on_sigterm
-from flows.night import NightSummary
 from flows.reporter import reporter_for
-from flows.request import NightlyRequest
+from flows.request import NightlyRequest, NightSummary
 from flows.settings import Settings, TaskRunnerName, children_inherit, load_settings
-from storage.errors import ConfigurationError
+from storage.results.query import open_catalog, rows_of
 from storage.root import check_writable
 
 _SERVER = "Prefect's server"
@@ -97,15 +104,11 @@ def _run(request: NightlyRequest, settings: Settings, timings: bool, *, as_json:
         reporter.started(_SERVER)
         with prefect_api(settings.server_startup_timeout_s, reporter.noted) as server_s:
             reporter.finished(_SERVER, server_s)
-            from flows.execution.context import INVOCATION, Invocation
-            from flows.execution.task_runners import make_task_runner
-            from flows.nightly import nightly_quantization
+            from flows.nightly import run_here  # Prefect, which reads its settings when it is imported
 
-            flow = nightly_quantization.with_options(task_runner=make_task_runner(settings))
             try:
-                INVOCATION.set(Invocation(settings, reporter))
-                state = flow(request, return_state=True)
-                outcome: object = state.result(raise_on_failure=False)
+                state = run_here(request, settings, reporter)
+                outcome = state.result(raise_on_failure=False)
             except httpx.TransportError as error:
                 raise server_gone(error) from error
     if isinstance(outcome, httpx.TransportError):
@@ -124,7 +127,9 @@ def _run(request: NightlyRequest, settings: Settings, timings: bool, *, as_json:
 
 def _show(console: Console, summary: NightSummary) -> None:
     outcomes = outcomes_of_run(summary.store, summary.run_id)
-    nights = nights_of_run(summary.store, summary.run_id, summary.night)
+    with open_catalog(summary.store) as connection:
+        came = "from nights_on($night) where run_id = $run"
+        nights = rows_of(connection, came, night=summary.night, run=summary.run_id)
     for trouble in summary.trouble:
         console.print(f"This machine was busy: {trouble}", style="bold yellow", highlight=False, markup=False)
     for line in night_lines(outcomes, nights):
@@ -133,12 +138,11 @@ def _show(console: Console, summary: NightSummary) -> None:
     for finding in summary.findings:
         console.print(f"[bold]Against the nights before:[/bold] {escape(finding)}", highlight=False)
     store = shown_path(summary.store)
-    option = "" if store == load_settings().store else f" --store {store}"
     lines = [("Night", summary.message)]
     lines += [("Report", f"{store}/reports/{summary.night}.html")] if summary.report else []
     lines += [("Bundle", f"{store}/handoff/{bundle}") for bundle in summary.bundles]
     lines += [("Verify", f"nightquant handoff verify {store}/handoff/{bundle}") for bundle in summary.bundles[:1]]
-    lines.append(("Ask", f'nightquant query{option} "from leaderboard"'))
+    lines.append(("Ask", f'nightquant query{store_flag(store)} "from leaderboard"'))
     for name, value in lines:
         console.print(f"[bold]{name:8}[/bold]{escape(value)}", highlight=False, soft_wrap=True)
 
@@ -146,13 +150,12 @@ def _show(console: Console, summary: NightSummary) -> None:
 def _show_timings(console: Console, summary: NightSummary, server_s: float) -> None:
     rest = summary.wall_s - summary.busy_s
     # Stages that ran in other processes or on other hosts kept their own clocks.
-    split = f", of which {rest:.1f} s ({100 * rest / summary.wall_s:.1f}%) outside the stages"
-    lines = [f"Prefect's server {server_s:.1f} s; flow {summary.wall_s:.1f} s{split if summary.busy_s else ''}"]
+    split = f", of which {rest:.1f} s ({100 * rest / summary.wall_s:.1f}%) outside the stages" if summary.busy_s else ""
+    text = f"[bold]Timings   [/bold]Prefect's server {server_s:.1f} s; flow {summary.wall_s:.1f} s{split}"
     if summary.benchmark_wall_s:
         outside = 100 * (1 - summary.benchmark_timed_s / summary.benchmark_wall_s)
-        lines.append(f"benchmarks {summary.benchmark_wall_s:.1f} s, of which {outside:.0f}% outside timed blocks")
-    for heading, line in zip(("Timings", ""), lines, strict=False):
-        console.print(f"[bold]{heading:10}[/bold]{line}", highlight=False, soft_wrap=True)
+        text += f"\n{'':10}benchmarks {summary.benchmark_wall_s:.1f} s, of which {outside:.0f}% outside timed blocks"
+    console.print(text, highlight=False, soft_wrap=True)
 
 
 @click.command()
@@ -173,20 +176,7 @@ def serve(store: str, profile: str | None, cron: str, timezone: str) -> None:
     """
     require_api("it keeps the schedule")
     check_writable(store)
-    from prefect.schedules import Cron
+    from flows.nightly import serve as serve_flow  # Prefect
 
-    from flows.execution.task_runners import refuse_namesakes
-    from flows.nightly import nightly_quantization
-
-    refuse_namesakes("Prefect")
     request = NightlyRequest.model_validate({"store": store, "profile": load_settings(profile=profile).profile})
-    try:
-        schedule = Cron(cron, timezone=timezone)
-    except ValueError as error:
-        raise ConfigurationError(f"The schedule {cron!r} in {timezone!r} is wrong: {error}.") from error
-    nightly_quantization.serve(
-        name="served",
-        schedule=schedule,
-        parameters={"request": request.model_dump(mode="json", exclude_none=True)},
-        tags=["nightquant", "nightly"],
-    )
+    serve_flow(request, cron, timezone)

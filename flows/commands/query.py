@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import sys
 from datetime import date
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from flows.commands import format_option, night_option, store_option
+from flows.commands import FILE, format_option, night_option, print_result, store_option
 from storage.report import write_report
 from storage.results.descriptions import described
 from storage.results.formats import fitted, formatted
@@ -30,7 +29,7 @@ _MEANINGS = "select column_name, comment from duckdb_columns() where table_name 
 @click.command(epilog=_EXAMPLE)
 @click.argument("sql", required=False)
 @click.option("--list", "list_", is_flag=True, help="List tables and views, with an example for each.")
-@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Write to a file.")
+@click.option("-o", "--output", type=FILE, help="Write to a file.")
 @format_option("table", "csv", "json", "markdown", "parquet")
 @store_option
 def query(sql: str | None, list_: bool, output: Path | None, format: str, store: str) -> None:
@@ -39,14 +38,12 @@ def query(sql: str | None, list_: bool, output: Path | None, format: str, store:
     At a terminal the table fits its width: where columns are too many, each row becomes a record, and what is longer
     than a line is cut with "…". In a file or a pipe nothing is cut.
     """
-    if list_ and format == "json":
-        listed = [{"name": each.name, "kind": each.kind, "meaning": each.meaning} for each in described()]
-        _write(json.dumps(listed, indent=1).encode() + b"\n", output)
-        return
     if list_:
         items = [f"{item.name} ({item.kind}): {item.meaning}\n    {item.example}\n" for item in described()]
         items.append(f"duckdb_columns() (function): What every column means.\n    {_MEANINGS}\n")
-        _write("\n".join(items).encode(), output)
+        listed = [{"name": each.name, "kind": each.kind, "meaning": each.meaning} for each in described()]
+        text = json.dumps(listed, indent=1) + "\n" if format == "json" else "\n".join(items)
+        _write(text.encode(), output)
         return
     if not sql:
         raise click.UsageError('Give some SQL, for instance: nightquant query "from leaderboard", or --list.')
@@ -66,24 +63,13 @@ def _write(content: bytes, output: Path | None) -> None:
         except OSError as error:
             raise click.FileError(str(output), error.strerror or str(error)) from error
         return
-    try:
-        sys.stdout.buffer.write(content)
-        sys.stdout.buffer.flush()
-    except BrokenPipeError:
-        # The reader (head, less) has seen enough. A closed stdout would raise again at interpreter exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    sys.stdout.buffer.write(content)
+    sys.stdout.buffer.flush()
 
 
 @click.command()
 @night_option("The night to report (default: the newest one).")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path, dir_okay=False),
-    default=Path("report.html"),
-    show_default=True,
-    help="The file to write.",
-)
+@click.option("-o", "--output", type=FILE, default="report.html", show_default=True, help="The file to write.")
 @format_option("text", "json")
 @store_option
 def report(night: date | None, output: Path, format: str, store: str) -> None:
@@ -94,7 +80,4 @@ def report(night: date | None, output: Path, format: str, store: str) -> None:
       nightquant report --night 2026-11-21 -o report.html
     """
     written = write_report(store, night, output)
-    if format == "json":
-        click.echo(json.dumps({"night": written.isoformat(), "report": str(output)}))
-    else:
-        click.echo(f"Report of the night {written}: {output}")
+    print_result(format, {"night": written, "report": output}, [f"Report of the night {written}: {output}"])

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-from itertools import chain
+from collections.abc import Iterator, Mapping
 
 import click
 from rich.console import Console
 from rich.text import Text
 
 from flows.commands import format_option, print_json, progress_of, store_option, workload_option
-from flows.preview import in_worker, preview_lines
+from flows.console import new_table
+from flows.execution.workers import try_out
 from flows.request import NightlyRequest
 from flows.settings import Settings, load_settings, source_of
-from flows.tables import new_table
 from storage.errors import MeasurementError
+from storage.humanize import plural
 from tasks.extensions import DOMAINS, RUNTIMES
-from tasks.job import Progress
-from tasks.results import Preview
+from tasks.quantize.coverage import in_words
+from tasks.results import CandidatePreview, Preview
 from tasks.stages import preview
 from tasks.workload import Workload, workload_schema
 
-WRONG = 2
 _COLOURS = {"ok": "green", "note": "yellow", "problem": "bold red"}
 
 
@@ -49,7 +48,7 @@ def workloads(workload: tuple[str, ...], schema: bool, check: bool, store: str, 
         return 0
     found = NightlyRequest(workloads=workload).load_workloads()
     if check:
-        return _check(found, store, as_json=format == "json")
+        return _check(found, store, format)
     if workload:
         # Only here: a night measures what it can, and has a row for what it cannot.
         for runtime in dict.fromkeys(name for each in found for recipe in each.recipe for name in recipe.runtimes):
@@ -57,37 +56,80 @@ def workloads(workload: tuple[str, ...], schema: bool, check: bool, store: str, 
         for domain in dict.fromkeys(each.domain for each in found):
             DOMAINS[domain].require_installed(domain)
     if format == "json":
-        print_json([each.model_dump(mode="json") for each in found])
+        print_json(found)
         return 0
     table = new_table("Workloads", "workload", "description", "data", "model", "candidates", "baseline")
     for each in found:
         candidates = "\n".join(each.candidates())
-        cells = (each.name, each.description, each.data.kind, each.model.kind, candidates, each.benchmark.baseline)
-        table.add_row(*map(Text, cells))
+        kinds = each.data.kind, each.model.kind
+        table.row(each.name, each.description, *kinds, candidates, each.benchmark.baseline)
     Console().print(table)
     return 0
 
 
-def _check(found: list[Workload], store: str, *, as_json: bool) -> int:
-    """Try the workloads out in a worker process, which has a time limit, and print what was found."""
+def _check(found: list[Workload], store: str, format: str) -> int:
     previews = []
     for workload in found:
         with progress_of(f"{workload.name}: check") as progress:
-            previews.append(_previewed(workload, store, progress))
-    if as_json:
-        print_json([each.model_dump(mode="json") for each in previews])
+            try:
+                previews.append(try_out(preview, workload, store, progress))
+            except MeasurementError as error:
+                # It hangs, or its process died: the other workloads are checked all the same.
+                previews.append(Preview(workload=workload.name, problems=(str(error),)))
+    if format == "json":
+        print_json(previews)
     else:
-        for line in chain.from_iterable(map(preview_lines, previews)):
-            Console().print(line, highlight=False, soft_wrap=True)
-    return WRONG if any(each.problems for each in previews) else 0
+        for each in previews:
+            print_preview(each)
+    return 2 if any(each.problems for each in previews) else 0
 
 
-def _previewed(workload: Workload, store: str, progress: Progress) -> Preview:
-    try:
-        return in_worker(preview, workload, store, progress)
-    except MeasurementError as error:
-        # It hangs, or its process died: the other workloads are checked all the same.
-        return Preview(workload=workload.name, problems=(str(error),))
+def print_preview(found: Preview) -> None:
+    """Print what a preview found."""
+    for line in preview_lines(found):
+        Console().print(line, highlight=False, soft_wrap=True)
+
+
+def preview_lines(found: Preview) -> Iterator[Text]:
+    """Describe a preview: what there is, what fits, each candidate, and each problem."""
+    if found.problems:
+        yield Text(f"{found.workload}: {plural(len(found.problems), 'problem')}", style="bold red")
+    else:
+        yield Text(f"{found.workload}: fits", style="bold green")
+    if found.splits:
+        yield Text(f"  data      {', '.join(f'{count:,} {split}' for split, count in found.splits.items())}")
+    yield from (Text(f"  ! {note}", style="yellow") for note in found.data_notes)
+    if found.model:
+        yield Text(f"  model     {found.model}, {found.parameters:,} parameters")
+        yield Text(f"  inputs    {found.inputs}")
+        yield Text(f"  outputs   {found.outputs}")
+    if found.checkpoint:
+        yield Text(f"  weights   {'; '.join([found.checkpoint, *found.notes])}")
+        yield Text(f"  methods   {_fitting(found.methods)}")
+        yield Text(f"  runtimes  {_fitting(found.runtimes)}")
+    for each in found.candidates:
+        yield Text(f"  {'✗' if each.obstacle else '✓'} {each.candidate}: {_candidate(each)}")
+        if any(module.quantized for module in each.coverage):
+            yield from (Text(f"      stays float: {line}") for line in in_words(each.coverage))
+    for problem in found.problems:
+        yield Text(f"  ✗ {problem}", style="red")
+    context = click.get_current_context(silent=True)
+    if context is not None and context.find_root().obj is True:  # --debug
+        yield from map(Text, found.tracebacks)
+
+
+def _fitting(reasons: Mapping[str, str]) -> str:
+    fit = ", ".join(name for name, reason in reasons.items() if not reason)
+    return "; ".join([fit, *(f"not {name}: {reason.rstrip('.')}" for name, reason in reasons.items() if reason)])
+
+
+def _candidate(found: CandidatePreview) -> str:
+    if found.obstacle:
+        return found.obstacle.partition("\n")[0]
+    if found.exported_only:
+        return "can be exported; compiling it takes minutes and was not tried"
+    done = sum(module.quantized for module in found.coverage)
+    return f"{done} of {plural(len(found.coverage), 'module')} quantized" if done else "fits"
 
 
 @click.command()
@@ -107,7 +149,7 @@ def config(format: str) -> None:
     title = "Settings (flag beats NIGHTQUANT_… variable beats nightquant.toml)"
     table = new_table(title, "setting", "value", "from", "meaning")
     for name, field in Settings.model_fields.items():
-        table.add_row(*map(Text, (name, str(shown[name]), source_of(name), field.description or "")))
+        table.row(name, shown[name], source_of(name), field.description or "")
     Console().print(table)
 
 
@@ -130,12 +172,11 @@ def doctor(context: click.Context, store: str, format: str) -> None:
     checks = examine(store, on_wait=lambda: click.echo("Another benchmark runs on this host: waiting.", err=True))
     good = trusted(checks)
     if format == "json":
-        print_json({"trusted": good, "checks": [asdict(check) for check in checks]})
-        context.exit(0 if good else 1)
-    table = new_table("Can a benchmark on this machine be trusted?", "check", "", "found", "what to do")
-    for check in checks:
-        status = Text(check.status, style=_COLOURS[check.status])
-        table.add_row(check.name, status, Text(check.found), Text(check.advice))
-    Console().print(table)
-    click.echo("Yes: benchmarks here can be trusted." if good else "No: see what to do about each problem.")
+        print_json({"trusted": good, "checks": checks})
+    else:
+        table = new_table("Can a benchmark on this machine be trusted?", "check", "", "found", "what to do")
+        for check in checks:
+            table.row(check.name, Text(check.status, style=_COLOURS[check.status]), check.found, check.advice)
+        Console().print(table)
+        click.echo("Yes: benchmarks here can be trusted." if good else "No: see what to do about each problem.")
     context.exit(0 if good else 1)

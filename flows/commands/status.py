@@ -1,11 +1,14 @@
-"""``nightquant`` without a subcommand, and ``nightquant status``: the state of the store on one screen."""
+"""``nightquant status``, also without a subcommand, and ``acknowledge``: the state of the store, and accepting it."""
 
 from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterator
 from dataclasses import asdict
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
+from typing import get_args
 
 import click
 from rich.console import Console
@@ -13,20 +16,25 @@ from rich.table import Table
 from rich.text import Text
 
 from flows.commands import (
+    FILE,
     age_option,
+    by_option,
+    complete_workload,
     format_option,
+    night_option,
     print_json,
+    print_result,
+    reason_option,
+    recipe_option,
     store_flag,
     store_option,
     workload_option,
 )
-from flows.console import shown_path
-from flows.liveness import metrics, overdue
-from flows.overview import Concern, LastRun, Overview, overview, summary
-from flows.tables import marked_lines, plain_table
-from flows.text import age
-from storage.errors import ConfigurationError
+from flows.console import age, marked_lines, plain_table, shown_path
+from flows.overview import Concern, LastRun, Overview, overdue, overview, summary
 from storage.humanize import moment
+from storage.results import FindingMetric
+from storage.root import StoreRoot
 from tasks.machine import require_installed
 
 _SHOWN_CONCERNS = 5
@@ -44,7 +52,7 @@ _MEANINGS = {
     "nightly --profile quick": "a first, short night",
     "workloads": "what it works on, and how to bring your own",
 }
-_WITHOUT_STORE = ("workloads",)
+_STORY = "its story: bundle, nights, layers"
 
 
 @click.command()
@@ -55,7 +63,7 @@ _WITHOUT_STORE = ("workloads",)
 @workload_option
 @click.option(
     "--prometheus",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=FILE,
     help="Only write the last night's numbers for Prometheus to this file, in one step.",
 )
 @format_option("text", "json", "prometheus")
@@ -83,23 +91,22 @@ def command(
     """
     if workload and max_age is None:
         raise click.UsageError("--workload narrows --max-age, which is missing.")
-    if prometheus is not None or format == "prometheus":
-        require_installed("Metrics for Prometheus", ["prometheus-client"], "prometheus")
     now = dt.datetime.now(dt.UTC)
     if prometheus is not None:
-        _write_metrics(overview(store, now), now, prometheus)
+        _metrics().write(overview(store, now), now, prometheus)
     if max_age is not None and (late := overdue(store, workload, max_age, now)):
         click.echo(f"nightquant: {store}: {'; '.join(late)}.", err=True)
         context.exit(1)
     if max_age is not None or prometheus is not None:
         return
-    state = overview(store, now)
     if format == "prometheus":
-        from prometheus_client import generate_latest
-
-        click.echo(generate_latest(metrics(state, now)).decode(), nl=False)
+        click.echo(_metrics().as_text(overview(store, now), now), nl=False)
         return
-    steps = {_command(step, store): _MEANINGS.get(step, "its story: bundle, nights, layers") for step in _next(state)}
+    state = overview(store, now)
+    steps = {
+        f"nightquant {step}{'' if step == 'workloads' else store_flag(store)}": _MEANINGS.get(step, _STORY)
+        for step in _next(state)
+    }
     if format == "json":
         print_json(asdict(state) | {"next": list(steps)})
         return
@@ -121,13 +128,9 @@ def command(
             console.print(content, highlight=False, soft_wrap=isinstance(content, Text))
 
 
-def _write_metrics(state: Overview, now: dt.datetime, file: Path) -> None:
-    from prometheus_client import write_to_textfile
-
-    try:
-        write_to_textfile(str(file), metrics(state, now))
-    except OSError as error:
-        raise ConfigurationError(f"{file} cannot be written: {error.strerror}.") from error
+def _metrics() -> ModuleType:
+    require_installed("Metrics for Prometheus", ["prometheus-client"], "prometheus")
+    return import_module("flows.prometheus")
 
 
 def _next(state: Overview) -> list[str]:
@@ -150,7 +153,7 @@ def _current(state: Overview) -> Table:
     table = plain_table("", "", "")
     for each in state.current:
         by_hand = "" if each.action == "promote" else f", {each.action} by {each.by}"
-        table.add_row(Text(f"  {each.workload}"), each.version, Text(f"since {moment(each.since)}{by_hand}"))
+        table.row(f"  {each.workload}", each.version, f"since {moment(each.since)}{by_hand}")
     return table
 
 
@@ -164,10 +167,6 @@ def _concerns(concerns: tuple[Concern, ...]) -> Iterator[tuple[str, Text]]:
         yield "", Text(f"and {more} more: nightquant status --format json")
 
 
-def _command(step: str, store: str) -> str:
-    return f"nightquant {step}{'' if step in _WITHOUT_STORE else store_flag(store)}"
-
-
 def _steps(steps: dict[str, str], width: int) -> Text:
     """Commands, to be copied whole, each with its meaning beside it, or below where that does not fit."""
     longest = max(map(len, steps))
@@ -175,3 +174,58 @@ def _steps(steps: dict[str, str], width: int) -> Text:
     gap = {command: " " * (longest - len(command) + 2) if beside else "\n    " for command in steps}
     lines = [Text.assemble("  ", command, gap[command], (meaning, "dim")) for command, meaning in steps.items()]
     return Text("\n").join(lines)
+
+
+@click.command()
+@click.option(
+    "--workload",
+    "-w",
+    multiple=True,
+    required=True,
+    metavar="NAME",
+    shell_complete=complete_workload,
+    help="Of which workload; repeatable.",
+)
+@recipe_option
+@click.option("--runtime", multiple=True, metavar="NAME", help="Only with these runtimes; repeatable.")
+@click.option(
+    "--metric",
+    multiple=True,
+    type=click.Choice([name for name in get_args(FindingMetric) if name != "candidate"]),
+    help="Only in these numbers; repeatable.",
+)
+@reason_option("Why it is accepted; it is kept with the results.")
+@by_option
+@night_option("The night that found it (default: the newest one).")
+@format_option("text", "json")
+@store_option
+def acknowledge(
+    workload: tuple[str, ...],
+    recipe: tuple[str, ...],
+    runtime: tuple[str, ...],
+    metric: tuple[str, ...],
+    reason: str,
+    by: str,
+    night: dt.date | None,
+    format: str,
+    store: str,
+) -> None:
+    """Accept what a night found: it is told no more, and that night is the number's new reference.
+
+    \b
+    Example:
+      nightquant acknowledge --workload word-lm --metric size_bytes --reason "a larger vocabulary"
+    """
+    from storage.results.acknowledgements import acknowledge as accept  # SciPy
+
+    accepted = accept(
+        StoreRoot.of(store),
+        night,
+        workloads=workload,
+        recipes=recipe,
+        runtimes=runtime,
+        metrics=metric,
+        by=by,
+        reason=reason,
+    )
+    print_result(format, accepted, (f"Acknowledged: {finding.describe()}" for finding in accepted))

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
 import click
 
-from flows.commands import format_option, print_json, store_option
+from flows.commands import format_option, print_result, store_option
 from storage.check import check as check_store
 from storage.gc import collect
+from storage.humanize import plural
 from storage.results.compact import compact as compact_store
 
 
@@ -37,15 +36,12 @@ def check(context: click.Context, format: str, store: str) -> None:
     """
     checked = check_store(store)
     found = len(checked.problems)
-    if format == "json":
-        print_json(asdict(checked))
-        context.exit(1 if found else 0)
-    for problem in checked.problems:
-        click.echo(f"{problem.where} {problem.what}.\n    {problem.remedy}")
-    click.echo(
+    lines = [f"{problem.where} {problem.what}.\n    {problem.remedy}" for problem in checked.problems]
+    lines.append(
         f"{checked.results_files} results files and {checked.artifacts} artifacts in {store}: "
-        + (f"{found} problem{'s' if found > 1 else ''}." if found else "all good.")
+        + (f"{plural(found, 'problem')}." if found else "all good.")
     )
+    print_result(format, checked, lines)
     context.exit(1 if found else 0)
 
 
@@ -62,16 +58,10 @@ def compact(format: str, store: str) -> None:
       nightquant store compact
     """
     done = compact_store(store)
-    if format == "json":
-        print_json(asdict(done))
-        return
-    for month in done.written:
-        click.echo(f"compacted {month}")
-    for month in done.retired:
-        click.echo(f"dropped the small files of {month}")
-    click.echo(
-        f"{len(done.written)} written, {len(done.retired)} swapped in, {done.files_removed} small files removed."
-    )
+    lines = [f"compacted {month}" for month in done.written]
+    lines += [f"dropped the small files of {month}" for month in done.retired]
+    counts = f"{len(done.written)} written, {len(done.retired)} swapped in"
+    print_result(format, done, [*lines, f"{counts}, {done.files_removed} small files removed."])
 
 
 @command.command()
@@ -87,15 +77,11 @@ def gc(keep_nights: int, dry_run: bool, format: str, store: str) -> None:
       nightquant store gc --keep-nights 30 --dry-run
     """
     done = collect(store, keep_nights, dry_run=dry_run)
-    if format == "json":
-        removed = [{"kind": each.kind, "digest": each.digest, "size_bytes": each.size} for each in done.removed]
-        left = [{"name": entry.name, "size_bytes": entry.size} for entry in done.leftovers]
-        print_json({"dry_run": dry_run, "removed": removed, "leftovers": left, "kept": done.kept})
-        return
-    for artifact in done.removed:
-        click.echo(f"{artifact.kind} {artifact.digest[:12]} ({artifact.size / 1e6:.1f} MB)")
-    would = "would be removed" if dry_run else "removed"
-    click.echo(
-        f"{len(done.removed)} artifacts and {len(done.leftovers)} left-over files {would} "
-        f"({done.bytes_freed / 1e6:.1f} MB); {done.kept} artifacts kept."
+    lines = [f"{each.kind} {each.digest[:12]} ({each.size / 1e6:.1f} MB)" for each in done.removed]
+    lines.append(
+        f"{len(done.removed)} artifacts and {len(done.leftovers)} left-over files "
+        f"{'would be removed' if dry_run else 'removed'} ({done.bytes_freed / 1e6:.1f} MB); {done.kept} artifacts kept."
     )
+    removed = [{"kind": each.kind, "digest": each.digest, "size_bytes": each.size} for each in done.removed]
+    left = [{"name": entry.name, "size_bytes": entry.size} for entry in done.leftovers]
+    print_result(format, {"dry_run": dry_run, "removed": removed, "leftovers": left, "kept": done.kept}, lines)

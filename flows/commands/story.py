@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from itertools import groupby
 
 import click
@@ -11,18 +10,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from flows.commands import (
-    complete_workload,
-    format_option,
-    print_json,
-    store_flag,
-    store_option,
-)
+from flows.commands import complete_workload, format_option, print_json, store_flag, store_option
+from flows.console import became, faster, marked_lines, metric_of, plain_table, signed
 from flows.story import Current, Outline, Story, outlines, story
-from flows.tables import marked_lines, plain_table
-from flows.text import became, faster, signed
 from storage.humanize import MISSING, moment, ratio, size
 from storage.results import Row, number
+from tasks.workload.gate import RULES
 
 _SHOWN_LAYERS = 5
 
@@ -44,7 +37,7 @@ def command(workload: str | None, nights: int, format: str, store: str) -> None:
     if workload is None:
         found = outlines(store)
         if format == "json":
-            print_json([asdict(outline) for outline in found])
+            print_json(found)
         elif not found:
             click.echo(f"No workload in {store} yet. Run a night first: nightquant nightly{store_flag(store)}")
         else:
@@ -54,7 +47,7 @@ def command(workload: str | None, nights: int, format: str, store: str) -> None:
         return
     told = story(store, workload, nights)
     if format == "json":
-        print_json(asdict(told) | {"current": _current_as_json(told.current)})
+        print_json(told)
         return
     for title, lines in _sections(told, store).items():
         console.print()
@@ -66,26 +59,20 @@ def command(workload: str | None, nights: int, format: str, store: str) -> None:
 def _table(outlines: Sequence[Outline], *, with_candidate: bool) -> Table:
     """A line for each; names of candidates are long, and left out where there is no room."""
     candidate = ["candidate"] if with_candidate else []
-    table = plain_table(
-        "workload", "current bundle", "faster", "smaller", "last night", *candidate, right=("faster", "smaller")
-    )
+    numbers = ("faster", "smaller")
+    table = plain_table("workload", "current bundle", *numbers, "last night", *candidate, right=numbers)
     for each in outlines:
         last = each.last or {}
-        cells = [
-            each.workload,
-            each.version or MISSING,
-            faster(last) if last else MISSING,
-            ratio(number(last, "size_ratio")),
-            _decided(last),
-        ]
-        table.add_row(*map(Text, cells + [_candidate(last)] * len(candidate)))
+        cells = (MISSING,) * 4
+        if last:
+            cells = (faster(last), ratio(number(last, "size_ratio")), became(last), _candidate(last))
+        table.row(each.workload, each.version or MISSING, *cells[: 3 + len(candidate)])
     return table
 
 
 def _sections(told: Story, store: str) -> dict[str, Iterator[object]]:
     sections = {f"{told.workload}: current bundle": _current(told.current)}
-    metric = next((str(row["quality_metric"]) for row in told.nights if row["quality_metric"]), "quality")
-    sections[f"Nights (quality: {metric})"] = _nights(told.nights)
+    sections[f"Nights (quality: {metric_of(told.nights)})"] = _nights(told.nights)
     sections["Layers"] = _layers(told, store)
     if any(number(row, "int8_time_share") or _unproven(row) for row in told.executed):
         sections["What ran"] = _executed(told.executed)
@@ -101,20 +88,18 @@ def _current(current: Current | None) -> Iterator[object]:
     switch = current.switch
     did = {"promote": "promoted", "promote-by-hand": "promoted by hand", "rollback": "rolled back to"}[switch.action]
     table = plain_table("", "")
-    table.add_row("  what", Text(f"{current.candidate}, {size(current.size_bytes)}"))
-    table.add_row("  version", current.version)
-    table.add_row("  since", Text(f"{moment(switch.at)}, {did} by {switch.by}"))
-    table.add_row("  why", Text(switch.reason))
+    table.row("  what", f"{current.candidate}, {size(current.size_bytes)}")
+    table.row("  version", current.version)
+    table.row("  since", f"{moment(switch.at)}, {did} by {switch.by}")
+    table.row("  why", switch.reason)
     if switch.reason != current.decision["reason"]:
-        table.add_row("  its night", Text(str(current.decision["reason"])))
+        table.row("  its night", current.decision["reason"])
     for rule in current.rules:
-        table.add_row("  rule", Text(_rule(rule)))
+        table.row("  rule", _rule(rule))
     yield table
 
 
 def _rule(outcome: Row) -> str:
-    from tasks.workload.gate import RULES  # pydantic, for this one screen
-
     rule = RULES[str(outcome["name"])]
     write = size if rule.unit == "bytes" else "{:.4g}".format
     bound, seen = number(outcome, "bound"), number(outcome, "seen")
@@ -135,10 +120,8 @@ def _nights(nights: Sequence[Row]) -> Iterator[object]:
         numbers = (*speeds, "quality", "smaller")
         table = plain_table("  night", *numbers, "decision", "bundle", right=numbers)
         for row in shown:
-            rest = (signed(number(row, "quality_difference")), ratio(number(row, "size_ratio")))
-            measured = (*_speeds(row)[: len(speeds)], *rest)
-            version = str(row["bundle_version"] or MISSING)
-            table.add_row(*map(Text, (f"  {row['night']}", *measured, _decided(row), version)))
+            rest = (signed(number(row, "quality_difference")), ratio(number(row, "size_ratio")), became(row))
+            table.row(f"  {row['night']}", *_speeds(row)[: len(speeds)], *rest, row["bundle_version"] or MISSING)
         yield table
     newest = nights[0] if nights else {}
     if newest.get("reason"):
@@ -155,7 +138,7 @@ def _layers(told: Story, store: str) -> Iterator[object]:
         for row in list(rows)[:_SHOWN_LAYERS]:
             sqnr_db = number(row, "sqnr_db")
             noise = MISSING if sqnr_db is None else f"{sqnr_db:.1f}"
-            table.add_row(*map(Text, (f"  {row['module']}", str(row["type"]), noise)))
+            table.row(f"  {row['module']}", row["type"], noise)
         yield table
     if not told.layers:
         yield Text(f"  not studied: nightquant sensitivity --workload {told.workload}{store_flag(store)}")
@@ -169,7 +152,7 @@ def _executed(executed: Sequence[Row]) -> Iterator[object]:
         if share := number(row, "int8_time_share"):
             kinds = [each.split()[0] for each in str(row["instructions"] or "").split(", ") if each]
             by = ", ".join(kind for kind in kinds if kind not in ("other", "float")) or MISSING
-            table.add_row(f"  {_candidate(row)}", f"{share:.0%}", by)
+            table.row(f"  {_candidate(row)}", f"{share:.0%}", by)
             doubts += [f"  {_candidate(row)}: {doubt}" for doubt in str(row["doubts"]).splitlines()]
         elif why := _unproven(row):
             doubts.append(f"  {_candidate(row)}: unknown: {why}")
@@ -188,17 +171,12 @@ def _recipe(recipe: Row) -> Iterator[object]:
     table = plain_table("", "")
     for name, value in recipe.items():
         if value not in (None, "", []):
-            shown = ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-            table.add_row(f"  {name}", Text(shown))
+            table.row(f"  {name}", ", ".join(map(str, value)) if isinstance(value, list) else value)
     yield table
 
 
 def _candidate(row: Row) -> str:
-    return f"{row['recipe']}/{row['runtime']}" if row else MISSING
-
-
-def _decided(row: Row) -> str:
-    return became(row) if row else MISSING
+    return f"{row['recipe']}/{row['runtime']}"
 
 
 def _speeds(row: Row) -> tuple[str, str]:
@@ -206,7 +184,3 @@ def _speeds(row: Row) -> tuple[str, str]:
     if row["caches"] == "cold":
         return ratio(number(row, "speedup")), faster(row)
     return faster(row), ratio(number(row, "cold_speedup"))
-
-
-def _current_as_json(current: Current | None) -> dict[str, object] | None:
-    return None if current is None else asdict(current) | {"switch": current.switch.model_dump(mode="json")}

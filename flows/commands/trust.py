@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import click
 
-from flows.commands import age_option, complete_workload, format_option, print_json, store_option
+from flows.commands import FILE, age_option, format_option, print_result, store_option, workload_argument
 from flows.settings import load_settings
 from storage.bundles import BundleStore
 from storage.errors import BundleError
-from storage.pointer import Pointer, stated
+from storage.pointer import stated
 from storage.seal import SUMS
 from storage.trust import public_keys
 from tasks.bundle.verify import VerificationReport
@@ -29,26 +30,17 @@ def _min_version(context: click.Context, parameter: click.Parameter, value: str)
 @click.command()
 @click.argument("path", type=click.Path(path_type=Path))
 @click.option(
-    "--public-key",
-    type=click.Path(path_type=Path, dir_okay=False),
-    multiple=True,
-    help="PEM file of an Ed25519 key that may have signed it; repeatable.",
+    "--public-key", type=FILE, multiple=True, help="PEM file of an Ed25519 key that may have signed it; repeatable."
 )
 @click.option("--workload", "-w", help="It must be this workload's current bundle, as the signed current.json says.")
-@click.option(
-    "--pointer",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="The current.json (default: that beside the bundle's folder, or in PATH).",
-)
+@click.option("--pointer", type=FILE, help="The current.json (default: that beside the bundle's folder, or in PATH).")
 @click.option("--threshold", type=click.IntRange(min=1), default=1, help="So many of the keys must have signed it.")
 @click.option(
     "--min-version", default="", callback=_min_version, help="Refuse bundles of earlier nights than this one."
 )
 @age_option("--max-age", help="Refuse what was signed longer ago than, say, 26h.")
 @click.option(
-    "--state",
-    type=click.Path(path_type=Path, dir_okay=False),
-    help="Keep the highest serial number that was seen in this file, and refuse lower ones.",
+    "--state", type=FILE, help="Keep the highest serial number that was seen in this file, and refuse lower ones."
 )
 @format_option("text", "json")
 @click.pass_context
@@ -94,32 +86,28 @@ def verify(
         else:
             report = verify_bundle(path / statement.version if holds_many else path, statement=statement)
             report = replace(report, expires_at=statement.expires_at)
-    if format == "json":
-        print_json(asdict(report) | {"ok": report.ok})
-    else:
-        click.echo(_as_text(report))
+    print_result(format, asdict(report) | {"ok": report.ok}, _lines(report))
     context.exit(0 if report.ok else 1)
 
 
-def _as_text(report: VerificationReport) -> str:
+def _lines(report: VerificationReport) -> Iterator[str]:
     if not report.ok:
-        return f"REFUSED at the {report.stage}: {report.problem}"
-    lines = [f"good: {report.workload} {report.version}", f"  SHA256SUMS  {report.sha256sums}"]
-    lines.append(f"  signature   {report.signature}")
+        yield f"REFUSED at the {report.stage}: {report.problem}"
+        return
+    yield f"good: {report.workload} {report.version}"
+    yield f"  SHA256SUMS  {report.sha256sums}"
+    yield f"  signature   {report.signature}"
     if report.expires_at is not None:
-        lines.append(
-            f"  current     {report.path}, to be looked at again before {report.expires_at:%Y-%m-%d %H:%M} UTC"
-        )
-    lines += [f"  {name:<10}  differs by at most {value:.3g}" for name, value in report.differences.items()]
-    return "\n".join(lines)
+        yield f"  current     {report.path}, to be looked at again before {report.expires_at:%Y-%m-%d %H:%M} UTC"
+    yield from (f"  {name:<10}  differs by at most {value:.3g}" for name, value in report.differences.items())
 
 
 @click.command()
-@click.argument("workload", shell_complete=complete_workload)
+@workload_argument
 @click.argument("version", required=False)
 @click.option(
     "--public-key",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=FILE,
     multiple=True,
     help="Add a signature to what this key signed, and change nothing else; repeatable.",
 )
@@ -147,14 +135,12 @@ def sign(workload: str, version: str | None, public_key: tuple[Path, ...], forma
     report = verify_bundle(bundles.local_folder(workload, chosen), statement=statement)
     if not report.ok:
         raise BundleError(f"Not signed: {report.problem}")
-    signed: Pointer | None
-    if statement is not None:
-        signed = bundles.pointers.cosign(workload, trusted, report.sha256sums)
-    else:
-        signed = bundles.sign(workload, chosen, report.sha256sums)
-    if format == "json":
-        found = {"workload": workload, "version": chosen, "sha256sums": report.sha256sums}
-        print_json(found | {"is_current": signed is not None})
-        return
+    signed = (
+        bundles.sign(workload, chosen, report.sha256sums)
+        if statement is None
+        else bundles.pointers.cosign(workload, trusted, report.sha256sums)
+    )
+    found = {"workload": workload, "version": chosen, "sha256sums": report.sha256sums, "is_current": signed is not None}
     current = "" if signed is None else ", which is current"
-    click.echo(f"{workload}: signed {chosen}{current}; SHA256SUMS has the digest {report.sha256sums}.")
+    line = f"{workload}: signed {chosen}{current}; SHA256SUMS has the digest {report.sha256sums}."
+    print_result(format, found, [line])

@@ -20,7 +20,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cache
 from multiprocessing.util import Finalize
-from typing import Concatenate, ParamSpec, TypeVar, cast
+from typing import TypeVar, TypeVarTuple, cast
 from uuid import UUID
 
 import httpx
@@ -34,9 +34,10 @@ from flows.settings import Settings, children_inherit, load_settings
 from storage.root import set_cache_folder
 from storage.transient import backoff_s
 from tasks.job import Progress, Workspace
+from tasks.machine import available_cores
 
-P = ParamSpec("P")
 R = TypeVar("R")
+Ts = TypeVarTuple("Ts")
 _FIRST_AFTER_S, _EVERY_S = 5.0, 5.0
 
 
@@ -62,43 +63,28 @@ class Execution:
     def __init__(self, settings: Settings, reporter: Reporter, workers: int | None = None) -> None:
         set_cache_folder(settings.cache)
         self.settings, self.reporter = settings, reporter
-        self.workers = Workers(
-            workers or settings.workers, settings.threads_per_worker, settings.cache, listener=self._heard
-        )
+        # Together, the workers fill the processors that this process may use.
+        threads = max(1, available_cores() // settings.workers)
+        self.workers = Workers(workers or settings.workers, threads, settings.cache, listener=self._heard)
         # When stages ran: (began, ended) in seconds of the host's monotonic clock.
         self._busy: list[tuple[float, float]] = []
-        self._artifacts: dict[str, _ProgressArtifact] = {}
-        self._awaited: set[str] = set()
-        self._begun: set[str] = set()
+        self._awaited: dict[str, _StageProgress] = {}
         # What the workers say of a stage comes from another thread than its end.
         self._order = threading.Lock()
 
     def run(
-        self,
-        stage: Callable[Concatenate[Workspace, P], R],
-        label: str,
-        timeout_s: float | None,
-        store: str,
-        *args: P.args,
-        **kwargs: P.kwargs,
+        self, stage: Callable[[Workspace, *Ts], R], label: str, timeout_s: float | None, store: str, *args: *Ts
     ) -> R:
         """Run a stage in a worker and report it; see `Workers.run` for the parameters and for what it raises."""
-        self._artifacts[label] = _ProgressArtifact(label)
-        with self._order:
-            self._awaited.add(label)
-            self._begun.discard(label)
-        queued = time.monotonic()
-        with self._logged(label, queued):
-            finished = self.workers.run(stage, label, timeout_s, store, *args, **kwargs)
+        progress = self._awaited[label] = _StageProgress(label)
+        with self._logged(label, time.monotonic()):
+            finished = self.workers.run(stage, label, timeout_s, store, *args)
         self._ended(label, finished.began, finished.ended)
-        self._artifacts[label].finished()
+        progress.finished()
         return finished.value
 
     def pause(self, label: str, attempt: int) -> bool:
-        """Wait before a stage is tried again, longer after each attempt (0 is the first); False if the run is stopped.
-
-        The pause then ends at once.
-        """
+        """Wait before a stage is tried again, longer each time; return False, at once, if the run is stopped."""
         if not self.workers.pause(0):
             return False
         seconds = backoff_s(attempt, self.settings.retry_wait_s)
@@ -121,8 +107,8 @@ class Execution:
         try:
             yield
         except BaseException as failure:
-            if isinstance(failure, StoppedError) and label not in self._begun:
-                raise  # it never began: there is nothing to tell of it
+            if isinstance(failure, StoppedError) and not self._awaited[label].has_begun:
+                raise  # it never began: there is nothing to report
             self._ended(label, began, time.monotonic(), str(failure) or type(failure).__name__)
             raise
         logger.info("%s: done", label)
@@ -137,18 +123,18 @@ class Execution:
 
     def _heard(self, label: str, done: float, total: float, unit: str) -> None:
         with self._order:
-            if label not in self._awaited:
+            if (progress := self._awaited.get(label)) is None:
                 return
             if unit == STARTED:
-                self._begun.add(label)
+                progress.has_begun = True
                 self.reporter.started(label)
                 return
             self.reporter.progressed(label, done, total, unit)
-        self._artifacts[label].progressed(done, total, unit)
+        progress.progressed(done, total, unit)
 
     def _ended(self, label: str, began: float, ended: float, error: str = "") -> None:
         with self._order:
-            self._awaited.discard(label)
+            self._awaited.pop(label, None)
             self._busy.append((began, ended))
             self.reporter.finished(label, ended - began, error)
 
@@ -165,12 +151,8 @@ def executing(settings: Settings, reporter: Reporter) -> Iterator[Execution]:
         execution = Execution(settings, reporter)
         token = _EXECUTION.set(execution)
         try:
-            yield execution
-        except BaseException:
-            execution.workers.stop()
-            raise
-        else:
-            execution.workers.close()
+            with execution.workers:
+                yield execution
         finally:
             _EXECUTION.reset(token)
 
@@ -181,6 +163,12 @@ def current_execution() -> Execution:
         return execution
     with _FIRST:  # tasks on two threads of a Dask worker share its one process
         return _remote_execution()
+
+
+def note(remark: str) -> None:
+    """Show a remark at the terminal, and write it to the run's log."""
+    get_run_logger().warning("%s", remark)
+    current_execution().reporter.noted(remark)
 
 
 @cache
@@ -195,14 +183,14 @@ def _remote_execution() -> Execution:
 
 
 @dataclass
-class _ProgressArtifact:
-    """A stage's progress as an artifact of its task run; made only for a stage that takes a while.
+class _StageProgress:
+    """A stage's progress, also as an artifact of its task run, made only for a stage that takes a while.
 
-    Updates come from the thread that listens to the workers, which has no run context, so this keeps the one in which
-    it was made.
+    Updates come from the thread that listens to the workers and has no run context, so this keeps its own.
     """
 
     label: str
+    has_begun: bool = False
     _context: contextvars.Context = field(default_factory=contextvars.copy_context)
     _next: float = field(default_factory=lambda: time.monotonic() + _FIRST_AFTER_S)
     _artifact: UUID | None = None

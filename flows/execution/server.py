@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any
 
 import httpx
 import psutil
@@ -24,7 +26,7 @@ _QUIET = {
     # The run log keeps every line; the terminal is the reporter's, which says the same better.
     "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
     "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
-    # A server that is away is told once, at the end, not for each event that it does not take.
+    # A server that is away is reported once, at the end, not for each event that it does not take.
     "PREFECT_LOGGING_INTERNAL_LEVEL": "CRITICAL",
 }
 # The process of a command's own server, as the flow knows it.
@@ -51,29 +53,16 @@ def server_gone(error: Exception) -> ServerGoneError:
     )
 
 
-def _unheard(text: str) -> None:
-    """Tell nobody."""
-
-
 @contextmanager
-def prefect_api(startup_timeout_s: float, noted: Callable[[str], None] = _unheard) -> Iterator[float]:
+def prefect_api(startup_timeout_s: float, noted: Callable[[str], None] = lambda text: None) -> Iterator[float]:
     """Make a Prefect API available to this process; yield the seconds that took.
 
     Must be entered before Prefect is imported, since Prefect reads its settings from the environment then. If
     ``PREFECT_API_URL`` is set, in the environment or in the active profile, that server is used; otherwise one is
-    started for this command alone and stopped with it, however the command ends.
+    started for this command alone and stopped with it, however the command ends. Its start may take `startup_timeout_s`
+    seconds, and ten times as long while it is at work; `noted` is called with what a long wait is for.
 
-    Parameters
-    ----------
-    startup_timeout_s
-        How long its own server may take to start, in seconds; up to ten times as long while it is at work.
-    noted
-        Is told what is waited for, where that takes long.
-
-    Raises
-    ------
-    ConfigurationError
-        The server did not start, or the configured one does not answer.
+    Raises `ConfigurationError` if the server does not start, or if the configured one does not answer.
     """
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
@@ -86,22 +75,14 @@ def prefect_api(startup_timeout_s: float, noted: Callable[[str], None] = _unhear
     try:
         yield time.perf_counter() - began
     finally:
-        _send_queued_messages()
+        if "prefect" in sys.modules:
+            # Prefect's background threads finish first: without their server they would retry for a minute and a half.
+            for service in ("prefect.logging.handlers:APILogWorker", "prefect.events.worker:EventsWorker"):
+                resolve_name(service).drain_all(timeout=_DRAIN_S)
         if process is not None:
             process.communicate()  # closes the server's standard input, which ends it
             for name in ("PREFECT_API_URL", _OWN_SERVER):
                 os.environ.pop(name, None)
-
-
-def _send_queued_messages() -> None:
-    """Let Prefect's background threads finish: with their server gone they would retry for a minute and a half."""
-    if "prefect" not in sys.modules:
-        return
-    from prefect.events.worker import EventsWorker
-    from prefect.logging.handlers import APILogWorker
-
-    for service in (APILogWorker, EventsWorker):
-        service.drain_all(timeout=_DRAIN_S)
 
 
 def configured_api() -> bool:
@@ -112,9 +93,11 @@ def configured_api() -> bool:
     profiles = Path(os.environ.get("PREFECT_PROFILES_PATH", _home() / "profiles.toml"))
     if not profiles.is_file() or "PREFECT_API_URL" not in profiles.read_text(encoding="utf-8"):
         return False
-    from prefect.settings import get_current_settings
+    return bool(_api().url)
 
-    return bool(get_current_settings().api.url)
+
+def _api() -> Any:
+    return resolve_name("prefect.settings:get_current_settings")().api
 
 
 def require_api(why: str) -> None:
@@ -129,9 +112,7 @@ def require_api(why: str) -> None:
 
 def check_reachable() -> None:
     """Refuse, with a `ConfigurationError`, to go on if the configured server does not answer."""
-    from prefect.settings import get_current_settings
-
-    api = get_current_settings().api
+    api = _api()
     try:
         httpx.get(f"{api.url}/health", timeout=_ANSWER_S, verify=not api.tls_insecure_skip_verify)
     except httpx.TransportError as error:
@@ -142,15 +123,13 @@ def check_reachable() -> None:
 
 
 def own_server_died() -> bool:
-    """Whether this command started a server and that is dead: nobody starts it again, and each call would try a minute.
+    """Return whether this command's own server is dead: nobody starts it again, and each call would try for a minute.
 
-    One that is configured may be on its way back.
+    A configured server may be on its way back.
     """
     pid = os.environ.get(_OWN_SERVER)
-    if not pid:
-        return False
     try:
-        return psutil.Process(int(pid)).status() == psutil.STATUS_ZOMBIE
+        return pid is not None and psutil.Process(int(pid)).status() == psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return True
 
@@ -196,10 +175,7 @@ def _start(timeout_s: float, noted: Callable[[str], None]) -> subprocess.Popen[s
 def port_of(process: subprocess.Popen[str], timeout_s: float, noted: Callable[[str], None]) -> str:
     """Return the port that a server prints once it answers; wait longer than `timeout_s` while its process is at work.
 
-    Raises
-    ------
-    ConfigurationError
-        It ended, or did nothing, or did not answer in ten times that long.
+    Raises `ConfigurationError` if it ends, does nothing, or does not answer in ten times that long.
     """
     assert process.stdout is not None
     began = time.monotonic()

@@ -16,6 +16,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from contextlib import contextmanager
 from http import HTTPStatus
+from pkgutil import resolve_name
 
 import uvicorn
 
@@ -62,7 +63,7 @@ class RetryLocked:
             raise failure
 
     async def _answer(self, scope: Scope, receive: Receive) -> tuple[list[Message], Exception | None]:
-        """Return the application's answer, and the error: it raises what it has answered with 500 or 503."""
+        """Return the application's answer, and the error that it raised besides."""
         answer: list[Message] = []
 
         async def collect(message: Message) -> None:
@@ -116,9 +117,7 @@ class _Server(uvicorn.Server):
 
 
 def _application() -> ASGIApp:
-    from prefect.server.api.server import create_app
-
-    return RetryLocked(create_app())
+    return RetryLocked(resolve_name("prefect.server.api.server:create_app")())
 
 
 def main() -> None:

@@ -1,18 +1,27 @@
-"""SIGTERM unwinds a command as Control-C does, so that what is finished is kept and nothing is left running."""
+"""What stops a night, and what must not: signals unwind it as Control-C does, and a failed part leaves the rest alone.
+
+Exceptions of Prefect's are resolved by name, because the command line uses these signals without Prefect.
+"""
 
 from __future__ import annotations
 
+import logging
 import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from pkgutil import resolve_name
 from types import FrameType
+from typing import TypeVar
 
+from storage.errors import NightquantError
+
+R = TypeVar("R")
 Handler = Callable[[int, FrameType | None], None] | signal.Handlers
 
 
 class Terminated(BaseException):
-    """SIGTERM arrived; like `KeyboardInterrupt` it is no error, and no handler of errors may swallow it."""
+    """SIGTERM arrived; like `KeyboardInterrupt`, it passes handlers of errors."""
 
 
 def interruption_behind(error: BaseException) -> BaseException | None:
@@ -22,14 +31,38 @@ def interruption_behind(error: BaseException) -> BaseException | None:
     If that code expects no exception, CPython raises SystemError in its place: an ordinary error, which would be taken
     for a failure of the stage that was awaited, and the night would go on.
     """
-    from prefect.exceptions import ExternalSignal  # late: the command line knows these signals without Prefect
-
+    interruptions = (KeyboardInterrupt, Terminated, resolve_name("prefect.exceptions:ExternalSignal"))
     seen: BaseException | None = error
     while seen is not None:
-        if isinstance(seen, KeyboardInterrupt | Terminated | ExternalSignal):
+        if isinstance(seen, interruptions):
             return seen
         seen = seen.__cause__ or seen.__context__
     return None
+
+
+def attempt(what: str, do: Callable[[], R]) -> R | Exception:
+    """Return the result of `do`, or the exception that it raised, which the caller has to report; interruptions pass.
+
+    The traceback of a defect is logged as `what`; an error that a user can cause says everything in its message.
+    """
+    try:
+        return do()
+    except Exception as error:
+        if interruption_behind(error) is not None:
+            raise
+        if not isinstance(error, NightquantError):
+            logging.getLogger(__name__).error("%s failed", what, exc_info=error)
+        # Prefect keeps a task's error, and with its frames all that they hold.
+        seen: BaseException | None = error
+        while seen is not None:
+            seen.__traceback__ = None
+            seen = seen.__cause__ or seen.__context__
+        return error
+
+
+def reason(error: Exception) -> str:
+    """Return what an error says, to go into a sentence."""
+    return str(error).rstrip(".") or type(error).__name__
 
 
 @contextmanager
@@ -71,8 +104,6 @@ def heard_everywhere() -> Iterator[None]:
     Native code that checks for signals while it waits, Ray's above all, lets that one through and drops any other: a
     night on a cluster would not hear SIGTERM for as long as a benchmark takes.
     """
-    from prefect.exceptions import TerminationSignal
-
     heard: list[int] = []
 
     def interrupt(number: int, frame: FrameType | None) -> None:
@@ -84,5 +115,5 @@ def heard_everywhere() -> Iterator[None]:
             yield
     except BaseException as error:
         if heard and isinstance(interruption_behind(error), KeyboardInterrupt):
-            raise TerminationSignal(signal=signal.SIGTERM) from None
+            raise resolve_name("prefect.exceptions:TerminationSignal")(signal=signal.SIGTERM) from None
         raise

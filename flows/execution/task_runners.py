@@ -13,11 +13,12 @@ import os
 import platform
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, Self, TypeVar
 
 from prefect.context import FlowRunContext
@@ -59,13 +60,7 @@ CONFIGURED: AnyTaskRunner = _ConfiguredTaskRunner()
 
 
 def make_task_runner(settings: Settings) -> AnyTaskRunner:
-    """Make the task runner that the settings name.
-
-    Raises
-    ------
-    ConfigurationError
-        The extra that the runner needs is not installed.
-    """
+    """Make the task runner that the settings name; `ConfigurationError` if the extra that it needs is missing."""
     if settings.task_runner == "threads":
         return ThreadPoolTaskRunner(max_workers=_WAITING_THREADS)
     try:
@@ -78,10 +73,7 @@ def make_task_runner(settings: Settings) -> AnyTaskRunner:
 
 
 def refuse_namesakes(who: str) -> None:
-    """Refuse to start processes that put the working folder first on Python's path if modules there hide ours.
-
-    The refusal is a `ConfigurationError`.
-    """
+    """Refuse, with a `ConfigurationError`, processes that would import the working folder's modules for ours."""
     ours = Path(__file__).resolve().parents[2]
     for path in (Path(name) for package in ("flows", "tasks", "storage") for name in (f"{package}.py", package)):
         if path.resolve().parent != ours and (path.is_file() or (path / "__init__.py").is_file()):
@@ -105,19 +97,21 @@ def require_fingerprint(wanted: str) -> None:
 def place_benchmarks(settings: Settings) -> Pin:
     """Find the hosts of this flow run's cluster that benchmarks may run on; return what pins them there.
 
-    Threads have one host, and the task itself refuses one that does not fit.
-
-    Raises
-    ------
-    MeasurementError
-        No host of the cluster has the wanted fingerprint.
+    Raises `MeasurementError` if no host has the wanted fingerprint. With threads, the task itself refuses this host.
     """
     run = FlowRunContext.get()
     if run is None or settings.task_runner not in CLUSTERS:
         return nullcontext
     if settings.task_runner == "dask":
-        return partial(_on_dask_workers, choose(_dask_workers(run.task_runner), settings.fingerprint))
-    return partial(_on_ray_nodes, choose(_ray_nodes(), settings.fingerprint))
+        found: dict[str, Host] = run.task_runner.client.run(this_host)  # type: ignore[attr-defined]
+        workers = choose(((host, address) for address, host in found.items()), settings.fingerprint)
+        # "Other workers allowed" would let idle ones steal it, whatever their host.
+        return partial(resolve_name("dask:annotate"), workers=list(workers), allow_other_workers=False)
+    nodes = choose(_ray_nodes(), settings.fingerprint)
+    # All of a node's processors: Ray then starts nothing beside it.
+    processors = min(node.processors for node in nodes)
+    pin = resolve_name("prefect_ray.context:remote_options")
+    return partial(pin, num_cpus=processors, label_selector=_one_of(*nodes))
 
 
 def choose(hosts: Iterable[tuple[Host, Spot]], wanted: str) -> tuple[Spot, ...]:
@@ -148,20 +142,6 @@ def _dask(settings: Settings) -> AnyTaskRunner:
     local = {"n_workers": settings.workers, "threads_per_worker": 1, "processes": True, "env": _inherited(settings)}
     # By default, its web server would listen on all interfaces, or warn that the usual port is taken.
     return DaskTaskRunner(cluster_kwargs=local | {"dashboard_address": "127.0.0.1:0"})
-
-
-def _dask_workers(task_runner: AnyTaskRunner) -> list[tuple[Host, str]]:
-    found: dict[str, Host] = task_runner.client.run(this_host)  # type: ignore[attr-defined]
-    return [(host, address) for address, host in found.items()]
-
-
-@contextmanager
-def _on_dask_workers(addresses: tuple[str, ...]) -> Iterator[None]:
-    from dask.base import annotate
-
-    # "Other workers allowed" would let idle ones steal it, whatever their host.
-    with annotate(workers=list(addresses), allow_other_workers=False):
-        yield
 
 
 def _ray(settings: Settings) -> AnyTaskRunner:
@@ -216,16 +196,6 @@ def _ray_nodes() -> list[tuple[Host, _RayNode]]:
         with suppress(ray.exceptions.TaskUnschedulableError, ray.exceptions.NodeDiedError):
             hosts.append((ray.get(answer), node))
     return hosts
-
-
-@contextmanager
-def _on_ray_nodes(nodes: tuple[_RayNode, ...]) -> Iterator[None]:
-    from prefect_ray.context import remote_options
-
-    # All of a node's processors: Ray then starts nothing beside it.
-    processors = min(node.processors for node in nodes)
-    with remote_options(num_cpus=processors, label_selector=_one_of(*nodes)):
-        yield
 
 
 def _one_of(*nodes: _RayNode) -> dict[str, str]:

@@ -22,21 +22,26 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+from pkgutil import resolve_name
+from typing import Any, Generic, Self, TypeVar, TypeVarTuple
 
 from pebble import ProcessExpired, ProcessFuture, ProcessPool
 
+from flows.settings import load_settings, source_of
 from storage.artifacts import ArtifactStore
 from storage.errors import MeasurementError, NightquantError
 from storage.root import set_cache_folder
-from tasks.job import Workspace
+from tasks.job import Progress, Workspace
 from tasks.libraries import library_error
+from tasks.machine import available_cores
+from tasks.workload import Workload
 
-P = ParamSpec("P")
 R = TypeVar("R")
+Ts = TypeVarTuple("Ts")
 ProgressListener = Callable[[str, float, float, str], None]
 STARTED = "started"  # the unit of every stage's first message: it may have waited for a worker until then
 _DATAGRAM = 4096
+_TRY_OUT_S = 900.0
 
 
 @dataclass(frozen=True)
@@ -56,7 +61,8 @@ class Workers:
     """A pool of `count` worker processes, each running one stage at a time, with `threads` intra-op threads for torch.
 
     They keep copies of a remote store in the folder `cache`, "" for the default. `listener` is called with stage label,
-    work done, all work and unit, from a thread of this process.
+    work done, all work and unit, from a thread of this process. As a context manager, it closes the workers at the end
+    of the block and stops them on an error.
     """
 
     def __init__(self, count: int, threads: int, cache: str = "", listener: ProgressListener | None = None) -> None:
@@ -75,6 +81,15 @@ class Workers:
     def _start_pool(self) -> ProcessPool:
         spawn = multiprocessing.get_context("spawn")
         return ProcessPool(max_workers=self._count, context=spawn, initializer=_begin_worker, initargs=self._initargs)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.stop()
 
     def close(self) -> None:
         """Let the workers finish what they are running, then end them."""
@@ -101,26 +116,16 @@ class Workers:
         self._folder.cleanup()
 
     def run(
-        self,
-        stage: Callable[Concatenate[Workspace, P], R],
-        label: str,
-        timeout_s: float | None,
-        store: str,
-        *args: P.args,
-        **kwargs: P.kwargs,
+        self, stage: Callable[[Workspace, *Ts], R], label: str, timeout_s: float | None, store: str, *args: *Ts
     ) -> Finished[R]:
         """Run a function of `tasks.stages` in a worker, in a workspace on the store; return its result and when it ran.
 
         Messages and progress call it `label`. `timeout_s` is None for a stage that limits itself.
 
-        Raises
-        ------
-        MeasurementError
-            The stage took longer than `timeout_s`, or its process died (out of memory, most often).
-        NightquantError, OSError
-            What the stage raised; anything else arrives as a `LibraryError`.
+        A stage that takes longer, or whose process dies (out of memory, most often), raises `MeasurementError`. A
+        `NightquantError` or `OSError` of the stage arrives as it is, anything else as a `LibraryError`.
         """
-        call = (stage, label, store, self._address, args, kwargs)
+        call = (stage, label, store, self._address, *args)
         try:
             with suppress(BrokenProcessPool):
                 return self._result(call, timeout_s)
@@ -167,16 +172,27 @@ class Workers:
                 self._listener(*json.loads(message))
 
 
-def run_stage(
-    stage: Callable[..., R], label: str, store: str, address: str, args: tuple[object, ...], kwargs: dict[str, object]
-) -> Finished[R]:
+def try_out(stage: Callable[[Workspace, Workload], R], workload: Workload, store: str, progress: Progress) -> R:
+    """Run a stage that calls the user's code in a process of its own, which has a time limit.
+
+    Raises `MeasurementError` if the stage takes too long or its process dies.
+    """
+
+    def heard(label: str, done: float, total: float, unit: str) -> None:
+        if unit != STARTED:
+            progress(done, total, unit)
+
+    settings = load_settings()
+    limit_s = _TRY_OUT_S if source_of("stage_timeout_s") == "default" else settings.stage_timeout_s
+    with Workers(1, available_cores(), settings.cache, listener=heard) as workers:
+        return workers.run(stage, f"{workload.name}: check", limit_s, store, workload).value
+
+
+def run_stage(stage: Callable[[Workspace, *Ts], R], label: str, store: str, address: str, *args: *Ts) -> Finished[R]:
     """Call a stage with the store opened and progress sent to a Unix datagram socket.
 
-    Raises
-    ------
-    LibraryError
-        The stage raised something other than an error of nightquant's or the operating system's. Libraries have
-        exceptions that cannot be unpickled: in the parent, one would end the pool and all stages that are running.
+    An error that is neither nightquant's nor the operating system's becomes a `LibraryError`. Libraries have exceptions
+    that cannot be unpickled: in the parent, one would end the pool and all stages that are running.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.setblocking(False)
@@ -191,7 +207,7 @@ def run_stage(
         progress(0, 0, STARTED)
         began = time.monotonic()
         try:
-            value = stage(Workspace(ArtifactStore(store), progress), *args, **kwargs)
+            value = stage(Workspace(ArtifactStore(store), progress), *args)
         except BaseException as error:
             if isinstance(error, NightquantError | OSError) and _can_travel(error):
                 raise
@@ -210,24 +226,15 @@ def _can_travel(error: BaseException) -> bool:
 def _begin_worker(threads: int, cache: str) -> None:
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = str(threads)
-    _keep_bars_to_threads()
+    # Libraries make progress bars: torch one for each graph that it interprets, shown or not. By default, tqdm's share
+    # a named semaphore, which a killed worker leaves behind, and Python reports that as the last line of a night.
+    os.environ["TQDM_DISABLE"] = "1"
+    with suppress(ImportError):  # only some libraries bring it
+        resolve_name("tqdm:tqdm").set_lock(threading.RLock())
     set_cache_folder(cache)
     # Control-C reaches the whole process group; the parent decides what becomes of its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_parent()
-
-
-def _keep_bars_to_threads() -> None:
-    """Let tqdm show no bars, and give those that it makes all the same a lock of this process alone.
-
-    Libraries make bars: torch one for each graph that it interprets, shown or not. By default, they share a named
-    semaphore, which a worker that is killed leaves behind. Python reports it as leaked, as the last line of a night.
-    """
-    os.environ["TQDM_DISABLE"] = "1"
-    with suppress(ImportError):  # only some libraries bring it
-        from tqdm import tqdm
-
-        tqdm.set_lock(threading.RLock())
 
 
 def end_with_parent() -> None:

@@ -89,8 +89,8 @@ def test_no_task_is_looked_up_in_prefects_cache():
     from prefect import Task
     from prefect.cache_policies import NO_CACHE
 
-    from flows import compact, steps
+    from flows import nightly, steps
 
-    tasks = [task for module in (steps, compact) for task in vars(module).values() if isinstance(task, Task)]
+    tasks = [task for module in (steps, nightly) for task in vars(module).values() if isinstance(task, Task)]
     assert len(tasks) == 13
     assert all(task.cache_policy == NO_CACHE and task.persist_result is False for task in tasks)

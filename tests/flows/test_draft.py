@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from flows.commands.init import render
 from flows.draft import Asked, sections, whole, with_size_obstacles, without_obstacles
-from flows.draft_text import render
 from tasks.refs import ModuleCoverage
 from tasks.results import CandidatePreview, Preview
 from tasks.workload import validated

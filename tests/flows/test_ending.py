@@ -14,9 +14,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from flows import nightly
 from flows.execution.context import executing
 from flows.handover import Handover
-from flows.night import Night, NightSummary
+from flows.night import Night
 from flows.reporter import Reporter
-from flows.request import NightlyRequest
+from flows.request import NightlyRequest, NightSummary
 from flows.settings import load_settings
 from storage.bundles import BundleStore
 from storage.errors import BundleError, StoreError
@@ -133,7 +133,7 @@ def test_a_kill_in_a_workloads_hand_over_costs_no_other_ones_row(begin: Begin, m
     night = begin()
     two_workloads(night)
 
-    def first_then_die(result: WorkloadResult, *_: object) -> Handover:
+    def first_then_die(result: WorkloadResult, *_: object, **__: object) -> Handover:
         if result.workload.name == "second":
             raise Killed
         return handed_over("v1")
@@ -150,7 +150,7 @@ def test_a_defect_in_a_workloads_hand_over_costs_no_other_ones(begin: Begin, mon
     night = begin()
     two_workloads(night)
 
-    def fail_then_second(result: WorkloadResult, *_: object) -> Handover:
+    def fail_then_second(result: WorkloadResult, *_: object, **__: object) -> Handover:
         if result.workload.name == "first":
             raise KeyError("a defect")
         return handed_over("v2")
@@ -240,7 +240,7 @@ def test_rows_that_the_store_refuses_are_a_problem_of_their_own_workload(
 ) -> None:
     night = begin()
     two_workloads(night)
-    monkeypatch.setattr(nightly, "hand_over", lambda *_: handed_over("v"))
+    monkeypatch.setattr(nightly, "hand_over", lambda *_, **__: handed_over("v"))
     record = nightly.steps.record
 
     def refuse(run: object, tables: object, store: object, part: str = "") -> None:

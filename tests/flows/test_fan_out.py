@@ -38,8 +38,7 @@ def test_a_refusal_in_a_further_setting_is_told_and_fails_no_candidate(monkeypat
     told: list[str] = []
     benchmark = BENCHMARK.model_copy(update={"refused": refused})
     monkeypatch.setattr(fan_out, "settle", lambda future, stage: benchmark)
-    execution = SimpleNamespace(reporter=SimpleNamespace(noted=told.append))
-    monkeypatch.setattr(fan_out, "current_execution", lambda: execution)
+    monkeypatch.setattr(fan_out, "note", told.append)
     candidates = tuple(CandidateResult(recipe=name, runtime="eager") for name in ("float", "int8", "half"))
     future: Any = None
 
@@ -58,8 +57,7 @@ def test_what_is_odd_about_the_data_is_told(monkeypatch: pytest.MonkeyPatch) -> 
         "checkpoint": Failure(stage="checkpoint", error="no weights"),
     }
     monkeypatch.setattr(fan_out, "settle", lambda future, stage: stages[stage])
-    execution = SimpleNamespace(reporter=SimpleNamespace(noted=told.append))
-    monkeypatch.setattr(fan_out, "current_execution", lambda: execution)
+    monkeypatch.setattr(fan_out, "note", told.append)
     future: Any = None
 
     with disable_run_logger():

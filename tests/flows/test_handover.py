@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from flows.handover import Handover, Means, hand_over
+from flows.handover import Handover, hand_over
 from storage.artifacts import ArtifactStore
 from storage.bundles import BundleStore
 from storage.errors import BundleError, StoreError
@@ -99,7 +99,7 @@ class Site:
             workspace = Workspace(ArtifactStore(self.root))
             return package(made, workspace, bundles=self.bundles, replacing=replacing)
 
-        return hand_over(result, rows, run, self.bundles, Means(package=make, renew=self.bundles.renew))
+        return hand_over(result, rows, run, self.bundles, package=make, renew=self.bundles.renew)
 
 
 @pytest.fixture

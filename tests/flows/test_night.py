@@ -93,7 +93,7 @@ def test_a_problem_is_said_once_and_costs_the_exit_code(begin):
     for why in ("the disk is full", "the disk is full", "it is late"):
         night.fail("the report", why)
     assert night.attempt("dividing", lambda: 1 / 0) is None
-    assert night.status() == "failed"
+    assert night.run_row()["status"] == "failed"
     assert "the report failed: the disk is full; it is late, dividing failed: division by zero" in night.message()
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from flows.commands.acknowledge import command
+from flows.commands.status import acknowledge as command
 from storage.errors import ConfigurationError
 from storage.results.catalog import refresh
 from storage.results.query import run_query

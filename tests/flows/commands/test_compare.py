@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.comparison import compare_runs
+from flows.commands.compare import compare_runs
 from storage.errors import ConfigurationError, StoreError
 from storage.results.catalog import refresh
 from storage.results.writer import ResultsStore

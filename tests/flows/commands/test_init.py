@@ -18,10 +18,9 @@ from hypothesis import strategies as st
 from PIL import Image
 from torchvision.models import resnet18
 
-from flows.commands.init import command
+from flows.commands.init import command, toml
 from flows.commands.setup import workloads
 from flows.draft import Asked, sections
-from flows.draft_text import toml
 from storage.errors import ConfigurationError
 from tasks.workload import read_workload
 from tests.documentation.pages import ROOT

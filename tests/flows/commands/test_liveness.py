@@ -11,7 +11,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from flows.cli import main
-from flows.liveness import last_good_night, overdue
+from flows.overview import last_good_night, overdue
 from tests.flows.commands.filled_store import AFTER, NIGHTS, RUNS, write
 from tests.storage.results.rows import at, baseline, measurement, run_row
 

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from flows.commands.sensitivity import _print_ranking, command
+from flows.commands.models import _print_ranking
+from flows.commands.models import sensitivity as command
 from storage.errors import ConfigurationError
 from tasks.results import LayerSensitivity
 

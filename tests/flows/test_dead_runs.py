@@ -22,7 +22,7 @@ def test_only_dead_nights_that_prefect_calls_alive_are_crashed(tmp_path: Path) -
     from prefect.client.orchestration import get_client
     from prefect.states import Completed, Running
 
-    from flows.execution.dead_runs import end_dead_runs
+    from flows.findings import end_dead_runs
 
     nothing = flow(lambda: None, name="nightly-quantization")
     unknown = str(uuid.uuid4())

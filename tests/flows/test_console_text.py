@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flows.text import age, became, ratio_within, signed
+from flows.console import age, became, ratio_within, signed
 from storage.humanize import MISSING, ratio
 
 

@@ -28,7 +28,7 @@ def test_installing_mends_what_is_missing_disabled_outdated_or_doubled_and_nothi
     from prefect.client.orchestration import get_client
     from prefect.events.schemas.automations import AutomationCore
 
-    from flows.automations import Automations, kinds
+    from flows.commands.operations import Automations, kinds
 
     first, second = (Settings(webhook_url=f"http://127.0.0.1:9/{name}") for name in ("first", "second"))  # type: ignore[arg-type]
     told = kinds(TEN_MINUTES, TEN_MINUTES)
@@ -72,7 +72,7 @@ def test_installing_mends_what_is_missing_disabled_outdated_or_doubled_and_nothi
 def test_who_is_to_be_told_must_be_named_and_be_there() -> None:
     from prefect.client.orchestration import get_client
 
-    from flows.automations import Automations, kinds
+    from flows.commands.operations import Automations, kinds
 
     told = kinds(TEN_MINUTES, TEN_MINUTES)
     with get_client(sync_client=True) as client:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from flows.commands.generate import command
+from flows.commands.models import generate as command
 from storage.errors import ConfigurationError
 from tests.tasks.text_workloads import text_document, write_corpus
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import pytest
 
-from flows.preview import preview_lines
+from flows.commands.setup import preview_lines
 from tasks.refs import ModuleCoverage
 from tasks.results import CandidatePreview, Preview
 

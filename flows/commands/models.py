@@ -1,0 +1,192 @@
+"""``nightquant generate`` and ``sensitivity``: what a model writes, and which layers lose most by quantization."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from itertools import zip_longest
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from flows.commands import FILE, format_option, print_json, progress_of, recipe_option, store_option, workload_option
+from flows.console import new_table
+from flows.request import NightlyRequest
+from storage.artifacts import ArtifactStore
+from storage.errors import ConfigurationError
+from tasks.job import Workspace
+from tasks.results import LayerSensitivity
+from tasks.stages import obtain, prepare
+from tasks.workload import Workload
+from tasks.workload.recipe import Recipe
+
+if TYPE_CHECKING:
+    from tasks.sensitivity import KeepEffect
+
+
+@click.command()
+@workload_option
+@recipe_option
+@click.option("--words", default=1000, show_default=True, metavar="N", help="Words to sample.")
+@click.option("--temperature", default=1.0, show_default=True, metavar="T", help="Above 0; lower is surer.")
+@click.option("--seed", default=0, show_default=True, metavar="N", help="Equal seeds give equal text.")
+@click.option("-o", "--output", type=FILE, help="Write here, not to the terminal.")
+@click.option("--compare", is_flag=True, help="Show the float model's text beside the recipe's, from the same seed.")
+@format_option("text", "json")
+@store_option
+def generate(
+    workload: tuple[str, ...],
+    recipe: tuple[str, ...],
+    words: int,
+    temperature: float,
+    seed: int,
+    output: Path | None,
+    compare: bool,
+    format: str,
+    store: str,
+) -> None:
+    """Sample text from a word language model; what is missing in the store is trained and quantized first.
+
+    \b
+    Example:
+      nightquant generate --workload word-lm --words 200 --temperature 0.8
+      nightquant generate --workload word-lm --recipe dynamic-int8 --compare
+    """
+    from tasks.generate import generate as sample  # torch
+
+    if output is not None and format == "json":
+        raise ConfigurationError("JSON goes to standard output.", hint="Redirect it, or leave out --output.")
+    if output is not None and not output.parent.is_dir():  # said before the work, not after it
+        raise ConfigurationError(f"{output} cannot be written: {output.parent} is no folder.", hint="Make it first.")
+    chosen = _workload(workload or ("word-lm",), recipe, hint="Use --compare for float beside it.")
+    recipes, texts = _recipes(chosen, recipe, compare), []
+    for each in recipes:
+        with progress_of(f"{chosen.name} · {each.name}: preparing") as progress:
+            workspace = Workspace(ArtifactStore(store), progress)
+            texts.append(sample(chosen, each, workspace, words=words, temperature=temperature, seed=seed))
+    if format == "json":
+        print_json({each.name: "".join(text) for each, text in zip(recipes, texts, strict=True)})
+        return
+    with output.open("w", encoding="utf-8") if output else nullcontext() as stream:
+        if compare:
+            _print_columns([each.name for each in recipes], texts, Console(file=stream))
+        else:
+            for piece in texts[0]:
+                click.echo(piece, file=stream, nl=False)
+            click.echo(file=stream)
+    if output:
+        click.echo(f"Written to {output}.", err=True)
+
+
+@click.command()
+@workload_option
+@recipe_option
+@click.option(
+    "--keep",
+    default="0,1,2,4",
+    show_default=True,
+    metavar="K,…",
+    help='Evaluate with the worst K layers kept float; "" for the ranking alone.',
+)
+@format_option("table", "json")
+@store_option
+def sensitivity(workload: tuple[str, ...], recipe: tuple[str, ...], keep: str, format: str, store: str) -> None:
+    """Rank the quantized layers by their own noise; what is missing in the store is made first.
+
+    \b
+    Example:
+      nightquant sensitivity --workload resnet18
+      nightquant sensitivity --workload resnet18 --recipe static-int8 --keep 0,1,2
+    """
+    from tasks.sensitivity import keep_effects  # torch
+    from tasks.sensitivity import sensitivity as rank
+
+    chosen = _workload(workload, recipe, hint="For instance: nightquant sensitivity -w resnet18")
+    quantizing = _recipe(chosen, recipe, [each for each in chosen.recipe if each.method != "none"], "quantizing recipe")
+    try:
+        counts = tuple(sorted({int(part) for part in keep.split(",") if part.strip()}))
+    except ValueError as error:
+        raise click.BadParameter(f"{keep!r} is no list of numbers such as 0,1,2", param_hint="--keep") from error
+    with progress_of(f"{chosen.name} · {quantizing.name}: sensitivity") as progress:
+        workspace = Workspace(ArtifactStore(store), progress)
+        job = obtain(workspace, chosen, prepare(workspace, chosen))
+        ranking = rank(job, quantizing, workspace)
+        effects = keep_effects(job, quantizing, ranking, counts, workspace)
+    if format == "json":
+        print_json({"layers": ranking, "keep": effects})
+        return
+    _print_ranking(f"{chosen.name} · {quantizing.name}", ranking)
+    if effects:
+        _print_effects(effects)
+
+
+def _workload(names: tuple[str, ...], recipes: tuple[str, ...], *, hint: str) -> Workload:
+    if len(names) != 1 or len(recipes) > 1:
+        raise ConfigurationError("Name one workload, and at most one recipe.", hint=hint)
+    (workload,) = NightlyRequest(workloads=names).load_workloads()
+    return workload
+
+
+def _recipe(workload: Workload, names: tuple[str, ...], recipes: Sequence[Recipe], what: str = "recipe") -> Recipe:
+    """Return the recipe that was named, or the first one."""
+    by_name = {recipe.name: recipe for recipe in recipes}
+    name = names[0] if names else next(iter(by_name), "")
+    if name not in by_name:
+        asked = f' "{name}"' if name else ""
+        raise ConfigurationError(
+            f'Workload "{workload.name}" has no {what}{asked}.', hint=f"It has: {', '.join(by_name)}."
+        )
+    return by_name[name]
+
+
+def _recipes(workload: Workload, names: tuple[str, ...], compare: bool) -> list[Recipe]:
+    """Return the recipe to sample with (float by default), or float and the quantized one to compare it with."""
+    floats = [recipe for recipe in workload.recipe if recipe.method == "none"]
+    quantized = [recipe for recipe in workload.recipe if recipe.method != "none"]
+    if not compare:
+        return [_recipe(workload, names, [*floats, *quantized])]
+    if not floats or not (quantized or names):
+        raise ConfigurationError(
+            f'Workload "{workload.name}" has no float recipe and quantized recipe to compare.',
+            hint='Add a recipe with method = "none".',
+        )
+    return [floats[0], _recipe(workload, names, [*quantized, *floats])]
+
+
+def _print_columns(headings: list[str], texts: list[Iterator[str]], console: Console) -> None:
+    """Grow the texts side by side on a terminal; in a file they appear when they are whole."""
+    grown = [""] * len(texts)
+    with Live(console=console, auto_refresh=False, vertical_overflow="visible") as live:
+        for pieces in zip_longest(*texts, fillvalue=""):
+            grown = [text + piece for text, piece in zip(grown, pieces, strict=True)]
+            table = Table(expand=True)
+            for heading in headings:
+                table.add_column(heading, ratio=1, overflow="fold")
+            # A word of the text may look like rich's markup; Text is shown as it is.
+            table.add_row(*map(Text, grown))
+            live.update(table, refresh=console.is_terminal)
+
+
+def _print_ranking(name: str, ranking: Sequence[LayerSensitivity]) -> None:
+    title = f"{name}: own noise of each quantized layer, worst first"
+    table = new_table(title, "rank", "module", "type", "SQNR (dB)", right=("rank", "SQNR (dB)"))
+    for layer in ranking:
+        table.row(layer.rank, layer.module, layer.type, f"{layer.sqnr_db:.1f}")
+    Console().print(table)
+
+
+def _print_effects(effects: Sequence[KeepEffect]) -> None:
+    metric, quality = effects[0].quality_metric, effects[0].float_quality
+    numbers = ("kept", metric, "against float", "size (MB)")
+    title = f"The worst layers kept float ({metric} of the float model: {quality:.4g})"
+    table = new_table(title, "kept", "modules", *numbers[1:], right=numbers)
+    for effect in effects:
+        change = f"{effect.quality - effect.float_quality:+.3g}"
+        size = f"{effect.size_bytes / 1e6:.2f}"
+        table.row(effect.kept, ", ".join(effect.modules) or "-", f"{effect.quality:.4g}", change, size)
+    Console().print(table)
