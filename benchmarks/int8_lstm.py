@@ -31,8 +31,8 @@ from torch import Tensor, nn
 from benchmarks.word_lm import open_job, tutorial_loss
 from storage.artifacts import ArtifactStore
 from tasks.build import model_source
-from tasks.data.splits import load_samples
-from tasks.domains.language_model.network import WordLanguageModel
+from tasks.data.samples import load_samples
+from tasks.domains.language_model.domain import WordLanguageModel
 from tasks.job import Job, Workspace
 from tasks.outputs import intra_op_threads
 from tasks.quantize.engine import quantized_engine

@@ -26,7 +26,7 @@ from scipy.stats import t
 
 from storage.artifacts import ArtifactStore
 from tasks.build import open_candidate
-from tasks.data.metrics import Quality
+from tasks.data.evaluation import Quality
 from tasks.extensions import DOMAINS
 from tasks.job import Job, Workspace
 from tasks.paired import PairedDifference, bootstrap_difference, score_difference, serial_difference

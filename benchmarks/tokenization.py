@@ -158,7 +158,7 @@ def _arrow(folder: Path) -> Sequence[npt.ArrayLike]:
 
 
 def _nightquant(folder: Path) -> Sequence[npt.ArrayLike]:
-    from tasks.data.tokenize import tokenize
+    from tasks.data.corpus import tokenize
 
     with tempfile.TemporaryDirectory(prefix="tokenize-") as made:
         lengths, _ = tokenize(_texts(folder), Path(made))

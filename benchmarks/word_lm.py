@@ -30,7 +30,7 @@ from torch import Tensor, nn
 
 from storage.artifacts import ArtifactStore
 from tasks.build import model_source, open_candidate
-from tasks.data.splits import load_samples
+from tasks.data.samples import load_samples
 from tasks.extensions import DOMAINS
 from tasks.job import Job, Workspace
 from tasks.machine import available_cores

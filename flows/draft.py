@@ -15,7 +15,7 @@ from pydantic import JsonValue
 from storage.digest import JsonObject
 from storage.errors import ConfigurationError, did_you_mean
 from tasks.domains.image_classification import TorchvisionModel
-from tasks.domains.text_encoder.directory import is_classifier, labels_of, read_config, read_pooling
+from tasks.domains.text_encoder import is_classifier, labels_of, read_config, read_pooling
 from tasks.extensions import DOMAINS, METHODS, RUNTIMES
 from tasks.machine import installed_version
 from tasks.refs import covered_share
@@ -191,7 +191,7 @@ def whole(name: str, known: JsonObject) -> JsonObject:
     recipes = []
     for keys in _RECIPES:
         needs = METHODS[str(keys["method"])].needs
-        if not any(map(DOMAINS[known["domain"]].lacks, needs)):
+        if not any(map(DOMAINS.workload(known["domain"]).lacks, needs)):
             recipes.append(keys | {"runtimes": _runtimes(Recipe.model_validate(keys))})
     return {
         "schema_version": 1,

@@ -8,7 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from storage.errors import InputError, first_line
+
 JsonObject = dict[str, Any]
+_LARGEST_JSON = 64 * 1024**2
 
 
 def canonical_json(value: object) -> str:
@@ -25,3 +28,19 @@ def file_digest(path: Path) -> str:
     """SHA-256 (64 hexadecimal digits) of a file's bytes."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def read_json(path: Path) -> Any:  # JSON of any shape
+    """Read a JSON file of somebody else's.
+
+    Raises
+    ------
+    InputError
+        The file cannot be read, is larger than 64 MiB, or is not JSON.
+    """
+    try:
+        if path.stat().st_size > _LARGEST_JSON:
+            raise InputError(f"{path}: larger than {_LARGEST_JSON} bytes, which no such file is")
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise InputError(f"{path}: cannot be read as JSON: {first_line(error)}") from error

@@ -10,7 +10,6 @@ from torch import nn
 from storage.artifacts import artifact_digest
 from storage.digest import digest_of
 from tasks.data.weights import load_state
-from tasks.domains.base import FineTunes, GivesCalibration
 from tasks.extensions import DOMAINS, METHODS, RUNTIMES
 from tasks.job import Job, Workspace
 from tasks.libraries import hint_for, reported_as
@@ -59,10 +58,10 @@ def model_source(job: Job[Workload], workspace: Workspace) -> ModelSource:
         },
         workspace=workspace,
         calibration=Data(partial(domain.calibration, job, store), domain.calibration)
-        if isinstance(domain, GivesCalibration)
+        if "calibration" in workload.gives
         else None,
         fine_tuning=Data(partial(domain.fine_tuning, job, store), domain.fine_tuning)
-        if isinstance(domain, FineTunes)
+        if "fine-tuning" in workload.gives
         else None,
     )
 

@@ -14,10 +14,9 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _NormBase
 
 from storage.artifacts import artifact_digest
-from storage.errors import ConfigurationError, InputError, shown
+from storage.errors import InputError, shown
 from storage.transfer import fetch
 from tasks.data.weights import WEIGHTS_FILE, StateDict, build_blank, read_state
-from tasks.domains.base import Trains
 from tasks.extensions import DOMAINS
 from tasks.job import Workspace
 from tasks.outputs import training_device
@@ -49,25 +48,18 @@ def obtain(workload: Workload, dataset: DatasetRef, workspace: Workspace) -> Che
         case "seeded":
             return _seeded(workload, dataset, workspace)
     # Further kinds are a domain's own.
-    weights = DOMAINS[workload.domain].weights(workload, dataset)
-    return find_or_make(workload, dataset, workspace, weights.made_from, weights.load)
+    made_from, load = DOMAINS[workload.domain].weights(workload, dataset)
+    return find_or_make(workload, dataset, workspace, made_from, load)
 
 
 def _trained(workload: Workload, dataset: DatasetRef, workspace: Workspace) -> CheckpointRef:
-    domain = DOMAINS[workload.domain]
-    if not isinstance(domain, Trains):
-        raise ConfigurationError(
-            f'Workload "{workload.name}": checkpoint.kind "train" does not fit domain "{workload.domain}", '
-            f"which {Trains.lack}.",
-            hint="Use another checkpoint.kind.",
-        )
-    trainer: Trains[Workload] = domain
+    train = DOMAINS[workload.domain].train
     made_from = {
-        **_decisive(workload, dataset, trainer.train),
+        **_decisive(workload, dataset, train),
         "checkpoint": workload.checkpoint.model_dump(mode="json"),
         "device": training_device().type,
     }
-    return find_or_make(workload, dataset, workspace, made_from, lambda: trainer.train(workload, dataset, workspace))
+    return find_or_make(workload, dataset, workspace, made_from, lambda: train(workload, dataset, workspace))
 
 
 def _fetched(workload: Workload, dataset: DatasetRef, workspace: Workspace) -> CheckpointRef:

@@ -15,7 +15,7 @@ from storage.artifacts import ArtifactStore, artifact_digest
 from storage.errors import MeasurementError
 from tasks import paired
 from tasks.build import open_candidate
-from tasks.data.metrics import Quality
+from tasks.data.evaluation import Quality
 from tasks.extensions import DOMAINS, RUNTIMES
 from tasks.job import Job, Workspace
 from tasks.outputs import Call

@@ -1,6 +1,8 @@
 """What can be added to nightquant, by name: quantization methods, runtimes and domains, one line each.
 
-The lines are strings, so that validating a workload file imports neither torch nor a runtime that it does not name.
+The lines are strings, imported at the first use. So validating a workload file imports neither torch nor a runtime that
+the file does not name, and every floor of `tasks` can look an extension up without importing a higher floor. A domain's
+line names the class of its workloads, which needs no torch and names the domain's own class.
 """
 
 from __future__ import annotations
@@ -8,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pkgutil import resolve_name
-from typing import TYPE_CHECKING, Generic, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, cast
 
 from storage.errors import did_you_mean
 
@@ -36,16 +38,38 @@ class Registry(Generic[T]):
         return iter(self.entries)
 
     def __getitem__(self, name: str) -> T:
-        """Import and make the implementation of that name; `ValueError` lists the names if there is none."""
+        """Import and make the implementation of that name; see `named` for what is raised."""
+        return cast(T, self.named(name)())
+
+    def named(self, name: str) -> Any:  # a class of any kind
+        """Import the class that the line of that name names.
+
+        Raises
+        ------
+        ValueError
+            There is no such line; the message lists the names there are.
+        """
         if name not in self.entries:
             meant = did_you_mean(name, self.entries)
             raise ValueError(f'there is no {self.kind} "{name}"{meant}: expected one of {", ".join(self.entries)}')
-        return cast(T, resolve_name(self.entries[name])())
+        return resolve_name(self.entries[name])
 
     @property
     def default(self) -> str:
         """The first name."""
         return next(iter(self.entries))
+
+
+class Domains(Registry["Domain[Workload, Kind]"]):
+    """Domains by name; a line names the class of a domain's workloads."""
+
+    def workload(self, name: str) -> type[Workload]:
+        """Import the class of a domain's workloads, without torch."""
+        return cast("type[Workload]", self.named(name))
+
+    def __getitem__(self, name: str) -> Domain[Workload, Kind]:
+        """Import and make a domain, with torch."""
+        return cast("Domain[Workload, Kind]", resolve_name(self.workload(name).implementation)())
 
 
 METHODS: Registry[Method[Recipe]] = Registry(
@@ -71,13 +95,13 @@ RUNTIMES: Registry[Runtime] = Registry(
     },
 )
 
-DOMAINS: Registry[Domain[Workload, Kind]] = Registry(
+DOMAINS: Domains = Domains(
     "domain",
     {
-        "language-model": "tasks.domains.language_model:LanguageModel",
-        "sequence": "tasks.domains.sequence:Sequence",
-        "image-classification": "tasks.domains.image_classification:ImageClassification",
-        "text-encoder": "tasks.domains.text_encoder:TextEncoder",
-        "custom": "tasks.domains.custom:Custom",
+        "language-model": "tasks.domains.language_model:LanguageModelWorkload",
+        "sequence": "tasks.domains.sequence:SequenceWorkload",
+        "image-classification": "tasks.domains.image_classification:ImageWorkload",
+        "text-encoder": "tasks.domains.text_encoder:EncoderWorkload",
+        "custom": "tasks.domains.custom:CustomWorkload",
     },
 )

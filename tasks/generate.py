@@ -12,7 +12,7 @@ from storage.errors import ConfigurationError, MeasurementError
 from tasks.build import build_candidate, open_candidate
 from tasks.data.corpus import load_vocabulary
 from tasks.domains.language_model import LanguageModelWorkload, WordLanguageModelSpec
-from tasks.domains.language_model.network import zero_state
+from tasks.domains.language_model.domain import zero_state
 from tasks.job import Workspace
 from tasks.outputs import Call, tensors_of
 from tasks.stages import obtain, prepare

@@ -17,6 +17,7 @@ from storage.digest import canonical_json, digest_of
 from storage.errors import UnavailableError
 from tasks.extensions import RUNTIMES
 from tasks.refs import Frozen
+from tasks.workload.workload import Workload
 
 # What decides which numbers a model computes, and how fast.
 LIBRARIES = ("torch", "torchvision", "numpy", "safetensors")
@@ -191,6 +192,11 @@ def require_installed(what: str, distributions: Iterable[str], extra: str) -> No
             f"{what} needs {' and '.join(missing)}, which {'are' if missing[1:] else 'is'} not installed.",
             hint=f"Install it: pip install 'nightquant[{extra}]'.",
         )
+
+
+def require_domain(workload: Workload) -> None:
+    """Refuse a workload if the libraries of its domain are missing; see `require_installed`."""
+    require_installed(f'The domain "{workload.domain}"', workload.distributions, workload.extra)
 
 
 def _pressure(resource: str) -> Pressure | None:

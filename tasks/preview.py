@@ -14,10 +14,10 @@ from storage.errors import NightquantError, UnavailableError
 from tasks.build import build_candidate, model_source
 from tasks.checkpoint import obtain
 from tasks.data.weights import build_blank, read_fetched
-from tasks.domains.base import FineTunes, Trains
 from tasks.extensions import DOMAINS, METHODS, RUNTIMES
 from tasks.job import Job, Workspace
 from tasks.libraries import LibraryError, contained, hint_for, reported_as
+from tasks.machine import require_domain
 from tasks.outputs import finite_outputs, outputs_of
 from tasks.quantize.coverage import excluded_modules
 from tasks.quantize.export import export
@@ -104,15 +104,14 @@ def _prepared(
     workload: Workload, workspace: Workspace, problems: _Problems
 ) -> tuple[DatasetRef | None, Job[Workload] | None]:
     """Data set and job, as far as they can be had; weights that would be trained are drawn from a seed."""
-    domain = DOMAINS[workload.domain]
     drawn = workload
-    if workload.checkpoint.kind == "train" and isinstance(domain, Trains):
+    if workload.checkpoint.kind == "train":
         drawn = workload.model_copy(update={"checkpoint": SeededCheckpoint(kind="seeded")})
     dataset: DatasetRef | None = None
     job: Job[Workload] | None = None
     with problems.noted():
-        domain.require_installed(workload.domain)
-        dataset = domain.prepare(workload, workspace)
+        require_domain(workload)
+        dataset = DOMAINS[workload.domain].prepare(workload, workspace)
         job = Job(workload, dataset, obtain(drawn, dataset, workspace))
     return dataset, job
 
@@ -176,11 +175,11 @@ def _tried(job: Job[Workload], source: ModelSource, recipe: Recipe, runtime: str
 
 
 def _lack(method: str, workload: Workload) -> str:
-    domain = DOMAINS[workload.domain]
+    """Why a method does not fit a workload's domain, "" where it does."""
     needs = METHODS[method].needs
-    lacks = [f'domain "{workload.domain}" {lack}' for need in needs if (lack := domain.lacks(need))]
-    if not lacks and "fine-tuning" in needs and isinstance(domain, FineTunes):
-        return domain.cannot_tune(workload)
+    lacks = [f'domain "{workload.domain}" {lack}' for need in needs if (lack := workload.lacks(need))]
+    if not lacks and "fine-tuning" in needs:
+        return workload.cannot_tune()
     return "".join(lacks[:1])
 
 

@@ -63,8 +63,8 @@ class Architecture(Frozen):
 
     def build(self) -> nn.Module:
         """Build the model, its weights drawn from torch's global generator."""
-        domain = DOMAINS[self.domain]
-        return domain.build(domain.parse_model(self.model, self.folder), self.dataset)
+        section = DOMAINS.workload(self.domain).parse_model(self.model, self.folder)
+        return DOMAINS[self.domain].build(section, self.dataset)
 
 
 class ModuleCoverage(Frozen):

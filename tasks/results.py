@@ -22,6 +22,13 @@ from tasks.workload.workload import Workload
 Contributions = Literal["independent", "right-or-wrong", "serial", "resampled"]
 
 
+class Proposal(Frozen):
+    """Keys that a drafted workload file gets, by section, and why: ``reasons`` by ``section.key``."""
+
+    sections: dict[str, dict[str, object]] = Field(default_factory=dict)
+    reasons: dict[str, str] = Field(default_factory=dict)
+
+
 class Evaluation(Frozen):
     """Quality of one candidate; ``quality`` is the one of all ``metrics`` that the gate looks at.
 

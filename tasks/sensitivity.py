@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from storage.errors import ConfigurationError
 from tasks.build import model_source
-from tasks.data.metrics import Quality
+from tasks.data.evaluation import Quality
 from tasks.extensions import DOMAINS, METHODS
 from tasks.job import Job, Workspace
 from tasks.quantize.converted import Structure, find_or_convert, open_converted

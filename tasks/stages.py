@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 from tasks.extensions import DOMAINS
 from tasks.job import Job, Workspace
 from tasks.libraries import contained, hint_for, reported_as
+from tasks.machine import require_domain
 from tasks.refs import CandidateRef, DatasetRef
-from tasks.results import BenchmarkResult, Comparison, Evaluation, Incumbent, LayerSensitivity, Preview
+from tasks.results import BenchmarkResult, Comparison, Evaluation, Incumbent, LayerSensitivity, Preview, Proposal
 from tasks.workload.recipe import Recipe
 from tasks.workload.workload import Workload
 
 if TYPE_CHECKING:
     from tasks.benchmark.stage import BenchmarkCandidate
-    from tasks.domains.base import Proposal
 
 
 def preview(workspace: Workspace, workload: Workload) -> Preview:
@@ -27,9 +27,8 @@ def preview(workspace: Workspace, workload: Workload) -> Preview:
 
 def propose(workspace: Workspace, workload: Workload) -> Proposal:
     """Choose the keys that data, model and weights decide; see `tasks.domains.base.Domain.propose`."""
-    domain = DOMAINS[workload.domain]
-    domain.require_installed(workload.domain)
-    return domain.propose(workload, workspace)
+    require_domain(workload)
+    return DOMAINS[workload.domain].propose(workload, workspace)
 
 
 def prepare(workspace: Workspace, workload: Workload) -> DatasetRef:
@@ -38,9 +37,8 @@ def prepare(workspace: Workspace, workload: Workload) -> DatasetRef:
     Raise `InputError` if data is missing, broken or refused, `ConfigurationError` if ``[data]`` asks for the
     impossible, `UnavailableError` if the domain's libraries are missing, `StoreError` if the store cannot be written.
     """
-    domain = DOMAINS[workload.domain]
-    domain.require_installed(workload.domain)
-    return domain.prepare(workload, workspace)
+    require_domain(workload)
+    return DOMAINS[workload.domain].prepare(workload, workspace)
 
 
 def obtain(workspace: Workspace, workload: Workload, dataset: DatasetRef) -> Job[Workload]:

@@ -15,7 +15,8 @@ from flows.request import NightlyRequest
 from flows.settings import Settings, load_settings, source_of
 from storage.errors import MeasurementError
 from storage.humanize import plural
-from tasks.extensions import DOMAINS, RUNTIMES
+from tasks.extensions import RUNTIMES
+from tasks.machine import require_domain
 from tasks.quantize.coverage import in_words
 from tasks.results import CandidatePreview, Preview
 from tasks.stages import preview
@@ -53,8 +54,8 @@ def workloads(workload: tuple[str, ...], schema: bool, check: bool, store: str, 
         # Only here: a night measures what it can, and has a row for what it cannot.
         for runtime in dict.fromkeys(name for each in found for recipe in each.recipe for name in recipe.runtimes):
             RUNTIMES[runtime].require_installed(runtime)
-        for domain in dict.fromkeys(each.domain for each in found):
-            DOMAINS[domain].require_installed(domain)
+        for each in found:
+            require_domain(each)
     if format == "json":
         print_json(found)
         return 0

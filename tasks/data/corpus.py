@@ -1,49 +1,61 @@
 """Corpora of words: texts in WikiText's layout, and Python's own language reference, which every CPython carries.
 
-A corpus is one long column of token ids a split, and ``vocabulary.parquet`` beside them.
+A corpus is one long column of token ids a split, and ``vocabulary.parquet`` beside them. A line's tokens are
+``line.split() + ["<eos>"]``, and ids are given in order of first appearance. NumPy looks up all words of a block in a
+cache of words seen before. Only words that the cache does not have, a few in a hundred, reach the definition itself, a
+dictionary in Python. docs/tokenization.md says how much faster that is.
 """
 
 from __future__ import annotations
 
 import random
+import re
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
 import pyarrow.parquet as pq
 
+from storage.artifacts import ArtifactStore
 from storage.digest import digest_of, file_digest
 from storage.errors import ConfigurationError, InputError
 from storage.errors import shown as as_shown
 from tasks.archive import open_source
-from tasks.data.samples import Description, find_or_write
-from tasks.data.tokenize import VOCABULARY_FILE, tokenize
+from tasks.data.samples import ColumnWriter, Description, find_or_write
+from tasks.data.sections import PydocTopics, TextCorpus
+from tasks.job import Progress, Workspace, silent
+from tasks.refs import DatasetRef
 from tasks.sources import code_digest
 
-if TYPE_CHECKING:
-    from storage.artifacts import ArtifactStore
-    from tasks.data.sections import PydocTopics, TextCorpus
-    from tasks.job import Workspace
-    from tasks.refs import DatasetRef
-
 SPLITS = ("train", "valid", "test")
-
 _LAYOUTS = ("{}.txt", "wiki.{}.tokens")
 _HELD_OUT_SHARE = 0.1
+BLOCK_BYTES = 256 << 10
+VOCABULARY_FILE = "vocabulary.parquet"
+_COLUMN = "tokens"
+
+# Where str.split() splits: ASCII white space, and U+0085, U+00A0, U+1680, U+2000 to U+200A, U+2028, U+2029, U+202F,
+# U+205F and U+3000 in UTF-8.
+_SPACE = b"\t\n\x0b\x0c\r\x1c\x1d\x1e\x1f "
+_WIDE_SPACE = re.compile(rb"\xc2[\x85\xa0]|\xe1\x9a\x80|\xe2\x80[\x80-\x8a\xa8\xa9\xaf]|\xe2\x81\x9f|\xe3\x80\x80")
+
+_SLOT_BITS = 20
+_KEY_BYTES = 16
+# Odd numbers with well mixed bits: 2**64 / golden ratio and its cube (Knuth's multiplicative hashing).
+_FACTORS = tuple(np.uint64(pow(0x9E3779B97F4A7C15, power, 1 << 64)) for power in (1, 3))
+# By the number of bytes to keep: two integers.
+_MASKS = (np.tri(_KEY_BYTES + 1, _KEY_BYTES, -1, dtype=np.uint8) * 255).view(np.uint64)
 
 
 def prepare_text(data: TextCorpus, workspace: Workspace) -> DatasetRef:
-    """Tokenize the texts of a directory or an archive.
-
-    Raises
-    ------
-    ConfigurationError
-        The URI is not allowed, or its ``sha256`` is missing though it is remote.
-    InputError
-        The texts are not available or not UTF-8, or a split is empty.
-    """
+    """Tokenize the texts of a directory or an archive; see `open_source`, `find_texts` and `tokenize`."""
     downloads = workspace.store.root / "downloads"
     with open_source(
         data.uri, downloads, sha256=data.sha256, max_bytes=data.max_bytes, progress=workspace.progress
@@ -60,12 +72,8 @@ def prepare_text(data: TextCorpus, workspace: Workspace) -> DatasetRef:
 def prepare_pydoc(data: PydocTopics, workspace: Workspace) -> DatasetRef:
     """Split the topics of ``pydoc_data.topics`` into train, valid and test and tokenize them.
 
-    The same seed and the same Python give the same corpus; another Python's topics are another corpus.
-
-    Raises
-    ------
-    ConfigurationError
-        This Python was installed without its ``pydoc_data``.
+    The same seed and the same Python give the same corpus; another Python's topics are another corpus. A
+    `ConfigurationError` says that this Python was installed without them.
     """
     try:
         from pydoc_data.topics import topics
@@ -99,10 +107,7 @@ def split_topics(topics: Mapping[str, str], seed: int) -> dict[str, list[str]]:
 def find_texts(folder: Path, shown: str = "") -> dict[str, Path]:
     """Find the three texts of a corpus, in the order in which ids are given, up to two folders down.
 
-    Raises
-    ------
-    InputError
-        There is no such set of texts, or more than one.
+    An `InputError` says that there is no such set of texts, or more than one.
     """
     shown = shown or str(folder)
     for depth in ("", "*/", "*/*/"):
@@ -151,3 +156,132 @@ def _write_texts(topics: Mapping[str, str], seed: int, folder: Path) -> dict[str
         lines = (topics[name].removesuffix("\n") + "\n" for name in names)
         texts[split].write_text("".join(lines), encoding="utf-8", newline="")
     return texts
+
+
+class Vocabulary:
+    """Words and their ids, which are given in order of first appearance, with the number of occurrences."""
+
+    def __init__(self) -> None:
+        self._ids: defaultdict[bytes, int] = defaultdict(count().__next__)
+        self._counts = np.zeros(0, dtype=np.int64)
+        # A direct-mapped cache: each slot holds the key and the id of the word that was last missing there.
+        self._keys = np.zeros((1 << _SLOT_BITS, 2), dtype=np.uint64)
+        self._cached_ids = np.zeros(1 << _SLOT_BITS, dtype=np.int32)
+        # A word of zero bytes has the key of an empty slot, but its slot is the first, which is not empty.
+        self._keys[0] = 1
+
+    def encode(self, text: bytes) -> npt.NDArray[np.int32]:
+        r"""Return the id of each word and line end (int32 [tokens]); new words get the next ids.
+
+        The text is whole words in UTF-8, with any mixture of ``\n``, ``\r\n`` and ``\r`` as line ends.
+        """
+        if b"\r" in text:
+            text = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        # White space before the first word, and a last word that is there only to end the one before it.
+        text = b" " + text.replace(b"\n", b" <eos> ") + b" ."
+        places = _find_words(text)
+        begins, ends = places[:-1], places[1:]
+        keys = _keys(text, begins, ends)
+        hashes = keys[:, 0] * _FACTORS[0] + keys[:, 1] * _FACTORS[1]
+        slots = (hashes >> np.uint64(64 - _SLOT_BITS)).view(np.int64)
+        ids = self._cached_ids.take(slots)
+        same = self._keys.take(slots, axis=0) == keys
+        missing = np.flatnonzero(~(same[:, 0] & same[:, 1]))
+        spans = zip(begins[missing].tolist(), ends[missing].tolist(), strict=True)
+        words = [text[begin:end].rstrip(_SPACE) for begin, end in spans]
+        if _WIDE_SPACE.search(b" ".join(words)):
+            # Words that hold such space never get into the cache, so that nothing else has to be searched for it.
+            return self.encode(_WIDE_SPACE.sub(b" ", text[:-1]))
+        ids[missing] = [self._ids[word] for word in words]
+        short = missing[(ends - begins)[missing] <= _KEY_BYTES]
+        self._keys[slots[short]], self._cached_ids[slots[short]] = keys[short], ids[short]
+        self._counts.resize(len(self._ids), refcheck=False)
+        np.add.at(self._counts, ids, 1)
+        return ids
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def table(self) -> pa.Table:
+        """The words in order of their ids: word (string), id (int32), count (int64)."""
+        ids = np.arange(len(self._ids), dtype=np.int32)
+        words = pa.array(list(self._ids), pa.string())
+        return pa.table({"word": words, "id": pa.array(ids), "count": pa.array(self._counts)})
+
+
+def tokenize(
+    texts: Mapping[str, Path], folder: Path, *, block_bytes: int = BLOCK_BYTES, progress: Progress = silent
+) -> tuple[dict[str, int], int]:
+    """Write the column ``tokens`` (int32) of each text and ``vocabulary.parquet`` (word, id, count) into a folder.
+
+    Equal to this definition, for every input: go through the texts in the given order and through their lines with
+    universal newlines; a line's tokens are ``line.split() + ["<eos>"]``; a word's id is the number of distinct words
+    before it. Memory does not depend on the length of the texts, only on the vocabulary. Returns the number of tokens
+    of each split, and that of the words. An `InputError` says that a text cannot be read or is not UTF-8.
+    """
+    vocabulary = Vocabulary()
+    total = sum(path.stat().st_size for path in texts.values())
+    done = 0
+    lengths = dict.fromkeys(texts, 0)
+    for split, path in texts.items():
+        with ColumnWriter(folder, split, _COLUMN, "<i4") as column:
+            for block in read_blocks(path, block_bytes):
+                column.append(vocabulary.encode(block))
+                done += len(block)
+                progress(min(done, total), total, "B")
+        lengths[split] = column.length
+    pq.write_table(vocabulary.table(), folder / VOCABULARY_FILE, compression="zstd", use_dictionary=False)
+    return lengths, len(vocabulary)
+
+
+def read_blocks(path: Path, block_bytes: int) -> Iterator[bytes]:
+    r"""Yield a text in blocks that end between words and never inside ``\r\n``; a missing last line end is added.
+
+    Raises
+    ------
+    InputError
+        The file cannot be read, or is not UTF-8 (with the offset of the first wrong byte).
+    """
+    offset = 0
+    rest = last = b""
+    try:
+        with path.open("rb") as stream:
+            while read := stream.read(block_bytes):
+                text = rest + read
+                end = max(text.rfind(b" "), text.rfind(b"\n")) + 1
+                block, rest, last = text[:end], text[end:], text[-1:]
+                _check_utf8(path, block, offset)
+                yield block
+                offset += len(block)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read: {error.strerror or error}.") from error
+    _check_utf8(path, rest, offset)
+    yield rest if last in b"\r\n" else rest + b"\n"
+
+
+def _check_utf8(path: Path, text: bytes, offset: int) -> None:
+    try:
+        text.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{path}: not UTF-8 at byte {offset + error.start} (0x{text[error.start]:02x}: {error.reason}).",
+            hint="Convert the text to UTF-8, for instance with iconv.",
+        ) from error
+
+
+def _find_words(text: bytes) -> npt.NDArray[np.int64]:
+    """Find where words begin (int64 [words])."""
+    data = np.frombuffer(text, dtype=np.uint8)
+    # ASCII white space is 9 to 13 and 28 to 32; what is below wraps around to large numbers.
+    space = (data - np.uint8(9) < 5) | (data - np.uint8(28) < 5)
+    return np.flatnonzero(space[:-1] > space[1:]) + 1
+
+
+def _keys(text: bytes, begins: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
+    """The first 16 bytes of each word and the white space behind it as two integers, padded with zeros.
+
+    The key of a word of up to 15 bytes holds white space and is no other word's; longer words that begin alike share
+    theirs. The result is uint64 [words, 2].
+    """
+    windows = np.ndarray(len(text) + 1, f"V{_KEY_BYTES}", text + bytes(_KEY_BYTES), strides=(1,))
+    return windows[begins].view(np.uint64).reshape(-1, 2) & _MASKS.take(ends - begins, axis=0, mode="clip")

@@ -5,50 +5,42 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
 from storage.errors import MeasurementError
-from tasks.data import scores
-from tasks.data.metrics import METRICS, Quality
-from tasks.data.scoring import Kept, Score, Scored
-from tasks.data.splits import Batch
+from tasks.data.metrics import METRICS, perplexity
+from tasks.data.samples import Batch
+from tasks.data.scores import Kept, Score, Scored
 from tasks.job import Progress, silent
 from tasks.outputs import Call, tensors_of
-
-_NOTHING: Mapping[str, str] = MappingProxyType({})
+from tasks.results import Contributions
 
 
 @dataclass(frozen=True)
-class Named:
-    """A score with what its number is called, and the number's direction."""
+class Quality:
+    """What an evaluation of `count` samples found: what the gate looks at, and every number that was computed, by name.
 
-    name: str
-    score: Score
-    higher_is_better: bool
-
-
-def named(metric: str) -> Named:
-    """Look up a metric by its name."""
-    found = METRICS[metric]
-    score: Score = getattr(scores, found.score)
-    return Named(metric, score, found.higher_is_better)
-
-
-def called(
-    call: Call, batches: Iterable[Batch], total: int, progress: Progress = silent, unit: str = "samples"
-) -> Iterator[tuple[Batch, Tensor]]:
-    """Call a model on batches; yield each with the model's first output.
-
-    Raises
-    ------
-    MeasurementError
-        An output holds NaN or infinities, or has another number of rows than the batch.
-    QuantizationError
-        The model returns no tensors.
+    ``samples`` are per-sample results for paired comparison: ``quality``, float32 [N], each sample's contribution (its
+    mean is the value), and ``prediction``, int64 [N]; either may be missing. ``contributions`` says what the
+    former are, which decides how a difference's interval is computed (``resampled``: no contributions, but the quality
+    itself on R resamples, float64 [R]); ``mode`` how it was computed, where there are several ways.
     """
+
+    metric: str
+    value: float
+    higher_is_better: bool
+    metrics: dict[str, float]
+    samples: dict[str, Tensor]
+    count: int
+    mode: str = "plain"
+    contributions: Contributions = "independent"
+
+
+def _called(
+    call: Call, batches: Iterable[Batch], total: int, progress: Progress, unit: str
+) -> Iterator[tuple[Batch, Tensor]]:
     done = 0
     for batch in batches:
         yield batch, checked_outputs(call(*batch.inputs), batch.size)
@@ -60,41 +52,31 @@ def called(
 def evaluate_batches(
     call: Call,
     batches: Iterable[Batch],
-    metric: Named,
+    metric: Score,
     *,
     total: int,
     apart: bool,
-    also: Mapping[str, str] = _NOTHING,
+    also: Mapping[str, str] | None = None,
     classes: int = 0,
     progress: Progress = silent,
     unit: str = "samples",
 ) -> Quality:
     """Call a model on all batches and score its first output.
 
-    Parameters
-    ----------
-    apart
-        Whether the batches are single rows, as a deployed model is called.
-    also
-        Further metrics of the same outputs, by the names that they are recorded under.
-    classes
-        The fewest logits that a row must have; 0 for any output.
-
-    Raises
-    ------
-    MeasurementError
-        Outputs are NaN or infinite, or of shapes that do not fit the targets; or the metric is not a number.
+    `apart` says that the batches are single rows, as a deployed model is called. `also` are further metrics by their
+    names in the results, and `classes` the fewest logits that a row must have. A `MeasurementError` says that outputs
+    are NaN or infinite or do not fit the targets, or that the metric is not a number.
     """
-    others = {name: named(other).score for name, other in also.items()}
-    kept = {name: Kept() for name in (metric.name, *others)}
-    for batch, outputs in called(call, batches, total, progress, unit):
+    scores = {metric.name: metric} | {name: METRICS[other] for name, other in (also or {}).items()}
+    kept = {name: Kept() for name in scores}
+    for batch, outputs in _called(call, batches, total, progress, unit):
         if classes:
-            check_logits(outputs, classes)
+            _check_logits(outputs, classes)
         assert batch.target is not None
-        for name, each in kept.items():
-            each.batches.append(others.get(name, metric.score).take(outputs, batch.target))
-            each.rows.extend(batch.rows or ())
-    found = {name: others.get(name, metric.score).conclude(each) for name, each in kept.items()}
+        for name, score in scores.items():
+            kept[name].batches.append(score.take(outputs, batch.target))
+            kept[name].rows.extend(batch.rows or ())
+    found = {name: score.conclude(kept[name]) for name, score in scores.items()}
     return as_quality(metric, found, total, apart=apart)
 
 
@@ -104,20 +86,14 @@ def outputs_in_order(
 ) -> Tensor:
     """Call a model on all batches; return its first outputs in the samples' order, [N, …]."""
     kept = Kept()
-    for batch, outputs in called(call, batches, total, progress, unit):
+    for batch, outputs in _called(call, batches, total, progress, unit):
         kept.batches.append({"output": outputs.clone()})  # a runtime may write its next outputs into the same memory
         kept.rows.extend(batch.rows or ())
     return kept.whole("output")
 
 
-def as_quality(metric: Named, found: Mapping[str, Scored], count: int, *, apart: bool) -> Quality:
-    """Make a `Quality` of scores by name, of which the `metric` decides.
-
-    Raises
-    ------
-    MeasurementError
-        The metric is not a number.
-    """
+def as_quality(metric: Score, found: Mapping[str, Scored], count: int, *, apart: bool) -> Quality:
+    """Make a `Quality` of scores by name, of which the `metric` decides; refuse NaN with a `MeasurementError`."""
     scored = found[metric.name]
     if not math.isfinite(scored.value):
         raise MeasurementError(
@@ -139,19 +115,15 @@ def as_quality(metric: Named, found: Mapping[str, Scored], count: int, *, apart:
 
 def perplexity_beside(loss: float) -> dict[str, float]:
     """Return the perplexity of a loss in nats; nothing beyond the largest float, where it says no more."""
-    perplexity = scores.perplexity(loss)
-    return {"perplexity": perplexity} if math.isfinite(perplexity) else {}
+    found = perplexity(loss)
+    return {"perplexity": found} if math.isfinite(found) else {}
 
 
 def checked_outputs(result: object, rows: int) -> Tensor:
     """Return a model's first output for `rows` rows, which are its first axis.
 
-    Raises
-    ------
-    MeasurementError
-        It holds NaN or infinities, or has another number of rows.
-    QuantizationError
-        The model returns no tensors.
+    A `MeasurementError` says that it holds NaN or infinities, or has another number of rows, a `QuantizationError` that
+    the model returns no tensors.
     """
     outputs = tensors_of(result)[0]
     if not outputs.dim() or len(outputs) != rows:
@@ -167,8 +139,7 @@ def checked_outputs(result: object, rows: int) -> Tensor:
     return outputs
 
 
-def check_logits(logits: Tensor, classes: int) -> None:
-    """Refuse outputs that are not one row of logits for each row, for all classes, with a `MeasurementError`."""
+def _check_logits(logits: Tensor, classes: int) -> None:
     if logits.dim() != 2:
         raise MeasurementError(  # labels would broadcast over further axes
             f"the model returns logits of shape {list(logits.shape)}, not [rows, classes].",

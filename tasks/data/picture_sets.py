@@ -1,15 +1,12 @@
-"""Sets of pictures as samples, no picture twice; and pictures that exist already shared out among the splits."""
+"""Pictures that exist already, shared out among the splits; and folders and archives with one folder per class."""
 
 from __future__ import annotations
 
-import hashlib
 import statistics
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -17,105 +14,32 @@ import PIL
 import torchvision
 from PIL import Image
 
+from storage.digest import digest_of, file_digest
 from storage.errors import InputError
-from storage.humanize import plural
-from tasks.data.pictures import Pixels, Preprocessing, UnreadableError
-from tasks.data.samples import TARGET, ColumnWriter, Description, find_or_write
+from storage.errors import shown as as_shown
+from tasks.archive import open_source
+from tasks.data.pictures import (
+    PictureWriter,
+    Preprocessing,
+    Split,
+    UnreadableError,
+    find_or_draw,
+    open_image,
+)
+from tasks.data.samples import Description
+from tasks.data.sections import ImageFolder, Pictures
+from tasks.job import Progress, Workspace
+from tasks.refs import DatasetRef
+from tasks.sources import code_digest
 
-if TYPE_CHECKING:
-    from storage.artifacts import ArtifactStore
-    from tasks.data.sections import Pictures
-    from tasks.job import Progress, Workspace
-    from tasks.refs import DatasetRef
-
-Split = Literal["train", "calibration", "valid", "test"]
-COLUMN = "images"
-
-# In the order in which splits are filled. A picture that occurs twice stays in the first of them, so that none is both
-# measured on and trained on.
-FILL_ORDER: tuple[Split, ...] = ("test", "valid", "calibration", "train")
+_SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
+_SPLITS: dict[str, Split] = {"train": "train", "valid": "valid", "val": "valid", "validation": "valid", "test": "test"}
 _NAMED = 5
 _MUCH_LARGER = 2  # times; a picture that is enlarged so much is blurred
 # Not in the digest: where the pictures lie, and the settings that `Preprocessing` results from.
 _NOT_CONTENT = {"uri", "sha256", "max_bytes", "root", "download", "transforms", "image_size"}
 
 Quotas = Mapping[Split, int | None]
-
-
-class PictureWriter:
-    """Appends pictures of `shape`, (3, H, W), to the splits in `folder`; `stack` closes the files."""
-
-    def __init__(self, folder: Path, shape: tuple[int, int, int], stack: ExitStack) -> None:
-        self.shape = shape
-        self.labels: dict[Split, list[int]] = {split: [] for split in FILL_ORDER}
-        # Pictures left out because the same pixels are in a split already: by that split, and the one they were for.
-        self.repeated: Counter[tuple[Split, Split]] = Counter()
-        self._folder = folder
-        self._split_of: dict[bytes, Split] = {}
-        self._images = {
-            split: stack.enter_context(ColumnWriter(folder, split, COLUMN, "|u1", shape)) for split in FILL_ORDER
-        }
-
-    def add(self, split: Split, pixels: Pixels, label: int) -> bool:
-        """Append a picture unless the same pixels are in any split already; return whether it was new.
-
-        Raises
-        ------
-        ValueError
-            The pixels are not uint8 of this data set's shape.
-        """
-        if pixels.shape != self.shape or pixels.dtype != np.uint8:
-            raise ValueError(f"expected uint8 {self.shape}, got {pixels.dtype} {pixels.shape}")
-        digest = hashlib.sha256(np.ascontiguousarray(pixels).data).digest()
-        if digest in self._split_of:
-            self.repeated[self._split_of[digest], split] += 1
-            return False
-        self._split_of[digest] = split
-        self._images[split].append(pixels[None])
-        self.labels[split].append(label)
-        return True
-
-    def notes(self) -> tuple[str, ...]:
-        """Say how many pictures for other splits were left out because they are test pictures."""
-        count = sum(count for (kept, wanted), count in self.repeated.items() if kept == "test" != wanted)
-        were = "was left out because it is" if count == 1 else "were left out because they are"
-        return (f"{plural(count, 'training picture')} {were} in the test split too",) if count else ()
-
-    def finish(self, described: Description) -> Description:
-        """Write the labels, and complete what is known of the data set.
-
-        Raises
-        ------
-        InputError
-            A split came out empty.
-        """
-        counts: dict[str, int] = {split: len(labels) for split, labels in self.labels.items()}
-        if empty := [split for split, count in counts.items() if not count]:
-            why = "; ".join([f"found: {counts}", *self.notes()])
-            raise InputError(
-                f"The data set leaves no image for: {', '.join(empty)} ({why}).",
-                hint="Provide more images, or ask for smaller other splits in [data].",
-            )
-        for split, labels in self.labels.items():
-            np.save(self._folder / f"{split}.{TARGET}.npy", np.array(labels, dtype="<i8"))
-        changes = {"splits": counts, "inputs": (COLUMN,), "sample_shape": self.shape}
-        return described.model_copy(update=changes | {"duplicates": self.repeated.total()})
-
-
-def find_or_draw(
-    store: ArtifactStore,
-    made_from: Mapping[str, object],
-    shape: tuple[int, int, int],
-    fill: Callable[[PictureWriter], Description],
-) -> DatasetRef:
-    """Find the data set that `made_from` decides, or let `fill` add every picture and describe what it knows."""
-
-    def write(folder: Path) -> Description:
-        with ExitStack() as stack:
-            writer = PictureWriter(folder, shape, stack)
-            return writer.finish(fill(writer))
-
-    return find_or_write(store, made_from, write)
 
 
 @dataclass(frozen=True)
@@ -148,15 +72,10 @@ def prepare_pictures(
     open_parts: Callable[[], tuple[Sequence[str], Sequence[Part]]],
     workspace: Workspace,
 ) -> DatasetRef:
-    """Find the data set, or write what is in its parts.
+    """Find the data set, or write what is in its parts; an `InputError` says that too many pictures cannot be read.
 
-    `content` is what identifies the pictures, and the code that reads them; `open_parts` returns the names of the
-    classes, and the parts in the order in which they are read.
-
-    Raises
-    ------
-    InputError
-        Too many pictures cannot be read.
+    `content` identifies the pictures, and the code that reads them; `open_parts` returns the names of the classes, and
+    the parts in the order in which they are read.
     """
     made_from = {
         **content,
@@ -243,3 +162,97 @@ def stratified_order(labels: Sequence[int], seed: int) -> npt.NDArray[np.int64]:
         members = rng.permutation(np.flatnonzero(classes == label))
         place[members] = (np.arange(len(members)) + rng.random(len(members))) / len(members)
     return np.argsort(place, kind="stable")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What a folder holds: class names in order of labels, and (file, label) for each split; all "train" if unsplit."""
+
+    root: Path
+    classes: tuple[str, ...]
+    files: dict[Split, list[tuple[Path, int]]]
+
+
+def prepare_image_folder(data: ImageFolder, geometry: Preprocessing, workspace: Workspace) -> DatasetRef:
+    """Decode, resize and split the images of a directory or an archive.
+
+    If the owner's own split has no test or valid folder, a share of the training images takes its place; the
+    calibration images always come from the training ones and are then no longer among them.
+    """
+    downloads = workspace.store.root / "downloads"
+    with open_source(
+        data.uri, downloads, sha256=data.sha256, max_bytes=data.max_bytes, progress=workspace.progress
+    ) as source:
+        # An archive is extracted only where the store does not have what is in it.
+        layout = None if source.sha256 else find_layout(source.path(), as_shown(data.uri))
+        content = {"archive": source.sha256, "code": code_digest(__name__)}
+        if layout:  # names and bytes: replacing an image makes a new data set
+            files = [file for part in layout.files.values() for file, _ in part]
+            content["files"] = digest_of({str(file.relative_to(layout.root)): file_digest(file) for file in files})
+
+        def open_parts() -> tuple[Sequence[str], Sequence[Part]]:
+            found = layout or find_layout(source.path(), as_shown(data.uri))
+            return found.classes, _parts(found, data)
+
+        return prepare_pictures(data, geometry, content, open_parts, workspace)
+
+
+def find_layout(folder: Path, shown: str = "") -> Layout:
+    """Find classes and files; `folder` may hold everything in one single sub-folder, as archives often do.
+
+    An `InputError` says that there are fewer than two classes with images.
+    """
+    children = _folders(folder)
+    for root in (folder, *children) if len(children) == 1 else (folder,):
+        parts = {_SPLITS[child.name.lower()]: child for child in _folders(root) if child.name.lower() in _SPLITS}
+        if "train" not in parts:
+            parts = {"train": root}
+        found = {split: {child.name: pictures_in(child) for child in _folders(part)} for split, part in parts.items()}
+        classes = sorted({name for by_class in found.values() for name, files in by_class.items() if files})
+        if len(classes) > 1:
+            files = {
+                split: [(file, label) for label, name in enumerate(classes) for file in by_class.get(name, [])]
+                for split, by_class in found.items()
+            }
+            return Layout(root, tuple(classes), files)
+    raise InputError(
+        f"{shown or folder}: fewer than two folders with images.",
+        hint="Expected <class>/<image>, or train/<class>/<image> with test/ (and valid/) beside it; "
+        f"images end in {', '.join(sorted(_SUFFIXES))}.",
+    )
+
+
+def _folders(folder: Path) -> list[Path]:
+    return sorted(child for child in folder.iterdir() if child.is_dir() and not child.name.startswith("."))
+
+
+def pictures_in(folder: Path) -> list[Path]:
+    """List the pictures of a folder and of the folders in it, by their suffixes."""
+    return sorted(
+        file
+        for file in folder.rglob("*")
+        if file.suffix.lower() in _SUFFIXES and not file.name.startswith(".") and file.is_file()
+    )
+
+
+def _parts(layout: Layout, data: ImageFolder) -> list[Part]:
+    """Given test and valid images first: what occurs there as well is then left out of the training images."""
+
+    def read(split: Split, index: int) -> Image.Image:
+        with layout.files[split][index][0].open("rb") as stream:
+            return open_image(stream)
+
+    shares: dict[Split, float] = {"test": data.test_share, "valid": data.valid_share}
+    missing = {split: share for split, share in shares.items() if split not in layout.files}
+    train = training_quotas(len(layout.files["train"]), missing, data.calibration)
+    quotas: dict[Split, Quotas] = {"test": {"test": None}, "valid": {"valid": None}, "train": train}
+    return [
+        Part(
+            names=[str(file.relative_to(layout.root)) for file, _ in layout.files[split]],
+            labels=[label for _, label in layout.files[split]],
+            read=partial(read, split),
+            quotas=quota,
+        )
+        for split, quota in quotas.items()
+        if split in layout.files
+    ]

@@ -12,12 +12,9 @@ import tokenize
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from storage.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from tasks.data.sections import PythonSources
+from tasks.data.sections import PythonSources
 
 Sample = tuple[str, str]  # text and class
 CLASSES = ("code", "comment", "docstring", "message")
@@ -38,15 +35,10 @@ def library_files() -> dict[str, Path]:
 
 
 def sample_sources(data: PythonSources) -> dict[str, list[Sample]]:
-    """Texts with their classes by split.
+    """Return texts with their classes by split.
 
     Each module or package of the library is of one split, drawn by ``data.seed``, and no text is in two. Classes are
-    equally frequent as far as the texts go.
-
-    Raises
-    ------
-    ConfigurationError
-        This Python has too few sources of its library.
+    equally frequent as far as the texts go. A `ConfigurationError` says that this Python has too few sources.
     """
     units: dict[str, list[Path]] = {}
     for name, path in library_files().items():
@@ -93,25 +85,21 @@ def texts_of(path: Path, classes: Sequence[str] = CLASSES) -> Iterator[Sample]:
         tree = ast.parse(source)
         for label in classes:
             flat = (" ".join(text.split()) for text in _FINDERS[label](source, tree))
-            good = (text for text in flat if len(text) <= _MOST_CHARACTERS and _has_words(text))
+            good = (
+                text for text in flat if len(text) <= _MOST_CHARACTERS and len(_WORD.findall(text)) >= _FEWEST_WORDS
+            )
             yield from ((text, label) for text in islice(good, _MOST_OF_ONE))
     except (SyntaxError, ValueError, OSError, tokenize.TokenError):
         return  # a file for another Python, or in another encoding
 
 
-def _has_words(text: str) -> bool:
-    return len(_WORD.findall(text)) >= _FEWEST_WORDS
-
-
 def _docstrings(source: str, tree: ast.Module) -> Iterator[str]:
-    """The paragraphs of docstrings."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield from (ast.get_docstring(node) or "").split("\n\n")
 
 
 def _messages(source: str, tree: ast.Module) -> Iterator[str]:
-    """The strings of raised errors."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Raise) and node.exc is not None:
             for part in ast.walk(node.exc):
@@ -120,7 +108,6 @@ def _messages(source: str, tree: ast.Module) -> Iterator[str]:
 
 
 def _code(source: str, tree: ast.Module) -> Iterator[str]:
-    """Statements, the first lines of longer ones."""
     lines = source.splitlines()
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign | ast.Return | ast.If | ast.For | ast.With | ast.Expr):
@@ -131,7 +118,7 @@ def _code(source: str, tree: ast.Module) -> Iterator[str]:
 
 
 def _comments(source: str, tree: ast.Module) -> Iterator[str]:
-    """Comments without their sign; those on lines that follow each other are one."""
+    # Comments on lines that follow each other are one.
     block: list[str] = []
     last = 0
     for token in tokenize.generate_tokens(io.StringIO(source).readline):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 import PIL
 import torch
@@ -11,23 +9,23 @@ import torchvision
 from PIL import Image, ImageDraw, ImageFont
 from torchvision.transforms import v2
 
-from tasks.data.picture_sets import FILL_ORDER, PictureWriter, find_or_draw
-from tasks.data.pictures import Pixels
+from tasks.data.pictures import FILL_ORDER, PictureWriter, Pixels, find_or_draw
 from tasks.data.samples import Description
+from tasks.data.sections import RenderedCharacters
+from tasks.job import Workspace
 from tasks.outputs import intra_op_threads
+from tasks.refs import DatasetRef
 from tasks.sources import code_digest
-
-if TYPE_CHECKING:
-    from tasks.data.sections import RenderedCharacters
-    from tasks.job import Progress, Workspace
-    from tasks.refs import DatasetRef
 
 # Characters are drawn on a larger canvas and made smaller, so that edges stay smooth under the affine map.
 _OVERSAMPLING = 2
 
 
 def prepare_rendered(data: RenderedCharacters, workspace: Workspace) -> DatasetRef:
-    """Draw the data set that ``[data]`` describes; the same bytes for the same settings and libraries."""
+    """Draw as many different pictures for each split as ``[data]`` asks for, the classes in turn.
+
+    The same settings and libraries give the same bytes.
+    """
     made_from = {
         "data": data.model_dump(mode="json"),
         "libraries": {module.__name__: module.__version__ for module in (PIL, torch, torchvision, np)},
@@ -35,27 +33,20 @@ def prepare_rendered(data: RenderedCharacters, workspace: Workspace) -> DatasetR
     }
 
     def fill(writer: PictureWriter) -> Description:
-        # Pictures this small only lose time to a second thread.
-        with intra_op_threads(1):
-            draw_splits(writer, data, workspace.progress)
+        sizes = data.model_dump(include={"train", "calibration", "valid", "test"})
+        total, done = sum(sizes.values()), 0
+        with intra_op_threads(1):  # pictures this small only lose time to a second thread
+            glyphs = [glyph(character, data.image_size) for character in data.characters]
+            for number, split in enumerate(FILL_ORDER):
+                rng, added = np.random.default_rng([data.seed, number]), 0
+                while added < sizes[split]:
+                    label = added % len(glyphs)
+                    is_new = writer.add(split, draw(glyphs[label], data.image_size, rng), label)
+                    added, done = added + is_new, done + is_new
+                    workspace.progress(done, total, "images")
         return Description(splits={}, classes=tuple(data.characters), mean=(0.5,) * 3, std=(0.25,) * 3)
 
     return find_or_draw(workspace.store, made_from, (3, data.image_size, data.image_size), fill)
-
-
-def draw_splits(writer: PictureWriter, data: RenderedCharacters, progress: Progress) -> None:
-    """Draw as many different pictures for each split as `data` asks for, the classes in turn."""
-    sizes = data.model_dump(include={"train", "calibration", "valid", "test"})
-    glyphs = [glyph(character, data.image_size) for character in data.characters]
-    total, done = sum(sizes.values()), 0
-    for number, split in enumerate(FILL_ORDER):
-        rng = np.random.default_rng([data.seed, number])
-        added = 0
-        while added < sizes[split]:
-            label = added % len(glyphs)
-            is_new = writer.add(split, draw(glyphs[label], data.image_size, rng), label)
-            added, done = added + is_new, done + is_new
-            progress(done, total, "images")
 
 
 def glyph(character: str, side: int) -> torch.Tensor:

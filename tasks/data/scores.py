@@ -1,223 +1,223 @@
-"""Scores by name: what computes each metric of `tasks.data.metrics`.
-
-They are written here rather than taken from torchmetrics or scikit-learn, which give the number of a set: the paired
-interval of a difference needs what each row contributes, or the number of a thousand resamples. Each is a few lines,
-which tests hold against its definition.
-"""
+"""Kinds of scores: numbers of single rows whose mean is the quality, or one number of all rows together."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.functional import cosine_similarity, cross_entropy, normalize
 
 from storage.errors import MeasurementError
-from tasks.data.scoring import RatioScore, RowScore, SetScore, Share, described, need_classes
-from tasks.paired import RIGHT
+from tasks.results import Contributions
+from tasks.user_code import opened
 
-_LARGEST_LOSS = math.log(torch.finfo(torch.float64).max)
-_BLANK = 0
+RESAMPLES = 1000
 
-
-def predicted(outputs: Tensor) -> Tensor:
-    """Classes, int64 [B], of logits [B, K]; of one logit a row, [B] or [B, 1], whether it is above 0."""
-    single = _one_a_row(outputs)
-    if single is not None:
-        return (single > 0).long()
-    if outputs.dim() != 2:
-        raise MeasurementError(
-            f"the model returns logits of shape {list(outputs.shape)}, not [rows, classes].",
-            hint="Let forward return one row of logits for each row of the input.",
-        )
-    return outputs.argmax(1)
+Rows = Callable[[Tensor, Tensor], Tensor]
+Weighted = Callable[[NDArray[np.generic], NDArray[np.generic], NDArray[np.int64]], float]
 
 
-def scores(outputs: Tensor) -> Tensor:
-    """How much speaks for class 1, [B]: one logit a row, or the second of two less the first."""
-    single = _one_a_row(outputs)
-    if single is not None:
-        return single
-    if outputs.dim() != 2 or outputs.shape[1] != 2:
-        raise MeasurementError(
-            f"the model returns outputs of shape {list(outputs.shape)}; auroc needs one score a row, or two logits.",
-            hint="Choose f1-macro or accuracy for more than two classes.",
-        )
-    return outputs[:, 1].double() - outputs[:, 0].double()
+@dataclass
+class Kept:
+    """What a score kept of each batch, by name; ``rows`` are the samples' numbers where they are out of order."""
+
+    batches: list[dict[str, Tensor]] = field(default_factory=list)
+    rows: list[int] = field(default_factory=list)
+
+    def joined(self, name: str) -> Tensor | None:
+        """Join the batches in the samples' order; None where nothing was kept or batches differ in shape."""
+        parts = [batch[name] for batch in self.batches if name in batch]
+        if len({tuple(part.shape[1:]) for part in parts}) != 1:
+            return None
+        whole = torch.cat(parts)
+        return whole[torch.tensor(self.rows).argsort()] if self.rows else whole
+
+    def whole(self, name: str) -> Tensor:
+        """Join batches that are alike, as numbers of rows are."""
+        joined = self.joined(name)
+        assert joined is not None
+        return joined
 
 
-def macro_f1(prediction: NDArray[np.generic], target: NDArray[np.generic], weights: NDArray[np.int64]) -> float:
-    """Mean over classes of 2 TP / (2 TP + FP + FN); classes that neither was predicted nor is there do not count."""
-    guess, truth = prediction.astype(np.int64), target.astype(np.int64)
-    classes = int(max(guess.max(), truth.max())) + 1
-    confusion = np.bincount(truth * classes + guess, weights, classes * classes).reshape(classes, classes)
-    hits, sizes = np.diag(confusion), confusion.sum(0) + confusion.sum(1)
-    return float((2 * hits[sizes > 0] / sizes[sizes > 0]).mean())
+@dataclass(frozen=True)
+class Scored:
+    """A metric's value, the samples that comparisons need of it, and what these are."""
+
+    value: float
+    samples: dict[str, Tensor]
+    contributions: Contributions = "resampled"
 
 
-def area_under_roc(score: NDArray[np.generic], target: NDArray[np.generic], weights: NDArray[np.int64]) -> float:
-    """Probability that a row of class 1 scores higher than one of class 0, ties half: Mann and Whitney's statistic.
+@dataclass(frozen=True)
+class Score(ABC):
+    """A metric: takes outputs and targets batch by batch, and concludes with a number."""
 
-    NaN where the rows that count are all of one class.
+    name: str
+    higher_is_better: bool
+
+    @abstractmethod
+    def take(self, outputs: Tensor, target: Tensor) -> dict[str, Tensor]:
+        """Keep what the conclusion needs of a batch, [B, …] each."""
+
+    @abstractmethod
+    def conclude(self, kept: Kept) -> Scored:
+        """Compute the metric of all batches."""
+
+
+@dataclass(frozen=True)
+class RowScore(Score):
+    """A mean over rows: ``rows`` gives float [B] for outputs and targets of B rows, each 0 or ``scale`` in a share.
+
+    What ``prediction`` makes of the outputs is kept for comparisons, or else the outputs themselves.
     """
-    values, place = np.unique(score, return_inverse=True)
-    positive = np.bincount(place, weights * (target == 1), len(values))
-    negative = np.bincount(place, weights * (target != 1), len(values))
-    pairs = positive.sum() * negative.sum()
-    below = np.cumsum(negative) - negative
-    return float((positive * (below + negative / 2)).sum() / pairs) if pairs else float("nan")
+
+    rows: Rows
+    contributions: Contributions = "independent"
+    prediction: Callable[[Tensor], Tensor] | None = None
+    keeps_output: bool = True
+    scale: float = 1.0
+
+    def take(self, outputs: Tensor, target: Tensor) -> dict[str, Tensor]:
+        """Keep each row's number."""
+        kept = {"quality": self.rows(outputs, target)}
+        if self.prediction is not None:
+            kept["prediction"] = self.prediction(outputs)
+        elif self.keeps_output:
+            kept["output"] = outputs.float().clone()  # a runtime may write its next outputs into the same memory
+        return kept
+
+    def conclude(self, kept: Kept) -> Scored:
+        """Average the rows."""
+        quality = kept.whole("quality")
+        others = {name: kept.joined(name) for name in ("prediction", "output")}
+        samples = {"quality": quality.float(), **{name: each for name, each in others.items() if each is not None}}
+        # A share is the scaled mean of zeros and ones, which is exact.
+        mean = self.scale * (quality / self.scale).mean(dtype=torch.float64).item()
+        return Scored(mean, samples, self.contributions)
 
 
-def _right(outputs: Tensor, target: Tensor) -> Tensor:
-    guess = predicted(outputs)
-    need_classes(guess, target)
-    return (guess == target).double() * RIGHT
+@dataclass(frozen=True)
+class SetScore(Score):
+    """A number of a whole set: ``reduce`` keeps of the outputs what ``value`` needs of them, [B] for B rows.
 
-
-def _among_five(outputs: Tensor, target: Tensor) -> Tensor:
-    need_classes(predicted(outputs), target)
-    if outputs.dim() != 2 or outputs.shape[1] <= 5:
-        raise MeasurementError(
-            f"the model returns outputs of shape {list(outputs.shape)}; top5 needs logits of more than five classes.",
-            hint="Choose accuracy.",
-        )
-    return (outputs.topk(5).indices == target[:, None]).any(1).double() * RIGHT
-
-
-def _best(outputs: Tensor) -> Tensor:
-    """The classes of the five largest logits, or of all where there are fewer: int64 [B, 5]."""
-    return outputs.topk(min(5, outputs.shape[1]), dim=1).indices
-
-
-def _first_choice(outputs: Tensor) -> Tensor:
-    return _best(outputs)[:, 0]
-
-
-def reciprocal_ranks(queries: Tensor, answers: Tensor) -> Tensor:
-    """1 ÷ rank of each query's own answer among all, by cosine: from float [N, H] twice to float64 [N].
-
-    The mean is the mean reciprocal rank. Answers as near as the own one do not count against it.
+    ``value`` takes what was kept, the classes, and how often each row counts, all [N]; what was kept is ``called`` so
+    among the samples.
     """
-    likeness = normalize(queries.double(), dim=1) @ normalize(answers.double(), dim=1).T
-    # Equal texts give vectors that differ by rounding.
-    ahead = (likeness > likeness.diagonal().unsqueeze(1) + 1e-9).sum(1)
-    return 1.0 / (1 + ahead).double()
+
+    reduce: Callable[[Tensor], Tensor]
+    value: Weighted
+    called: str
+
+    def take(self, outputs: Tensor, target: Tensor) -> dict[str, Tensor]:
+        """Keep what the outputs are reduced to, and the classes."""
+        reduced = self.reduce(outputs)
+        need_classes(reduced, target)
+        return {self.called: reduced, "target": target}
+
+    def conclude(self, kept: Kept) -> Scored:
+        """Compute the number of all rows and of resamples."""
+        reduced, target = kept.whole(self.called), kept.whole("target").numpy()
+
+        def of_rows(rows: NDArray[np.int64]) -> float:
+            return self.value(reduced.numpy(), target, np.bincount(rows, minlength=len(target)))
+
+        samples = {self.called: reduced, "quality": resampled(of_rows, len(target))}
+        return Scored(of_rows(np.arange(len(target))), samples)
 
 
-def _losses(outputs: Tensor, target: Tensor) -> Tensor:
-    """Cross-entropy, of a row with several targets the mean of those that count (-100 does not)."""
-    sums, counts = _loss_parts(outputs, target).unbind(1)
-    return sums / counts.clamp(min=1)
+@dataclass(frozen=True)
+class RatioScore(Score):
+    """A ratio of sums over rows: ``parts`` gives float64 [B, 2], above and below the line, ``value`` what it means."""
+
+    parts: Rows
+    value: Callable[[float], float] = float
+
+    def take(self, outputs: Tensor, target: Tensor) -> dict[str, Tensor]:
+        """Keep each row's parts."""
+        return {"parts": self.parts(outputs, target)}
+
+    def conclude(self, kept: Kept) -> Scored:
+        """Compute the ratio of all rows and of resamples."""
+        parts = kept.whole("parts").numpy()
+        return Scored(self.of(parts), {"quality": resampled(lambda rows: self.of(parts[rows]), len(parts))})
+
+    def of(self, parts: NDArray[np.float64]) -> float:
+        """Compute the metric of rows from their parts [N, 2]; NaN where there is nothing below the line."""
+        above, below = parts.sum(0).tolist()
+        return self.value(above / below) if below else float("nan")
 
 
-def _loss_parts(outputs: Tensor, target: Tensor) -> Tensor:
-    """Sum of the cross-entropies of a row's targets that count, and how many do: float64 [B, 2]."""
-    expected = outputs.shape[:1] + outputs.shape[2:]
-    if outputs.dim() < 2 or target.shape != expected or target.is_floating_point():
-        raise MeasurementError(
-            f"the model returns logits of shape {list(outputs.shape)} for {described(target)}.",
-            hint="Cross-entropy takes logits [rows, classes, …] and int64 targets [rows, …].",
-        )
-    if int(target.max()) >= outputs.shape[1]:
-        raise MeasurementError(
-            f"the model returns {outputs.shape[1]} logits, and the data has class {int(target.max())}.",
-            hint="Correct model.arguments.",
-        )
-    rows = len(target)
-    each = cross_entropy(outputs.double(), target, reduction="none").reshape(rows, -1)
-    return torch.stack([each.sum(1), (target != -100).reshape(rows, -1).sum(1)], dim=1)
+@dataclass(frozen=True)
+class OwnScore(Score):
+    """The user's metric, ``module:callable``: of all rows together, or of each batch if batches differ in shape."""
 
+    reference: str
+    folder: str
 
-def perplexity(loss: float) -> float:
-    """exp of a mean loss in nats, infinite where that is beyond all numbers."""
-    return math.exp(loss) if loss < _LARGEST_LOSS else math.inf
+    def take(self, outputs: Tensor, target: Tensor) -> dict[str, Tensor]:
+        """Keep outputs and targets, which the metric looks at together."""
+        return {"output": outputs.clone(), "target": target}
 
+    def conclude(self, kept: Kept) -> Scored:
+        """Ask the metric; where it gives one number for all rows, ask it of resamples as well."""
+        with opened("evaluate.metric", self.reference, self.folder) as own:
 
-def _errors(outputs: Tensor, target: Tensor) -> Tensor:
-    if outputs.shape != target.shape:
-        single = _one_a_row(outputs)
-        if single is None or single.shape != target.shape:
+            def said(outputs: Tensor, target: Tensor) -> Tensor:
+                return self._checked(own(outputs, target), len(target))
+
+            outputs, target = kept.joined("output"), kept.joined("target")
+            if outputs is None or target is None:
+                parts = [said(batch["output"], batch["target"]) for batch in kept.batches]
+                if any(not part.dim() for part in parts):
+                    raise MeasurementError(
+                        f"{self.reference} looks at all rows together, and batches have outputs of different shapes.",
+                        hint="Let the metric return one number for each row.",
+                    )
+                rows = torch.cat(parts)
+                return Scored(rows.mean().item(), {"quality": rows.float()}, "independent")
+            given, samples = said(outputs, target), {"output": outputs.float()}
+            if given.dim():
+                return Scored(given.mean().item(), samples | {"quality": given.float()}, "independent")
+
+            def of_rows(rows: NDArray[np.int64]) -> float:
+                return said(outputs[torch.from_numpy(rows)], target[torch.from_numpy(rows)]).item()
+
+            return Scored(given.item(), samples | {"quality": resampled(of_rows, len(outputs))})
+
+    def _checked(self, given: object, rows: int) -> Tensor:
+        """What the metric says of `rows` rows: float64, a number or one for each."""
+        number = torch.as_tensor(given, dtype=torch.float64) if isinstance(given, int | float | Tensor) else None
+        if number is None or tuple(number.shape) not in ((), (rows,)):
+            shown = f"a tensor of shape {list(number.shape)}" if number is not None else f"a {type(given).__name__}"
             raise MeasurementError(
-                f"the model returns outputs of shape {list(outputs.shape)} for {described(target)}.",
-                hint="Give both the same shape.",
+                f'evaluate.metric "{self.reference}" returned {shown} for {rows} rows.',
+                hint="It must return a number for all rows together, or a tensor with one for each.",
             )
-        outputs = single
-    return (outputs.double() - target.double()).reshape(len(target), -1)
+        return number
 
 
-def _one_a_row(outputs: Tensor) -> Tensor | None:
-    if outputs.dim() == 1:
-        return outputs
-    return outputs[:, 0] if outputs.dim() == 2 and outputs.shape[1] == 1 else None
+def resampled(value: Callable[[NDArray[np.int64]], float], samples: int) -> Tensor:
+    """Compute a metric of `RESAMPLES` resamples of the rows, float64 [R]; every candidate has the same resamples.
 
-
-def word_errors(outputs: Tensor, target: Tensor) -> Tensor:
-    """Edits and words of each row: float64 [B, 2].
-
-    Parameters
-    ----------
-    outputs
-        Word ids, int64 [B, T], negative ones for none; or CTC's logits, float [B, K, T], of which each step's best
-        class counts: repeats once, class 0 (the blank) not at all. Source: Graves et al., "Connectionist temporal
-        classification", 2006, best path decoding.
-    target
-        Word ids, int64 [B, L], negative ones for none.
-
-    Raises
-    ------
-    MeasurementError
-        They are something else.
+    `value` takes the rows drawn, int64 [N].
     """
-    logits = outputs.is_floating_point()
-    if outputs.dim() != (3 if logits else 2) or target.dim() != 2 or target.is_floating_point():
+    rng = np.random.default_rng(0)
+    return torch.tensor([value(rng.integers(samples, size=samples)) for _ in range(RESAMPLES)], dtype=torch.float64)
+
+
+def need_classes(guess: Tensor, target: Tensor) -> None:
+    """Refuse targets that are not one class a row, with a `MeasurementError`."""
+    if target.shape != guess.shape or target.is_floating_point():
         raise MeasurementError(
-            f"the model returns outputs of shape {list(outputs.shape)} for targets of shape {list(target.shape)}.",
-            hint="wer takes word ids [rows, steps] or logits [rows, classes, steps], and int64 targets [rows, words].",
+            f"the metric needs a class a row, int64 [rows], and the data has {described(target)}.",
+            hint="Correct the targets, or choose another evaluate.metric.",
         )
-    guesses = [_best_path(row) for row in outputs.argmax(1).tolist()] if logits else _counted(outputs)
-    rows = zip(guesses, _counted(target), strict=True)
-    return torch.tensor([[edit_distance(guess, truth), len(truth)] for guess, truth in rows], dtype=torch.float64)
 
 
-def edit_distance(guess: Sequence[int], truth: Sequence[int]) -> int:
-    """Fewest insertions, deletions and substitutions between two sequences.
-
-    Source: Wagner and Fischer, "The string-to-string correction problem", 1974.
-    """
-    above = list(range(len(truth) + 1))
-    for row, one in enumerate(guess, start=1):
-        here = [row]
-        for column, other in enumerate(truth, start=1):
-            here.append(min(above[column] + 1, here[-1] + 1, above[column - 1] + (one != other)))
-        above = here
-    return above[-1]
-
-
-def _best_path(classes: Sequence[int]) -> list[int]:
-    before = (_BLANK, *classes)
-    return [each for each, last in zip(classes, before, strict=False) if each not in (last, _BLANK)]
-
-
-def _counted(rows: Tensor) -> list[list[int]]:
-    return [[each for each in row if each >= 0] for row in rows.tolist()]
-
-
-ACCURACY = RowScore(_right, "right-or-wrong", predicted)
-TOP5 = RowScore(_among_five, "right-or-wrong", predicted)
-LOSS = RowScore(_losses, keeps_output=False)
-MSE = RowScore(lambda outputs, target: _errors(outputs, target).square().mean(1))
-MAE = RowScore(lambda outputs, target: _errors(outputs, target).abs().mean(1))
-F1_MACRO = SetScore(predicted, macro_f1, "prediction")
-AUROC = SetScore(scores, area_under_roc, "score")
-PERPLEXITY = RatioScore(_loss_parts, perplexity)
-WER = RatioScore(word_errors)
-TOP1 = Share(
-    lambda outputs, target: (_first_choice(outputs) == target) * RIGHT, "right-or-wrong", lambda o: _best(o)[:, 0]
-)
-TOP5_OF_ANY = Share(lambda outputs, target: (_best(outputs) == target[:, None]).any(1) * RIGHT, "right-or-wrong")
-COSINE = RowScore(lambda outputs, target: cosine_similarity(outputs.double(), target.double()))
-RETRIEVAL = RowScore(reciprocal_ranks)
+def described(target: Tensor) -> str:
+    """Describe targets for a message."""
+    return f"targets of shape {list(target.shape)}, {str(target.dtype).removeprefix('torch.')}"

@@ -10,6 +10,8 @@ from tasks.workload.base import Kind, Reference, Section, Sha256, TableFile
 
 # As torchvision resizes pictures of Pillow's.
 Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos", "hamming", "box"]
+# What a workload file may name for a model of any kind; `tasks.data.scores.METRICS` computes them.
+Metric = Literal["accuracy", "top5", "f1-macro", "auroc", "loss", "mse", "mae", "perplexity", "wer"]
 BATCH = "batch"  # what the axis of the rows is called in data.axes
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -17,19 +16,21 @@ from torch import Tensor
 
 from storage.errors import InputError, first_line
 from storage.transfer import fetch
-from tasks.data.samples import TARGET, Description, find_or_write
-from tasks.data.splits import write_split
+from tasks.data.samples import TARGET, Description, find_or_write, write_split
+from tasks.data.sections import TableData
+from tasks.job import Workspace
+from tasks.refs import DatasetRef
 from tasks.sources import code_digest
-
-if TYPE_CHECKING:
-    from tasks.data.sections import TableData
-    from tasks.job import Workspace
-    from tasks.refs import DatasetRef
-    from tasks.workload.base import TableFile
+from tasks.workload.base import TableFile
 
 SPLITS = ("train", "valid", "calibration", "test")
 # Where the file is and how much of it may be read decides nothing.
 NOT_CONTENT = {"uri", "sha256", "max_bytes"}
+_SCHEMAS: Mapping[str, Callable[[Path], pa.Schema]] = {
+    ".parquet": pq.read_schema,
+    ".csv": lambda path: pyarrow.csv.open_csv(path).schema,
+    ".jsonl": lambda path: pyarrow.json.open_json(path).schema,
+}
 _READERS: Mapping[str, Callable[[Path], pa.Table]] = {
     "parquet": pq.read_table,
     "csv": pyarrow.csv.read_csv,
@@ -38,12 +39,9 @@ _READERS: Mapping[str, Callable[[Path], pa.Table]] = {
 
 
 def read_columns(path: Path, data: TableFile, names: Sequence[str]) -> pa.Table:
-    """The columns of those names, and the one that says the split.
+    """Read the columns of those names, and the one that says the split.
 
-    Raises
-    ------
-    InputError
-        The file is no such table, lacks a column, or has missing values.
+    An `InputError` says that the file is not such a table, lacks a column, or has missing values.
     """
     wanted = list(dict.fromkeys([*names, *([data.split] if data.split else [])]))
     try:
@@ -63,7 +61,7 @@ def read_columns(path: Path, data: TableFile, names: Sequence[str]) -> pa.Table:
 
 
 def columns_of(path: Path) -> dict[str, bool]:
-    """Columns of a table by the ending of its name, and whether they hold numbers.
+    """Read a table's columns, and whether they hold numbers; the ending of its name says its kind.
 
     Raises
     ------
@@ -71,13 +69,7 @@ def columns_of(path: Path) -> dict[str, bool]:
         The file cannot be read.
     """
     try:
-        match path.suffix:
-            case ".parquet":
-                schema = pq.read_schema(path)
-            case ".csv":
-                schema = pyarrow.csv.open_csv(path).schema
-            case _:
-                schema = pyarrow.json.open_json(path).schema
+        schema = _SCHEMAS[path.suffix](path)
     except (pa.ArrowException, OSError) as error:
         raise InputError(f"{path}: cannot be read as a table: {first_line(error)}.") from error
     numbers = pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_boolean
@@ -85,7 +77,7 @@ def columns_of(path: Path) -> dict[str, bool]:
 
 
 def rows_of_splits(table: pa.Table, data: TableFile) -> dict[str, npt.NDArray[np.int64]]:
-    """Row numbers of each split.
+    """Return the row numbers of each split.
 
     Raises
     ------

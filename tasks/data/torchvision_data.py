@@ -7,7 +7,6 @@ import inspect
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -19,14 +18,12 @@ from storage.digest import file_digest
 from storage.errors import ConfigurationError, InputError, did_you_mean
 from storage.remote import Broken, with_retries
 from storage.transient import is_transient
-from tasks.data.picture_sets import Part, Quotas, Split, prepare_pictures, training_quotas
-from tasks.data.pictures import Preprocessing, UnreadableError
+from tasks.data.picture_sets import Part, Quotas, prepare_pictures, training_quotas
+from tasks.data.pictures import Preprocessing, Split, UnreadableError
+from tasks.data.sections import TorchvisionDataset
+from tasks.job import Workspace
+from tasks.refs import DatasetRef
 from tasks.sources import code_digest
-
-if TYPE_CHECKING:
-    from tasks.data.sections import TorchvisionDataset
-    from tasks.job import Workspace
-    from tasks.refs import DatasetRef
 
 # Where torchvision's classes keep the labels of all samples, so that no picture is decoded to learn them, and where
 # they keep the samples.
@@ -38,15 +35,11 @@ _HELD_OUT_SPLITS = ("test", "val", "valid")
 def prepare_torchvision(data: TorchvisionDataset, geometry: Preprocessing, workspace: Workspace) -> DatasetRef:
     """Resize and split one of torchvision's labelled image sets.
 
-    Its own held-out part (``train=False``, or the split "test" or "val") is the test split; where it has none,
+    Its own held-out part (``train=False``, or the split "test" or "val") is the test split; if it has none,
     ``valid_share`` of the whole is. Valid and calibration samples are taken from the training part.
 
-    Raises
-    ------
-    ConfigurationError
-        There is no such class, it cannot be downloaded, or it does not hold one label for each image.
-    InputError
-        The data is broken, or not under ``data.root`` and not to be downloaded.
+    A `ConfigurationError` says that there is no such class, that it cannot be downloaded, or that it has not one label
+    for each image; an `InputError` that the data is broken or not there.
     """
     train, test = _open(data)
 
@@ -65,7 +58,7 @@ def prepare_torchvision(data: TorchvisionDataset, geometry: Preprocessing, works
 
 
 def _open(data: TorchvisionDataset) -> tuple[VisionDataset, VisionDataset | None]:
-    """The training part and the held-out part (None where the class has none)."""
+    """Open the training part and the held-out part, None if the class has none."""
     kind = getattr(torchvision.datasets, data.name, None)
     if not (inspect.isclass(kind) and issubclass(kind, VisionDataset)):
         meant = did_you_mean(data.name, torchvision.datasets.__all__)
@@ -143,7 +136,6 @@ def _content(dataset: VisionDataset) -> str:
 
 
 def _pieces(value: object) -> Iterator[bytes | memoryview]:
-    """The bytes that a value consists of, a file's content included."""
     match value:
         case np.ndarray() | torch.Tensor():
             yield np.ascontiguousarray(value).data

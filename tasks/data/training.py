@@ -1,21 +1,18 @@
-"""Training on first use: one loop for the models that nightquant trains itself, deterministic for a seed."""
+"""Training on first use, one loop that is deterministic for a seed; and what a domain gives for fine-tuning."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from storage.errors import MeasurementError
+from tasks.job import Progress
 from tasks.outputs import intra_op_threads, training_device
-
-if TYPE_CHECKING:
-    from tasks.job import Progress
-    from tasks.workload.base import TrainedCheckpoint
+from tasks.workload.base import TrainedCheckpoint
 
 # How a sum is cut among threads decides its last bits: one thread gives the same weights on any number of cores, and
 # leaves the others to the training of the next workload.
@@ -43,14 +40,10 @@ class Training:
 def train(
     make: Callable[[torch.device], Training], settings: TrainedCheckpoint, workload: str, progress: Progress
 ) -> dict[str, Tensor]:
-    """Train what `make` builds on a device, on CUDA where there is one; return the state dict on the CPU.
+    """Train what `make` builds on a device, on CUDA if there is one; return the state dict on the CPU.
 
-    For a seed, the same machine and the same libraries give the same weights.
-
-    Raises
-    ------
-    MeasurementError
-        The loss became NaN, infinite or hopeless.
+    For a seed, the same machine and the same libraries give the same weights. A `MeasurementError` says that the loss
+    became NaN, infinite or hopeless.
     """
     best_loss, best = math.inf, dict[str, Tensor]()
     with (
@@ -80,9 +73,33 @@ def train(
                     hint="Lower checkpoint.learning_rate.",
                 )
             if training.validate is None or reached < best_loss:
-                best_loss, best = reached, _on_the_cpu(training.model)
+                state = training.model.state_dict()
+                best = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in state.items()}
+                best_loss = reached
     return best
 
 
-def _on_the_cpu(model: nn.Module) -> dict[str, Tensor]:
-    return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in model.state_dict().items()}
+@dataclass(frozen=True)
+class FineTuning:
+    """Batches, a loss and a score, for a training loop that the caller has.
+
+    ``batches`` yields one epoch of positional inputs and their target; all chance comes from the CPU generator.
+    ``loss`` computes the scalar that training minimizes, from what the model returned in training mode. ``validate``
+    computes score (higher is better) and mean loss on the valid split, of a model in evaluation mode.
+    """
+
+    steps_per_epoch: int
+    batches: Callable[[torch.Generator], Iterator[tuple[tuple[Tensor, ...], Tensor]]]
+    loss: Callable[[object, Tensor], Tensor]
+    validate: Callable[[nn.Module, torch.device], tuple[float, float]]
+
+
+@dataclass(frozen=True)
+class OwnTraining:
+    """A training that the user wrote: ``train(model, seed, epochs)`` trains on the CPU, in place.
+
+    ``made_from`` decides what it does.
+    """
+
+    train: Callable[[nn.Module, int, int], None]
+    made_from: Mapping[str, object]

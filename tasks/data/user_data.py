@@ -5,45 +5,30 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from inspect import Parameter, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from storage.digest import file_digest
 from storage.errors import ConfigurationError, InputError, first_line
-from tasks.data.samples import SINGLE, TARGET, Description, find_or_write
-from tasks.data.splits import write_split
+from tasks.data.samples import SINGLE, TARGET, Description, find_or_write, write_split
+from tasks.data.sections import FactoryData
+from tasks.job import Workspace
+from tasks.refs import DatasetRef
 from tasks.sources import code_digest, user_digest
 from tasks.user_code import call, in_its_own_words
-
-if TYPE_CHECKING:
-    from tasks.data.sections import FactoryData
-    from tasks.job import Workspace
-    from tasks.refs import DatasetRef
 
 _STORED = ("calibration", "test")
 
 
-class Items(Protocol):
-    """A map-style data set."""
-
-    def __len__(self) -> int:
-        """How many items there are."""
-
-    def __getitem__(self, index: int) -> object:
-        """(inputs, target)."""
+Items = Sequence[object]  # of a map-style data set: (inputs, target)
 
 
 def load_splits(data: FactoryData) -> Mapping[str, Items]:
     """Call ``data.factory``.
 
-    Raises
-    ------
-    ConfigurationError
-        It fails, or gives something else than data sets by split.
-    InputError
-        A split that is needed is missing or empty.
+    A `ConfigurationError` says that it fails or gives something else than data sets by split, an `InputError` that a
+    split is missing or empty.
     """
     what = f'data.factory "{data.factory}"'
     found = call("data.factory", data.factory, data.folder, **data.arguments)
@@ -70,20 +55,15 @@ def load_splits(data: FactoryData) -> Mapping[str, Items]:
 def prepare_factory(data: FactoryData, model: nn.Module, workspace: Workspace) -> DatasetRef:
     """Prepare the calibration and test splits, or find them in the store.
 
-    Raises
-    ------
-    ConfigurationError
-        The user's code fails, or what it gives are no inputs of the model.
-    InputError
-        A split is empty, or holds NaN or infinities.
+    A `ConfigurationError` says that the user's code fails or gives no inputs of the model, an `InputError` that a split
+    is empty or has NaN or infinities.
     """
     parameters = forward_parameters(model)
-    references = [data.factory] + ([data.collate] if data.collate else [])
     made_from: dict[str, object] = {
         "data": data.model_dump(mode="json", exclude={"axes", "files"}),
         "files": {name: _file_digest(Path(data.folder, name)) for name in data.files},
         "parameters": parameters,
-        "code": user_digest(data.folder, *references),
+        "code": user_digest(data.folder, *filter(None, (data.factory, data.collate))),
         "torch": torch.__version__,
         "preparation": code_digest(__name__),
     }
@@ -141,7 +121,7 @@ def _file_digest(path: Path) -> str:
 
 def _columns(
     data: FactoryData, split: str, items: Items, parameters: Sequence[str], size: int, workspace: Workspace
-) -> dict[str, Tensor | list[Tensor]]:
+) -> Mapping[str, Tensor | list[Tensor]]:
     """Return a split's columns: rows of all items stacked, or the batches of a collate function."""
     where = f'data.factory "{data.factory}": split "{split}"'
     count = len(items)
@@ -151,29 +131,22 @@ def _columns(
             read.append(items[index])
             workspace.progress(index + 1, count, f"{split} samples")
     records: list[dict[str, Tensor]] = []
-    if data.collate is None:
-        for index, item in enumerate(read):
-            inputs, target = _pair(item, f"{where}, item {index}")
-            row = _named(inputs, parameters, f"{where}, item {index}")
-            records.append(row | {TARGET: _tensor(target, f"{where}: target")})
-        return {name: _stack([row[name] for row in records], f"{where}: {_shown(name)}") for name in records[0]}
-    for start in range(0, count, size):
-        chosen = read[start : start + size]
-        inputs, target = _pair(
-            call("data.collate", data.collate, data.folder, chosen), f'data.collate "{data.collate}"'
-        )
-        made = _tensor(target, f"{where}: target")
-        if not made.dim() or len(made) != len(chosen):
+    step = size if data.collate else 1
+    for start in range(0, count, step):
+        chosen, item, what = read[start : start + step], read[start], f"{where}, item {start}"
+        if data.collate:
+            what = f'data.collate "{data.collate}"'
+            item = call("data.collate", data.collate, data.folder, chosen)
+        inputs, target = _pair(item, what)
+        row = _named(inputs, parameters, what) | {TARGET: _tensor(target, f"{where}: target")}
+        if data.collate and row[TARGET].shape[:1] != (len(chosen),):
             raise ConfigurationError(
-                f'data.collate "{data.collate}" made a target of shape {list(made.shape)} of {len(chosen)} items.',
+                f"{what} made a target of shape {list(row[TARGET].shape)} of {len(chosen)} items.",
                 hint="The target's first axis is that of the items.",
             )
-        records.append(_named(inputs, parameters, where) | {TARGET: made})
-    return {name: [batch[name] for batch in records] for name in records[0]}
-
-
-def _shown(column: str) -> str:
-    return "target" if column == TARGET else f'input "{column}"'
+        records.append(row)
+    columns = {name: [record[name] for record in records] for name in records[0]}
+    return columns if data.collate else {name: _stack(rows, where, name) for name, rows in columns.items()}
 
 
 def _pair(item: object, where: str) -> tuple[object, object]:
@@ -219,12 +192,13 @@ def _tensor(value: object, where: str) -> Tensor:
     return tensor.detach().cpu()
 
 
-def _stack(tensors: Sequence[Tensor], where: str) -> Tensor:
+def _stack(tensors: Sequence[Tensor], where: str, column: str) -> Tensor:
     shapes = {tuple(tensor.shape) for tensor in tensors}
     if len(shapes) > 1:
+        what = "target" if column == TARGET else f'input "{column}"'
         shown = ", ".join(str(list(shape)) for shape in sorted(shapes)[:3])
         raise ConfigurationError(
-            f"{where} has items of different shapes: {shown}{', …' if len(shapes) > 3 else ''}.",
+            f"{where}: {what} has items of different shapes: {shown}{', …' if len(shapes) > 3 else ''}.",
             hint="Make them equal, or name a function that pads a list of items: data.collate.",
         )
     return torch.stack(list(tensors))

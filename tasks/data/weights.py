@@ -6,21 +6,19 @@ import pickle
 import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO
 
 import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from storage.artifacts import ArtifactStore
 from storage.errors import InputError, first_line
 from storage.errors import shown as as_shown
 from storage.transfer import fetch
-
-if TYPE_CHECKING:
-    from storage.artifacts import ArtifactStore
-    from tasks.job import Workspace
-    from tasks.refs import CheckpointRef
-    from tasks.workload.base import FetchedCheckpoint
+from tasks.job import Workspace
+from tasks.refs import CheckpointRef
+from tasks.workload.base import FetchedCheckpoint
 
 WEIGHTS_FILE = "weights.safetensors"
 
@@ -43,13 +41,8 @@ _AVERAGED = "n_averaged"  # torch.optim.swa_utils.AveragedModel counts beside it
 class StateDict(dict[str, Tensor]):
     """A state dict as a file held it.
 
-    Attributes
-    ----------
-    versions
-        By a module's name the version in which it was saved, as PyTorch notes it in ``_metadata``; a file of another
-        format or of before 0.4.1 says none.
-    notes
-        What was done to the file's content to get it, for the user.
+    ``versions`` are those in which modules were saved, by the modules' names, as PyTorch notes them in ``_metadata``.
+    ``notes`` say, for the user, what was done to the file's content.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor], versions: Mapping[str, int], notes: Sequence[str]) -> None:
@@ -62,12 +55,8 @@ def read_state(path: Path, shown: str = "") -> StateDict:
 
     A pickle is opened with PyTorch's restricted unpickler, which makes tensors and plain containers and calls nothing
     else; anything beyond that is refused before it runs. Wrappers and prefixes that training scripts add are taken off.
-    Messages call the file `shown`, where its path is not what the user wrote.
-
-    Raises
-    ------
-    InputError
-        The file is broken, does not hold a state dict, or would run code.
+    Messages call the file `shown`, if its path is not what the user wrote. An `InputError` says that it is broken, is
+    not a state dict, or would run code.
     """
     shown = shown or str(path)
     try:
@@ -92,18 +81,6 @@ def read_state(path: Path, shown: str = "") -> StateDict:
             hint="Is it whole? Expected a file of torch.save(model.state_dict()) or of safetensors.",
         ) from error
     state = _unwrap(loaded, shown)
-    # Before anything copies them: a tensor may repeat one value as often as it says.
-    if repeated := [
-        key
-        for key, tensor in state.items()
-        if tensor.layout == torch.strided
-        and not tensor.is_meta
-        and _bytes_of(tensor) > tensor.untyped_storage().nbytes()
-    ]:
-        raise InputError(
-            f"{shown}: tensors with more values than the file holds for them: {', '.join(repeated[:5])}.",
-            hint="Save contiguous ones: tensor.contiguous().",
-        )
     if unusual := [
         key
         for key, tensor in state.items()
@@ -113,17 +90,17 @@ def read_state(path: Path, shown: str = "") -> StateDict:
             f"{shown}: tensors that are sparse, nested, quantized or without values: {', '.join(unusual[:5])}.",
             hint="Save plain dense float tensors.",
         )
+    # Before anything copies them: a tensor may repeat one value as often as it says.
+    if repeated := [key for key, tensor in state.items() if tensor.nbytes > tensor.untyped_storage().nbytes()]:
+        raise InputError(
+            f"{shown}: tensors with more values than the file holds for them: {', '.join(repeated[:5])}.",
+            hint="Save contiguous ones: tensor.contiguous().",
+        )
     return state
 
 
 def read_fetched(settings: FetchedCheckpoint, workspace: Workspace) -> StateDict:
-    """Read the file that ``checkpoint.uri`` names, whatever model it is for.
-
-    Raises
-    ------
-    InputError
-        It cannot be had, or holds no state dict.
-    """
+    """Read the file that ``checkpoint.uri`` names, whatever model it is for; see `fetch` and `read_state`."""
     folder = workspace.store.root / "downloads"
     with fetch(settings.uri, folder, sha256=settings.sha256, max_bytes=settings.max_bytes) as source:
         return read_state(source.path(), as_shown(settings.uri))
@@ -142,7 +119,7 @@ def load_state(checkpoint: CheckpointRef, store: ArtifactStore) -> dict[str, Ten
 
 
 def build_blank(make: Callable[[], nn.Module]) -> nn.Module:
-    """Build a model of which only names, shapes and classes matter: without memory for its weights where possible.
+    """Build a model of which only names, shapes and classes matter: without memory for its weights if possible.
 
     `make` builds it on torch's default device. The global generator is left as it was.
     """
@@ -160,10 +137,6 @@ def _check_plain_zip(stream: IO[bytes]) -> None:
     with zipfile.ZipFile(stream) as archive:
         if any(part.compress_type != zipfile.ZIP_STORED for part in archive.infolist()):
             raise ValueError("its parts are compressed, which torch.save does not do")
-
-
-def _bytes_of(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
 
 
 def _unwrap(loaded: object, shown: str) -> StateDict:

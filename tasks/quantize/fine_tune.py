@@ -25,7 +25,7 @@ from torch.ao.quantization import disable_observer
 from storage.artifacts import artifact_digest
 from storage.errors import QuantizationError
 from storage.root import fsync
-from tasks.data.tuning import FineTuning, OwnTraining
+from tasks.data.training import FineTuning, OwnTraining
 from tasks.job import Progress
 from tasks.outputs import training_device
 from tasks.quantize.graph.observers import reduces_range

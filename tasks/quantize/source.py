@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 from torch import Tensor, nn
 
-from tasks.data.tuning import FineTuning, OwnTraining
+from tasks.data.training import FineTuning, OwnTraining
 from tasks.job import Workspace
 from tasks.refs import Architecture
 

@@ -11,7 +11,7 @@ from torch.ao.quantization import disable_fake_quant, disable_observer, enable_f
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from storage.errors import QuantizationError
-from tasks.data.tuning import OwnTraining
+from tasks.data.training import OwnTraining
 from tasks.job import Progress
 from tasks.quantize.spec import Training
 

@@ -111,7 +111,7 @@ def _meant(document: JsonObject, kind: str, place: Sequence[str | int], given: o
 def _keys_at(document: JsonObject, place: Sequence[str | int]) -> list[str]:
     """The keys that a table of the file may have; of pydantic's place some parts are kinds."""
     domain = document.get("domain", document.get("purpose"))
-    models: list[type[BaseModel]] = [DOMAINS[str(domain)].workload if domain else Workload]
+    models: list[type[BaseModel]] = [DOMAINS.workload(str(domain)) if domain else Workload]
     for part in place:
         if isinstance(part, int):
             method = document["recipe"][part].get("method")
@@ -148,7 +148,7 @@ _DEFINITIONS = "#/$defs/"
 
 def workload_schema() -> JsonObject:
     """A workload file as JSON Schema: ``domain`` decides on the sections, and ``kind`` or ``method`` on their keys."""
-    workloads = {name: DOMAINS[name].workload for name in DOMAINS}
+    workloads = {name: DOMAINS.workload(name) for name in DOMAINS}
     recipes = {name: METHODS[name].recipe for name in METHODS}
     models: list[type[BaseModel]] = [*workloads.values(), *recipes.values()]
     references, whole = models_json_schema([(model, "validation") for model in models])

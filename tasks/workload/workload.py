@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from collections.abc import Mapping
+from typing import ClassVar, Literal, Self
 
 from pydantic import (
     AliasChoices,
@@ -10,12 +11,13 @@ from pydantic import (
     ModelWrapValidatorHandler,
     PositiveInt,
     SerializeAsAny,
+    TypeAdapter,
     ValidationInfo,
     model_validator,
 )
 
 from storage.results import Caches
-from tasks.extensions import DOMAINS, METHODS, RUNTIMES
+from tasks.extensions import DOMAINS, METHODS, RUNTIMES, Need
 from tasks.workload.base import Kind, PlainText, Section, Slug
 from tasks.workload.gate import Gate
 from tasks.workload.recipe import Recipe
@@ -54,11 +56,19 @@ class SequenceBenchmark(Benchmark):
     """Further numbers of steps that are timed; they decide nothing."""
 
 
+_LACKS: Mapping[Need, str] = {"calibration": "gives no calibration inputs", "fine-tuning": "does not fine-tune models"}
+
+
 class Workload(Section):
     """A model, its checkpoint, data set, metric, benchmark settings, recipes and gate.
 
     Validating a mapping gives the class of the domain that it names, whose sections have types of their own.
     """
+
+    implementation: ClassVar[str] = ""  # "module:class" of the domain, a `tasks.domains.base.Domain`
+    gives: ClassVar[tuple[Need, ...]] = ()  # what methods may ask of the domain, besides a float model
+    extra: ClassVar[str] = ""  # of this project, which installs what the domain needs; "" where it is always there
+    distributions: ClassVar[tuple[str, ...]] = ()  # what must be installed besides
 
     schema_version: Literal[1]
     """Version of this file format."""
@@ -90,7 +100,7 @@ class Workload(Section):
     def _of_its_domain(cls, value: object, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
         if cls is Workload and isinstance(value, dict) and (named := value.get("domain", value.get("purpose"))):
             # A domain's class is one of these.
-            return DOMAINS[str(named)].workload.model_validate(value, context=info.context)  # type: ignore[return-value]
+            return DOMAINS.workload(str(named)).model_validate(value, context=info.context)  # type: ignore[return-value]
         return handler(value)
 
     @model_validator(mode="after")
@@ -98,10 +108,9 @@ class Workload(Section):
         names = [recipe.name for recipe in self.recipe]
         if len(set(names)) != len(names):
             raise ValueError(f"recipe names must differ: {names}")
-        domain = DOMAINS[self.domain]
         for recipe in self.recipe:
             for need in METHODS[recipe.method].needs:
-                if lack := domain.lacks(need):
+                if lack := self.lacks(need):
                     raise ValueError(
                         f'recipe "{recipe.name}": method "{recipe.method}" does not fit domain "{self.domain}", '
                         f"which {lack}"
@@ -111,6 +120,23 @@ class Workload(Section):
                 f'benchmark.baseline "{self.benchmark.baseline}" is no candidate: expected one of {self.candidates()}'
             )
         return self
+
+    @classmethod
+    def lacks(cls, need: Need) -> str:
+        """Say why the domain does not give a method what it needs, "" if it does."""
+        return "" if need in cls.gives else _LACKS[need]
+
+    def cannot_tune(self) -> str:
+        """Say why this workload's models cannot be fine-tuned, though the domain's can; "" if they can."""
+        return ""
+
+    @classmethod
+    def parse_model(cls, document: Mapping[str, object], folder: str) -> Kind:
+        """Read the section that describes a model from JSON; `folder` is its workload file's."""
+        section: Kind = TypeAdapter(cls.model_fields["model"].rebuild_annotation()).validate_python(
+            document, context={"folder": folder}
+        )
+        return section
 
     def candidates(self) -> list[str]:
         """Every ``recipe/runtime`` of this workload, in file order."""

@@ -8,7 +8,7 @@ import torch
 
 from storage.artifacts import ArtifactStore
 from storage.errors import ConfigurationError
-from tasks.data.metrics import Quality
+from tasks.data.evaluation import Quality
 from tasks.extensions import DOMAINS
 from tasks.job import Job, Workspace
 from tasks.sensitivity import keep_effects, sensitivity, study

@@ -128,10 +128,12 @@ EDITS = {
     "an image data set's constant": ("tasks/data/rendered.py", "_OVERSAMPLING = ", "_OVERSAMPLING = 1 + "),
     "a corpus's constant": ("tasks/data/corpus.py", "_HELD_OUT_SHARE = ", "_HELD_OUT_SHARE = 2 * "),
     "the training's constant": (
-        "tasks/domains/image_classification/training.py",
+        "tasks/domains/image_classification/domain.py",
         "_WEIGHT_DECAY = ",
         "_WEIGHT_DECAY = 2 * ",
     ),
+    "what the training calls": ("tasks/domains/image_classification/domain.py", "side // 16", "side // 8"),
+    "an evaluation's line": ("tasks/domains/image_classification/domain.py", 'unit="images"', 'unit="pictures"'),
     "a runtime's line": ("tasks/runtimes/torchscript_files.py", "torch.jit.trace(", "torch.jit.script("),
     "a method's line": ("tasks/quantize/methods/dynamic.py", "return ", "return None or "),
     "a docstring": ("tasks/data/rendered.py", '"""', '"""Edited. '),
@@ -204,7 +206,7 @@ def made_anew(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("edit", ["a docstring", "a comment", "a registry's line"])
+@pytest.mark.parametrize("edit", ["a docstring", "a comment", "a registry's line", "an evaluation's line"])
 def test_what_decides_nothing_changes_no_digest(made_anew: dict[str, set[str]], edit: str) -> None:
     assert made_anew[edit] == set()
 
@@ -216,6 +218,7 @@ def test_what_decides_nothing_changes_no_digest(made_anew: dict[str, set[str]], 
         ("an image data set's constant", {"tasks.data.rendered"}),
         ("a corpus's constant", {"tasks.data.corpus"}),
         ("the training's constant", {"tasks.checkpoint"}),
+        ("what the training calls", {"tasks.checkpoint", "tasks.quantize.fine_tune"}),
         ("a runtime's line", {"tasks.build"}),
         ("a method's line", {"tasks.build", "tasks.quantize.converted"}),
     ],

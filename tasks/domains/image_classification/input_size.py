@@ -13,29 +13,26 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path, PurePosixPath
 from statistics import median_low
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
 import torchvision
 from pydantic import BaseModel, PositiveFloat, PositiveInt, ValidationError
 from torchvision.models import WeightsEnum, get_model_weights, list_models
 
-from tasks.data.image_folder import pictures_in
+from tasks.data.picture_sets import pictures_in
 from tasks.data.pictures import Preprocessing, UnreadableError, picture_size
 from tasks.data.sections import ImageFolder, Interpolation, Transforms
 from tasks.data.weights import build_blank, read_fetched
-from tasks.domains.base import Proposal
 from tasks.domains.image_classification import ImageWorkload, TorchvisionSpec, TorchvisionWeights
 from tasks.domains.image_classification.network import preset_of, published
+from tasks.job import Workspace
+from tasks.results import Proposal
 from tasks.user_code import call_factory
-from tasks.workload.base import FactorySpec, FetchedCheckpoint
-
-if TYPE_CHECKING:
-    from tasks.job import Workspace
+from tasks.workload.base import FactorySpec, FetchedCheckpoint, Kind
 
 _CALIBRATION_SHARE = 4  # at most one picture in so many calibrates
 _OPENED = 10_000  # pictures whose sizes are read at most, which takes a second
@@ -85,47 +82,34 @@ class _Declared(BaseModel):
         return Preprocessing(resize, side, self.mean, self.std, self.interpolation if known else "bicubic")
 
 
-@dataclass(frozen=True)
-class _Evidence:
-    """A workload, and how many of its pictures have each width and height; `sampled` if not all were opened."""
-
-    workload: ImageWorkload
-    sizes: Counter[tuple[int, int]]
-    sampled: bool
-
-    @property
-    def median(self) -> int:
-        """The median of the pictures' shorter sides."""
-        return median_low(min(size) for size in self.sizes.elements())
-
-    @cached_property
-    def declared(self) -> _Declared | None:
-        """What the user's model says of its pictures; None if it says nothing, or is one of torchvision's."""
-        spec = self.workload.model
-        if not isinstance(spec, FactorySpec):
-            return None
-        model = build_blank(lambda: call_factory(spec))
-        config = getattr(model, "pretrained_cfg", None) or getattr(model, "default_cfg", None)
-        if not isinstance(config, Mapping):
-            return None
-        try:
-            return _Declared.model_validate({key: value for key, value in config.items() if value is not None})
-        except ValidationError:
-            # Another library's attribute of the same name.
-            return None
-
-
 def choose_transforms(workload: ImageWorkload, pictures: Sequence[Path]) -> Choice | None:
-    """Choose size and normalization for pictures; None if none of them can be read."""
+    """Choose size and normalization for pictures by the first rule that applies; None if none can be read."""
     step = math.ceil(len(pictures) / _OPENED)
-    evidence = _Evidence(workload, Counter(_sizes(pictures[:: step or 1])), sampled=step > 1)
-    if not evidence.sizes:
+    sizes = Counter(_sizes(pictures[:: step or 1]))
+    if not sizes:
         return None
-    return next(choice for rule in _RULES if (choice := rule(evidence)) is not None)
+    if choice := _of_published_weights(workload.checkpoint):
+        return choice
+    declared = _declared_by(workload.model)
+    if choice := _of_equal_pictures(sizes, "sampled " if step > 1 else "", declared):
+        return choice
+    if declared is not None:
+        resize = max(declared.side, math.floor(declared.side / declared.crop_pct))
+        return Choice(declared.geometry(declared.side, resize), "the model's pretrained_cfg")
+    median = median_low(min(size) for size in sizes.elements())
+    if median < _PHOTOGRAPH:
+        side = max(_MULTIPLE, round(median / _MULTIPLE) * _MULTIPLE)
+        reason = f"the nearest multiple of {_MULTIPLE} to {median}, the median of the pictures' shorter sides"
+        return Choice(replace(_DEFAULTS, resize=side, crop=side), reason)
+    large = f"for large pictures (the median of the shorter sides is {median})"
+    if isinstance(workload.model, TorchvisionSpec):
+        weights: WeightsEnum = next(iter(get_model_weights(workload.model.name)))
+        if preset := preset_of(weights):
+            return Choice(preset, f"the transforms of {weights}, {large}")
+    return Choice(_DEFAULTS, f"the usual transforms, {large}")
 
 
-def _of_published_weights(evidence: _Evidence) -> Choice | None:
-    checkpoint = evidence.workload.checkpoint
+def _of_published_weights(checkpoint: Kind) -> Choice | None:
     if isinstance(checkpoint, TorchvisionWeights):
         weights, reason = published(checkpoint.weights), f"the transforms of {checkpoint.weights}"
     elif isinstance(checkpoint, FetchedCheckpoint) and (found := _published_as(PurePosixPath(checkpoint.uri).name)):
@@ -136,13 +120,27 @@ def _of_published_weights(evidence: _Evidence) -> Choice | None:
     return None if preset is None else Choice(preset, reason)
 
 
-def _of_equal_pictures(evidence: _Evidence) -> Choice | None:
-    (size, count), total = evidence.sizes.most_common(1)[0], evidence.sizes.total()
-    side, declared = size[0], evidence.declared
+def _declared_by(spec: Kind) -> _Declared | None:
+    """What the user's model says of its pictures; None if it says nothing, or is one of torchvision's."""
+    if not isinstance(spec, FactorySpec):
+        return None
+    model = build_blank(lambda: call_factory(spec))
+    config = getattr(model, "pretrained_cfg", None) or getattr(model, "default_cfg", None)
+    if not isinstance(config, Mapping):
+        return None
+    try:
+        return _Declared.model_validate({key: value for key, value in config.items() if value is not None})
+    except ValidationError:
+        return None  # another library's attribute of the same name
+
+
+def _of_equal_pictures(sizes: Counter[tuple[int, int]], sampled: str, declared: _Declared | None) -> Choice | None:
+    (size, count), total = sizes.most_common(1)[0], sizes.total()
+    side = size[0]
     if size != (side, side) or side > _PHOTOGRAPH or count < _NEARLY_ALL * total:
         return None
     share = f"all {count:,}" if count == total else f"{count:,} of {total:,}"
-    reason = f"{share} {'sampled ' if evidence.sampled else ''}pictures are {side} x {side}"
+    reason = f"{share} {sampled}pictures are {side} x {side}"
     if declared is None:
         return Choice(replace(_DEFAULTS, resize=side, crop=side), reason)
     if declared.side != side:
@@ -150,42 +148,6 @@ def _of_equal_pictures(evidence: _Evidence) -> Choice | None:
             return None
         reason += f"; the model's pretrained_cfg says {declared.side}"
     return Choice(declared.geometry(side, side), reason)
-
-
-def _of_the_model(evidence: _Evidence) -> Choice | None:
-    declared = evidence.declared
-    if declared is None:
-        return None
-    resize = max(declared.side, math.floor(declared.side / declared.crop_pct))
-    return Choice(declared.geometry(declared.side, resize), "the model's pretrained_cfg")
-
-
-def _of_small_pictures(evidence: _Evidence) -> Choice | None:
-    median = evidence.median
-    side = max(_MULTIPLE, round(median / _MULTIPLE) * _MULTIPLE)
-    if median >= _PHOTOGRAPH:
-        return None
-    reason = f"the nearest multiple of {_MULTIPLE} to {median}, the median of the pictures' shorter sides"
-    return Choice(replace(_DEFAULTS, resize=side, crop=side), reason)
-
-
-def _of_photographs(evidence: _Evidence) -> Choice:
-    spec = evidence.workload.model
-    size = f"for large pictures (the median of the shorter sides is {evidence.median})"
-    if isinstance(spec, TorchvisionSpec):
-        weights: WeightsEnum = next(iter(get_model_weights(spec.name)))
-        if preset := preset_of(weights):
-            return Choice(preset, f"the transforms of {weights}, {size}")
-    return Choice(_DEFAULTS, f"the usual transforms, {size}")
-
-
-_RULES: tuple[Callable[[_Evidence], Choice | None], ...] = (
-    _of_published_weights,
-    _of_equal_pictures,
-    _of_the_model,
-    _of_small_pictures,
-    _of_photographs,
-)
 
 
 def _sizes(files: Sequence[Path]) -> Iterator[tuple[int, int]]:
@@ -197,28 +159,27 @@ def _sizes(files: Sequence[Path]) -> Iterator[tuple[int, int]]:
 
 
 def _published_as(file: str) -> WeightsEnum | None:
-    """Return torchvision's weights of a classifier that are published in a file of such a name."""
     known = (weights for name in list_models(module=torchvision.models) for weights in get_model_weights(name))
     return next((weights for weights in known if weights.url.rpartition("/")[2] == file), None)
 
 
 def propose_keys(workload: ImageWorkload, workspace: Workspace) -> Proposal:
     """Choose size and calibration for a folder of pictures, and as many outputs as the checkpoint has."""
-    sections: dict[str, dict[str, object]] = {}
+    sections: dict[str, dict[str, object]] = {"data": {}, "model": {}}
     reasons: dict[str, str] = {}
-    data, folder = workload.data, Path(getattr(workload.data, "uri", ""))
-    if isinstance(data, ImageFolder) and folder.is_dir():
-        pictures = pictures_in(folder)
+    data = workload.data
+    if isinstance(data, ImageFolder) and Path(data.uri).is_dir():
+        pictures = pictures_in(Path(data.uri))
         if choice := choose_transforms(workload, pictures):
-            sections["data"] = choice.keys
+            sections["data"] |= choice.keys
             reasons |= {f"data.{key}": choice.reason for key in choice.keys}
         if len(pictures) < _CALIBRATION_SHARE * data.calibration:
-            sections.setdefault("data", {})["calibration"] = max(1, len(pictures) // _CALIBRATION_SHARE)
+            sections["data"]["calibration"] = max(1, len(pictures) // _CALIBRATION_SHARE)
             reasons["data.calibration"] = f"a quarter of {len(pictures)} pictures"
     if isinstance(workload.model, TorchvisionSpec) and (outputs := _outputs(workload, workspace)):
-        sections["model"] = {"num_classes": outputs}
+        sections["model"]["num_classes"] = outputs
         reasons["model.num_classes"] = "the outputs of the checkpoint's last layer"
-    return Proposal(sections, reasons)
+    return Proposal(sections=sections, reasons=reasons)
 
 
 def _outputs(workload: ImageWorkload, workspace: Workspace) -> int:

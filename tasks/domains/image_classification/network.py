@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import torchvision
 from torch import Tensor, nn
@@ -13,13 +12,11 @@ from storage.errors import ConfigurationError, InputError
 from storage.remote import with_retries
 from storage.transient import is_transient
 from tasks.data.pictures import Preprocessing
+from tasks.data.sections import Pictures
+from tasks.domains.image_classification import ClassifierSpec, ImageWorkload
+from tasks.refs import DatasetRef
 from tasks.user_code import call_factory
 from tasks.workload.base import FactorySpec
-
-if TYPE_CHECKING:
-    from tasks.data.sections import Pictures
-    from tasks.domains.image_classification import ClassifierSpec, ImageWorkload
-    from tasks.refs import DatasetRef
 
 _REGISTERED = "quantized_"
 # GoogLeNet's and Inception v3's auxiliary heads matter only in training and are left out, and their published weights
@@ -52,12 +49,9 @@ def build_vision(spec: ClassifierSpec, dataset: DatasetRef) -> nn.Module:
 
 
 def published(name: str) -> WeightsEnum:
-    """Look up an entry of torchvision's by name, ``ResNet18_Weights.IMAGENET1K_V1`` for instance.
+    """Look up torchvision's weights by name, ``ResNet18_Weights.IMAGENET1K_V1`` for instance.
 
-    Raises
-    ------
-    ConfigurationError
-        There is none, or it is for a model that is already quantized.
+    A `ConfigurationError` says that there are none, or that their model is already quantized.
     """
     try:
         weights = get_weight(name)
@@ -96,16 +90,10 @@ def load_weights(weights: WeightsEnum) -> dict[str, Tensor]:
 
 
 def preprocessing(workload: ImageWorkload, data: Pictures) -> Preprocessing:
-    """What ``[data.transforms]`` asks for.
+    """Return what ``[data.transforms]`` asks for; a `ConfigurationError` says that it cannot be.
 
     ``crop`` defaults to ``image_size`` and ``resize`` to ``crop``. The preset "weights" takes everything from the
     published weights of ``[checkpoint]``, except for sizes that the file sets itself.
-
-    Raises
-    ------
-    ConfigurationError
-        The preset is asked for and the checkpoint is not one of torchvision's or has no such preset, or the crop is
-        larger than what is left after resizing.
     """
     settings = data.transforms
     side = settings.crop or data.image_size

@@ -9,76 +9,23 @@ the sequential run would have had.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from storage.errors import InputError, MeasurementError
-from tasks.data.evaluation import perplexity_beside
-from tasks.data.metrics import Quality
-from tasks.data.splits import load_samples
-from tasks.domains.language_model.network import zero_state
+from storage.errors import InputError
+from tasks.domains.language_model import Evaluate, WordLanguageModelSpec
 from tasks.job import Progress, silent
 from tasks.outputs import Call, intra_op_threads, tensors_of
 
-if TYPE_CHECKING:
-    from tasks.domains.language_model import Evaluate, LanguageModelWorkload, WordLanguageModelSpec
-    from tasks.job import Job, Workspace
-
-
-@dataclass(frozen=True)
-class LaneShape:
-    """How many segments a lane has, a column each, and how many rows of logits a call of it may give."""
-
-    columns: int
-    rows: int
-
-
-# Fewer columns leave the LSTM's products narrow, more leave fewer lanes for the cores. Fewer rows read the decoder's
-# weights more often; the logits of more no longer stay in cache until the loss is taken.
-FAST = LaneShape(columns=8, rows=128)
-
-
-def evaluate_language_model(
-    job: Job[LanguageModelWorkload], call: Call, workspace: Workspace, *, apart: bool = False
-) -> Quality:
-    """Loss and perplexity on the whole test split; the samples are the losses of its words, in order.
-
-    Parameters
-    ----------
-    apart
-        Call the model as the benchmark does at batch size 1: with ``benchmark.sequence_length`` words of one stream.
-
-    Raises
-    ------
-    MeasurementError
-        The loss is NaN or infinite.
-    """
-    ids = load_samples(job.dataset, "test", workspace.store)["tokens"]
-    settings, words = job.workload.evaluate, job.workload.benchmark.sequence_length if apart else None
-    losses = word_losses(call, ids, job.workload.model, settings, workspace.progress, words_in_call=words)
-    loss = losses.mean(dtype=torch.float64).item()
-    if not math.isfinite(loss):
-        raise MeasurementError(
-            f"the model gives a loss of {loss}.",
-            hint="Exclude the module that overflows (`exclude`) or use another dtype.",
-        )
-    return Quality(
-        metric="loss",
-        value=loss,
-        higher_is_better=False,
-        metrics={"loss": loss, **perplexity_beside(loss)},
-        samples={"quality": losses},
-        count=len(losses),
-        mode=f"{settings.mode}, rows apart" if apart else settings.mode,
-        contributions="serial",
-    )
+# A lane has so many segments, a column each, and a call of it gives so many rows of logits. Fewer columns leave the
+# LSTM's products narrow, more leave fewer lanes for the cores. Fewer rows read the decoder's weights more often; the
+# logits of more no longer stay in cache until the loss is taken.
+_COLUMNS, _ROWS = 8, 128
 
 
 def word_losses(
@@ -90,30 +37,21 @@ def word_losses(
     *,
     words_in_call: int | None = None,
 ) -> Tensor:
-    """Loss of every word of a stream but the first, in the mode that `settings` ask for.
+    """Compute the loss of every word of a stream but the first, in the mode that `settings` ask for.
 
-    It takes as many threads as torch has in this process: all cores, unless stages share them.
-
-    Parameters
-    ----------
-    ids
-        int32 or int64 [N], at least two words.
-    words_in_call
-        How many words, all of one column, the model is called with; by default what the mode does.
-
-    Returns
-    -------
-    Tensor
-        float32 [N - 1], in nats.
+    From int32 or int64 [N], at least two words, to float32 [N - 1], in nats. The model is called with `words_in_call`
+    of one column; by default with what the mode says. This takes as many threads as torch has in this process: all
+    cores, unless stages share them.
     """
     if len(ids) < 2:
         raise InputError("The test split has fewer than two words.", hint="Give a longer test.txt.")
+    segments, warm_up, columns, rows = settings.segments, settings.warm_up, _COLUMNS, _ROWS
+    if settings.mode == "exact":
+        segments, warm_up, columns, rows = 1, 0, 1, settings.sequence_length
+    if words_in_call is not None:
+        columns, rows = 1, words_in_call
     with torch.inference_mode():
-        if settings.mode == "exact":
-            shape = LaneShape(columns=1, rows=words_in_call or settings.sequence_length)
-            return segment_losses(call, ids, spec, 1, 0, progress, shape=shape)
-        shape = FAST if words_in_call is None else LaneShape(columns=1, rows=words_in_call)
-        return segment_losses(call, ids, spec, settings.segments, settings.warm_up, progress, shape=shape)
+        return segment_losses(call, ids, spec, segments, warm_up, progress, columns=columns, rows=rows)
 
 
 def segment_losses(
@@ -124,13 +62,14 @@ def segment_losses(
     warm_up: int,
     progress: Progress = silent,
     *,
-    shape: LaneShape = FAST,
+    columns: int = _COLUMNS,
+    rows: int = _ROWS,
 ) -> Tensor:
-    """Losses in nats of every word but the first, in order, computed in parallel segments.
+    """Compute the losses of `word_losses` in parallel segments.
 
-    From int32 or int64 [N] to float32 [N - 1]. The `warm_up` words before a segment are run for the state alone; fewer
-    segments are made where they would be shorter than that. Segments run in lanes of some columns (`shape`), a
-    thread each: the lanes, and with them the result, are the same on every number of cores.
+    The `warm_up` words before a segment are run for the state alone; fewer segments are made if they would be shorter
+    than that. Segments run in lanes of some `columns`, a thread each: the lanes, and with them the result, are
+    the same on every number of cores.
     """
     words = len(ids) - 1
     count = max(1, min(segments, words // max(warm_up, 1)))
@@ -140,8 +79,8 @@ def segment_losses(
     padded = torch.zeros(count * length + 1, dtype=ids.dtype)
     padded[: words + 1] = ids
     lanes = [
-        _Lane(call, padded, spec, warm_up, length, first, min(first + shape.columns, count), shape.rows)
-        for first in range(0, count, shape.columns)
+        _Lane(call, padded, spec, warm_up, length, first, min(first + columns, count), rows)
+        for first in range(0, count, columns)
     ]
     return torch.cat(_run_lanes(lanes, words, progress))[:words]
 
@@ -175,20 +114,19 @@ class _Lane:
         return losses.t().flatten()
 
     def _columns(self, offset: int) -> Tensor:
-        """The lane's segments, moved on by `offset` words, as columns [length, segments]."""
         span = self.padded[self.first * self.length + offset : self.last * self.length + offset]
         return span.view(-1, self.length).t()
 
     def _warm_state(self, steps: int) -> tuple[Tensor, Tensor]:
         """States [L, segments, H] at the start of each segment; the stream itself starts from zero."""
         starts = torch.arange(max(self.first, 1), self.last) * self.length
-        h, c = zero_state(self.spec, len(starts))
+        h = c = torch.zeros(self.spec.layers, len(starts), self.spec.hidden_size)
         before = self.padded[starts + torch.arange(-self.warm_up, 0).unsqueeze(1)]
         for start in range(0, self.warm_up if len(starts) else 0, steps):
             _, h, c = tensors_of(self.call(before[start : start + steps].long(), h, c))
         if self.first == 0:
-            zero_h, zero_c = zero_state(self.spec, 1)
-            h, c = torch.cat([zero_h, h], dim=1), torch.cat([zero_c, c], dim=1)
+            zero = torch.zeros(self.spec.layers, 1, self.spec.hidden_size)
+            h, c = torch.cat([zero, h], dim=1), torch.cat([zero, c], dim=1)
         return h, c
 
 

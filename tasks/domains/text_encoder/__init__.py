@@ -1,40 +1,32 @@
-"""Text encoders: sequence classification and sentence embedding by transformers' own classes."""
+"""Text encoders: sequence classification and sentence embedding by transformers' own classes.
+
+A model is a Hugging Face directory on this machine, or a new configuration; nothing is downloaded, and no code that
+comes with a model is run.
+"""
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, JsonValue, PositiveFloat, PositiveInt, ValidationInfo, field_validator, model_validator
 
+from storage.digest import JsonObject, read_json
 from storage.errors import InputError
 from tasks.data.sections import PythonSources, TextTable
-from tasks.domains.base import Domain, GivesCalibration, Proposal, Trains, Weights
-from tasks.domains.text_encoder.directory import TOKENIZER, read_config, read_pooling
 from tasks.workload import base
 from tasks.workload.base import Kind, Section, SeededCheckpoint
 from tasks.workload.workload import SequenceBenchmark, Workload
 
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from storage.artifacts import ArtifactStore
-    from tasks.data.metrics import Quality
-    from tasks.job import Job, Workspace
-    from tasks.outputs import Call
-    from tasks.refs import DatasetRef
-
 Pooling = Literal["mean", "cls", "max"]
 Metric = Literal["accuracy", "f1-macro", "cosine", "retrieval"]
 _OF_CLASSES = ("accuracy", "f1-macro")
-_AXES: Mapping[int, str] = {0: "batch", 1: "tokens"}
-_INPUTS = ("input_ids", "attention_mask")
-_USE = (
-    "tokenizers.Tokenizer.from_file('tokenizer.json').encode_batch(texts) cuts texts at max_length and pads them: ids "
-    "are the rows of input_ids, attention_mask those of attention_mask, both int64"
-)
+CONFIG = "config.json"
+# What a configuration says of where it lay or how it was saved, which decides nothing of a model.
+_IDLE = ("_name_or_path", "transformers_version", "dtype", "torch_dtype")
+_MODES = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls", "pooling_mode_max_tokens": "max"}
+_UNTOLD = 2  # classes, if a configuration says nothing of them: transformers' own default
 
 
 class EncoderSpec(Kind):
@@ -50,6 +42,13 @@ class EncoderSpec(Kind):
     """Where texts are cut, in tokens; by default at the model's positions, 512 at most."""
     config: dict[str, JsonValue]
     """transformers' configuration."""
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The configuration's labels by number; () if a new model takes them from the data."""
+        if self.kind == "config" and not self.config.keys() & {"id2label", "num_labels"}:
+            return ()
+        return labels_of(self.config)
 
     @field_validator("config")
     @classmethod
@@ -139,6 +138,10 @@ class EncoderBenchmark(SequenceBenchmark):
 class EncoderWorkload(Workload):
     """A text encoder."""
 
+    implementation = "tasks.domains.text_encoder.domain:TextEncoder"
+    gives = ("calibration",)
+    extra = "text"
+    distributions = ("transformers", "tokenizers")
     data: Annotated[PythonSources | TextTable, Field(discriminator="kind")]
     model: Annotated[EncoderConfig | EncoderDirectory, Field(discriminator="kind")]
     checkpoint: Annotated[TrainedCheckpoint | DirectoryCheckpoint | SeededCheckpoint, Field(discriminator="kind")]
@@ -173,123 +176,57 @@ class EncoderWorkload(Workload):
         return "retrieval" if isinstance(self.data, TextTable) and self.data.pair else "cosine"
 
 
-class TextEncoder(
-    Domain[EncoderWorkload, EncoderSpec],
-    GivesCalibration[EncoderWorkload],
-    Trains[EncoderWorkload],
-):
-    """The domain ``text-encoder``."""
+def read_config(folder: Path) -> JsonObject:
+    """Read ``config.json`` without what decides nothing; an `InputError` says that it is not there, or broken."""
+    path = folder / CONFIG
+    if not path.is_file():
+        raise InputError(
+            f"{folder}: holds no {CONFIG}; model.path must name a directory as save_pretrained writes it, on this "
+            "machine: models are not downloaded by their names"
+        )
+    document = read_json(path)
+    if not isinstance(document, dict):
+        raise InputError(f"{path}: not a JSON object")
+    return {key: value for key, value in document.items() if key not in _IDLE}
 
-    workload = EncoderWorkload
-    extra = "text"
-    distributions = ("transformers", "tokenizers")
-    usage = """\
-{% set tensor = "numpy.array" if m.model.runtime in ("onnxruntime", "openvino") else "torch.tensor" %}
-{% set batch, length = m.model.inputs[0].shape %}
-import {{ tensor.partition(".")[0] }}
-from tokenizers import Tokenizer
 
-tokenizer = Tokenizer.from_file("tokenizer.json")  # cuts texts where the model ends, and pads them to the longest
-{% if m.model.runtime == "openvino" %}
-tokenizer.enable_truncation({{ length }})  # as the model is reshaped to below; without, any length
-tokenizer.enable_padding(**tokenizer.padding | {"length": {{ length }}})
-{% endif %}
-rows = tokenizer.encode_batch(["a text"] * {{ batch }})
-input_ids, attention_mask = {{ tensor }}([row.ids for row in rows]), {{ tensor }}([row.attention_mask for row in rows])
+def is_classifier(config: Mapping[str, object]) -> bool:
+    """Whether a configuration names a sequence classifier; else it is an encoder's, for embeddings."""
+    named = config.get("architectures")
+    return isinstance(named, list) and any("ForSequenceClassification" in str(name) for name in named)
 
-"""
 
-    def prepare(self, workload: EncoderWorkload, workspace: Workspace) -> DatasetRef:
-        """Tokenize the texts."""
-        from tasks.domains.text_encoder.prepare import prepare_texts
+def labels_of(config: Mapping[str, object]) -> tuple[str, ...]:
+    """The labels of a classifier's configuration by number, named as transformers does where it has no names."""
+    named, count = config.get("id2label"), config.get("num_labels")
+    if isinstance(named, Mapping):
+        return tuple(str(named[key]) for key in sorted(named, key=int))
+    return tuple(f"LABEL_{index}" for index in range(count if isinstance(count, int) else _UNTOLD))
 
-        return prepare_texts(workload, workspace)
 
-    def build(self, model: EncoderSpec, dataset: DatasetRef) -> nn.Module:
-        """Build the network of the configuration."""
-        from tasks.domains.text_encoder.network import build_encoder
+def read_pooling(folder: Path) -> dict[str, object]:
+    """Read ``pooling`` and ``normalize`` from sentence-transformers' files; {} if there are none.
 
-        return build_encoder(model, dataset)
-
-    def example_inputs(
-        self, workload: EncoderWorkload, dataset: DatasetRef, store: ArtifactStore, batch_size: int
-    ) -> dict[str, Tensor]:
-        """``benchmark.sequence_length`` tokens of the test texts in each of `batch_size` rows, without padding."""
-        from tasks.domains.text_encoder.texts import example_batch
-
-        return example_batch(dataset, store, workload.benchmark.sequence_length, batch_size)
-
-    def axes(self, workload: EncoderWorkload, examples: Mapping[str, Tensor]) -> Mapping[str, Mapping[int, str]]:
-        """Any number of texts and tokens."""
-        return dict.fromkeys(_INPUTS, _AXES)
-
-    def evaluate(self, job: Job[EncoderWorkload], call: Call, workspace: Workspace, *, apart: bool = False) -> Quality:
-        """``evaluate.metric`` of the test split."""
-        from tasks.domains.text_encoder.evaluation import evaluate_encoder
-
-        return evaluate_encoder(job, call, workspace, apart=apart)
-
-    def calibration(
-        self, job: Job[EncoderWorkload], store: ArtifactStore, batch_size: int
-    ) -> Iterator[tuple[Tensor, ...]]:
-        """The calibration split in its order, padded within each batch."""
-        from tasks.domains.text_encoder.texts import load_texts
-
-        texts = load_texts(job.dataset, "calibration", store)
-        rows = range(len(texts))
-        return (texts.padded(rows[start : start + batch_size]) for start in range(0, len(texts), batch_size))
-
-    def train(self, workload: EncoderWorkload, dataset: DatasetRef, workspace: Workspace) -> dict[str, Tensor]:
-        """Train the classifier."""
-        from tasks.domains.text_encoder.training import train_encoder
-
-        return train_encoder(workload, dataset, workspace)
-
-    def weights(self, workload: EncoderWorkload, dataset: DatasetRef) -> Weights:
-        """Find the weights of the model's directory."""
-        from storage.digest import file_digest
-        from tasks.domains.text_encoder.directory import weight_files
-        from tasks.domains.text_encoder.network import read_directory
-        from tasks.machine import installed_version
-        from tasks.sources import code_digest
-
-        spec = workload.model
-        assert isinstance(spec, EncoderDirectory)
-        made_from = {
-            "files": [file_digest(path) for path in weight_files(Path(spec.path))],
-            "model": spec.model_dump(mode="json"),
-            "transformers": installed_version("transformers"),
-            "code": code_digest(read_directory.__module__),
-        }
-        return Weights(made_from, lambda: read_directory(spec))
-
-    def input_ranges(self, dataset: DatasetRef) -> dict[str, tuple[int, int]]:
-        """Ids beyond the vocabulary would read beyond the embedding's rows."""
-        return {"input_ids": (0, dataset.vocabulary - 1), "attention_mask": (0, 1)}
-
-    def propose(self, workload: EncoderWorkload, workspace: Workspace) -> Proposal:
-        """Choose fewer tokens for a timed call if the model has positions for fewer."""
-        from tasks.data.weights import build_blank
-        from tasks.domains.text_encoder.network import build_encoder, longest_text
-
-        longest = longest_text(build_blank(lambda: build_encoder(workload.model)))
-        timed = workload.benchmark.sequence_length
-        return Proposal({"benchmark": {"sequence_length": longest}} if longest < timed else {})
-
-    def write_resources(self, job: Job[EncoderWorkload], store: ArtifactStore, folder: Path) -> dict[str, str]:
-        """The tokenizer, and how texts become inputs and outputs become classes."""
-        from tasks.data.samples import read_description
-
-        tokenizer = store.path(job.dataset.kind, job.dataset.digest) / TOKENIZER
-        shutil.copyfile(tokenizer, folder / TOKENIZER)
-        described, spec = read_description(job.dataset, store), job.workload.model
-        document: dict[str, object] = {
-            "inputs": _USE,
-            "max_length": described.max_length,
-            "padding": described.padding,
-        }
-        if spec.task == "classification":
-            document |= {"outputs": "logits; the largest is the class", "labels": described.classes}
-        else:
-            document |= {"outputs": "one vector a text; texts of like meaning have a high cosine"}
-        return {"tokenizer": TOKENIZER} | self.write_preprocessing(document, folder)
+    An `InputError` says that they ask for something that is not supported.
+    """
+    if not (folder / "modules.json").is_file():
+        return {}
+    modules = read_json(folder / "modules.json")
+    found: dict[str, object] = {"normalize": False}
+    for module in modules if isinstance(modules, list) else []:
+        kind = str(module.get("type", "")).rpartition(".")[2]
+        if kind == "Pooling":
+            settings = read_json(folder / Path(str(module.get("path", ""))).name / CONFIG)
+            modes = [key for key, value in settings.items() if key.startswith("pooling_mode_") and value is True]
+            named = settings.get("pooling_mode")
+            pooling = _MODES.get(modes[0]) if len(modes) == 1 else named if named in _MODES.values() else None
+            if pooling is None:
+                raise InputError(
+                    f"{folder}: pools by {named or ' and '.join(modes) or 'nothing'}; only mean, cls and max are known"
+                )
+            found["pooling"] = pooling
+        elif kind == "Normalize":
+            found["normalize"] = True
+        elif kind != "Transformer":
+            raise InputError(f"{folder}: modules.json names a module of type {kind}, which is not known here")
+    return found

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import math
 import os
 from inspect import signature
 from pathlib import Path
-from types import ModuleType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
+from storage.digest import read_json
 from storage.errors import ConfigurationError, InputError, first_line
 from tasks.data.weights import build_blank
-from tasks.domains.text_encoder.directory import check_weights, weight_files
+from tasks.domains.text_encoder import EncoderDirectory, EncoderSpec
 from tasks.libraries import quiet
-
-if TYPE_CHECKING:
-    from tasks.domains.text_encoder import EncoderDirectory, EncoderSpec
-    from tasks.refs import DatasetRef
+from tasks.refs import DatasetRef
 
 DEFAULT_LENGTH = 512
+_WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
+_PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
+_TYPES = frozenset({"F64", "F32", "F16", "BF16", "I64"})  # I64: buffers of positions in old files
 
 
 class Encoder(nn.Module):
@@ -49,7 +51,8 @@ class Encoder(nn.Module):
         self.task, self.pooling, self.normalize = task, pooling, normalize
         taken = signature(model.forward).parameters
         self.gives_types = "token_type_ids" in taken
-        self.gives_positions = "position_ids" in taken and not _counts_from_padding(model)
+        counts_itself = any(part.padding_idx is not None for part in _positions(model))
+        self.gives_positions = "position_ids" in taken and not counts_itself
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """From int64 [B, T] twice (mask 1 for tokens, 0 for padding) to float32: logits [B, K], or vectors [B, H]."""
@@ -67,7 +70,7 @@ class Encoder(nn.Module):
         return nn.functional.normalize(vectors, dim=1) if self.normalize else vectors
 
     def _pool(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        """One vector a text, as sentence-transformers' Pooling does."""
+        # As sentence-transformers' Pooling does.
         if self.pooling == "cls":
             return hidden[:, 0]
         if self.pooling == "max":
@@ -79,12 +82,8 @@ def build_encoder(spec: EncoderSpec, dataset: DatasetRef | None = None) -> Encod
     """Build the network of a section, its weights drawn from torch's global generator.
 
     Attention is torch's ``scaled_dot_product_attention`` where transformers has it for the architecture, else plain
-    products: both export to every runtime, and the first is faster (docs/text-encoder.md has numbers).
-
-    Raises
-    ------
-    ConfigurationError
-        transformers has no such architecture, or cannot make it of this configuration.
+    products: both export to every runtime, and the first is faster (docs/text-encoder.md has numbers). A
+    `ConfigurationError` says that transformers has no such architecture, or cannot make it of this configuration.
     """
     library = transformers()
     document = dict(spec.config)
@@ -112,17 +111,14 @@ def build_encoder(spec: EncoderSpec, dataset: DatasetRef | None = None) -> Encod
 
 
 def read_directory(spec: EncoderDirectory) -> dict[str, Tensor]:
-    """The state dict of a directory's weights, loaded by transformers, which knows what older files call them.
+    """Load a directory's weights by transformers, which knows what older files call them.
 
-    Raises
-    ------
-    InputError
-        The weights are missing, pickled, broken, or not those of the configuration.
+    An `InputError` says that they are missing, pickled, broken, or not those of the configuration.
     """
     folder = Path(spec.path)
     files = weight_files(folder)
     blank = build_blank(lambda: build_encoder(spec))
-    check_weights(files, sum(parameter.numel() for parameter in blank.parameters()))
+    _check_weights(files, sum(parameter.numel() for parameter in blank.parameters()))
     library = transformers()
     auto = library.AutoModelForSequenceClassification if spec.task == "classification" else library.AutoModel
     try:
@@ -150,19 +146,19 @@ def read_directory(spec: EncoderDirectory) -> dict[str, Tensor]:
 
 
 def longest_text(model: nn.Module) -> int:
-    """The most tokens that a model has positions for; 512 for one whose positions are relative."""
-    found = [part.num_embeddings - _first_position(part) for part in _positions(model)]
+    """Return the most tokens that a model has positions for; 512 if its positions are relative."""
+    found = [
+        part.num_embeddings - (0 if part.padding_idx is None else part.padding_idx + 1) for part in _positions(model)
+    ]
     return min(found) if found else DEFAULT_LENGTH
 
 
-def transformers() -> ModuleType:
-    """The library, which is told before it is imported that nothing is to be downloaded."""
+def transformers() -> Any:  # its classes are looked up by name, and have no types that a checker could follow
+    """Import the library, after telling it that nothing is to be downloaded."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    # Its classes are looked up by name, and have no types that a checker could follow: Any.
     import transformers as library
 
-    module: Any = library
-    return module  # type: ignore[no-any-return]
+    return library
 
 
 def _positions(model: nn.Module) -> list[nn.Embedding]:
@@ -173,9 +169,48 @@ def _positions(model: nn.Module) -> list[nn.Embedding]:
     ]
 
 
-def _first_position(table: nn.Embedding) -> int:
-    return 0 if table.padding_idx is None else table.padding_idx + 1
+def weight_files(folder: Path) -> list[Path]:
+    """Find the safetensors files that hold the weights: one, or those that an index names.
+
+    An `InputError` says that there are none; pickles (``pytorch_model.bin``) are refused.
+    """
+    if (folder / _WEIGHTS).is_file():
+        return [folder / _WEIGHTS]
+    if (folder / _INDEX).is_file():
+        named = read_json(folder / _INDEX).get("weight_map", {})
+        files = [folder / name for name in sorted({str(name) for name in named.values()})]
+        if wrong := [path.name for path in files if path.parent != folder or not path.is_file()]:
+            raise InputError(f"{folder}: {_INDEX} names files that are not there: {', '.join(wrong[:5])}.")
+        return files
+    if pickles := [name for name in _PICKLES if (folder / name).is_file()]:
+        raise InputError(
+            f"{folder}: its weights are a pickle ({pickles[0]}), which is never loaded.",
+            hint="Save it again with transformers: model.save_pretrained(folder), which writes safetensors.",
+        )
+    raise InputError(f"{folder}: holds no {_WEIGHTS}.", hint="Save the model there: model.save_pretrained(folder).")
 
 
-def _counts_from_padding(model: nn.Module) -> bool:
-    return any(table.padding_idx is not None for table in _positions(model))
+def _check_weights(files: list[Path], parameters: int) -> None:
+    """Refuse files that are broken, hold no floating-point weights, or fewer values than the model's `parameters`."""
+    values, wrong = 0, []
+    for path in files:
+        try:
+            with safe_open(path, framework="pt") as file:
+                for key in file.keys():  # noqa: SIM118 - it is no mapping
+                    tensor = file.get_slice(key)
+                    values += math.prod(tensor.get_shape())
+                    if tensor.get_dtype() not in _TYPES:
+                        wrong.append(f"{key} ({tensor.get_dtype()})")
+        except (SafetensorError, OSError) as error:
+            raise InputError(f"{path}: cannot be read as safetensors: {first_line(error)}.") from error
+    if wrong:
+        raise InputError(
+            f"{files[0].parent}: weights of types that no float model has: {', '.join(wrong[:5])}.",
+            hint="Bring the float model, not one that is quantized already.",
+        )
+    if values < parameters:
+        raise InputError(
+            f"{files[0].parent}: config.json describes a model of {parameters:,} parameters, and the files hold "
+            f"{values:,} values.",
+            hint="Is the model saved whole? A classifier needs its head: save it after it was trained.",
+        )

@@ -3,116 +3,86 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from torch import Tensor
 
 from storage.digest import digest_of, file_digest
 from storage.errors import ConfigurationError, InputError, first_line
 from storage.transfer import fetch
 from tasks.data.python_sources import library_files, sample_sources
-from tasks.data.samples import TARGET, Description, find_or_write
-from tasks.data.splits import write_split
+from tasks.data.samples import TARGET, Description, find_or_write, write_split
+from tasks.data.sections import PythonSources, TextTable
 from tasks.data.tables import NOT_CONTENT, read_columns, rows_of_splits
 from tasks.data.weights import build_blank
-from tasks.domains.text_encoder.directory import TOKENIZER, labels_of, tokenizer_file
+from tasks.domains.text_encoder import EncoderWorkload
 from tasks.domains.text_encoder.network import DEFAULT_LENGTH, build_encoder, longest_text
-from tasks.domains.text_encoder.texts import IDS, PAIRS
+from tasks.job import Workspace
 from tasks.machine import installed_version
 from tasks.refs import DatasetRef
 from tasks.sources import code_digest
 
-if TYPE_CHECKING:
-    import numpy as np
-    import numpy.typing as npt
-    from tokenizers import Tokenizer
-    from torch import Tensor
-
-    from tasks.data.sections import PythonSources, TextTable
-    from tasks.domains.text_encoder import EncoderSpec, EncoderWorkload
-    from tasks.job import Workspace
-
+TOKENIZER = "tokenizer.json"
+IDS, PAIRS = "input_ids", "pair_ids"
 _TRAINED_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 _NOT_ONE_CLASS = ("regression", "multi_label_classification")
 
 
-@dataclass(frozen=True)
-class Split:
-    """Texts, and their classes by name or number, or texts that mean the same."""
-
-    texts: list[str]
-    labels: list[str] | list[int] | None = None
-    pairs: list[str] = field(default_factory=list)
-
-
-Splits = Mapping[str, Split]
+Splits = Mapping[str, Mapping[str, list[Any]]]  # by split: "text", and "label" (names or numbers) or "pair"
 
 
 def prepare_texts(workload: EncoderWorkload, workspace: Workspace) -> DatasetRef:
     """Read and tokenize the texts, or find them in the store.
 
-    Raises
-    ------
-    InputError
-        A file is missing or broken, lacks a column, or has labels that the model does not.
-    ConfigurationError
-        The model has fewer positions than texts are to be cut at.
+    An `InputError` says that a file is missing or broken, lacks a column, or has labels that the model does not; a
+    `ConfigurationError` that the model has fewer positions than texts are to be cut at.
     """
-    data, made_from = workload.data, _decisive(workload)
+    data, spec = workload.data, workload.model
+    made_from: dict[str, object] = {
+        "model": spec.model_dump(mode="json", include={"task", "max_length", "vocabulary", "config"}),
+        "tokenizers": installed_version("tokenizers"),
+        "transformers": installed_version("transformers"),
+        "code": code_digest(__name__),
+        "data": data.model_dump(mode="json", exclude=NOT_CONTENT),
+    }
+    if spec.kind == "directory":
+        made_from["tokenizer"] = file_digest(_tokenizer_file(Path(spec.path)))
     if data.kind == "python-sources":
         digests = {name: file_digest(path) for name, path in library_files().items()}
-        made_from |= {"data": data.model_dump(mode="json"), "sources": digest_of({"files": digests})}
+        made_from["sources"] = digest_of({"files": digests})
         return _find_or_make(workload, made_from, lambda: _from_sources(data), workspace)
     downloads = workspace.store.root / "downloads"
     with fetch(
         data.uri, downloads, sha256=data.sha256, max_bytes=data.max_bytes, progress=workspace.progress
     ) as source:
-        made_from |= {"data": data.model_dump(mode="json", exclude=NOT_CONTENT), "sha256": source.sha256}
+        made_from["sha256"] = source.sha256
         return _find_or_make(workload, made_from, lambda: _from_table(source.path(), data), workspace)
 
 
 def _from_sources(data: PythonSources) -> Splits:
     return {
-        split: Split([text for text, _ in rows], [label for _, label in rows])
+        split: {"text": [text for text, _ in rows], "label": [label for _, label in rows]}
         for split, rows in sample_sources(data).items()
     }
 
 
 def _from_table(path: Path, data: TextTable) -> Splits:
-    wanted = [name for name in (data.text, data.label, data.pair) if name]
-    table = read_columns(path, data, wanted)
+    named = {kind: name for kind in ("text", "label", "pair") if (name := getattr(data, kind))}
+    table = read_columns(path, data, list(named.values()))
     for name in (data.text, data.pair):
         if name and not pa.types.is_string(table[name].type) and not pa.types.is_large_string(table[name].type):
             raise InputError(
                 f'{path}: the column "{name}" is of type {table[name].type}, not text.', hint="Name a column of texts."
             )
-    rows = rows_of_splits(table, data)
-
-    def column(name: str | None, chosen: npt.NDArray[np.int64]) -> list[Any] | None:
-        return table[name].take(pa.array(chosen, pa.int64())).to_pylist() if name else None
-
     return {
-        split: Split(column(data.text, chosen) or [], column(data.label, chosen), column(data.pair, chosen) or [])
-        for split, chosen in rows.items()
+        split: {kind: table[name].take(pa.array(chosen)).to_pylist() for kind, name in named.items()}
+        for split, chosen in rows_of_splits(table, data).items()
         if len(chosen)
     }
-
-
-def _decisive(workload: EncoderWorkload) -> dict[str, object]:
-    """What decides the ids and classes beside the data: the tokenizer and the configuration."""
-    spec = workload.model
-    decided: dict[str, object] = {
-        "model": spec.model_dump(mode="json", include={"task", "max_length", "vocabulary", "config"}),
-        "tokenizers": installed_version("tokenizers"),
-        "transformers": installed_version("transformers"),
-        "code": code_digest(__name__),
-    }
-    if spec.kind == "directory":
-        decided["tokenizer"] = file_digest(tokenizer_file(Path(spec.path)))
-    return decided
 
 
 def _find_or_make(
@@ -122,27 +92,31 @@ def _find_or_make(
         splits = read()
         labels, numbered = _numbered(workload, splits)
         tokenizer = _tokenizer(workload, splits)
-        length, padding = _length(workload, len(labels), tokenizer), _padding(workload, tokenizer)
+        length, named = _length(workload, len(labels), tokenizer), workload.model.config.get("pad_token_id")
+        # Any id pads texts for a model that names none, because the mask hides it.
+        padding = tokenizer.token_to_id(_TRAINED_TOKENS[0]) or 0
+        if isinstance(named, int) and named >= 0:
+            padding = named
         tokenizer.no_padding()
         tokenizer.enable_truncation(length)
-        cut, done, total = 0, 0, sum(len(split.texts) for split in splits.values())
+        cut, done, total = 0, 0, sum(len(split["text"]) for split in splits.values())
         for name, split in splits.items():
             columns: dict[str, Tensor | list[Tensor]] = {}
-            for column, texts in ((IDS, split.texts), (PAIRS, split.pairs)):
-                if texts:
-                    encoded = tokenizer.encode_batch(texts)
+            for column, kind in ((IDS, "text"), (PAIRS, "pair")):
+                if kind in split:
+                    encoded = tokenizer.encode_batch(split[kind])
                     cut += sum(bool(text.overflowing) for text in encoded)
                     columns[column] = [torch.tensor(text.ids, dtype=torch.int32) for text in encoded]
-            if (numbers := numbered[name]) is not None:
-                columns[TARGET] = torch.tensor(numbers, dtype=torch.int64)
+            if name in numbered:
+                columns[TARGET] = torch.tensor(numbered[name], dtype=torch.int64)
             write_split(folder, name, columns)
-            done += len(split.texts)
+            done += len(split["text"])
             workspace.progress(done, total, f"texts, {cut} of them cut at {length} tokens")
         # As a bundle has it: with several texts it pads them as well.
         tokenizer.enable_padding(pad_id=padding, pad_token=tokenizer.id_to_token(padding) or _TRAINED_TOKENS[0])
         tokenizer.save(str(folder / TOKENIZER))
         return Description(
-            splits={name: len(split.texts) for name, split in splits.items()},
+            splits={name: len(split["text"]) for name, split in splits.items()},
             classes=labels,
             vocabulary=tokenizer.get_vocab_size(),
             sample_shape=(length,),
@@ -154,12 +128,12 @@ def _find_or_make(
     return find_or_write(workspace.store, made_from, fill)
 
 
-def _numbered(workload: EncoderWorkload, splits: Splits) -> tuple[tuple[str, ...], dict[str, list[int] | None]]:
-    """Class names by number, those of the configuration where it has any, and the classes of each split's texts."""
+def _numbered(workload: EncoderWorkload, splits: Splits) -> tuple[tuple[str, ...], dict[str, list[int]]]:
+    """Class names by number, the configuration's if it has any, and the classes of each split's texts."""
     if workload.model.task == "embedding":
-        return (), dict.fromkeys(splits)
-    there = {label for split in splits.values() for label in split.labels or ()}
-    configured = _labels_of(workload.model)
+        return (), {}
+    there = {label for split in splits.values() for label in split["label"]}
+    configured = workload.model.labels
     labels = configured or tuple(map(str, sorted(there)))
     if len(labels) < 2 or workload.model.config.get("problem_type") in _NOT_ONE_CLASS:
         raise ConfigurationError(
@@ -180,28 +154,18 @@ def _numbered(workload: EncoderWorkload, splits: Splits) -> tuple[tuple[str, ...
             hint="Name the model's labels in config.json (id2label), or correct the column.",
         )
     return labels, {
-        name: [number for label in split.labels or () if (number := number_of(label)) is not None]
+        name: [number for label in split["label"] if (number := number_of(label)) is not None]
         for name, split in splits.items()
     }
 
 
-def _labels_of(spec: EncoderSpec) -> tuple[str, ...]:
-    """The configuration's labels by number, () where a new model takes them from the data."""
-    if spec.kind == "config" and not spec.config.keys() & {"id2label", "num_labels"}:
-        return ()
-    return labels_of(spec.config)
-
-
 def _tokenizer(workload: EncoderWorkload, splits: Splits) -> Tokenizer:
-    """The directory's, or one trained on the train split."""
-    import tokenizers
-
     spec = workload.model
     if spec.kind == "config":
-        return train_tokenizer(splits["train"].texts, spec.vocabulary)
-    path = tokenizer_file(Path(spec.path))
+        return train_tokenizer(splits["train"]["text"], spec.vocabulary)
+    path = _tokenizer_file(Path(spec.path))
     try:
-        found: Tokenizer = tokenizers.Tokenizer.from_file(str(path))
+        found = Tokenizer.from_file(str(path))
     except Exception as error:  # its Rust raises bare Exceptions
         raise InputError(f"{path}: tokenizers cannot read it: {first_line(error)}.") from error
     size = spec.config.get("vocab_size")
@@ -221,10 +185,7 @@ def train_tokenizer(texts: Sequence[str], vocabulary: int) -> Tokenizer:
 
     Source: Sennrich, Haddow and Birch, "Neural machine translation of rare words with subword units", 2016.
     """
-    from tokenizers import Tokenizer as New
-    from tokenizers import decoders, models, pre_tokenizers, processors, trainers
-
-    tokenizer: Tokenizer = New(models.BPE(unk_token=_TRAINED_TOKENS[1]))
+    tokenizer = Tokenizer(models.BPE(unk_token=_TRAINED_TOKENS[1]))
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(vocab_size=vocabulary, special_tokens=list(_TRAINED_TOKENS), show_progress=False)
@@ -234,14 +195,7 @@ def train_tokenizer(texts: Sequence[str], vocabulary: int) -> Tokenizer:
     return tokenizer
 
 
-def _padding(workload: EncoderWorkload, tokenizer: Tokenizer) -> int:
-    """The id that the model takes for padding; any will do where it knows none, for the mask hides it."""
-    named = workload.model.config.get("pad_token_id")
-    return named if isinstance(named, int) and named >= 0 else tokenizer.token_to_id(_TRAINED_TOKENS[0]) or 0
-
-
 def _length(workload: EncoderWorkload, classes: int, tokenizer: Tokenizer) -> int:
-    """How many tokens a text may have."""
     sizes = DatasetRef(kind="samples", digest="", splits={}, classes=classes, vocabulary=tokenizer.get_vocab_size())
     positions = longest_text(build_blank(lambda: build_encoder(workload.model, sizes)))
     length, timed = workload.model.max_length or min(positions, DEFAULT_LENGTH), workload.benchmark.longest
@@ -255,3 +209,13 @@ def _length(workload: EncoderWorkload, classes: int, tokenizer: Tokenizer) -> in
             hint=f"Set sequence_length and sequence_lengths to {length} or less.",
         )
     return length
+
+
+def _tokenizer_file(folder: Path) -> Path:
+    path = folder / TOKENIZER
+    if not path.is_file():  # older directories have a vocabulary only
+        raise InputError(
+            f"{folder}: holds no {TOKENIZER}.",
+            hint="Write it with transformers: AutoTokenizer.from_pretrained(folder).save_pretrained(folder).",
+        )
+    return path

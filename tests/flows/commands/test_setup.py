@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from flows.commands.setup import doctor, workloads
 from flows.request import BUILT_IN
 from storage.errors import ConfigurationError
-from tasks.domains.text_encoder import TextEncoder
+from tasks.domains.text_encoder import EncoderWorkload
 from tasks.runtimes.torchscript import TorchScript
 from tasks.workload import workload_schema
 from tests.documentation.pages import ROOT
@@ -44,7 +44,7 @@ def test_a_workload_whose_runtime_is_not_installed_is_refused_with_the_extra(mon
 
 @pytest.mark.slow
 def test_a_workload_whose_domain_is_not_installed_is_refused_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(TextEncoder, "distributions", ("some-library",))
+    monkeypatch.setattr(EncoderWorkload, "distributions", ("some-library",))
     refused = CliRunner().invoke(workloads, ["--workload", "python-text"])
     assert str(refused.exception) == (
         'The domain "text-encoder" needs some-library, which is not installed. '

@@ -14,7 +14,7 @@ import torch
 from storage.artifacts import ArtifactStore
 from storage.errors import InputError
 from tasks.data.corpus import load_vocabulary
-from tasks.data.splits import load_samples
+from tasks.data.samples import load_samples
 from tasks.workload import Workload
 from tests.storage.http_server import Site, serving
 from tests.tasks.data.plain import plain_tokens

@@ -1,12 +1,15 @@
 """The evaluation loop, on models that give away what they were shown."""
 
+from typing import get_args
+
 import pytest
 import torch
 
 from storage.errors import MeasurementError, QuantizationError
-from tasks.data.evaluation import evaluate_batches, named
+from tasks.data.evaluation import evaluate_batches
 from tasks.data.metrics import METRICS
-from tasks.data.splits import Batch
+from tasks.data.samples import Batch
+from tasks.data.sections import Metric
 from tasks.job import silent
 
 
@@ -35,7 +38,7 @@ def evaluated(model, values, labels, batch_size=2, progress=silent):
     return evaluate_batches(
         model,
         batches,
-        named("top1"),
+        METRICS["top1"],
         total=len(images),
         apart=False,
         also={"top5": "top5-of-any"},
@@ -123,11 +126,12 @@ def test_samples_that_are_called_out_of_order_come_back_in_order():
     values = torch.tensor([3.0, 1.0, 2.0, 0.0])
     batches = [Batch((values[rows],), values[rows] + 1, 2, rows) for rows in ([2, 0], [3, 1])]
 
-    quality = evaluate_batches(lambda x: x + torch.tensor([0.0, 3.0]), batches, named("mae"), total=4, apart=False)
+    quality = evaluate_batches(lambda x: x + torch.tensor([0.0, 3.0]), batches, METRICS["mae"], total=4, apart=False)
 
     assert quality.samples["output"].tolist() == [6, 4, 2, 0]
     assert quality.samples["quality"].tolist() == [2, 2, 1, 1]
 
 
-def test_every_metric_that_is_named_can_be_looked_up():
-    assert all(named(name).name == name for name in METRICS)
+def test_every_metric_that_a_workload_file_may_name_can_be_looked_up():
+    assert set(get_args(Metric)) <= METRICS.keys()
+    assert all(metric.name == name for name, metric in METRICS.items())

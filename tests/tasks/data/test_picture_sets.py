@@ -1,99 +1,249 @@
-import json
-from contextlib import ExitStack
+import hashlib
+import shutil
+import tarfile
+import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 from storage.artifacts import ArtifactStore
 from storage.errors import InputError
-from tasks.data.picture_sets import FILL_ORDER, PictureWriter, find_or_draw, stratified_order
-from tasks.data.samples import Description
-from tasks.data.splits import load_samples
+from tasks.data import pictures as transforms
+from tasks.data.picture_sets import find_layout, stratified_order
+from tasks.data.samples import load_samples, read_description
+from tasks.job import Workspace
+from tasks.stages import prepare
+from tests.tasks.vision_workloads import image_workload
 
-SHAPE = (3, 4, 5)
+SPLITS = ("train", "calibration", "valid", "test")
 labels = st.lists(st.integers(0, 4), min_size=1, max_size=200)
-DESCRIPTION = Description(splits={}, classes=("a", "b"), mean=(0.5,) * 3, std=(0.25,) * 3)
 
 
-def picture(value: int) -> np.ndarray:
-    return np.full(SHAPE, value, dtype=np.uint8)
+def pictures(folder: Path, classes=("cat", "dog"), each=20, seed=0) -> Path:
+    """Write coloured noise, a different picture for each name."""
+    rng = np.random.default_rng([seed, *folder.name.encode()])
+    for name in classes:
+        (folder / name).mkdir(parents=True)
+        for index in range(each):
+            pixels = rng.integers(0, 256, (10, 12, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(folder / name / f"{index:02}.png")
+    return folder
+
+
+def prepared(uri, store, **data):
+    settings = {"kind": "image-folder", "uri": str(uri), "image_size": 8, "calibration": 6, **data}
+    return prepare(Workspace(store), image_workload(data=settings))
+
+
+def digests(dataset, store):
+    return {
+        split: [
+            hashlib.sha256(image.numpy().tobytes()).digest() for image in load_samples(dataset, split, store)["images"]
+        ]
+        for split in SPLITS
+    }
 
 
 @pytest.fixture
-def writer(tmp_path):
-    with ExitStack() as stack:
-        yield PictureWriter(tmp_path, SHAPE, stack)
+def store(tmp_path):
+    return ArtifactStore(tmp_path / "store")
 
 
-def test_a_picture_that_occurs_again_is_left_out_whichever_split_it_is_for(writer):
-    assert writer.add("test", picture(1), 0)
-    assert not writer.add("train", picture(1), 0)
-    assert not writer.add("test", picture(1), 0)
+def test_one_folder_per_class_is_split_in_proportion_and_without_overlap(tmp_path, store):
+    dataset = prepared(pictures(tmp_path / "pets"), store)
 
-    assert writer.repeated == {("test", "train"): 1, ("test", "test"): 1}
-    assert writer.labels == {"test": [0], "valid": [], "calibration": [], "train": []}
+    assert dataset.splits == {"test": 8, "valid": 4, "calibration": 6, "train": 22}
+    assert read_description(dataset, store).classes == ("cat", "dog")
+    every = [digest for split in digests(dataset, store).values() for digest in split]
+    assert len(set(every)) == 40
+    assert load_samples(dataset, "test", store).target.bincount().tolist() == [4, 4]
 
 
-@pytest.mark.parametrize("wrong", [np.zeros((3, 9, 9), dtype=np.uint8), np.zeros(SHAPE, dtype=np.int64)])
+def test_the_split_is_the_same_wherever_the_folder_lies_and_another_for_another_seed(tmp_path, store):
+    first = prepared(pictures(tmp_path / "pets"), store)
+    moved = (tmp_path / "pets").rename(tmp_path / "moved")
+
+    assert prepared(moved, store) == first
+    other = prepared(moved, store, seed=1)
+    assert other.calibration_digest != first.calibration_digest
+
+
+def test_the_owners_split_is_kept(tmp_path, store):
+    root = tmp_path / "pets"
+    for part, each in (("train", 15), ("val", 4), ("test", 5)):
+        pictures(root / part, each=each)
+
+    dataset = prepared(root, store)
+
+    assert dataset.splits == {"test": 10, "valid": 8, "calibration": 6, "train": 24}
+
+
+def test_what_the_owner_left_out_is_cut_from_the_training_images(tmp_path, store):
+    root = tmp_path / "pets"
+    pictures(root / "train", each=15)
+    pictures(root / "test", each=5)
+
+    assert prepared(root, store).splits == {"test": 10, "valid": 3, "calibration": 6, "train": 21}
+
+
 @pytest.mark.slow
-def test_pixels_of_another_shape_or_type_are_refused(writer, wrong):
-    with pytest.raises(ValueError, match="expected uint8"):
-        writer.add("test", wrong, 0)
+def test_a_test_image_that_is_also_among_the_training_images_is_measured_on_and_not_trained_on(tmp_path, store):
+    root = tmp_path / "pets"
+    pictures(root / "train", each=15)
+    pictures(root / "test", each=5)
+    for file in (root / "test" / "cat").iterdir():
+        (root / "train" / "cat" / f"copy-{file.name}").write_bytes(file.read_bytes())
+
+    dataset = prepared(root, store)
+    splits = digests(dataset, store)
+
+    assert len(splits["test"]) == 10
+    assert not set(splits["test"]) & {digest for split in SPLITS[:3] for digest in splits[split]}
+    assert dataset.notes == ("5 training pictures were left out because they are in the test split too",)
 
 
+def test_training_images_that_are_all_test_images_are_counted_where_none_are_left(tmp_path, store):
+    root = tmp_path / "pets"
+    pictures(root / "test", each=5)
+    shutil.copytree(root / "test", root / "train")
+
+    with pytest.raises(InputError, match=r"train.*; 10 training pictures were left out because they are in the test"):
+        prepared(root, store)
+
+
+@pytest.mark.parametrize(("image_size", "times"), [(8, None), (19, None), (20, "2"), (70, "7")])
 @pytest.mark.slow
-def test_an_empty_split_is_refused_and_nothing_is_published(tmp_path):
-    def fill(writer):
-        writer.add("test", picture(1), 0)
-        return DESCRIPTION
+def test_pictures_that_become_much_larger_are_noted(tmp_path, store, image_size, times):
+    first = prepared(pictures(tmp_path / "pets", each=5), store, image_size=image_size, calibration=2)
+    found = prepared(tmp_path / "pets", store, image_size=image_size, calibration=2)
 
-    with pytest.raises(InputError, match="no image for: valid, calibration, train"):
-        find_or_draw(ArtifactStore(tmp_path), {}, SHAPE, fill)
-
-    assert not list(tmp_path.rglob("*.npy"))
+    said = f"the median picture is enlarged {times} times, from 10 to {image_size} pixels; check data.image_size"
+    assert first == found
+    assert [note.startswith(said) for note in found.notes] == ([True] if times else [])
 
 
-@pytest.mark.parametrize("count", [1, 7, 1000])
+def test_a_resize_alone_enlarges_pictures_too(tmp_path, store):
+    dataset = prepared(pictures(tmp_path / "pets", each=5), store, calibration=2, transforms={"resize": 40, "crop": 8})
+
+    assert "enlarged 4 times, from 10 to 40" in dataset.notes[0]
+
+
+def packed(folder: Path, kind: str) -> Path:
+    archive = folder.with_suffix(kind)
+    files = sorted(file for file in folder.rglob("*") if file.is_file())
+    if kind == ".zip":
+        with zipfile.ZipFile(archive, "w") as stream:
+            for file in files:
+                stream.write(file, file.relative_to(folder.parent))
+    else:
+        with tarfile.open(archive, "w:gz") as stream:
+            for file in files:
+                stream.add(file, file.relative_to(folder.parent))
+    return archive
+
+
+@pytest.mark.parametrize("kind", [".zip", ".tar.gz"])
 @pytest.mark.slow
-def test_the_files_are_those_of_numpy_for_any_number_of_samples(tmp_path: Path, count):
-    rng = np.random.default_rng(0)
-    images = rng.integers(0, 256, (count, *SHAPE), dtype=np.uint8)
-    labels = rng.integers(0, 9, count)
+def test_an_archive_gives_the_same_images_as_its_folder(tmp_path, store, kind):
+    folder = pictures(tmp_path / "pets")
 
-    def fill(writer):
-        for number, split in enumerate(FILL_ORDER):
-            for image, label in zip(images, labels, strict=True):
-                writer.add(split, image ^ number, label)
-        return DESCRIPTION
+    from_archive, from_folder = prepared(packed(folder, kind), store), prepared(folder, store)
 
-    store = ArtifactStore(tmp_path)
-    dataset = find_or_draw(store, {}, SHAPE, fill)
-    np.save(tmp_path / "expected.npy", images)
-    np.save(tmp_path / "labels.npy", labels)
-
-    folder = store.path(dataset.kind, dataset.digest)
-    assert (folder / "test.images.npy").read_bytes() == (tmp_path / "expected.npy").read_bytes()
-    assert (folder / "test.row-target.npy").read_bytes() == (tmp_path / "labels.npy").read_bytes()
-    assert load_samples(dataset, "train", store).target.tolist() == labels.tolist()
+    assert from_archive.splits == from_folder.splits
+    for split in SPLITS:
+        archived, plain = (load_samples(dataset, split, store) for dataset in (from_archive, from_folder))
+        assert torch.equal(archived["images"], plain["images"])
 
 
-def test_what_is_found_is_not_written_again(tmp_path):
-    def fill(writer):
-        for number, split in enumerate(FILL_ORDER):
-            writer.add(split, picture(number), 0)
-        writer.add("train", picture(0), 0)
-        return DESCRIPTION
+def test_an_image_that_was_replaced_makes_a_new_data_set(tmp_path, store):
+    folder = pictures(tmp_path / "pets")
+    before = prepared(folder, store)
+    Image.new("RGB", (10, 10)).save(folder / "cat" / "00.png")
 
-    store = ArtifactStore(tmp_path)
-    dataset = find_or_draw(store, {"seed": 1}, SHAPE, fill)
+    assert prepared(folder, store).digest != before.digest
 
-    assert find_or_draw(store, {"seed": 1}, SHAPE, lambda writer: pytest.fail("written again")) == dataset
-    assert find_or_draw(store, {"seed": 2}, SHAPE, fill).digest != dataset.digest
-    folder = store.path(dataset.kind, dataset.digest)
-    assert json.loads((folder / "samples.json").read_text())["duplicates"] == 1
+
+def test_images_that_cannot_be_read_are_left_out_and_counted(tmp_path, store):
+    folder = pictures(tmp_path / "pets")
+    (folder / "cat" / "00.png").write_bytes(b"no picture")
+    whole = (folder / "dog" / "03.png").read_bytes()
+    (folder / "dog" / "03.png").write_bytes(whole[: len(whole) // 2])
+
+    dataset = prepared(folder, store, max_corrupt_share=0.1)
+
+    assert dataset.skipped == 2
+    assert sum(dataset.splits.values()) == 38
+
+
+def test_more_of_them_than_allowed_fail_and_some_are_named(tmp_path, store):
+    folder = pictures(tmp_path / "pets")
+    for index in range(7):
+        (folder / "cat" / f"{index:02}.png").write_bytes(b"no picture")
+
+    with pytest.raises(InputError, match=r"7 of 40 images cannot be read.*cat/00\.png.*and 2 more"):
+        prepared(folder, store, max_corrupt_share=0.1)
+
+
+def test_a_picture_that_unfolds_into_too_many_pixels_is_never_decoded(tmp_path, store, monkeypatch):
+    folder = pictures(tmp_path / "pets")
+    Image.new("L", (100, 100)).save(folder / "cat" / "00.png")
+    monkeypatch.setattr(transforms, "MAX_PIXELS", 5_000)
+
+    assert prepared(folder, store, max_corrupt_share=0.1).skipped == 1
+
+
+def test_grey_palette_and_transparent_pictures_become_rgb(tmp_path, store):
+    folder = pictures(tmp_path / "pets")
+    for index, mode in enumerate(("L", "P", "RGBA", "1", "I;16")):
+        path = folder / "cat" / f"{index:02}.png"
+        Image.new(mode, (9, 9 + index), 1).save(path)
+
+    dataset = prepared(folder, store)
+
+    assert dataset.sample_shape == (3, 8, 8)
+    assert dataset.skipped == 0
+
+
+def test_transforms_resize_the_shorter_side_and_keep_the_middle(tmp_path, store):
+    folder = pictures(tmp_path / "pets")
+    settings = {"resize": 9, "crop": 6, "mean": [0.0, 0.0, 0.0], "std": [1.0, 1.0, 1.0]}
+
+    dataset = prepared(folder, store, transforms=settings)
+
+    (images,) = next(load_samples(dataset, "test", store).batches(4)).inputs
+    assert images.shape == (4, 3, 6, 6)
+    assert 0 <= images.min() <= images.max() <= 1
+
+
+def test_a_folder_without_classes_is_refused_with_the_layouts(tmp_path):
+    pictures(tmp_path / "pets", classes=("cat",))
+
+    with pytest.raises(InputError, match=r"fewer than two folders.*Expected <class>/<image>"):
+        find_layout(tmp_path)
+
+
+def test_files_that_are_no_images_and_hidden_ones_are_ignored(tmp_path):
+    folder = pictures(tmp_path / "pets", each=2)
+    (folder / "cat" / "notes.txt").write_text("hello")
+    (folder / "dog" / ".hidden.png").write_bytes(b"")
+
+    assert len(find_layout(tmp_path).files["train"]) == 4
+
+
+def test_a_picture_too_long_and_thin_to_be_resized_is_left_out(tmp_path, store):
+    folder = pictures(tmp_path / "pets")
+    Image.new("L", (200_000, 1)).save(folder / "cat" / "line.png")
+
+    dataset = prepared(folder, store, image_size=32, max_corrupt_share=0.1)
+
+    assert sum(dataset.splits.values()) == 40
+    with pytest.raises(InputError, match=r"line\.png \(200000 x 1, resized to 32, is more than"):
+        prepared(folder, store, image_size=32, max_corrupt_share=0)
 
 
 @given(labels, st.integers(0, 2**32 - 1))

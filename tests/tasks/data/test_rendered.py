@@ -4,8 +4,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from tasks.data.samples import read_description
-from tasks.data.splits import load_samples
+from tasks.data.samples import load_samples, read_description
 from tests.tasks.vision_workloads import rendered
 
 SPLITS = ("train", "calibration", "valid", "test")

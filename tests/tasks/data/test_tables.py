@@ -12,8 +12,7 @@ import torch
 
 from storage.artifacts import ArtifactStore
 from storage.errors import InputError
-from tasks.data.samples import read_description
-from tasks.data.splits import load_samples
+from tasks.data.samples import load_samples, read_description
 from tasks.refs import DatasetRef
 from tests.tasks.domains.custom.own import own, write
 from tests.tasks.pipeline import prepare

@@ -11,8 +11,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from storage.errors import InputError
-from tasks.data import tokenize as module
-from tasks.data.tokenize import VOCABULARY_FILE, Vocabulary, read_blocks, tokenize
+from tasks.data import corpus as module
+from tasks.data.corpus import VOCABULARY_FILE, Vocabulary, read_blocks, tokenize
 from tests.tasks.data.plain import plain_tokens
 
 # Everything at which str.split, str.splitlines or universal newlines split, and some that look as if they did.

@@ -12,8 +12,7 @@ from storage import remote
 from storage.artifacts import ArtifactStore
 from storage.errors import ConfigurationError, InputError
 from tasks.data import torchvision_data
-from tasks.data.samples import read_description
-from tasks.data.splits import load_samples
+from tasks.data.samples import load_samples, read_description
 from tasks.job import Workspace
 from tasks.stages import prepare
 from tests.storage.http_server import Site, serving

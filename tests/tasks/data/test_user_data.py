@@ -7,8 +7,7 @@ import torch
 
 from storage.artifacts import ArtifactStore
 from storage.errors import ConfigurationError, InputError
-from tasks.data.samples import read_description
-from tasks.data.splits import load_samples, load_test
+from tasks.data.samples import load_samples, load_test, read_description
 from tests.tasks.domains.custom.own import CODE, own, write
 from tests.tasks.pipeline import example_inputs, job_of, prepare
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from storage.artifacts import ArtifactStore
-from tasks.data.splits import load_samples
+from tasks.data.samples import load_samples
 from tasks.data.weights import load_state
 from tasks.job import Job
 from tasks.workload import Workload

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.export import Dim, export
 
 from storage.errors import QuantizationError
-from tasks.domains.language_model.network import WordLanguageModel
+from tasks.domains.language_model.domain import WordLanguageModel
 from tasks.quantize.int8_modules import Int8Embedding, Int8Linear, Int8Lstm, align_for_aot_inductor
 from tasks.quantize.packing import quantize_rows
 from tests.tasks.quantize.int8_reference import SETS, cell_of, instruction_set, linear_of, runs_here, supported_sets

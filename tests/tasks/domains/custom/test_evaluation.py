@@ -14,9 +14,9 @@ from torch.nn import functional
 
 from storage.artifacts import ArtifactStore
 from storage.errors import ConfigurationError, MeasurementError, NightquantError, QuantizationError
-from tasks.data.scores import edit_distance
-from tasks.data.scoring import RESAMPLES
-from tasks.data.splits import load_samples, load_test
+from tasks.data.metrics import edit_distance
+from tasks.data.samples import load_samples, load_test
+from tasks.data.scores import RESAMPLES
 from tasks.data.weights import load_state
 from tasks.evaluate import compare
 from tests.tasks.data.test_user_data import SEQUENCES, TWO_INPUTS

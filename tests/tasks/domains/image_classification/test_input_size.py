@@ -11,7 +11,7 @@ import torchvision
 from PIL import Image
 from torch import nn
 
-from tasks.data.image_folder import pictures_in
+from tasks.data.picture_sets import pictures_in
 from tasks.domains.image_classification import input_size
 from tasks.domains.image_classification.input_size import Choice, choose_transforms
 from tests.tasks.vision_workloads import image_workload

@@ -4,11 +4,11 @@ import pytest
 import torch
 
 from storage.errors import InputError, MeasurementError
-from tasks.data.evaluation import evaluate_batches, named
-from tasks.data.splits import load_samples
-from tasks.domains.image_classification.fine_tuning import training_batches
+from tasks.data.evaluation import evaluate_batches
+from tasks.data.metrics import METRICS
+from tasks.data.samples import load_samples
+from tasks.domains.image_classification.domain import ImageClassification, one_cycle, training_batches
 from tasks.domains.image_classification.network import build_vision
-from tasks.domains.image_classification.training import one_cycle, train_classifier
 from tasks.job import Workspace
 from tests.tasks.domains.image_classification import networks
 from tests.tasks.pipeline import example_inputs
@@ -31,10 +31,10 @@ def prepared(tmp_path_factory):
 def test_it_learns_to_tell_the_characters_apart(prepared):
     dataset, store = prepared
     model = build_vision(workload().model, dataset)
-    model.load_state_dict(train_classifier(workload(), dataset, Workspace(store)))
+    model.load_state_dict(ImageClassification().train(workload(), dataset, Workspace(store)))
 
     split = load_samples(dataset, "test", store)
-    quality = evaluate_batches(model.eval(), split.batches(32), named("top1"), total=len(split), apart=False)
+    quality = evaluate_batches(model.eval(), split.batches(32), METRICS["top1"], total=len(split), apart=False)
 
     assert quality.value > 80
 
@@ -43,7 +43,7 @@ def test_a_seed_decides_the_weights(prepared):
     dataset, store = prepared
 
     first, again, other = (
-        train_classifier(workload(epochs=1, seed=seed), dataset, Workspace(store)) for seed in (1, 1, 2)
+        ImageClassification().train(workload(epochs=1, seed=seed), dataset, Workspace(store)) for seed in (1, 1, 2)
     )
 
     assert all(torch.equal(first[key], again[key]) for key in first)
@@ -56,7 +56,7 @@ def test_training_leaves_the_global_generator_and_the_threads_alone(prepared):
     threads, expected = torch.get_num_threads(), torch.rand(2)
     torch.manual_seed(3)
 
-    train_classifier(workload(epochs=1), dataset, Workspace(store))
+    ImageClassification().train(workload(epochs=1), dataset, Workspace(store))
 
     assert torch.equal(torch.rand(2), expected)
     assert torch.get_num_threads() == threads
@@ -67,7 +67,8 @@ def test_the_weights_are_contiguous(prepared):
     dataset, store = prepared
 
     assert all(
-        tensor.is_contiguous() for tensor in train_classifier(workload(epochs=1), dataset, Workspace(store)).values()
+        tensor.is_contiguous()
+        for tensor in ImageClassification().train(workload(epochs=1), dataset, Workspace(store)).values()
     )
 
 
@@ -76,7 +77,7 @@ def test_progress_ends_at_the_number_of_epochs(prepared):
     told = []
 
     workspace = Workspace(store, lambda done, total, unit="": told.append((done, total, unit)))
-    train_classifier(workload(epochs=2), dataset, workspace)
+    ImageClassification().train(workload(epochs=2), dataset, workspace)
 
     assert told[-1][:2] == (2, 2)
     assert re.fullmatch(r"epochs, loss \d+\.\d{3}", told[-1][2])
@@ -87,14 +88,14 @@ def test_a_rate_that_is_far_too_high_is_told(prepared):
     dataset, store = prepared
 
     with pytest.raises(MeasurementError, match=r"diverged.*Lower checkpoint.learning_rate"):
-        train_classifier(workload(learning_rate=1e30), dataset, Workspace(store))
+        ImageClassification().train(workload(learning_rate=1e30), dataset, Workspace(store))
 
 
 def test_a_single_training_image_is_not_enough(tmp_path):
     dataset, store = rendered(tmp_path, train=1)
 
     with pytest.raises(InputError, match="1 training images in batches of 16: there is no batch of two"):
-        train_classifier(workload(), dataset, Workspace(store))
+        ImageClassification().train(workload(), dataset, Workspace(store))
 
 
 @pytest.mark.parametrize("steps", [*range(1, 41), 97, 1000])
@@ -128,7 +129,7 @@ def test_the_cycle_of_an_ordinary_training_is_that_of_its_steps(steps):
 def test_a_training_of_a_few_steps_ends(prepared, batch_size):
     dataset, store = prepared
 
-    state = train_classifier(workload(epochs=1, batch_size=batch_size), dataset, Workspace(store))
+    state = ImageClassification().train(workload(epochs=1, batch_size=batch_size), dataset, Workspace(store))
 
     assert all(tensor.isfinite().all() for tensor in state.values() if tensor.is_floating_point())
 
@@ -137,7 +138,7 @@ def test_batches_of_one_are_refused(prepared):
     dataset, store = prepared
 
     with pytest.raises(InputError, match="in batches of 1: there is no batch of two to train on"):
-        train_classifier(workload(batch_size=1), dataset, Workspace(store))
+        ImageClassification().train(workload(batch_size=1), dataset, Workspace(store))
 
 
 def test_an_epoch_is_shuffled_by_its_generator_alone(tmp_path):
@@ -159,7 +160,7 @@ def test_augmentation_only_shifts(tmp_path):
     split = load_samples(dataset, "train", store)
     known = {image[:, 4:-4, 4:-4].sum().item() for batch in split.batches(8) for image in batch.inputs[0]}
 
-    images, _ = next(training_batches(dataset, store, 30, torch.Generator().manual_seed(0)))
+    (images,), _ = next(training_batches(dataset, store, 30, torch.Generator().manual_seed(0)))
 
     # A shift of up to two pixels: some window of each picture's inside is a known picture's middle.
     for image in images:

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from storage.artifacts import ArtifactStore
 from storage.errors import InputError, MeasurementError
-from tasks.data.splits import load_samples
+from tasks.data.samples import load_samples
 from tasks.data.weights import load_state
 from tasks.domains.language_model import Evaluate, LanguageModelWorkload, WordLanguageModelSpec
-from tasks.domains.language_model.network import WordLanguageModel
-from tasks.domains.language_model.stream import evaluate_language_model, word_losses
+from tasks.domains.language_model.domain import LanguageModel, WordLanguageModel
+from tasks.domains.language_model.stream import word_losses
 from tasks.evaluate import compare, quality_of
 from tasks.job import Job, Workspace
 from tasks.results import Evaluation
@@ -129,7 +129,7 @@ def test_a_loss_that_is_no_number_is_refused(prepared: Prepared, bias: float) ->
     model = build_model(job.workload, job.dataset)
     model.decoder.bias.data.fill_(bias)
     with pytest.raises(MeasurementError, match="loss of nan"):
-        evaluate_language_model(job, model, Workspace(store))
+        LanguageModel().evaluate(job, model, Workspace(store))
 
 
 def test_a_stream_of_one_word_is_refused() -> None:
@@ -144,6 +144,6 @@ def test_a_hopeless_loss_has_no_perplexity_that_no_table_could_take(prepared: Pr
     model.decoder.weight.data.zero_()
     model.decoder.bias.data.copy_(torch.linspace(0, 1e5, job.dataset.vocabulary))
     with torch.inference_mode():
-        quality = evaluate_language_model(job, model, Workspace(store))
+        quality = LanguageModel().evaluate(job, model, Workspace(store))
     assert quality.value > 1000
     assert set(quality.metrics) == {"loss"}

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from storage.artifacts import ArtifactStore
-from tasks.data.splits import load_samples
-from tasks.domains.language_model import LanguageModel, LanguageModelWorkload, WordLanguageModelSpec
-from tasks.domains.language_model.network import WordLanguageModel, build_word_lm
+from tasks.data.samples import load_samples
+from tasks.domains.language_model import LanguageModelWorkload, WordLanguageModelSpec
+from tasks.domains.language_model.domain import LanguageModel, WordLanguageModel
 from tasks.refs import DatasetRef
 from tests.tasks.pipeline import example_inputs, prepare
 from tests.tasks.text_workloads import text_document, text_workload, write_corpus
@@ -19,7 +19,7 @@ from tests.tasks.text_workloads import text_document, text_workload, write_corpu
 @pytest.mark.slow
 def test_parameters_have_the_tutorials_names_and_shapes() -> None:
     spec = WordLanguageModelSpec(kind="word-lm", embedding_size=6, hidden_size=4, layers=2)
-    model = build_word_lm(spec, DatasetRef(kind="corpus", digest="", splits={}, vocabulary=11))
+    model = LanguageModel().build(spec, DatasetRef(kind="corpus", digest="", splits={}, vocabulary=11))
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     assert shapes == {
         "encoder.weight": (11, 6),

@@ -6,7 +6,7 @@ import pytest
 
 from storage.artifacts import ArtifactStore
 from tasks.data.corpus import load_vocabulary, split_topics
-from tasks.data.splits import load_samples
+from tasks.data.samples import load_samples
 from tests.tasks.pipeline import prepare
 from tests.tasks.workloads import workload_of
 

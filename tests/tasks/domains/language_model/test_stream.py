@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from tasks.domains.language_model import Evaluate, WordLanguageModelSpec
-from tasks.domains.language_model.network import WordLanguageModel
-from tasks.domains.language_model.stream import LaneShape, segment_losses, word_losses
+from tasks.domains.language_model.domain import WordLanguageModel
+from tasks.domains.language_model.stream import segment_losses, word_losses
 from tasks.outputs import intra_op_threads
 
 VOCABULARY, LAYERS, HIDDEN = 30, 2, 8
@@ -95,7 +95,7 @@ def test_the_shape_of_a_lane_bounds_a_call_and_changes_nothing_else(words: int, 
         shapes.add(tuple(tokens.shape))
         return model(tokens, h, c)
 
-    losses = segment_losses(call, ids, SPEC, 6, 5, shape=LaneShape(columns, rows))
+    losses = segment_losses(call, ids, SPEC, 6, 5, columns=columns, rows=rows)
     torch.testing.assert_close(losses, exact_losses(model, ids))
     assert all(width <= columns and (steps == 1 or steps * width <= rows) for steps, width in shapes)
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from storage.artifacts import ArtifactStore
 from storage.errors import InputError, MeasurementError
-from tasks.data.splits import load_samples
+from tasks.data.samples import load_samples
 from tasks.domains.language_model import WordLanguageModelSpec
+from tasks.domains.language_model.domain import LanguageModel, batchify
 from tasks.domains.language_model.stream import word_losses
-from tasks.domains.language_model.training import batchify, train_language_model
 from tasks.job import Progress, Workspace, silent
 from tasks.refs import DatasetRef
 from tasks.workload import Workload
@@ -41,7 +41,7 @@ def prepared(corpus: Path, store: Path, **changes: Any) -> tuple[Workload, Artif
 def train(
     workload: Workload, dataset: DatasetRef, store: ArtifactStore, progress: Progress = silent
 ) -> dict[str, torch.Tensor]:
-    return train_language_model(workload, dataset, Workspace(store, progress))
+    return LanguageModel().train(workload, dataset, Workspace(store, progress))
 
 
 @pytest.mark.slow

@@ -12,8 +12,7 @@ from torch import nn
 from flows.request import BUILT_IN
 from storage.artifacts import ArtifactStore
 from tasks.data.weights import load_state
-from tasks.domains.sequence import Sequence
-from tasks.domains.sequence.lstm import differences
+from tasks.domains.sequence.domain import Sequence, differences
 from tasks.evaluate import compare
 from tasks.workload import Workload, find_workloads
 from tests.tasks.pipeline import build, build_model, evaluate, example_inputs, job_of, obtain, prepare

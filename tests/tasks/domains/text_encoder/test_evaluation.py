@@ -15,10 +15,9 @@ from torch.nn.functional import cosine_similarity, normalize
 from storage.artifacts import ArtifactStore
 from tasks.build import open_candidate
 from tasks.data.evaluation import outputs_in_order
-from tasks.data.scores import reciprocal_ranks
-from tasks.data.scoring import RESAMPLES
-from tasks.domains.text_encoder.evaluation import evaluate_encoder
-from tasks.domains.text_encoder.texts import load_texts
+from tasks.data.metrics import reciprocal_ranks
+from tasks.data.scores import RESAMPLES
+from tasks.domains.text_encoder.domain import TextEncoder, load_texts
 from tasks.evaluate import compare
 from tasks.job import Job, Workspace
 from tasks.tensor_files import SAMPLES
@@ -87,8 +86,8 @@ def test_quality_does_not_depend_on_how_texts_are_put_together(tmp_path: Path) -
         changed = job.workload.model_copy(
             update={"evaluate": job.workload.evaluate.model_copy(update={"batch_size": size})}
         )
-        seen.append(evaluate_encoder(Job(changed, job.dataset, job.checkpoint), model, Workspace(store)))
-    seen.append(evaluate_encoder(job, model, Workspace(store), apart=True))
+        seen.append(TextEncoder().evaluate(Job(changed, job.dataset, job.checkpoint), model, Workspace(store)))
+    seen.append(TextEncoder().evaluate(job, model, Workspace(store), apart=True))
     assert len({quality.value for quality in seen}) == 1
     assert all(torch.equal(seen[0].samples["prediction"], each.samples["prediction"]) for each in seen)
 

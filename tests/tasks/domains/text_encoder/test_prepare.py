@@ -14,8 +14,8 @@ from tokenizers import Tokenizer
 from storage.artifacts import ArtifactStore
 from storage.errors import InputError, NightquantError
 from tasks.data.samples import read_description
-from tasks.domains.text_encoder.directory import TOKENIZER
-from tasks.domains.text_encoder.texts import load_texts
+from tasks.domains.text_encoder.domain import load_texts
+from tasks.domains.text_encoder.prepare import TOKENIZER
 from tests.tasks.domains.text_encoder.encoders import (
     CONFIGS,
     LABELS,

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from storage.artifacts import ArtifactStore
 from storage.errors import UnavailableError
-from tasks.domains.text_encoder import TextEncoder
+from tasks.domains.text_encoder import EncoderWorkload
 from tasks.extensions import DOMAINS
 from tests.tasks.domains.text_encoder.encoders import encoder, of_config, write_directory
 from tests.tasks.pipeline import prepare
@@ -53,7 +53,7 @@ def test_the_metric_suits_the_task_unless_it_is_named(tmp_path: Path, keys: dict
 def test_a_section_from_the_store_needs_no_directory(tmp_path: Path) -> None:
     write_directory(tmp_path / "encoder")
     section = encoder(tmp_path).model
-    again = DOMAINS["text-encoder"].parse_model(section.model_dump(mode="json"), "/nowhere")
+    again = DOMAINS.workload("text-encoder").parse_model(section.model_dump(mode="json"), "/nowhere")
     assert again.model_dump(mode="json") == section.model_dump(mode="json")
 
 
@@ -70,7 +70,7 @@ def test_reading_workloads_imports_neither_torch_nor_the_extra() -> None:
 def test_without_the_extra_a_workload_is_skipped_with_what_installs_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(TextEncoder, "distributions", ("transformers", "some-library"))
+    monkeypatch.setattr(EncoderWorkload, "distributions", ("transformers", "some-library"))
     workload = encoder(tmp_path, model=of_config(), checkpoint={"kind": "seeded"})
     with pytest.raises(UnavailableError) as refused:
         prepare(workload, ArtifactStore(tmp_path))

@@ -5,8 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.data.splits import Column
-from tasks.domains.text_encoder.texts import Texts, bucket_of
+from tasks.data.samples import Column
+from tasks.domains.text_encoder.domain import Texts, bucket_of
 
 LENGTHS = st.lists(st.integers(1, 130), min_size=1, max_size=60)
 

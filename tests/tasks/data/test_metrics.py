@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.errors import MeasurementError
-from tasks.data.scores import TOP5, WER, area_under_roc, edit_distance, macro_f1, word_errors
+from tasks.data.metrics import METRICS, area_under_roc, edit_distance, macro_f1, word_errors
 
 PAIRS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 2)), min_size=1, max_size=30).filter(
     lambda rows: any(weight for *_, weight in rows)
@@ -44,9 +44,9 @@ def test_auroc_is_the_share_of_pairs_in_the_right_order(rows: list[tuple[int, in
 
 def test_top5_asks_whether_the_class_is_among_the_five_largest_logits() -> None:
     outputs = torch.tensor([[0.0, 1, 2, 3, 4, 5, 6]]).expand(7, 7)
-    assert TOP5.rows(outputs, torch.arange(7)).tolist() == [0, 0, 100, 100, 100, 100, 100]
+    assert METRICS["top5"].rows(outputs, torch.arange(7)).tolist() == [0, 0, 100, 100, 100, 100, 100]
     with pytest.raises(MeasurementError, match=r"shape \[7, 5\]; top5 needs logits of more than five classes"):
-        TOP5.rows(outputs[:, :5], torch.arange(7))
+        METRICS["top5"].rows(outputs[:, :5], torch.arange(7))
 
 
 WORDS = st.lists(st.integers(1, 3), max_size=6)
@@ -84,5 +84,5 @@ def test_words_are_ids_or_the_best_path_of_logits() -> None:
 
 @pytest.mark.slow
 def test_a_ratio_is_that_of_the_sums_and_not_the_mean_of_the_rows() -> None:
-    assert WER.of(np.array([[1.0, 1.0], [0.0, 9.0]])) == 0.1
-    assert np.isnan(WER.of(np.zeros((2, 2))))
+    assert METRICS["wer"].of(np.array([[1.0, 1.0], [0.0, 9.0]])) == 0.1
+    assert np.isnan(METRICS["wer"].of(np.zeros((2, 2))))

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from storage.artifacts import ArtifactStore
 from storage.errors import InputError, StoreError
-from tasks.data.samples import TARGET, ColumnWriter, Description, find_or_write
-from tasks.data.splits import load_samples, write_split
+from tasks.data.samples import TARGET, ColumnWriter, Description, find_or_write, load_samples, write_split
 from tasks.refs import DatasetRef
 
 SHAPE = (3, 4, 5)

@@ -1,0 +1,196 @@
+"""The domain ``image-classification``: pictures in classes, accuracy, training on shifted pictures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import ClassVar, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from storage.artifacts import ArtifactStore
+from storage.errors import InputError
+from tasks.data.evaluation import Quality, evaluate_batches
+from tasks.data.metrics import METRICS
+from tasks.data.picture_sets import prepare_image_folder
+from tasks.data.rendered import prepare_rendered
+from tasks.data.samples import load_samples, read_description
+from tasks.data.sections import ImageFolder, RenderedCharacters
+from tasks.data.torchvision_data import prepare_torchvision
+from tasks.data.training import FineTuning, Training, train
+from tasks.domains.base import Axes, Domain, Weights, write_preprocessing
+from tasks.domains.image_classification import ClassifierSpec, ImageWorkload, TorchvisionWeights
+from tasks.domains.image_classification.input_size import propose_keys
+from tasks.domains.image_classification.network import build_vision, load_weights, preprocessing, published
+from tasks.job import Job, Workspace
+from tasks.outputs import Call, tensors_of
+from tasks.refs import DatasetRef
+from tasks.results import Proposal
+from tasks.workload.base import TrainedCheckpoint
+
+_WEIGHT_DECAY = 0.05
+_LABEL_SMOOTHING = 0.05
+_SHORTEST_CYCLE = 5
+
+
+class ImageClassification(Domain[ImageWorkload, ClassifierSpec]):
+    """The domain ``image-classification``."""
+
+    outputs = ("logits",)
+    open_axes: ClassVar[Axes] = {"images": {0: "batch"}}
+
+    def prepare(self, workload: ImageWorkload, workspace: Workspace) -> DatasetRef:
+        """Draw, decode or load the images."""
+        data = workload.data
+        if isinstance(data, RenderedCharacters):
+            return prepare_rendered(data, workspace)
+        geometry = preprocessing(workload, data)
+        if isinstance(data, ImageFolder):
+            return prepare_image_folder(data, geometry, workspace)
+        return prepare_torchvision(data, geometry, workspace)
+
+    def build(self, model: ClassifierSpec, dataset: DatasetRef) -> nn.Module:
+        """Build one of torchvision's models, or call the user's factory."""
+        return build_vision(model, dataset)
+
+    def evaluate(self, job: Job[ImageWorkload], call: Call, workspace: Workspace, *, apart: bool = False) -> Quality:
+        """Compute top-1 and top-5 accuracy on the test split."""
+        split = load_samples(job.dataset, "test", workspace.store)
+        return evaluate_batches(
+            call,
+            split.batches(1 if apart else job.workload.evaluate.batch_size),
+            METRICS["top1"],
+            total=len(split),
+            apart=apart,
+            also={"top5": "top5-of-any"},
+            classes=int(split.target.max()) + 1,
+            progress=workspace.progress,
+            unit="images",
+        )
+
+    def train(self, workload: ImageWorkload, dataset: DatasetRef, workspace: Workspace) -> dict[str, Tensor]:
+        """Train on the train split by AdamW, under a one-cycle learning rate.
+
+        Its peak is ``checkpoint.learning_rate``. Images are shifted at random. See `tasks.data.training.train`.
+
+        Source: Smith and Topin, "Super-Convergence", 2018.
+        """
+        settings = cast("TrainedCheckpoint", workload.checkpoint)
+        steps = math.ceil(dataset.splits["train"] / settings.batch_size)
+
+        def make(device: torch.device) -> Training:
+            generator = torch.Generator().manual_seed(settings.seed)
+            model = build_vision(workload.model, dataset).to(device)
+            optimizer = torch.optim.AdamW(
+                model.parameters(), lr=settings.learning_rate, weight_decay=_WEIGHT_DECAY, fused=True
+            )
+
+            def epoch() -> Iterator[tuple[float, Tensor]]:
+                batches = training_batches(dataset, workspace.store, settings.batch_size, generator)
+                for step, ((images,), labels) in enumerate(batches, start=1):
+                    logits = model(images.to(device))
+                    yield step / steps, cross_entropy(logits, labels.to(device), label_smoothing=_LABEL_SMOOTHING)
+
+            schedule = one_cycle(optimizer, settings.learning_rate, settings.epochs * steps)
+            return Training(model, optimizer, schedule, epoch)
+
+        return train(make, settings, workload.name, workspace.progress)
+
+    def fine_tuning(self, job: Job[ImageWorkload], store: ArtifactStore, batch_size: int) -> FineTuning:
+        """Give cross-entropy on the train split, and top-1 (share) on the valid split."""
+
+        def validate(model: nn.Module, device: torch.device) -> tuple[float, float]:
+            split = load_samples(job.dataset, "valid", store)
+            correct, loss = 0.0, 0.0
+            for batch in split.batches(batch_size):
+                assert batch.target is not None
+                logits, expected = _logits(model(batch.inputs[0].to(device))), batch.target.to(device)
+                correct += float((logits.argmax(1) == expected).sum())
+                loss += float(cross_entropy(logits, expected, reduction="sum"))
+            return correct / len(split), loss / len(split)
+
+        return FineTuning(
+            steps_per_epoch=math.ceil(job.dataset.splits["train"] / batch_size),
+            batches=partial(training_batches, job.dataset, store, batch_size),
+            loss=lambda outputs, target: cross_entropy(_logits(outputs), target),
+            validate=validate,
+        )
+
+    def weights(self, workload: ImageWorkload, dataset: DatasetRef) -> Weights:
+        """Find torchvision's published weights."""
+        weights = published(cast("TorchvisionWeights", workload.checkpoint).weights)
+        model = workload.model.model_dump(mode="json")
+        made_from = {"model": model, "weights": weights.url, "classes": dataset.classes}
+        return made_from, lambda: load_weights(weights)
+
+    def propose(self, workload: ImageWorkload, workspace: Workspace) -> Proposal:
+        """Choose the size of the pictures, how many of them calibrate, and how many outputs the model has."""
+        return propose_keys(workload, workspace)
+
+    def write_resources(self, job: Job[ImageWorkload], store: ArtifactStore, folder: Path) -> dict[str, str]:
+        """Write ``preprocessing.json``: size, channels, transforms, normalization and class names."""
+        description, data = read_description(job.dataset, store), job.workload.data
+        channels, height, width = job.dataset.sample_shape
+        document = {
+            "channels": channels,
+            "order": "RGB" if channels == 3 else "as trained",
+            "height": height,
+            "width": width,
+            "transforms": None if isinstance(data, RenderedCharacters) else asdict(preprocessing(job.workload, data)),
+            "normalize": "(value / 255 - mean) / std, per channel, as float32 [batch, channels, height, width]",
+            "mean": description.mean,
+            "std": description.std,
+            "classes": description.classes,
+        }
+        return write_preprocessing(document, folder)
+
+
+def training_batches(
+    dataset: DatasetRef, store: ArtifactStore, batch_size: int, generator: torch.Generator
+) -> Iterator[tuple[tuple[Tensor, ...], Tensor]]:
+    """Yield one epoch of the train split: (images,), labels, shuffled, and each image shifted at random.
+
+    Images are float32 [B, 3, H, W], labels int64 [B]. A shift, by up to 1/16 of the side, keeps the label of any
+    picture, even of a character, which a flip does not. A last batch of a single sample is left out: batch
+    normalization cannot train on it. The state of `generator`, on the CPU, moves on, so that every epoch differs. An
+    `InputError` says that there is no batch of two images.
+    """
+    split = load_samples(dataset, "train", store)
+    if min(len(split), batch_size) < 2:
+        raise InputError(
+            f"{len(split)} training images in batches of {batch_size}: there is no batch of two to train on.",
+            hint="Set batch_size to 2 or more, or provide more training images.",
+        )
+    order = torch.randperm(len(split), generator=generator)
+    for batch in split.batches(batch_size, order):
+        (images,), labels, count = batch.inputs, batch.target, batch.size
+        if labels is not None and count > 1:
+            rows = _shifted_positions(count, images.shape[2], generator).view(count, 1, -1, 1).expand(images.shape)
+            columns = _shifted_positions(count, images.shape[3], generator).view(count, 1, 1, -1).expand(images.shape)
+            yield (images.gather(2, rows).gather(3, columns),), labels
+
+
+def _shifted_positions(count: int, side: int, generator: torch.Generator) -> Tensor:
+    """int64 [count, side]: where each pixel of a shifted line comes from; the edge is repeated."""
+    reach = side // 16
+    shift = torch.randint(-reach, reach + 1, (count, 1), generator=generator)
+    return (torch.arange(side) + shift).clamp_(0, side - 1)
+
+
+def one_cycle(
+    optimizer: torch.optim.Optimizer, learning_rate: float, steps: int
+) -> torch.optim.lr_scheduler.OneCycleLR:
+    """Make a schedule: a quarter of the steps up to `learning_rate`, the others down to nearly zero."""
+    # A cycle of four steps would rise for none of them, and OneCycleLR would divide by that.
+    total = max(_SHORTEST_CYCLE, steps + 1)
+    return torch.optim.lr_scheduler.OneCycleLR(optimizer, learning_rate, total_steps=total, pct_start=0.25)
+
+
+def _logits(outputs: object) -> Tensor:
+    # GoogLeNet and Inception also return their auxiliary heads' outputs in training.
+    return tensors_of(outputs)[0]

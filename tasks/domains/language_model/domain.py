@@ -1,0 +1,220 @@
+"""The domain ``language-model``: an LSTM on text, trained by truncated backpropagation through time."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import ClassVar, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from storage.artifacts import ArtifactStore
+from storage.errors import InputError, MeasurementError
+from tasks.data.corpus import load_vocabulary, prepare_pydoc, prepare_text
+from tasks.data.evaluation import Quality, perplexity_beside
+from tasks.data.samples import load_samples
+from tasks.data.sections import TextCorpus
+from tasks.data.training import Training, train
+from tasks.domains.base import Axes, Domain
+from tasks.domains.language_model import LanguageModelWorkload, TrainedCheckpoint, WordLanguageModelSpec
+from tasks.domains.language_model.stream import word_losses
+from tasks.job import Job, Workspace
+from tasks.outputs import Call
+from tasks.refs import DatasetRef
+
+VOCABULARY = "vocabulary.json"
+_INITIAL_RANGE = 0.1
+_VALID_COLUMNS = 10
+
+
+class WordLanguageModel(nn.Module):
+    """Predicts each next word of a text: Embedding, dropout, LSTM layers, dropout, Linear to the vocabulary.
+
+    The names of the submodules (``encoder``, ``rnn``, ``decoder``) are those of the PyTorch tutorial "Dynamic
+    Quantization on an LSTM Word Language Model", so that its checkpoints load as they are. V is the size of the
+    vocabulary, H the width and L the depth of the LSTM; `dropout` is the share of activations dropped in training.
+    """
+
+    def __init__(self, vocabulary: int, embedding_size: int, hidden_size: int, layers: int, dropout: float) -> None:
+        super().__init__()
+        self.drop = nn.Dropout(dropout)
+        self.encoder = nn.Embedding(vocabulary, embedding_size)
+        # A single layer has nothing to drop between layers, and torch warns where it is asked to.
+        self.rnn = nn.LSTM(embedding_size, hidden_size, layers, dropout=dropout if layers > 1 else 0.0)
+        self.decoder = nn.Linear(hidden_size, vocabulary)
+        nn.init.uniform_(self.encoder.weight, -_INITIAL_RANGE, _INITIAL_RANGE)
+        nn.init.uniform_(self.decoder.weight, -_INITIAL_RANGE, _INITIAL_RANGE)
+        nn.init.zeros_(self.decoder.bias)
+
+    def forward(self, tokens: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """From tokens, int64 [T, B], and the state h, c, float32 [L, B, H], to logits of each next word and the state.
+
+        The logits are float32 [T, B, V].
+        """
+        embedded = self.drop(self.encoder(tokens))
+        output, (h, c) = self.rnn(embedded, (h, c))
+        return self.decoder(self.drop(output)), h, c
+
+
+class LanguageModel(Domain[LanguageModelWorkload, WordLanguageModelSpec]):
+    """The domain ``language-model``."""
+
+    outputs = ("logits", "h", "c")
+    open_axes: ClassVar[Axes] = {"tokens": {0: "time", 1: "batch"}, "h": {1: "batch"}, "c": {1: "batch"}}
+
+    def prepare(self, workload: LanguageModelWorkload, workspace: Workspace) -> DatasetRef:
+        """Tokenize the corpus."""
+        data = workload.data
+        return prepare_text(data, workspace) if isinstance(data, TextCorpus) else prepare_pydoc(data, workspace)
+
+    def build(self, model: WordLanguageModelSpec, dataset: DatasetRef) -> nn.Module:
+        """Build the network for the corpus's vocabulary."""
+        return WordLanguageModel(
+            dataset.vocabulary, model.embedding_size, model.hidden_size, model.layers, model.dropout
+        )
+
+    def example_inputs(
+        self, workload: LanguageModelWorkload, dataset: DatasetRef, store: ArtifactStore, batch_size: int
+    ) -> dict[str, Tensor]:
+        """Return the first words of the test split, and the state before any word.
+
+        There are ``benchmark.sequence_length`` words in each of `batch_size` columns. A split that is too short is
+        read again from its beginning.
+        """
+        ids = load_samples(dataset, "test", store)["tokens"]
+        length = workload.benchmark.sequence_length
+        positions = torch.arange(length * batch_size) % len(ids)
+        h, c = zero_state(workload.model, batch_size)
+        return {"tokens": ids[positions].long().view(batch_size, length).t().contiguous(), "h": h, "c": c}
+
+    def evaluate(
+        self, job: Job[LanguageModelWorkload], call: Call, workspace: Workspace, *, apart: bool = False
+    ) -> Quality:
+        """Compute loss and perplexity on the whole test split; the samples are the losses of its words, in order.
+
+        Rows `apart` are calls with ``benchmark.sequence_length`` words of one stream, as the benchmark makes them.
+        """
+        ids = load_samples(job.dataset, "test", workspace.store)["tokens"]
+        settings, words = job.workload.evaluate, job.workload.benchmark.sequence_length if apart else None
+        losses = word_losses(call, ids, job.workload.model, settings, workspace.progress, words_in_call=words)
+        loss = losses.mean(dtype=torch.float64).item()
+        if not math.isfinite(loss):
+            raise MeasurementError(
+                f"the model gives a loss of {loss}.",
+                hint="Exclude the module that overflows (`exclude`) or use another dtype.",
+            )
+        return Quality(
+            metric="loss",
+            value=loss,
+            higher_is_better=False,
+            metrics={"loss": loss, **perplexity_beside(loss)},
+            samples={"quality": losses},
+            count=len(losses),
+            mode=f"{settings.mode}, rows apart" if apart else settings.mode,
+            contributions="serial",
+        )
+
+    def train(self, workload: LanguageModelWorkload, dataset: DatasetRef, workspace: Workspace) -> dict[str, Tensor]:
+        """Train on the train split and keep the weights of the epoch with the lowest loss on the valid split.
+
+        Adam with a learning rate that falls to zero along half a cosine; hidden states are carried from one chunk to
+        the next, gradients are not. See `tasks.data.training.train`.
+        """
+        settings = cast("TrainedCheckpoint", workload.checkpoint)
+        spec, length = workload.model, settings.sequence_length
+
+        def make(device: torch.device) -> Training:
+            model = self.build(spec, dataset).to(device)
+            train_data, valid_data = (
+                batchify(load_samples(dataset, split, workspace.store)["tokens"], columns).to(device)
+                for split, columns in (("train", settings.batch_size), ("valid", _VALID_COLUMNS))
+            )
+            optimizer = torch.optim.Adam(model.parameters(), lr=settings.learning_rate)
+            steps = settings.epochs * -(-(len(train_data) - 1) // length)
+
+            def losses(data: Tensor) -> Iterator[tuple[int, Tensor]]:
+                return _losses(model, data, length, zero_state(spec, data.shape[1], device))
+
+            def epoch() -> Iterator[tuple[float, Tensor]]:
+                for stop, loss in losses(train_data):
+                    yield min(1.0, (stop + 1) / len(train_data)), loss
+
+            @torch.no_grad()
+            def validate() -> float:
+                model.eval()
+                total, start = 0.0, 0
+                for stop, loss in losses(valid_data):
+                    total, start = total + loss.item() * (stop - start), stop
+                return total / (len(valid_data) - 1)
+
+            return Training(
+                model,
+                optimizer,
+                torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps),
+                epoch,
+                largest_gradient=settings.gradient_clip,
+                validate=validate,
+                hopeless=2 * math.log(max(2, dataset.vocabulary)),  # far worse than guessing evenly
+            )
+
+        return train(make, settings, workload.name, workspace.progress)
+
+    def fit_hint(
+        self, shapes: Mapping[str, tuple[int, ...]], workload: LanguageModelWorkload, dataset: DatasetRef
+    ) -> str:
+        """Read the model's dimensions from the checkpoint's shapes, if they are a word language model's."""
+        encoder, decoder = shapes.get("encoder.weight", ()), shapes.get("decoder.weight", ())
+        layers = sum(key.startswith("rnn.weight_hh_l") for key in shapes)
+        if len(encoder) != 2 or len(decoder) != 2 or not layers:
+            return super().fit_hint(shapes, workload, dataset)
+        found = {"embedding_size": encoder[1], "hidden_size": decoder[1], "layers": layers}
+        given = {key: getattr(workload.model, key) for key in found}
+        hints = [
+            f"set model.{key} = {value} (it is {given[key]})" for key, value in found.items() if value != given[key]
+        ]
+        if (words := encoder[0]) != dataset.vocabulary:
+            hints.append(f"use the corpus that it was trained on ({words} words; this one has {dataset.vocabulary})")
+        return "To use this checkpoint, " + " and ".join(hints or ["give it the keys of the model"]) + "."
+
+    def input_ranges(self, dataset: DatasetRef) -> dict[str, tuple[int, int]]:
+        """Refuse word ids beyond the vocabulary, which would read beyond the embedding's rows."""
+        return {"tokens": (0, dataset.vocabulary - 1)}
+
+    def write_resources(self, job: Job[LanguageModelWorkload], store: ArtifactStore, folder: Path) -> dict[str, str]:
+        """Write the words by id: one JSON array with a word a line."""
+        words = ",\n".join(json.dumps(word) for word in load_vocabulary(job.dataset, store))
+        (folder / VOCABULARY).write_text(f"[\n{words}\n]\n", encoding="ascii")
+        return {"vocabulary": VOCABULARY}
+
+
+def zero_state(spec: WordLanguageModelSpec, columns: int, device: torch.device | None = None) -> tuple[Tensor, Tensor]:
+    """Return the state before any word: two float32 zeros [L, B, H]."""
+    shape = (spec.layers, columns, spec.hidden_size)
+    return torch.zeros(shape, device=device), torch.zeros(shape, device=device)
+
+
+def batchify(ids: Tensor, columns: int) -> Tensor:
+    """Lay a stream out in columns that are read side by side, the few words left over dropped.
+
+    From integers [N] to int64 [N // columns, columns], contiguous; an `InputError` refuses fewer than two rows.
+    """
+    length = len(ids) // columns
+    if length < 2:
+        raise InputError(
+            f"{len(ids)} words cannot be laid out in {columns} columns of at least two words.",
+            hint="Give more text or a smaller checkpoint.batch_size.",
+        )
+    return ids[: length * columns].long().view(columns, length).t().contiguous()
+
+
+def _losses(model: nn.Module, data: Tensor, length: int, state: tuple[Tensor, Tensor]) -> Iterator[tuple[int, Tensor]]:
+    """Yield the mean loss of each chunk, and how many rows are done; the state is cut off from its history."""
+    for start in range(0, len(data) - 1, length):
+        stop = min(start + length, len(data) - 1)
+        logits, h, c = model(data[start:stop], *state)
+        yield stop, F.cross_entropy(logits.flatten(0, 1), data[start + 1 : stop + 1].flatten())
+        state = h.detach(), c.detach()

@@ -1,0 +1,125 @@
+"""The domain ``sequence``: the model and its random input, drawn as PyTorch's recipe "Dynamic Quantization" does.
+
+The recipe seeds once and then draws the input sequence, the two hidden states and the weights, in this order. So the
+weights of a seed depend on the shape of the input.
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from storage.artifacts import ArtifactStore
+from storage.errors import MeasurementError
+from tasks.data.evaluation import Quality
+from tasks.data.samples import Description, find_or_write, load_samples, write_split
+from tasks.data.sections import RandomSequence
+from tasks.data.weights import load_state
+from tasks.domains.base import Axes, Domain
+from tasks.domains.sequence import LstmSpec, SequenceWorkload
+from tasks.job import Job, Workspace
+from tasks.outputs import Call, tensors_of
+from tasks.refs import DatasetRef
+from tasks.sources import code_digest
+
+_INPUTS = ("inputs", "h", "c")
+
+
+class DemonstrationLstm(nn.Module):
+    """One LSTM with equal input and hidden sizes, called with flat tensors."""
+
+    def __init__(self, dimension: int, layers: int) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(dimension, dimension, layers)
+
+    def forward(self, inputs: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """From inputs [T, B, D] and h, c [L, B, D] to outputs [T, B, D], h, c; all float32."""
+        outputs, (h, c) = self.lstm(inputs, (h, c))
+        return outputs, h, c
+
+
+class Sequence(Domain[SequenceWorkload, LstmSpec]):
+    """The domain ``sequence``."""
+
+    outputs = ("outputs", "h", "c")
+    open_axes: ClassVar[Axes] = {"inputs": {0: "time", 1: "batch"}, "h": {1: "batch"}, "c": {1: "batch"}}
+
+    def prepare(self, workload: SequenceWorkload, workspace: Workspace) -> DatasetRef:
+        """Keep the tensors ``inputs`` [T, B, D], ``h`` and ``c`` [L, B, D], all float32, that ``data.seed`` gives."""
+        data, spec = workload.data, workload.model
+        made_from = {
+            "data": data.model_dump(mode="json"),
+            "model": spec.model_dump(mode="json"),
+            "torch": torch.__version__,
+            "code": code_digest(_draw_sequence),
+        }
+
+        def fill(folder: Path) -> Description:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(data.seed)
+                write_split(folder, "test", _draw_sequence(data, spec))
+            shape = (data.length, spec.dimension)
+            return Description(splits={"test": data.batch_size}, inputs=_INPUTS, sample_shape=shape)
+
+        return find_or_write(workspace.store, made_from, fill)
+
+    def build(self, model: LstmSpec, dataset: DatasetRef) -> nn.Module:
+        """Build the network; the data set has no say in it."""
+        return DemonstrationLstm(model.dimension, model.layers)
+
+    def draw_weights(self, workload: SequenceWorkload, dataset: DatasetRef, seed: int) -> dict[str, Tensor]:
+        """Draw weights as the recipe does, after the workload's random sequence."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            _draw_sequence(workload.data, workload.model)
+            return self.build(workload.model, dataset).state_dict()
+
+    def example_inputs(
+        self, workload: SequenceWorkload, dataset: DatasetRef, store: ArtifactStore, batch_size: int
+    ) -> dict[str, Tensor]:
+        """Return the workload's random sequence and hidden state; further columns repeat the first ones."""
+        split = load_samples(dataset, "test", store)
+        columns = torch.arange(batch_size) % workload.data.batch_size
+        return {name: split[name][:, columns].contiguous() for name in _INPUTS}
+
+    def evaluate(self, job: Job[SequenceWorkload], call: Call, workspace: Workspace, *, apart: bool = False) -> Quality:
+        """Compare the outputs of the timed call with the float model's; see `differences`."""
+        workload, store = job.workload, workspace.store
+        reference = self.build(workload.model, job.dataset)
+        reference.load_state_dict(load_state(job.checkpoint, store))
+        inputs = self.example_inputs(workload, job.dataset, store, workload.benchmark.batch_size).values()
+        expected, actual = reference(*inputs)[0], tensors_of(call(*inputs))[0]
+        metrics = differences(expected, actual)
+        if not all(map(math.isfinite, metrics.values())):
+            raise MeasurementError(
+                "the model's outputs hold NaN or infinities.",
+                hint="Exclude the module that overflows (`exclude`) or use another dtype.",
+            )
+        samples = {"difference": (expected - actual).abs().flatten().float()}
+        return Quality(
+            "difference_percent", metrics["difference_percent"], False, metrics, samples, count=expected.numel()
+        )
+
+
+def _draw_sequence(data: RandomSequence, spec: LstmSpec) -> dict[str, Tensor]:
+    """Draw from torch's global generator, in the recipe's order."""
+    state = (spec.layers, data.batch_size, spec.dimension)
+    inputs = torch.randn(data.length, data.batch_size, spec.dimension)
+    return {"inputs": inputs, "h": torch.randn(state), "c": torch.randn(state)}
+
+
+def differences(expected: Tensor, actual: Tensor) -> dict[str, float]:
+    """Mean absolute outputs of both, their mean absolute difference, and that as a percentage of the float mean."""
+    expected, actual = expected.double(), actual.double()
+    magnitude = expected.abs().mean().item()
+    difference = (expected - actual).abs().mean().item()
+    return {
+        "float_mean_absolute_output": magnitude,
+        "mean_absolute_output": actual.abs().mean().item(),
+        "mean_absolute_difference": difference,
+        "difference_percent": 100 * difference / magnitude if magnitude else (math.inf if difference else 0.0),
+    }
