@@ -37,8 +37,9 @@ from tasks.job import Job, Workspace
 from tasks.outputs import intra_op_threads
 from tasks.quantize.engine import quantized_engine
 from tasks.quantize.int8_modules import align_for_aot_inductor
-from tasks.quantize.methods.dynamic_per_row import DynamicPerRow, DynamicPerRowRecipe
+from tasks.quantize.methods import DynamicPerRow, DynamicPerRowRecipe
 from tasks.quantize.operators import find_or_compile, load_libraries
+from tasks.quantize.spec import spec_of
 from tasks.runtimes.aot_compile import open_package
 from tasks.workload import Workload
 
@@ -114,7 +115,8 @@ def make_subjects(model: nn.Module, workspace: Workspace, folder: Path) -> dict[
 def per_row(model: nn.Module, embedding_bits: int | None) -> nn.Module:
     """The model by the method `dynamic-per-row`."""
     recipe = DynamicPerRowRecipe(name="rows", method="dynamic-per-row", embedding_bits=embedding_bits)
-    return DynamicPerRow().skeleton(copy.deepcopy(model), recipe, "", {})
+    converter = DynamicPerRow().converter()
+    return converter.pack(converter.skeleton(copy.deepcopy(model), spec_of(recipe), "", {}))
 
 
 def aot(model: nn.Module, exact: nn.Module, path: Path) -> Subject:
@@ -233,7 +235,7 @@ def sets_here() -> list[str]:
     """Instruction sets that the processor has, the fastest first."""
     from tasks.quantize.int8_modules import Int8Linear
 
-    layer, found = Int8Linear(1, 1), []
+    layer, found = Int8Linear(nn.Linear(1, 1)), []
     for name in SETS:
         with instruction_set(name):
             try:

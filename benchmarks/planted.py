@@ -30,9 +30,8 @@ from tasks.benchmark.child import Limit, run_child
 from tasks.benchmark.messages import ChildSpec, Subject
 from tasks.build import open_candidate
 from tasks.job import Job, Workspace
-from tasks.proof.doubts import doubt_about_batches
 from tasks.proof.golden import golden_cases
-from tasks.proofs import ProofReport
+from tasks.proofs import ProofReport, doubt_about_batches
 from tasks.refs import CandidateRef
 from tasks.runtimes.base import DOCUMENT, CandidateFiles
 from tasks.stages import build, obtain, prepare

@@ -31,8 +31,7 @@ from tasks.job import Job, Workspace
 from tasks.machine import this_machine
 from tasks.outputs import intra_op_threads
 from tasks.proof.child import count_families
-from tasks.proof.instructions import INT8, Family
-from tasks.proof.sampler import Sampler
+from tasks.proof.instructions import INT8, Family, Sampler
 from tasks.proofs import Operator, int8_share
 from tasks.runtimes.base import CandidateFiles
 from tasks.stages import build, obtain, prepare

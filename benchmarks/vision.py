@@ -35,7 +35,8 @@ from tasks.outputs import intra_op_threads
 from tasks.quantize.engine import instruction_set, quantized_engine, without_deprecations
 from tasks.quantize.graph import convert
 from tasks.quantize.graph.plan import make_plan
-from tasks.quantize.methods.static import StaticRecipe
+from tasks.quantize.methods import StaticRecipe
+from tasks.quantize.spec import spec_of
 from tasks.runtimes.torchscript_files import read_script, write_script
 from tasks.stages import build, evaluate, obtain, prepare
 from tasks.workload import read_workload
@@ -122,11 +123,11 @@ def float_candidates(folder: Path, images: Tensor) -> Iterator[Candidate]:
 
 def int8_candidates(folder: Path, images: Tensor, engine: str) -> Iterator[Candidate]:
     """Static int8 with the engine's own settings, calibrated on the image itself: speed does not depend on ranges."""
-    recipe = StaticRecipe(name=engine, method="static", engine=engine, activation_observer="min-max")
+    spec = spec_of(StaticRecipe(name=engine, method="static", engine=engine, activation_observer="min-max"))
     examples = {"images": images}
     with quantized_engine(engine):
         model = resnet18()
-        prepared = convert.prepare(model, make_plan(model, recipe, examples), recipe, examples)
+        prepared = convert.prepare(model, make_plan(model, spec, examples), spec, examples)
         prepared(images)
         int8 = convert.convert(prepared)
         yield Candidate(f"int8 {engine}/eager", int8, images, state_bytes(int8))

@@ -162,7 +162,7 @@ def package(made: Provenance, store: str, replacing: str | None) -> BundleRef:
     with execution.here(_label()) as progress:
         bundles = BundleStore(store, execution.settings.signer())
         workspace = Workspace(ArtifactStore(store), progress)
-        return package_candidate(made, workspace, bundles=bundles, replacing=replacing)
+        return package_candidate(made, workspace, bundles, replacing)
 
 
 @_stage("renew signature", "{workload}")

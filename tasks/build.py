@@ -10,10 +10,10 @@ from torch import nn
 from storage.artifacts import artifact_digest
 from storage.digest import digest_of
 from tasks.data.weights import load_state
-from tasks.extensions import DOMAINS, METHODS, RUNTIMES
+from tasks.extensions import DOMAINS, RUNTIMES
 from tasks.job import Job, Workspace
 from tasks.libraries import hint_for, reported_as
-from tasks.quantize.source import Data, ModelSource
+from tasks.quantize.source import ModelSource
 from tasks.quantize.spec import spec_of
 from tasks.refs import Architecture, CandidateRef
 from tasks.runtimes.base import DOCUMENT, CandidateFiles, Opened
@@ -57,12 +57,8 @@ def model_source(job: Job[Workload], workspace: Workspace) -> ModelSource:
             "code": model_digest(architecture.build(), workload.model, domain.build, domain.example_inputs),
         },
         workspace=workspace,
-        calibration=Data(partial(domain.calibration, job, store), domain.calibration)
-        if "calibration" in workload.gives
-        else None,
-        fine_tuning=Data(partial(domain.fine_tuning, job, store), domain.fine_tuning)
-        if "fine-tuning" in workload.gives
-        else None,
+        calibration=partial(domain.calibration, job, store) if "calibration" in workload.gives else None,
+        fine_tuning=partial(domain.fine_tuning, job, store) if "fine-tuning" in workload.gives else None,
     )
 
 
@@ -82,13 +78,11 @@ def _find_or_build(job: Job[Workload], recipe: Recipe, runtime: str, workspace: 
     source = model_source(job, workspace)
     maker = implementation.maker()
     shared = maker.shared(source, spec)
-    method = METHODS[recipe.method]
     # Runtimes that quantize by themselves calibrate as well.
-    data = [source.calibration.made_by] if method.needs and source.calibration else []
-    code = code_digest(type(implementation).__module__, type(method).__module__, __name__, *data)
+    code = code_digest(type(maker).__module__, *source.code_of(spec), __name__)
     made_from = {
         **source.made_from,
-        "recipe": recipe.content(),
+        "spec": spec.content(),
         "runtime": runtime,
         "environment": implementation.environment(),
         "shared": shared,

@@ -75,23 +75,23 @@ class Domains(Registry["Domain[Workload, Kind]"]):
 METHODS: Registry[Method[Recipe]] = Registry(
     "quantization method",
     {
-        "none": "tasks.quantize.methods.float:Float",
-        "dynamic": "tasks.quantize.methods.dynamic:Dynamic",
-        "dynamic-per-row": "tasks.quantize.methods.dynamic_per_row:DynamicPerRow",
-        "static": "tasks.quantize.methods.static:Static",
-        "qat": "tasks.quantize.methods.qat:Qat",
-        "cast": "tasks.quantize.methods.cast:Cast",
+        "none": "tasks.quantize.methods:Float",
+        "dynamic": "tasks.quantize.methods:Dynamic",
+        "dynamic-per-row": "tasks.quantize.methods:DynamicPerRow",
+        "static": "tasks.quantize.methods:Static",
+        "qat": "tasks.quantize.methods:Qat",
+        "cast": "tasks.quantize.methods:Cast",
     },
 )
 
 RUNTIMES: Registry[Runtime] = Registry(
     "runtime",
     {
-        "eager": "tasks.runtimes.eager:Eager",
-        "torchscript": "tasks.runtimes.torchscript:TorchScript",
-        "onnxruntime": "tasks.runtimes.onnxruntime:OnnxRuntime",
-        "openvino": "tasks.runtimes.openvino:OpenVino",
-        "aot-inductor": "tasks.runtimes.aot_inductor:AotInductor",
+        "eager": "tasks.runtimes.runtimes:Eager",
+        "torchscript": "tasks.runtimes.runtimes:TorchScript",
+        "onnxruntime": "tasks.runtimes.runtimes:OnnxRuntime",
+        "openvino": "tasks.runtimes.runtimes:OpenVino",
+        "aot-inductor": "tasks.runtimes.runtimes:AotInductor",
     },
 )
 

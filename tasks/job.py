@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
-from storage.artifacts import ArtifactStore
+from storage.artifacts import ArtifactStore, artifact_digest
 from storage.errors import NightquantError, StoreError, unwritable
 from storage.locks import passing_lock
 from tasks.refs import CheckpointRef, DatasetRef
@@ -65,3 +65,13 @@ class Workspace:
                     shutil.rmtree(work, ignore_errors=True)
                 raise
             shutil.rmtree(work, ignore_errors=True)
+
+    def find_or_make(self, kind: str, made_from: Mapping[str, object], make: Callable[[Path], None]) -> Path:
+        """Find the artifact that is made from this, or let `make` write its files; return its folder."""
+        digest, store = artifact_digest(kind, made_from), self.store
+        if store.find(kind, digest) is None:
+            with self.alone(digest):
+                if store.find(kind, digest) is None:
+                    with store.create(kind, digest, made_from) as folder:
+                        make(folder)
+        return store.path(kind, digest)

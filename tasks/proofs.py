@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from statistics import median
 from typing import Literal
@@ -9,6 +10,7 @@ from typing import Literal
 from pydantic import ConfigDict, Field
 
 from tasks.refs import Frozen, ModuleCoverage
+from tasks.workload.gate import BATCH_TOLERANCE
 
 TOP = 5
 # "convert" stands between int8 and float, "other" computes nothing: it allocates or gives views.
@@ -91,6 +93,13 @@ def most_expensive_floats(
         reason = module.reason if module else ""
         found.append(FloatOperator(name=each.name, type=each.type, share=each.seconds / total, reason=reason))
     return tuple(found)
+
+
+def doubt_about_batches(difference: float | None) -> str:
+    """Whether rows that are computed together see each other; "" where they do not, or where nobody looked."""
+    if difference is None or not BATCH_TOLERANCE < difference < math.inf:  # NaN is not a difference
+        return ""
+    return f"rows of a batch are not independent: outputs differ by up to {difference:.1%} of their range"
 
 
 def owner(name: str, coverage: Sequence[ModuleCoverage]) -> ModuleCoverage | None:

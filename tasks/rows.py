@@ -11,7 +11,7 @@ from storage.results.values import known
 from tasks.benchmark.messages import INCUMBENT_SUFFIX
 from tasks.extensions import RUNTIMES
 from tasks.machine import Evidence
-from tasks.proof.doubts import doubt_about_batches
+from tasks.proofs import doubt_about_batches
 from tasks.refs import Frozen
 from tasks.results import BenchmarkResult, CandidateResult, Incumbent, RunInfo, Timing, WorkloadResult
 

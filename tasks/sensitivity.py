@@ -22,8 +22,8 @@ from tasks.extensions import DOMAINS, METHODS
 from tasks.job import Job, Workspace
 from tasks.quantize.converted import Structure, find_or_convert, open_converted
 from tasks.quantize.engine import running
-from tasks.quantize.graph.counterparts import pair_with_float
-from tasks.quantize.methods.float import FloatRecipe
+from tasks.quantize.graph.convert import pair_with_float
+from tasks.quantize.methods import FloatRecipe
 from tasks.quantize.source import ModelSource
 from tasks.quantize.spec import spec_of
 from tasks.refs import Frozen
@@ -69,7 +69,7 @@ def sensitivity(job: Job[Workload], recipe: Recipe, workspace: Workspace) -> tup
             for pair in found:
                 hooks.callback(pair.quantized.register_forward_hook(noises[pair.path]).remove)
             examples = [tuple(source.example_inputs.values())]
-            given = source.calibration.of_size(_BATCH_SIZE) if source.calibration else examples
+            given = source.calibration(_BATCH_SIZE) if source.calibration else examples
             for done, inputs in enumerate(islice(given, _BATCHES), start=1):
                 converted(*inputs)
                 workspace.progress(done, _BATCHES, "batches")

@@ -68,14 +68,15 @@ runtimes = ["torchscript"]
 
 
 def extend(copy: Path, what: str) -> None:
-    """Write the module of the section "Add a …" and add its line to the registry; nothing else is touched."""
+    """Write the modules of the section "Add a …" and add its line to the registry; nothing else is touched."""
     page = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
     section = page.split(f"## Add a {what}\n")[1].split("\n## ")[0]
-    module, line = BLOCK.finditer(section)
-    target = copy / module["path"]
-    target.parent.mkdir(exist_ok=True)
-    assert not target.exists()
-    target.write_text(module["code"], encoding="utf-8")
+    *modules, line = BLOCK.finditer(section)
+    for module in modules:
+        target = copy / module["path"]
+        target.parent.mkdir(exist_ok=True)
+        assert not target.exists()
+        target.write_text(module["code"], encoding="utf-8")
     registry = copy / line["path"]
     text = registry.read_text(encoding="utf-8")
     assert line["code"].count("\n") == 1

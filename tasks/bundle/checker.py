@@ -68,18 +68,21 @@ def read_tensors(content: bytes) -> dict[str, Tensor]:
     return tensors
 
 
+def numbers_of(dtype: str, values: bytes) -> tuple[float, ...]:
+    """Unpack a tensor's values."""
+    code = next(code for name, code in KINDS.values() if name == dtype)
+    return struct.unpack(f"<{len(values) // struct.calcsize(code)}{code}", values)
+
+
 def largest_difference(dtype: str, left: bytes, right: bytes) -> float:
     """Largest absolute difference of two tensors' values; NaN is never close to anything."""
-    code = next(code for name, code in KINDS.values() if name == dtype)
-    layout = f"<{len(left) // struct.calcsize(code)}{code}"
-    differences = [abs(a - b) for a, b in zip(struct.unpack(layout, left), struct.unpack(layout, right), strict=True)]
+    differences = [abs(a - b) for a, b in zip(numbers_of(dtype, left), numbers_of(dtype, right), strict=True)]
     return float("nan") if any(value != value for value in differences) else max(differences)
 
 
 def first_choices(shape: list[int], dtype: str, values: bytes) -> list[int]:
     """Index of the highest value along the last axis, row by row."""
-    code = next(code for name, code in KINDS.values() if name == dtype)
-    numbers = struct.unpack(f"<{len(values) // struct.calcsize(code)}{code}", values)
+    numbers = numbers_of(dtype, values)
     rows = [numbers[start : start + shape[-1]] for start in range(0, len(numbers), shape[-1])]
     return [row.index(max(row)) for row in rows]
 

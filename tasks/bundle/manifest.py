@@ -43,29 +43,13 @@ class Provenance:
     run_id: str
 
 
-@dataclass(frozen=True)
-class GoldenDescription:
-    """The golden tensors as the manifest describes them, in calling order, and the number of cases.
-
-    Each output's ``tolerance`` is the largest difference that the method allows: the ``share`` of the output's range.
-    """
-
-    inputs: list[Json]
-    outputs: list[Json]
-    share: float
-    cases: int
-
-
 def manifest_of(
-    made: Provenance,
-    version: str,
-    files: Sequence[str],
-    golden: GoldenDescription,
-    resources: Mapping[str, str],
+    made: Provenance, version: str, files: Sequence[str], golden: Path, resources: Mapping[str, str]
 ) -> Json:
     """Return the manifest as a JSON document; `files` are the runtime's own, the main one first."""
     workload, runtime = made.job.workload, RUNTIMES[made.candidate.runtime]
     recipe = workload.recipe_named(made.candidate.recipe)
+    inputs, outputs, cases = describe_golden(golden, made)
     return {
         "format": 1,
         "workload": _described(workload),
@@ -91,13 +75,13 @@ def manifest_of(
             "files": list(files),
             "runtime": made.candidate.runtime,
             "parameters": made.job.checkpoint.parameters,
-            "inputs": golden.inputs,
-            "outputs": golden.outputs,
+            "inputs": inputs,
+            "outputs": outputs,
         },
         "golden": {
             "file": GOLDEN,
-            "tolerance_share": golden.share,
-            "cases": golden.cases,
+            "tolerance_share": spec_of(recipe).tolerance,
+            "cases": cases,
             "chooses": DOMAINS[workload.domain].chooses(workload),
         },
         "resources": dict(resources),
@@ -110,13 +94,11 @@ def manifest_of(
     }
 
 
-def describe_golden(path: Path, made: Provenance) -> GoldenDescription:
-    """Describe ``golden.safetensors`` of an evaluation.
+def describe_golden(path: Path, made: Provenance) -> tuple[list[Json], list[Json], int]:
+    """Describe the golden inputs and outputs in calling order, and count the cases.
 
-    Raises
-    ------
-    BundleError
-        A tensor is missing, empty or not finite.
+    Each output's ``tolerance`` is the largest difference that the method allows. Raise `BundleError` if a tensor is
+    missing, empty or not finite.
     """
     domain = DOMAINS[made.job.workload.domain]
     recipe = made.job.workload.recipe_named(made.candidate.recipe)
@@ -148,7 +130,7 @@ def describe_golden(path: Path, made: Provenance) -> GoldenDescription:
         # A constant output has no range; then its size, or 1, is the measure.
         tolerance = share * (high - low or abs(high) or 1.0)
         outputs.append(_described_tensor(name, key, tensors[key]) | {"tolerance": tolerance})
-    return GoldenDescription(inputs, outputs, share, cases)
+    return inputs, outputs, cases
 
 
 def _described_tensor(name: str, key: str, tensor: NDArray[np.generic]) -> Json:

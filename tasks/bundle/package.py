@@ -9,8 +9,9 @@ import json
 import platform
 from collections.abc import Mapping
 from pathlib import Path
-from types import EllipsisType
 from typing import Literal
+
+from jinja2 import ChainableUndefined, Environment
 
 from storage.bundles import BundleStore
 from storage.digest import digest_of, file_digest
@@ -19,7 +20,7 @@ from storage.pointer import Pointer
 from storage.recovery import by_run
 from storage.seal import MANIFEST, SUMS, check_manifest, sign, write_sums
 from storage.trust import Signer
-from tasks.bundle.manifest import Provenance, describe_golden, manifest_of
+from tasks.bundle.manifest import Provenance, manifest_of
 from tasks.bundle.origin import PROVENANCE, SBOM, installed_packages, provenance_of, sbom_of
 from tasks.bundle.verify import checker_source, verify
 from tasks.domains.base import Domain
@@ -51,40 +52,22 @@ class BundleRef(Frozen):
     outcome: Outcome
 
 
-def package(
-    made: Provenance,
-    workspace: Workspace,
-    *,
-    bundles: BundleStore | None = None,
-    replacing: str | EllipsisType | None = ...,
-) -> BundleRef:
+def package(made: Provenance, workspace: Workspace, bundles: BundleStore, replacing: str | None) -> BundleRef:
     """Hand over the promoted candidate; return the bundle that is current afterwards.
 
     A version is the night and twelve digits of a digest of what decides the content; content that was handed over
-    before is not packaged again, whatever the night, unless there is a key that did not sign it.
+    before is not packaged again, whatever the night, unless there is a key that did not sign it. `replacing` is the
+    version that the candidate was compared with, None if no bundle was current.
 
-    Parameters
-    ----------
-    bundles
-        Where to, and who signs; by default the store that the artifacts lie in, and nobody.
-    replacing
-        The version that the candidate was compared with, None if no bundle was current; by default the one that is
-        current when packaging begins.
-
-    Raises
-    ------
-    BundleError
-        The candidate was not promoted, its runtime cannot be handed over, or its files do not reproduce the golden
-        outputs; nothing is published.
-    ConflictError
-        Another bundle became current meanwhile, which stays; the new bundle is published and not current.
+    Raise `BundleError`, and publish nothing, if the candidate was not promoted, its runtime cannot be handed over, or
+    its files do not reproduce the golden outputs. Raise `ConflictError` if another bundle became current meanwhile,
+    which stays; the new bundle is published then and not current.
     """
     workload, decision = made.job.workload, made.decision
     if decision.decision != "promote":
         raise BundleError(f"{workload.name} {decision.candidate} was not promoted: {decision.reason}.")
     if decision.candidate != made.candidate.name or not RUNTIMES[made.candidate.runtime].hands_over:
         raise BundleError(f"{workload.name} {made.candidate.name} cannot be handed over.")
-    bundles = bundles or BundleStore(workspace.store.place)
     content = content_of(made.job, made.candidate)
     before = bundles.pointer(workload.name)
     withdrawn = before.withdrawn if before else ()
@@ -103,9 +86,8 @@ def package(
             _fill(folder, version, made, workspace, bundles.signer)
             workspace.progress(1, 2, "steps")
             bundles.publish(folder, workload.name, version)
-    seen = (before.version if before else None) if replacing is ... else replacing
     by = by_run(made.run_id)
-    current = bundles.promote(workload.name, version, by=by, reason=decision.reason, replacing=seen)
+    current = bundles.promote(workload.name, version, by=by, reason=decision.reason, replacing=replacing)
     workspace.progress(2, 2, "steps")
     outcome: Outcome = "published" if existing is None else "restored"
     if before is not None and before.version == current.version:
@@ -128,11 +110,8 @@ def content_of(job: Job[Workload], candidate: CandidateRef) -> str:
 
 def withdrawn_contents(pointer: Pointer) -> frozenset[str]:
     """Return the contents, as from `content_of`, that people rolled back from and that are not in service again."""
-    return frozenset(map(_content_in, pointer.withdrawn)) - {_content_in(pointer.version)}
-
-
-def _content_in(version: str) -> str:
-    return version.rpartition("-")[2]
+    in_service, *withdrawn = (version.rpartition("-")[2] for version in (pointer.version, *pointer.withdrawn))
+    return frozenset(withdrawn) - {in_service}
 
 
 def _fill(folder: Path, version: str, made: Provenance, workspace: Workspace, signer: Signer | None) -> None:
@@ -145,8 +124,7 @@ def _fill(folder: Path, version: str, made: Provenance, workspace: Workspace, si
     (folder / VERIFY).write_text(checker_source(runtime), encoding="utf-8")
     domain = DOMAINS[made.job.workload.domain]
     resources = domain.write_resources(made.job, store, folder)
-    golden = describe_golden(folder / GOLDEN, made)
-    manifest = manifest_of(made, version, files, golden, resources)
+    manifest = manifest_of(made, version, files, folder / GOLDEN, resources)
     check_manifest(manifest)
     _write_json(folder / MANIFEST, manifest)
     card = _model_card(manifest, domain, RUNTIMES[runtime], signed=signer is not None)
@@ -174,8 +152,6 @@ def _model_card(
     manifest: Mapping[str, object], domain: Domain[Workload, Kind], runtime: Runtime, *, signed: bool
 ) -> str:
     """The manifest for people; it says nothing that the manifest does not hold."""
-    from jinja2 import ChainableUndefined, Environment
-
     # Markdown, never shown as HTML by this project; rows lack what was not measured, hence the lenient undefined.
     environment = Environment(
         autoescape=False, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=ChainableUndefined

@@ -7,14 +7,15 @@ environment variables or its secrets.
 
 from __future__ import annotations
 
-import inspect
 import json
 import os
 import subprocess
 import sys
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from importlib.resources import files
 from pathlib import Path
 from typing import Literal
 
@@ -32,12 +33,11 @@ _KEPT_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "HOME", "TMPDIR", "LANG", "OMP_NUM
 
 @dataclass(frozen=True)
 class VerificationReport:
-    """What a verification found.
+    """What a verification found, up to its last ``stage``; ``problem`` is "" if all is good.
 
-    ``stage`` is the last one reached: pointer, files, signature, manifest or model. ``problem`` is "" where all is
-    good; ``differences`` gives each output's largest absolute difference from the golden one, ``changed`` the share of
-    golden rows whose first choice is another one (None where the model ranks nothing). ``expires_at`` is when the
-    signed ``current.json`` does, where that was asked for.
+    ``differences`` gives each output's largest absolute difference from the golden one, ``changed`` the share of golden
+    rows whose first choice is another one (None if the model ranks nothing), ``expires_at`` when a signed
+    ``current.json`` does.
     """
 
     path: Path
@@ -58,25 +58,13 @@ class VerificationReport:
 
 
 def verify(
-    path: Path,
-    keys: Sequence[Ed25519PublicKey] = (),
-    *,
-    statement: Statement | None = None,
-    timeout_s: float = 600.0,
+    path: Path, keys: Sequence[Ed25519PublicKey] = (), *, statement: Statement | None = None, timeout_s: float = 600.0
 ) -> VerificationReport:
-    """Verify the bundle in a folder.
+    """Verify the bundle in a folder; the model may take `timeout_s` seconds to load and run.
 
-    Without `keys` and `statement`, a bundle is held against itself: whoever rewrites a file and ``SHA256SUMS`` with it
-    is found out only by a signature.
-
-    Parameters
-    ----------
-    keys
-        One of these must have signed the bundle.
-    statement
-        What was signed about the current bundle, in place of the bundle's own signature: it must be this one.
-    timeout_s
-        Seconds that the model may take to load and run.
+    One of `keys` must have signed it. A `statement` is what was signed about the current bundle, in place of the
+    bundle's own signature: it must be this one. Without either, a bundle is checked against itself: whoever rewrites a
+    file and ``SHA256SUMS`` with it is found out only by a signature.
     """
     report = VerificationReport(path, "files")
     try:
@@ -94,25 +82,21 @@ def verify(
 
 
 def checker_source(runtime: str) -> str:
-    """The program that checks a runtime's bundles with nothing of this project: a bundle's ``verify.py``.
-
-    Raises
-    ------
-    BundleError
-        There is no such runtime here, or it cannot be handed over.
-    """
-    load_model = RUNTIMES[runtime].checker() if runtime in RUNTIMES else None
-    if load_model is None:
+    """Return a bundle's ``verify.py``; raise `BundleError` for a runtime that is unknown or cannot be handed over."""
+    checker = RUNTIMES[runtime].checker if runtime in RUNTIMES else ""
+    if not checker:
         raise BundleError(
             f'The bundle is for the runtime "{runtime}", which this version cannot check.',
             hint="Verify it with the nightquant that made it, or run its own verify.py.",
         )
-    source = (
-        "# What the loader's annotations name.\nRawCall = RawTensor = JsonObject = object\n\n\n"
-        + inspect.getsource(load_model)
+    # Within a function, so that nothing is imported before the checksums hold, or missing packages are reported.
+    package, _, module = checker.rpartition(".")
+    opening = textwrap.indent(files(package).joinpath(f"{module}.py").read_text(encoding="utf-8"), "    ")
+    return (
+        f"{_CHECKER.read_text(encoding='utf-8')}\n\ndef load(files, manifest):\n{opening}\n"
+        "    return open_model(files, manifest)\n\n\n"
+        'if __name__ == "__main__":\n    sys.exit(main(sys.argv[1:], load))\n'
     )
-    ending = f'if __name__ == "__main__":\n    sys.exit(main(sys.argv[1:], {load_model.__name__}))\n'
-    return "\n\n".join([_CHECKER.read_text(encoding="utf-8").rstrip("\n") + "\n", source, ending])
 
 
 def _signature(
@@ -130,13 +114,7 @@ def _signature(
 
 
 def _run_model(path: Path, report: VerificationReport, runtime: str, timeout_s: float) -> VerificationReport:
-    """Run a bundle's model on its golden inputs in a clean process, and add what it computed to the report.
-
-    Raises
-    ------
-    BundleError
-        The process died or took too long.
-    """
+    """Run a bundle's model on its golden inputs in a clean process, and add what it computed to the report."""
     # The bundle's own verify.py is never run: this is the copy that came with nightquant.
     command = [sys.executable, "-I", "-W", "ignore", "-c", checker_source(runtime), str(path.absolute()), "--json"]
     command.append(f"--sums={report.sha256sums}")  # the folder may be another one by now

@@ -7,7 +7,7 @@ the model carries one, and a batch of several: the shapes in which a deployed mo
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -26,10 +26,9 @@ _STEPS = 3
 
 @dataclass(frozen=True)
 class Batching:
-    """How far a batch's answers are from those of its rows alone.
+    """How far a batch's answers are from those of its rows alone, as a share of the output's range.
 
-    ``difference`` is the largest absolute one as a share of the output's range, ``changed`` the share of rows whose
-    first choice differs; None where the model ranks nothing.
+    ``changed`` is the share of rows whose first choice differs; None where the model ranks nothing.
     """
 
     difference: float
@@ -39,25 +38,24 @@ class Batching:
 def golden_cases(job: Job[Workload], call: Call, workspace: Workspace) -> tuple[Golden, Batching | None]:
     """Call a candidate on the golden inputs: the timed ones, single samples, and some of these together.
 
-    There are further cases where the domain names an axis ``batch``; without one the rows cannot be told, and the
-    second value is None.
+    Without an axis ``batch`` there are no further cases, and the second value is None.
     """
     workload, domain, store = job.workload, DOMAINS[job.workload.domain], workspace.store
     inputs = domain.example_inputs(workload, job.dataset, store, workload.benchmark.batch_size)
-    timed = Golden(inputs, tensors_of(call(*inputs.values())))
+    timed = _case(inputs, call)
     batch = domain.example_inputs(workload, job.dataset, store, SINGLES)
     axes = domain.axes(workload, batch)
     rows = {name: axis for name in batch for axis, length in axes.get(name, {}).items() if length == _BATCH}
     if not rows:
         return timed, None
-    states = [name for name in batch if name in domain.outputs]
+    states = {name: domain.outputs.index(name) for name in batch if name in domain.outputs}
     if states:
-        batch = _after_a_while(batch, states, domain.outputs, axes, call)
-    singles = [_case(_rows(batch, rows, slice(row, row + 1)), call) for row in range(SINGLES)]
-    together = _case(batch, call)
-    few = _case(_rows(batch, rows, slice(0, TOGETHER)), call)
-    chooses = domain.chooses(workload)
-    return Golden(timed.inputs, timed.outputs, (*singles, few)), batching(singles, together.outputs, chooses=chooses)
+        batch = _after_a_while(batch, states, axes, call)
+    singles = [_case(_rows(batch, rows, row, 1), call) for row in range(SINGLES)]
+    together = tensors_of(call(*batch.values()))
+    few = _case(_rows(batch, rows, 0, TOGETHER), call)
+    further = (*singles, few)
+    return replace(timed, further=further), batching(singles, together, chooses=domain.chooses(workload))
 
 
 def batching(singles: Sequence[Golden], together: Sequence[Tensor], *, chooses: bool) -> Batching:
@@ -76,33 +74,24 @@ def batching(singles: Sequence[Golden], together: Sequence[Tensor], *, chooses: 
 
 
 def _after_a_while(
-    batch: dict[str, Tensor],
-    states: Sequence[str],
-    outputs: Sequence[str],
-    axes: Mapping[str, Mapping[int, str]],
-    call: Call,
+    batch: Mapping[str, Tensor], states: Mapping[str, int], axes: Mapping[str, Mapping[int, str]], call: Call
 ) -> dict[str, Tensor]:
     """The same samples, cut to a few steps, with the state that the model is in after all of them."""
-    found = tensors_of(call(*batch.values()))
-    carried = {name: found[outputs.index(name)] for name in states}
-    return {name: carried.get(name, _first_steps(tensor, axes.get(name, {}))) for name, tensor in batch.items()}
+    outputs = tensors_of(call(*batch.values()))
+    found = {}
+    for name, tensor in batch.items():
+        shorter = tensor
+        for axis, length in axes.get(name, {}).items():
+            if length == _TIME:
+                shorter = shorter.narrow(axis, 0, min(_STEPS, shorter.shape[axis]))
+        found[name] = outputs[states[name]] if name in states else shorter.contiguous()
+    return found
 
 
-def _first_steps(tensor: Tensor, axes: Mapping[int, str]) -> Tensor:
-    for axis, length in axes.items():
-        if length == _TIME:
-            tensor = tensor.narrow(axis, 0, min(_STEPS, tensor.shape[axis]))
-    return tensor.contiguous()
-
-
-def _rows(batch: Mapping[str, Tensor], rows: Mapping[str, int], which: slice) -> dict[str, Tensor]:
+def _rows(batch: Mapping[str, Tensor], rows: Mapping[str, int], start: int, count: int) -> dict[str, Tensor]:
+    cut = {name: each.narrow(rows[name], start, count) if name in rows else each for name, each in batch.items()}
     # Copies: tensors that share memory cannot be kept in one file.
-    return {
-        name: (tensor.narrow(rows[name], which.start, which.stop - which.start) if name in rows else tensor)
-        .contiguous()
-        .clone()
-        for name, tensor in batch.items()
-    }
+    return {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in cut.items()}
 
 
 def _case(inputs: dict[str, Tensor], call: Call) -> Golden:

@@ -1,15 +1,27 @@
-"""Which arithmetic a program counter belongs to: the instructions of the innermost loop around it, disassembled.
+"""Which instructions run: where this process's threads are, many thousand times a second, and in which arithmetic.
 
-Names of kernels say what was meant; instructions say what ran, whoever compiled or generated them.
+Names of kernels say what was meant; instructions say what ran, whoever compiled or generated them. Program counters
+come from the kernel, without any tool: its event ``cpu-clock`` (perf_event_open(2)) needs no counter of the processor,
+so that it works in virtual machines too. Only what runs in user space is sampled. A counter's arithmetic is read from
+the instructions of the innermost loop around it.
 """
 
 from __future__ import annotations
 
 import ctypes
+import fcntl
+import mmap
+import os
+import platform
+import struct
+import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
+
+from storage.errors import UnavailableError
+from tasks.machine import affinity
 
 if TYPE_CHECKING:
     from capstone import Cs
@@ -24,22 +36,15 @@ INT8: frozenset[Family] = frozenset({"amx-int8", "vnni", "avx2-int8", "avx2-int1
 SATURATING: frozenset[Family] = frozenset({"avx2-int8"})
 
 _LONGEST = 6000  # bytes of a loop; generated kernels are unrolled far
-_MNEMONICS: tuple[tuple[str, Family], ...] = (
-    ("tdpbf16", "amx-bfloat16"),
-    ("tdpbusd", "amx-int8"),
-    ("vdpbf16", "avx512-bfloat16"),
-    ("vpdpb", "vnni"),
-    ("vpdpw", "vnni"),
-    ("vpmaddubsw", "avx2-int8"),
-    ("pmaddubsw", "avx2-int8"),
-    ("vpmaddwd", "avx2-int16"),
-    ("pmaddwd", "avx2-int16"),
-    ("vfmadd", "float"),
-    ("vfnmadd", "float"),
-    ("vfmsub", "float"),
-    ("vmulp", "float"),
-    ("mulp", "float"),
-)
+_MNEMONICS: dict[Family, tuple[str, ...]] = {
+    "amx-bfloat16": ("tdpbf16",),
+    "amx-int8": ("tdpbusd",),
+    "avx512-bfloat16": ("vdpbf16",),
+    "vnni": ("vpdpb", "vpdpw"),
+    "avx2-int8": ("vpmaddubsw", "pmaddubsw"),
+    "avx2-int16": ("vpmaddwd", "pmaddwd"),
+    "float": ("vfmadd", "vfnmadd", "vfmsub", "vmulp", "mulp"),
+}
 # A loop that rounds floats to integers and packs these into bytes quantizes, whatever it scales and adds on the way;
 # one that rounds alone may be an exponential.
 _ROUNDS = "vcvtps2dq"
@@ -49,6 +54,56 @@ _PACKS = ("vpackuswb", "vpacksswb", "vpackssdw", "vpmovusdb", "vpmovsdb", "vpmov
 _AMX = {0x49: "tile", 0x4B: "tile", 0x5C: "tdpbf16", 0x5E: "tdpbusd"}
 _AVX_VNNI = range(0x50, 0x54)
 _LONGEST_INSTRUCTION = 15
+
+FREQUENCY_HZ = 5000
+_PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241}  # the system call's number
+# From <linux/perf_event.h>: struct perf_event_attr, the ring buffer's control page, and the record of a sample.
+_SOFTWARE, _CPU_CLOCK, _SAMPLE_IP, _RECORD_SAMPLE = 1, 0, 1, 9
+_DISABLED, _INHERIT, _EXCLUDE_KERNEL, _EXCLUDE_HV, _FREQ = (1 << bit for bit in (0, 1, 5, 6, 10))
+_ENABLE, _DISABLE = 0x2400, 0x2401
+_HEAD, _TAIL = 1024, 1032
+_CLOSE_ON_EXEC, _SIZE = 8, 112
+_PAGES = 256  # a power of two; at 16 bytes a sample they hold more than ten seconds
+
+
+class Sampler:
+    """Samples this process's threads, those that are started later included, between `start` and `stop`.
+
+    Raises `UnavailableError` if the system does not let a process sample itself.
+    """
+
+    def __init__(self) -> None:
+        self._buffers: list[tuple[int, mmap.mmap]] = []
+        number = _PERF_EVENT_OPEN.get(platform.machine())
+        if sys.platform != "linux" or number is None:
+            raise UnavailableError("Programs are sampled on Linux on x86-64 and 64-bit Arm only.")
+        library = ctypes.CDLL(None, use_errno=True)
+        flags = _DISABLED | _INHERIT | _EXCLUDE_KERNEL | _EXCLUDE_HV | _FREQ
+        fields = struct.pack("<IIQQQQQ", _SOFTWARE, _SIZE, _CPU_CLOCK, FREQUENCY_HZ, _SAMPLE_IP, 0, flags)
+        # An event that threads inherit can be mapped only if it is of one processor: one event each.
+        for processor in affinity():
+            event = library.syscall(
+                number, ctypes.create_string_buffer(fields, _SIZE), 0, processor, -1, _CLOSE_ON_EXEC
+            )
+            if event < 0:
+                why = os.strerror(ctypes.get_errno())
+                raise UnavailableError(
+                    f"The system does not let programs be sampled: {why}.",
+                    hint="Set kernel.perf_event_paranoid to 2 or less, and allow perf_event_open in containers.",
+                )
+            self._buffers.append((event, mmap.mmap(event, (1 + _PAGES) * mmap.PAGESIZE)))
+
+    def start(self) -> None:
+        """Begin to sample."""
+        for event, buffer in self._buffers:
+            buffer[_TAIL : _TAIL + 8] = buffer[_HEAD : _HEAD + 8]
+            fcntl.ioctl(event, _ENABLE, 0)
+
+    def stop(self) -> list[int]:
+        """End sampling; the program counters that were seen."""
+        for event, _ in self._buffers:
+            fcntl.ioctl(event, _DISABLE, 0)
+        return [counter for _, buffer in self._buffers for counter in _counters(buffer)]
 
 
 class Disassembler:
@@ -81,7 +136,7 @@ class Disassembler:
                 break
         if start is not None and start >= max(span[0], counter - _LONGEST):
             names += [name for _, name, _ in self._instructions(start, counter)]
-        present = {family for name in names for prefix, family in _MNEMONICS if name.startswith(prefix)}
+        present = {family for family, begins in _MNEMONICS.items() if any(name.startswith(begins) for name in names)}
         if _ROUNDS in names and any(name.startswith(_PACKS) for name in names):
             present.add("quantize")
         return next((family for family in FAMILIES if family in present), "other")
@@ -128,3 +183,17 @@ def _executable_ranges() -> Iterator[tuple[int, int]]:
         if "x" in rights and "r" in rights and not line.endswith("[vsyscall]"):
             start, end = (int(bound, 16) for bound in bounds.split("-"))
             yield start, end
+
+
+def _counters(buffer: mmap.mmap) -> list[int]:
+    head, tail = struct.unpack_from("<QQ", buffer, _HEAD)
+    size = _PAGES * mmap.PAGESIZE
+    ring = buffer[mmap.PAGESIZE : mmap.PAGESIZE + size]
+    ring += ring[:64]  # records wrap around
+    found = []
+    while tail < head:
+        kind, _, length, counter = struct.unpack_from("<IHHQ", ring, tail % size)
+        if kind == _RECORD_SAMPLE:
+            found.append(counter)
+        tail += length
+    return found

@@ -1,7 +1,7 @@
 """What a quantization method is: it says what its recipes ask for, and names what converts a float model.
 
-A method's module imports no torch by itself, because workload files are validated against its recipe. What does the
-work is a `Converter`, imported when it is asked for.
+A method's module imports no torch, because workload files are validated against its recipe. The work is done by a
+`Converter`, imported when it is needed.
 """
 
 from __future__ import annotations
@@ -9,7 +9,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar, cast
 
 from tasks.extensions import METHODS, Need
 from tasks.quantize.spec import Spec
@@ -37,11 +38,18 @@ class Converted:
 
 
 @dataclass(frozen=True)
+class Quantized(Converted):
+    """What can be compiled; ``products`` is how many of its convolutions and matrix products must run in int8 then."""
+
+    products: int = 0
+
+
+@dataclass(frozen=True)
 class Trained:
     """A fine-tuned model that eager torch can run and exporters take, with the graph mode that it was trained in.
 
-    ``paths`` gives the float model's path of each of its modules; ``folded`` those that are computed within another one
-    (a batch norm within its convolution), with the path of that.
+    ``paths`` gives the float model's path of each of its modules; ``folded`` modules computed within another one (a
+    batch norm within its convolution), with its path.
     """
 
     model: nn.Module
@@ -55,13 +63,7 @@ class Converter(ABC):
 
     @abstractmethod
     def convert(self, model: nn.Module, spec: Spec, source: ModelSource) -> Converted:
-        """Quantize a float model in evaluation mode, which may be changed.
-
-        Raises
-        ------
-        QuantizationError
-            The spec cannot be carried out on this model.
-        """
+        """Quantize a float model, which may be changed; raise `QuantizationError` if that is not possible."""
 
     @abstractmethod
     def skeleton(self, model: nn.Module, spec: Spec, graph: str, example_inputs: Mapping[str, Tensor]) -> nn.Module:
@@ -70,15 +72,14 @@ class Converter(ABC):
         The saved tensors are then put into it, so that no pickle is needed to store a quantized model.
         """
 
+    def pack(self, model: nn.Module) -> nn.Module:
+        """Bring a model's loaded weights into the order that its kernels read; it may have no state dict then."""
+        return model
+
     def library(self, workspace: Workspace) -> Path | None:
         """Find or make the library of operators that converted models call, if they call any besides torch's.
 
         It is kept beside the converted module, and loaded before that is opened.
-
-        Raises
-        ------
-        QuantizationError
-            It cannot be made here.
         """
         return None
 
@@ -91,6 +92,7 @@ class Method(ABC, Generic[R]):
     """One way to quantize a torch module."""
 
     recipe: ClassVar[type[Recipe]]  # what its recipes are validated with
+    converts: ClassVar[str]  # "module:class" of its `Converter`
     quantizes: ClassVar[bool] = True  # whether there are layers to compare with float ones
     needs: ClassVar[tuple[Need, ...]] = ()  # what a domain must give besides a float model
 
@@ -98,9 +100,9 @@ class Method(ABC, Generic[R]):
     def spec(self, recipe: R) -> Spec:
         """Say what a recipe asks for."""
 
-    @abstractmethod
     def converter(self) -> Converter:
-        """Import what carries specs out; it needs torch, which the method's own module must not."""
+        """Import what carries specs out."""
+        return cast(Converter, resolve_name(self.converts)())
 
 
 def converter_of(spec: Spec) -> Converter:

@@ -6,6 +6,7 @@ import io
 import shutil
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from itertools import repeat
 from pathlib import Path
 from typing import Self
@@ -15,11 +16,9 @@ from pydantic import SerializeAsAny
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from storage.artifacts import artifact_digest
 from storage.errors import QuantizationError
-from tasks.extensions import METHODS
 from tasks.outputs import finite_outputs, outputs_of
-from tasks.quantize.base import Converter, converter_of
+from tasks.quantize.base import converter_of
 from tasks.quantize.engine import instruction_set, running, without_deprecations
 from tasks.quantize.operators import load_libraries
 from tasks.quantize.source import ModelSource
@@ -57,13 +56,7 @@ class Structure(Frozen):
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """Read the structure of an artifact.
-
-        Raises
-        ------
-        QuantizationError
-            The folder holds none that this version can read.
-        """
+        """Read the structure of an artifact; raise `QuantizationError` if this version cannot."""
         try:
             return cls.model_validate_json((folder / STRUCTURE).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
@@ -73,38 +66,17 @@ class Structure(Frozen):
 
 
 def find_or_convert(source: ModelSource, spec: Spec) -> Path:
-    """Carry a spec out on a torch module, or find what was made before; the artifact's folder, named by its digest.
-
-    Raises
-    ------
-    QuantizationError
-        The spec cannot be carried out on this model or processor, or its result computes NaN or infinities.
-    """
-    recipe = spec.recipe
-    method = METHODS[recipe.method]
-    converter = converter_of(spec)
-    library = converter.library(source.workspace)
-    data = [source.calibration.made_by] if method.needs and source.calibration else []
+    """Carry a spec out on a torch module, or find what was made before; return the artifact's folder."""
+    library = converter_of(spec).library(source.workspace)
     made_from = {
         **source.made_from,
-        "recipe": recipe.content(),
+        "spec": spec.content(),
         "instruction_set": instruction_set(),
-        "conversion": code_digest(type(method).__module__, __name__, *data),
+        "conversion": code_digest(*source.code_of(spec), __name__),
     }
     if library is not None:
         made_from["library"] = library.parent.name
-    digest = artifact_digest(KIND, made_from)
-    store = source.workspace.store
-    if (found := store.find(KIND, digest)) is not None:
-        return found
-    with source.workspace.alone(digest):
-        if store.find(KIND, digest) is None:
-            with store.create(KIND, digest, made_from) as folder, running(spec), _quietly(spec):
-                if library is not None:
-                    shutil.copyfile(library, folder / library.name)
-                    load_libraries(folder)
-                _convert(source, spec, converter, folder)
-    return store.path(KIND, digest)
+    return source.workspace.find_or_make(KIND, made_from, partial(_convert, source, spec, library))
 
 
 def open_converted(folder: Path) -> nn.Module:
@@ -117,23 +89,27 @@ def open_converted(folder: Path) -> nn.Module:
         for name, spec in structure.example_inputs.items()
     }
     with _quietly(spec):
-        rebuilt = converter_of(spec).skeleton(model, spec, structure.graph, examples)
+        converter = converter_of(spec)
+        rebuilt = converter.skeleton(model, spec, structure.graph, examples)
         load_flat_state(rebuilt, load_file(folder / WEIGHTS))
-    return rebuilt.eval()
+    return converter.pack(rebuilt).eval()
 
 
-def refuse_changed(before: Sequence[Tensor], after: Sequence[Tensor], spec: Spec, form: str) -> None:
-    """Refuse, with a `QuantizationError`, what computes something else once it is saved and opened again.
+def refuse_other(before: Sequence[Tensor], after: Sequence[Tensor], share: float, spec: Spec, done: str) -> None:
+    """Refuse, with a `QuantizationError`, a model whose outputs are others once something was `done`.
 
-    Quantized kernels must give the same bits. A float model's batch norms may be folded into its convolutions
-    meanwhile, which rounds differently.
+    `share` is how far they may be off, as a share of their range: 0 if quantized kernels must give the same bits.
     """
-    share = 0.0 if spec.engine is not None else spec.tolerance
     if len(before) != len(after) or not all(map(is_close, before, after, repeat(share))):
         raise QuantizationError(
-            f'The recipe "{spec.recipe.name}" gives a model that computes something else once it is saved as {form}.',
-            hint="A part of the model that depends on its input's values cannot be saved: exclude or rewrite it.",
+            f'The recipe "{spec.recipe.name}" gives a model that computes something else once {done}.',
+            hint="Exclude modules until it does not, rewrite what depends on inputs' values, or use another runtime.",
         )
+
+
+def exactness(spec: Spec) -> float:
+    """How far outputs may be off after saving: folding a float model's batch norms rounds differently."""
+    return 0.0 if spec.engine is not None else spec.tolerance
 
 
 def is_close(left: Tensor, right: Tensor, share: float) -> bool:
@@ -150,24 +126,28 @@ def _quietly(spec: Spec) -> AbstractContextManager[None]:
     return nullcontext() if spec.engine is None else without_deprecations()
 
 
-def _convert(source: ModelSource, spec: Spec, converter: Converter, folder: Path) -> None:
+def _convert(source: ModelSource, spec: Spec, library: Path | None, folder: Path) -> None:
     examples = source.example_inputs
-    converted = converter.convert(source.float_model(), spec, source)
-    outputs = finite_outputs(converted.model, examples, spec.recipe.name)
-    state = converted.model.state_dict()
-    save_tensors(flatten_state(state), folder / WEIGHTS)
-    buffer = io.BytesIO()
-    torch.save(state, buffer)
-    structure = Structure(
-        recipe=spec.recipe,
-        architecture=source.architecture,
-        graph=converted.graph,
-        example_inputs={
-            name: TensorSpec(shape=tuple(tensor.shape), dtype=str(tensor.dtype).removeprefix("torch."))
-            for name, tensor in examples.items()
-        },
-        size_bytes=buffer.getbuffer().nbytes,
-        coverage=converted.coverage,
-    )
-    (folder / STRUCTURE).write_text(structure.model_dump_json(indent=1), encoding="utf-8")
-    refuse_changed(outputs, outputs_of(open_converted(folder), examples), spec, "plain tensors")
+    if library is not None:
+        shutil.copyfile(library, folder / library.name)
+        load_libraries(folder)
+    with running(spec), _quietly(spec):
+        converted = converter_of(spec).convert(source.float_model(), spec, source)
+        outputs = finite_outputs(converted.model, examples, spec.recipe.name)
+        state, buffer = converted.model.state_dict(), io.BytesIO()
+        save_tensors(flatten_state(state), folder / WEIGHTS)
+        torch.save(state, buffer)
+        structure = Structure(
+            recipe=spec.recipe,
+            architecture=source.architecture,
+            graph=converted.graph,
+            example_inputs={
+                name: TensorSpec(shape=tuple(tensor.shape), dtype=str(tensor.dtype).removeprefix("torch."))
+                for name, tensor in examples.items()
+            },
+            size_bytes=buffer.getbuffer().nbytes,
+            coverage=converted.coverage,
+        )
+        (folder / STRUCTURE).write_text(structure.model_dump_json(indent=1), encoding="utf-8")
+        after = outputs_of(open_converted(folder), examples)
+    refuse_other(outputs, after, exactness(spec), spec, "it is saved as plain tensors")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection
 
 import torch
 from torch import Tensor, nn
@@ -11,9 +11,7 @@ from torch.ao.nn.quantized import Embedding
 from torch.ao.quantization import PerChannelMinMaxObserver
 
 from storage.errors import QuantizationError, first_line
-from tasks.quantize.base import Converted, Converter
-from tasks.quantize.coverage import cover_some, why_float
-from tasks.quantize.source import ModelSource
+from tasks.quantize.coverage import ModuleConverter
 from tasks.quantize.spec import Spec
 
 _ops = torch.ops.quantized
@@ -40,34 +38,36 @@ class FourBitEmbedding(nn.Module):
         return rows.reshape(indices.shape + rows.shape[1:])
 
 
-class DynamicConverter(Converter):
-    """Quantizes every module whose type a spec names and that it does not exclude."""
+class DynamicConverter(ModuleConverter):
+    """Quantizes as torch does, which converts exact types only."""
 
-    def convert(self, model: nn.Module, spec: Spec, source: ModelSource) -> Converted:
-        """Quantize a float model.
+    subclass = "torch does not convert"
 
-        Raises
-        ------
-        QuantizationError
-            The spec quantizes nothing, excludes a module that is not there, or asks for what torch cannot do.
-        """
-        coverage = cover_some(model, spec, _why_float(model, spec))
-        return Converted(self.skeleton(model, spec, "", source.example_inputs), "", coverage)
+    def lack(self, module: nn.Module, spec: Spec) -> str:
+        """Name layers without a kernel, and embeddings of odd widths in 4 bits."""
+        if isinstance(module, nn.RNNBase) and (not module.bias or module.proj_size):
+            return "torch has no dynamic kernel for recurrent layers without bias or with projections"
+        if isinstance(module, nn.Embedding) and _has_four_bits(spec) and module.embedding_dim % 2:
+            # The last of an odd number of values would share its byte with the next row.
+            return "4-bit rows need an even number of values"
+        return ""
 
-    def skeleton(self, model: nn.Module, spec: Spec, graph: str, example_inputs: Mapping[str, Tensor]) -> nn.Module:
-        """Convert whatever weights the model has: dynamic quantization needs no data."""
-        wanted = [path for path, reason in _why_float(model, spec).items() if not reason]
-        embeddings = [path for path in wanted if isinstance(model.get_submodule(path), nn.Embedding)]
+    def replace(self, model: nn.Module, paths: Collection[str], spec: Spec) -> nn.Module:
+        """Quantize embeddings here, and let torch quantize the others."""
         if "float16" in spec.weights:
             dtype, qconfig = torch.float16, quantization.float16_dynamic_qconfig
         elif any(layer.granularity == "channel" for kind, layer in spec.layers.items() if kind != "Embedding"):
             dtype, qconfig = torch.qint8, quantization.per_channel_dynamic_qconfig
         else:
             dtype, qconfig = torch.qint8, quantization.default_dynamic_qconfig
+        others = {}
         try:
-            for path in embeddings:
-                _quantize_embedding(model, path, spec)
-            others = {path: qconfig for path in wanted if path not in embeddings}
+            for path in paths:
+                module = model.get_submodule(path)
+                if isinstance(module, nn.Embedding):
+                    model.set_submodule(path, _quantized(module, spec))
+                else:
+                    others[path] = qconfig
             quantization.quantize_dynamic(model, others, dtype=dtype, inplace=True)  # type: ignore[no-untyped-call]
         except RuntimeError as error:
             why = first_line(error)
@@ -78,34 +78,15 @@ class DynamicConverter(Converter):
         return model
 
 
-def _why_float(model: nn.Module, spec: Spec) -> dict[str, str]:
-    """Say why each module stays float, "" for those to quantize: torch converts exact types only."""
-
-    def lack(module: nn.Module) -> str:
-        if isinstance(module, nn.RNNBase) and (not module.bias or module.proj_size):
-            return "torch has no dynamic kernel for recurrent layers without bias or with projections"
-        if isinstance(module, nn.Embedding) and _has_four_bits(spec) and module.embedding_dim % 2:
-            # The last of an odd number of values would share its byte with the next row.
-            return "4-bit rows need an even number of values"
-        return ""
-
-    return why_float(model, spec, lack, "torch does not convert")
-
-
 def _has_four_bits(spec: Spec) -> bool:
     return spec.layers["Embedding"].weights == "int4"
 
 
-def _quantize_embedding(model: nn.Module, path: str, spec: Spec) -> None:
-    """Replace an embedding by one with 8-bit or 4-bit rows, each with a scale and an offset of its own."""
-    embedding = model.get_submodule(path)
-    assert isinstance(embedding, nn.Embedding)
+def _quantized(embedding: nn.Embedding, spec: Spec) -> nn.Module:
+    """Quantize an embedding to rows of 8 or 4 bits, each with a scale and an offset of its own."""
     weight = embedding.weight.detach().float()
-    four = FourBitEmbedding(_ops.embedding_bag_4bit_prepack(weight)) if _has_four_bits(spec) else None
-    model.set_submodule(path, four or _eight_bits(weight))
-
-
-def _eight_bits(weight: Tensor) -> nn.Module:
+    if _has_four_bits(spec):
+        return FourBitEmbedding(_ops.embedding_bag_4bit_prepack(weight))
     observer = PerChannelMinMaxObserver(dtype=torch.quint8, qscheme=torch.per_channel_affine_float_qparams, ch_axis=0)
     observer(weight)
     scales, zero_points = observer.calculate_qparams()

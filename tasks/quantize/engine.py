@@ -10,7 +10,6 @@ from functools import cache
 import torch
 
 from storage.errors import QuantizationError, UnavailableError
-from tasks.libraries import quiet as quiet
 from tasks.machine import this_machine
 from tasks.quantize.spec import Spec
 
@@ -27,16 +26,7 @@ _DEPRECATIONS = (
 
 @contextmanager
 def quantized_engine(name: str) -> Iterator[None]:
-    """Run the block with the quantized engine `name`, then restore the one there was.
-
-    Weights are packed in an engine's own layout, and some operators ask the setting when they run, so this must
-    surround converting, loading and calling a model.
-
-    Raises
-    ------
-    QuantizationError
-        This build of torch has no such engine for this processor.
-    """
+    """Run the block with a quantized engine; raise `QuantizationError` if torch has no such engine here."""
     supported = [engine for engine in torch.backends.quantized.supported_engines if engine != "none"]
     if name not in supported:
         raise QuantizationError(
@@ -53,10 +43,7 @@ def quantized_engine(name: str) -> Iterator[None]:
 
 @contextmanager
 def running(spec: Spec) -> Iterator[None]:
-    """Set what converting, loading and calling a model need of the process, and restore it afterwards.
-
-    That is the spec's quantized engine, or a float model's oneDNN switched off.
-    """
+    """Run the block with the spec's quantized engine, or with oneDNN switched off for a float model."""
     if spec.engine is not None:
         with quantized_engine(spec.engine):
             yield
@@ -91,7 +78,7 @@ def saturates(engine: str) -> bool:
 
 
 def instruction_set() -> dict[str, object]:
-    """What of this processor may change how models are quantized and packed."""
+    """Return what of this processor may change how models are quantized and packed."""
     return {
         "capability": torch.backends.cpu.get_cpu_capability(),
         "vnni": bool(torch.cpu._is_vnni_supported()),

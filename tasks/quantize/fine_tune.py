@@ -13,6 +13,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Self
 
@@ -20,7 +21,8 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
-from torch.ao.quantization import disable_observer
+from torch.ao.quantization import disable_fake_quant, disable_observer, enable_fake_quant, enable_observer
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from storage.artifacts import artifact_digest
 from storage.errors import QuantizationError
@@ -31,13 +33,13 @@ from tasks.outputs import training_device
 from tasks.quantize.graph.observers import reduces_range
 from tasks.quantize.source import ModelSource
 from tasks.quantize.spec import Spec, Training
-from tasks.quantize.training import copied, find_first_ranges, to_training, train_prepared
 from tasks.sources import code_digest
 from tasks.tensor_files import save_tensors
 
 KIND = "fine-tuned"
 WEIGHTS = "weights.safetensors"
 _EPOCH = "epoch.safetensors"
+_FIRST_RANGES_BATCHES = 8
 
 
 @dataclass
@@ -50,11 +52,11 @@ class TrainingState:
     best: dict[str, Tensor] = field(default_factory=dict)
 
     def save(self, folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """Replace the saved state by this one; a reader sees the old one or the new one, whole."""
+        """Replace the saved state by this one atomically."""
         moments: Mapping[int, Mapping[str, Tensor]] = optimizer.state_dict()["state"]
         groups = {"model": model.state_dict(), "best": self.best, **{str(key): group for key, group in moments.items()}}
         tensors = {
-            f"{group}/{name}": tensor for group, state in groups.items() for name, tensor in copied(state).items()
+            f"{group}/{name}": tensor for group, state in groups.items() for name, tensor in _copied(state).items()
         }
         numbers = {"epochs": self.epochs, "score": self.score, "loss": self.loss}
         temporary = folder / f"{_EPOCH}.tmp"
@@ -64,7 +66,7 @@ class TrainingState:
 
     @classmethod
     def load(cls, folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> Self:
-        """Put what was saved into `model` and `optimizer`; the start of training where nothing was."""
+        """Put what was saved into `model` and `optimizer`; return the start of training if nothing was."""
         path = folder / _EPOCH
         if not path.is_file():
             return cls()
@@ -84,29 +86,22 @@ class TrainingState:
 def fine_tuned(prepared: nn.Module, spec: Spec, source: ModelSource) -> nn.Module:
     """Train a model prepared with fake quantization, or give it the state that an equal training gave before.
 
-    It is the model itself that is returned, with the weights and ranges of its best epoch, on the CPU in evaluation
-    mode.
-
-    Raises
-    ------
-    QuantizationError
-        Training diverges.
-    InputError
-        There are too few training samples.
+    Return the model itself, with the weights and ranges of its best epoch, on the CPU in evaluation mode. Raise
+    `QuantizationError` if training diverges, and `InputError` if there are too few training samples.
     """
-    training, recipe = spec.training, spec.recipe
+    training, recipe, data, workspace = spec.training, spec.recipe, source.fine_tuning, source.workspace
     assert training is not None
-    tuning, workspace = source.tuning(training.batch_size), source.workspace
+    assert data is not None  # as for calibration, the workload file has been checked
+    tuning = data(training.batch_size)
     own = tuning if isinstance(tuning, OwnTraining) else None
     device, store = torch.device("cpu") if own else training_device(), workspace.store
-    data = [source.fine_tuning.made_by] if source.fine_tuning else []
     made_from = {
         **source.made_from,
-        "recipe": recipe.content(),
+        "spec": spec.content(),
         "reduces_range": reduces_range(spec.engine),
-        "weights": hashlib.sha256(save(copied(prepared.state_dict()))).hexdigest(),
+        "weights": hashlib.sha256(save(_copied(prepared.state_dict()))).hexdigest(),
         "device": device.type,
-        "training": code_digest(__name__, "tasks.quantize.graph.convert", *data),
+        "training": code_digest(__name__, "tasks.quantize.graph.convert", data.func),
         "own": own.made_from if own else {},
     }
     digest = artifact_digest(KIND, made_from)
@@ -114,7 +109,8 @@ def fine_tuned(prepared: nn.Module, spec: Spec, source: ModelSource) -> nn.Modul
         if store.find(KIND, digest) is None:
             ranges = source.calibration_batches(training.batch_size)
             if isinstance(tuning, OwnTraining):
-                best = train_prepared(prepared, recipe.name, training, tuning, ranges, workspace.progress)
+                _find_first_ranges(prepared, recipe.name, ranges, device)
+                best = _train_by_callable(prepared, recipe.name, training, tuning, workspace.progress)
             else:
                 best = fine_tune(prepared, recipe.name, training, tuning, ranges, work, device, workspace.progress)
             with store.create(KIND, digest, made_from) as folder:
@@ -133,76 +129,114 @@ def fine_tune(
     device: torch.device,
     progress: Progress,
 ) -> dict[str, Tensor]:
-    """Train a prepared model.
+    """Train a prepared model; return the state dict of the best epoch, on the CPU.
 
-    Equal seeds give equal results on one kind of processor with one number of threads, whether or not the process was
-    killed in between: after each epoch all that the next one depends on is saved in `work`. The first batches of
-    positional inputs in `calibration` set the ranges that training starts from.
-
-    What it returns is the state dict of the best epoch, on the CPU: the one with the highest score, or of equal ones
-    that with the lowest loss.
-
-    Raises
-    ------
-    QuantizationError
-        There are no calibration samples, or the loss becomes NaN or infinite.
+    The best epoch has the highest score, or of equal ones the lowest loss. Equal seeds give equal results on one kind
+    of processor with one number of threads, whether or not the process was killed in between: order, shifts and dropout
+    follow from seed and epoch alone, and after each epoch all that the next one depends on is saved in `work`. The
+    first batches of `calibration` set the ranges that training starts from. Raise `QuantizationError` if there are
+    none, or the loss becomes NaN or infinite.
     """
     model.to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=training.learning_rate)
-    loop = _Loop(model, optimizer, recipe, training, tuning, device, progress)
     state = TrainingState.load(work, model, optimizer)
     if state.epochs == 0:
-        find_first_ranges(model, recipe, calibration, device)
+        _find_first_ranges(model, recipe, calibration, device)
     for epoch in range(state.epochs, training.epochs):
-        loop.run_epoch(epoch)
+        _to_training(model, training, epoch)
+        seed = training.seed * 1_000_003 + epoch
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            torch.manual_seed(seed)
+            batches = tuning.batches(torch.Generator().manual_seed(seed))
+            for step, (inputs, target) in enumerate(batches, start=1 + epoch * tuning.steps_per_epoch):
+                loss = _loss_of(model, tuning, inputs, target, device)
+                if not torch.isfinite(loss):
+                    raise QuantizationError(
+                        f'Training of recipe "{recipe}" diverged in epoch {epoch + 1}: the loss is {loss.item()}.',
+                        hint="Lower the recipe's learning_rate.",
+                    )
+                optimizer.zero_grad()
+                loss.backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+                steps = training.epochs * tuning.steps_per_epoch
+                progress(step, steps, f"training batches, loss {loss.item():.3f}")
         model.eval()
         model.apply(disable_observer)
         with torch.no_grad():
-            score, loss = tuning.validate(model, device)
+            score, loss_after = tuning.validate(model, device)
         state.epochs = epoch + 1
-        if not state.best or (score, -loss) > (state.score, -state.loss):
-            state.score, state.loss, state.best = score, loss, copied(model.state_dict())
+        if not state.best or (score, -loss_after) > (state.score, -state.loss):
+            state.score, state.loss, state.best = score, loss_after, _copied(model.state_dict())
         state.save(work, model, optimizer)
     return state.best
 
 
-@dataclass(frozen=True)
-class _Loop:
-    model: nn.Module
-    optimizer: torch.optim.Optimizer
-    recipe: str
-    training: Training
-    tuning: FineTuning
-    device: torch.device
-    progress: Progress
+def _loss_of(
+    model: nn.Module, tuning: FineTuning, inputs: Iterable[Tensor], target: Tensor, device: torch.device
+) -> Tensor:
+    try:
+        return tuning.loss(model(*(tensor.to(device) for tensor in inputs)), target.to(device))
+    except RuntimeError as error:
+        # How fake quantization takes weights that have become infinite.
+        if "`zero_point` must be between" not in str(error):
+            raise
+        return torch.tensor(math.nan)
 
-    def run_epoch(self, epoch: int) -> None:
-        """Order, shifts and dropout follow from seed and epoch alone, so that an epoch can be repeated."""
-        training, steps = self.training, self.tuning.steps_per_epoch
-        to_training(self.model, training, epoch)
-        seed = training.seed * 1_000_003 + epoch
-        with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
-            torch.manual_seed(seed)
-            batches = self.tuning.batches(torch.Generator().manual_seed(seed))
-            for step, (inputs, target) in enumerate(batches, start=1):
-                loss = self._loss(inputs, target)
-                if not torch.isfinite(loss):
-                    raise QuantizationError(
-                        f'Training of recipe "{self.recipe}" diverged in epoch {epoch + 1}: the loss is {loss.item()}.',
-                        hint="Lower the recipe's learning_rate.",
-                    )
-                self.optimizer.zero_grad()
-                loss.backward()  # type: ignore[no-untyped-call]
-                self.optimizer.step()
-                done = epoch * steps + step
-                self.progress(done, training.epochs * steps, f"training batches, loss {loss.item():.3f}")
 
-    def _loss(self, inputs: Iterable[Tensor], target: Tensor) -> Tensor:
-        try:
-            outputs = self.model(*(tensor.to(self.device) for tensor in inputs))
-            return self.tuning.loss(outputs, target.to(self.device))
-        except RuntimeError as error:
-            # How fake quantization takes weights that have become infinite.
-            if "`zero_point` must be between" not in str(error):
-                raise
-            return torch.tensor(math.nan)
+def _train_by_callable(
+    model: nn.Module, recipe: str, training: Training, tuning: OwnTraining, progress: Progress
+) -> dict[str, Tensor]:
+    """Train by the user's callable, which runs again when ranges or statistics are frozen."""
+    frozen = (
+        min(after, training.epochs) for after in (training.freeze_observers_after, training.freeze_batch_norm_after)
+    )
+    for start, stop in pairwise(sorted({0, *frozen, training.epochs})):
+        progress(start, training.epochs, "epochs")
+        _to_training(model, training, start)
+        tuning.train(model, training.seed + start, stop - start)
+    for name, parameter in model.named_parameters():
+        if not parameter.isfinite().all():
+            raise QuantizationError(
+                f'Training of recipe "{recipe}" diverged: "{name}" holds NaN or infinities.',
+                hint="Train it more gently, for instance with a lower learning rate.",
+            )
+    return _copied(model.state_dict())
+
+
+def _find_first_ranges(
+    model: nn.Module, recipe: str, calibration: Iterable[tuple[Tensor, ...]], device: torch.device
+) -> None:
+    """Let the observers see calibration samples, so that the first step does not train against arbitrary ranges."""
+    batches = list(islice(calibration, _FIRST_RANGES_BATCHES))
+    if not batches:
+        raise QuantizationError(
+            f'There are no calibration samples for recipe "{recipe}" to start from.',
+            hint="Set data.calibration above 0, or use a data set with more training samples.",
+        )
+    model.eval()
+    model.apply(disable_fake_quant)
+    model.apply(enable_observer)
+    with torch.no_grad():
+        for inputs in batches:
+            model(*(tensor.to(device) for tensor in inputs))
+    model.apply(enable_fake_quant)
+
+
+def _to_training(model: nn.Module, training: Training, epoch: int) -> None:
+    """Put the model into training mode, with ranges and statistics that move or stay as they are to be by then."""
+    model.train()
+    model.apply(disable_observer if epoch >= training.freeze_observers_after else enable_observer)
+    if epoch >= training.freeze_batch_norm_after:
+        model.apply(_freeze_batch_norm)
+
+
+def _freeze_batch_norm(module: nn.Module) -> None:
+    if hasattr(module, "freeze_bn_stats"):
+        module.freeze_bn_stats()  # type: ignore[operator]
+    elif isinstance(module, _BatchNorm):
+        module.eval()
+
+
+def _copied(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors on the CPU, in memory that they share with nothing: safetensors refuses to write others."""
+    return {name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in state.items()}

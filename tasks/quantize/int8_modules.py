@@ -1,15 +1,19 @@
 """Modules with int8 weights and a scale for each output channel, whose activations are quantized row by row.
 
-Linear and LSTM call the operators of `tasks.quantize.native`. They hold their weights packed for the kernels; a state
-dict has them as plain int8 matrices, and loading one packs them.
+Linear and LSTM call the operators of `tasks.quantize.native`. Their state dict holds plain int8 matrices; `pack` brings
+these into the order in which the kernels read them, and frees them.
+
+Packed weights are one tensor of bytes. A matrix int8 [N, K] is padded with zeros to multiples of 16 and 64, and lies
+there as [N / 16][K / 4][16][4] unsigned bytes, each 128 more than the weight; float32 [N] follow it as bytes. The order
+is the same for every processor.
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection
 from pathlib import Path
-from typing import Self
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,145 +21,113 @@ from torch.nn import functional
 
 from storage.errors import QuantizationError
 from tasks.job import Workspace
-from tasks.quantize.base import Converted, Converter
-from tasks.quantize.coverage import cover_some, why_float
+from tasks.quantize.coverage import ModuleConverter
 from tasks.quantize.operators import find_or_compile, operators
-from tasks.quantize.packing import (
-    MOST_FEATURES,
-    LstmLayer,
-    QuantizedMatrix,
-    pack_linear,
-    pack_lstm,
-    packed_linear_bytes,
-    packed_lstm_bytes,
-    quantize_rows,
-    unpack_linear,
-    unpack_lstm,
-)
-from tasks.quantize.source import ModelSource
 from tasks.quantize.spec import Spec
 
+_CHANNELS, _FEATURES, _GATES = 16, 64, 4
 _IN_FRONT = 48  # as in native/operators.cpp
+# The largest sum of products of int8 with bytes must fit into int32.
+MOST_FEATURES = (1 << 31) // (127 * 255) // _FEATURES * _FEATURES
 
 
-class _Packed(nn.Module):
-    """A module whose only tensor is `packed`, which is another thing in a state dict."""
+class QuantizedMatrix(NamedTuple):
+    """Weights of ``values * scale``: int8 [N, K] and float32 [N], a row for each output channel."""
 
-    packed: Tensor
+    values: Tensor
+    scale: Tensor
 
-    def __init__(self, size: int) -> None:
+
+def quantize_rows(weight: Tensor) -> QuantizedMatrix:
+    """Round each row of float [N, K] to 255 symmetric steps of its own; a row of zeros has the scale 0."""
+    weight = weight.detach().float()
+    scale = weight.abs().amax(1) / 127
+    values = torch.round(weight / torch.where(scale > 0, scale, 1.0).unsqueeze(1)).clamp(-127, 127)
+    return QuantizedMatrix(values.to(torch.int8), scale)
+
+
+class _Packable(nn.Module):
+    """A module with plain buffers until it is packed, and with the buffer `packed` alone from then on."""
+
+    packed: Tensor | None
+
+    def __init__(self) -> None:
         super().__init__()
-        self.register_buffer("packed", torch.zeros(size, dtype=torch.uint8), persistent=False)
+        self.register_buffer("packed", None, persistent=False)
 
     @abstractmethod
-    def plain_state(self) -> dict[str, Tensor]:
-        """Weights and scales by name, in no kernel's order."""
+    def in_kernels_order(self) -> Tensor:
+        """Bring the plain buffers into the kernels' order."""
 
-    @abstractmethod
-    def pack(self, state: Mapping[str, Tensor]) -> Tensor:
-        """Pack what `plain_state` gave."""
-
-    def _save_to_state_dict(self, destination: dict[str, Tensor], prefix: str, keep_vars: bool) -> None:
-        destination |= {prefix + name: tensor for name, tensor in self.plain_state().items()}
-
-    def _load_from_state_dict(
-        self,
-        state_dict: Mapping[str, Tensor],
-        prefix: str,
-        local_metadata: Mapping[str, object],
-        strict: bool,
-        missing_keys: list[str],
-        unexpected_keys: list[str],
-        error_msgs: list[str],
-    ) -> None:
-        like = self.plain_state()
-        missing = [prefix + name for name in like if prefix + name not in state_dict]
-        if missing:
-            missing_keys += missing
-            return
-        for name, tensor in like.items():
-            if state_dict[prefix + name].shape != tensor.shape:
-                error_msgs.append(
-                    f"{prefix}{name} is {list(state_dict[prefix + name].shape)}, not {list(tensor.shape)}"
-                )
-                return
-        self.packed = self.pack({name: state_dict[prefix + name] for name in like})
+    def pack(self) -> Tensor:
+        """Put packed weights in the place of the plain ones; the module has no state dict then."""
+        if self.packed is None:
+            self.packed = self.in_kernels_order()
+            self._buffers = {"packed": self.packed}
+        return self.packed
 
 
 def align_for_aot_inductor(model: nn.Module) -> None:
-    """Put bytes in front of a model's packed weights, which lie at cache lines then where AOTInductor keeps them.
-
-    The model can be called as before, but has no state dict any more.
-    """
+    """Put bytes in front of a model's packed weights, which lie at cache lines then where AOTInductor keeps them."""
     for module in model.modules():
-        if isinstance(module, _Packed):
-            module.packed = torch.cat([module.packed.new_zeros(_IN_FRONT), module.packed])
+        if isinstance(module, _Packable):
+            packed = module.pack()
+            module.packed = torch.cat([packed.new_zeros(_IN_FRONT), packed])
 
 
-class Int8Linear(_Packed):
-    """A linear layer; state ``weight`` int8 [N, K], ``scale`` and ``bias`` float32 [N]."""
+class Int8Linear(_Packable):
+    """A linear layer, quantized from a float one; state ``weight`` int8 [N, K], ``scale`` and ``bias`` float32 [N]."""
 
-    def __init__(self, in_features: int, out_features: int) -> None:
-        super().__init__(packed_linear_bytes(out_features, in_features))
-        self.in_features, self.out_features = in_features, out_features
+    weight: Tensor
+    scale: Tensor
+    bias: Tensor
+
+    def __init__(self, linear: nn.Linear) -> None:
+        super().__init__()
+        self.out_features = linear.out_features
+        matrix = quantize_rows(linear.weight)
+        self.register_buffer("weight", matrix.values)
+        self.register_buffer("scale", matrix.scale)
+        self.register_buffer("bias", _bias(linear.bias, linear.out_features))
         self._operator = operators().linear.default
-
-    @classmethod
-    def of(cls, linear: nn.Linear) -> Self:
-        """Quantize a float layer's weight."""
-        made = cls(linear.in_features, linear.out_features)
-        # torch's stubs do not know that there may be none.
-        given: Tensor | None = linear.bias
-        bias = torch.zeros(linear.out_features) if given is None else given.detach().float()
-        made.packed = pack_linear(quantize_rows(linear.weight), bias)
-        return made
 
     def forward(self, inputs: Tensor) -> Tensor:
         """From float32 [..., K] to float32 [..., N]."""
-        outputs: Tensor = self._operator(inputs, self.packed, self.out_features)
+        packed = self.in_kernels_order() if self.packed is None else self.packed
+        outputs: Tensor = self._operator(inputs, packed, self.out_features)
         return outputs
 
-    def plain_state(self) -> dict[str, Tensor]:
-        """Weights and scales by name."""
-        matrix, bias = unpack_linear(self.packed, self.out_features, self.in_features)
-        return {"weight": matrix.values, "scale": matrix.scale, "bias": bias}
-
-    def pack(self, state: Mapping[str, Tensor]) -> Tensor:
-        """Pack the weight."""
-        return pack_linear(QuantizedMatrix(state["weight"], state["scale"]), state["bias"])
-
-    def extra_repr(self) -> str:
-        """Sizes."""
-        return f"{self.in_features}, {self.out_features}"
+    def in_kernels_order(self) -> Tensor:
+        """Matrix, scale, bias."""
+        channels = _up(self.out_features, _CHANNELS)
+        floats = (torch.cat([each, each.new_zeros(channels - len(each))]) for each in (self.scale, self.bias))
+        return _bytes(_blocks(self.weight), *floats)
 
 
-class Int8Lstm(_Packed):
-    """An LSTM of one direction; called as `torch.nn.LSTM` is, but for packed sequences.
+class Int8Lstm(_Packable):
+    """An LSTM quantized from a float one of one direction and without projections; called as `torch.nn.LSTM` is.
 
     State, for each layer ``n``: ``weight_ih_ln`` int8 [4H, I] and ``weight_hh_ln`` int8 [4H, H] in torch's order of
     gates, their ``scale_ih_ln`` and ``scale_hh_ln`` float32 [4H], and ``bias_ln`` float32 [4H], the sum of both biases.
     """
 
-    def __init__(self, input_size: int, hidden_size: int, num_layers: int, *, batch_first: bool = False) -> None:
-        super().__init__(packed_lstm_bytes(num_layers, input_size, hidden_size))
-        self.input_size, self.hidden_size, self.num_layers = input_size, hidden_size, num_layers
-        self.batch_first = batch_first
+    def __init__(self, lstm: nn.LSTM) -> None:
+        super().__init__()
+        self.hidden_size, self.num_layers, self.batch_first = lstm.hidden_size, lstm.num_layers, lstm.batch_first
+        for layer in range(lstm.num_layers):
+            for side in ("ih", "hh"):
+                matrix = quantize_rows(getattr(lstm, f"weight_{side}_l{layer}"))
+                self.register_buffer(f"weight_{side}_l{layer}", matrix.values)
+                self.register_buffer(f"scale_{side}_l{layer}", matrix.scale)
+            biases = (getattr(lstm, f"bias_{side}_l{layer}", None) for side in ("ih", "hh"))
+            first, second = (_bias(bias, _GATES * lstm.hidden_size) for bias in biases)
+            self.register_buffer(f"bias_l{layer}", first + second)
         self._operator = operators().lstm.default
-
-    @classmethod
-    def of(cls, lstm: nn.LSTM) -> Self:
-        """Quantize a float LSTM's weights; it has one direction and no projection."""
-        made = cls(lstm.input_size, lstm.hidden_size, lstm.num_layers, batch_first=lstm.batch_first)
-        made.packed = pack_lstm([_layer(lstm, number) for number in range(lstm.num_layers)])
-        return made
 
     def forward(self, inputs: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """From float32 [T, B, I] ([B, T, I] with `batch_first`, or [T, I]) and h, c [L, B, H] to outputs and state.
 
-        Raises
-        ------
-        QuantizationError
-            The inputs are a packed sequence.
+        Raise `QuantizationError` for a packed sequence.
         """
         if not isinstance(inputs, Tensor):
             raise QuantizationError("An int8 LSTM takes no packed sequences.", hint="Exclude it from the recipe.")
@@ -168,108 +140,46 @@ class Int8Lstm(_Packed):
         if hx is None:
             zeros = inputs.new_zeros(self.num_layers, inputs.shape[1], self.hidden_size)
             hx = zeros, zeros
-        outputs, h, c = self._operator(inputs, *hx, self.packed)
+        packed = self.in_kernels_order() if self.packed is None else self.packed
+        outputs, h, c = self._operator(inputs, *hx, packed)
         if not batched:
             return outputs.squeeze(1), (h.squeeze(1), c.squeeze(1))
         return outputs.transpose(0, 1) if self.batch_first else outputs, (h, c)
 
-    def plain_state(self) -> dict[str, Tensor]:
-        """Weights and scales by name."""
-        state: dict[str, Tensor] = {}
-        layers = unpack_lstm(self.packed, self.num_layers, self.input_size, self.hidden_size)
-        for number, layer in enumerate(layers):
-            state |= {f"weight_ih_l{number}": layer.input.values, f"weight_hh_l{number}": layer.recurrent.values}
-            state |= {f"scale_ih_l{number}": layer.input.scale, f"scale_hh_l{number}": layer.recurrent.scale}
-            state[f"bias_l{number}"] = layer.bias
-        return state
-
-    def pack(self, state: Mapping[str, Tensor]) -> Tensor:
-        """Pack all layers."""
-        return pack_lstm(
-            [
-                LstmLayer(
-                    QuantizedMatrix(state[f"weight_ih_l{number}"], state[f"scale_ih_l{number}"]),
-                    QuantizedMatrix(state[f"weight_hh_l{number}"], state[f"scale_hh_l{number}"]),
-                    state[f"bias_l{number}"],
-                )
-                for number in range(self.num_layers)
-            ]
-        )
-
-    def extra_repr(self) -> str:
-        """Sizes."""
-        return f"{self.input_size}, {self.hidden_size}, num_layers={self.num_layers}, batch_first={self.batch_first}"
+    def in_kernels_order(self) -> Tensor:
+        """Of each layer both matrices, both scales, bias; the gates of 16 units lie together."""
+        parts = []
+        for layer in range(self.num_layers):
+            names = ("weight_ih", "weight_hh", "scale_ih", "scale_hh", "bias")
+            first, second, *floats = (_interleave(self.get_buffer(f"{name}_l{layer}")) for name in names)
+            parts += [_blocks(first), _blocks(second), *floats]
+        return _bytes(*parts)
 
 
 class Int8Embedding(nn.Module):
-    """An embedding whose rows are int8 [V, D] with a scale each, float32 [V, 1]; plain torch."""
+    """An embedding quantized from a float one: rows int8 [V, D] with a scale each, float32 [V, 1]; plain torch."""
 
     weight: Tensor
     scale: Tensor
 
-    def __init__(self, num_embeddings: int, embedding_dim: int) -> None:
+    def __init__(self, embedding: nn.Embedding) -> None:
         super().__init__()
-        self.register_buffer("weight", torch.zeros(num_embeddings, embedding_dim, dtype=torch.int8))
-        self.register_buffer("scale", torch.zeros(num_embeddings, 1))
-
-    @classmethod
-    def of(cls, embedding: nn.Embedding) -> Self:
-        """Quantize a float embedding's rows."""
-        made, rows = cls(embedding.num_embeddings, embedding.embedding_dim), quantize_rows(embedding.weight)
-        made.weight, made.scale = rows.values, rows.scale.unsqueeze(1)
-        return made
+        rows = quantize_rows(embedding.weight)
+        self.register_buffer("weight", rows.values)
+        self.register_buffer("scale", rows.scale.unsqueeze(1))
 
     def forward(self, indices: Tensor) -> Tensor:
         """Look up rows: integers of any shape to float32 with one more axis."""
         return functional.embedding(indices, self.weight) * functional.embedding(indices, self.scale)
 
 
-def _layer(lstm: nn.LSTM, number: int) -> LstmLayer:
-    def tensor(name: str) -> Tensor:
-        found: Tensor = getattr(lstm, f"{name}_l{number}")
-        return found.detach().float()
+class PerRowConverter(ModuleConverter):
+    """Puts the modules of this file in the place of float ones."""
 
-    bias = tensor("bias_ih") + tensor("bias_hh") if lstm.bias else torch.zeros(4 * lstm.hidden_size)
-    return LstmLayer(quantize_rows(tensor("weight_ih")), quantize_rows(tensor("weight_hh")), bias)
+    subclass = "may compute something else"
 
-
-class PerRowConverter(Converter):
-    """Replaces every module whose type a spec names and that it does not exclude."""
-
-    def convert(self, model: nn.Module, spec: Spec, source: ModelSource) -> Converted:
-        """Quantize a float model.
-
-        Raises
-        ------
-        QuantizationError
-            The spec quantizes nothing, excludes a module that is not there, or its operators are not loaded.
-        """
-        coverage = cover_some(model, spec, _why_float(model, spec))
-        return Converted(self.skeleton(model, spec, "", source.example_inputs), "", coverage)
-
-    def skeleton(self, model: nn.Module, spec: Spec, graph: str, example_inputs: Mapping[str, Tensor]) -> nn.Module:
-        """Convert whatever weights the model has: this needs no data."""
-        for path, reason in _why_float(model, spec).items():
-            match model.get_submodule(path):
-                case _ if reason:
-                    continue
-                case nn.Linear() as linear:
-                    model.set_submodule(path, Int8Linear.of(linear))
-                case nn.LSTM() as lstm:
-                    model.set_submodule(path, Int8Lstm.of(lstm))
-                case nn.Embedding() as embedding:
-                    model.set_submodule(path, Int8Embedding.of(embedding))
-        return model.eval()
-
-    def library(self, workspace: Workspace) -> Path:
-        """Find or compile the operators."""
-        return find_or_compile(workspace)
-
-
-def _why_float(model: nn.Module, spec: Spec) -> dict[str, str]:
-    """Say why each module stays float, "" for those to quantize."""
-
-    def lack(module: nn.Module) -> str:
+    def lack(self, module: nn.Module, spec: Spec) -> str:
+        """Name LSTMs, embeddings and widths without a kernel."""
         match module:
             case nn.LSTM(bidirectional=True):
                 return "there is no kernel for two directions"
@@ -282,4 +192,50 @@ def _why_float(model: nn.Module, spec: Spec) -> dict[str, str]:
             return f"sums over more than {MOST_FEATURES:,} features do not fit into 32 bits"
         return ""
 
-    return why_float(model, spec, lack, "may compute something else")
+    def replace(self, model: nn.Module, paths: Collection[str], spec: Spec) -> nn.Module:
+        """Quantize the modules."""
+        kinds = {nn.Linear: Int8Linear, nn.LSTM: Int8Lstm, nn.Embedding: Int8Embedding}
+        for path in paths:
+            module = model.get_submodule(path)
+            model.set_submodule(path, kinds[type(module)](module))
+        return model
+
+    def pack(self, model: nn.Module) -> nn.Module:
+        """Pack Linear and LSTM."""
+        for module in model.modules():
+            if isinstance(module, _Packable):
+                module.pack()
+        return model
+
+    def library(self, workspace: Workspace) -> Path:
+        """Find or compile the operators."""
+        return find_or_compile(workspace)
+
+
+def _bias(given: Tensor | None, width: int) -> Tensor:
+    return torch.zeros(width) if given is None else given.detach().float()
+
+
+def _blocks(values: Tensor) -> Tensor:
+    """Shift int8 [N, K], and order it by blocks of 16 channels and 4 features."""
+    rows, width = values.shape
+    full = torch.zeros(_up(rows, _CHANNELS), _up(width, _FEATURES), dtype=torch.int8)
+    full[:rows, :width] = values
+    shifted = (full.to(torch.int16) + 128).to(torch.uint8)
+    return shifted.reshape(len(full) // _CHANNELS, _CHANNELS, -1, 4).permute(0, 2, 1, 3)
+
+
+def _interleave(values: Tensor) -> Tensor:
+    """From [4][H] to [H / 16][4][16] along the first axis."""
+    hidden = len(values) // _GATES
+    full = values.new_zeros(_GATES, _up(hidden, _CHANNELS), *values.shape[1:])
+    full[:, :hidden] = values.reshape(_GATES, hidden, *values.shape[1:])
+    return full.reshape(_GATES, -1, _CHANNELS, *values.shape[1:]).transpose(0, 1).reshape(-1, *values.shape[1:])
+
+
+def _bytes(*parts: Tensor) -> Tensor:
+    return torch.cat([part.contiguous().reshape(-1).view(torch.uint8) for part in parts])
+
+
+def _up(value: int, to: int) -> int:
+    return (value + to - 1) // to * to

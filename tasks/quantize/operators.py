@@ -18,7 +18,6 @@ from pathlib import Path
 
 import torch
 
-from storage.artifacts import artifact_digest
 from storage.digest import digest_of
 from storage.errors import QuantizationError, UnavailableError
 from tasks.job import Workspace
@@ -35,21 +34,16 @@ _FLAGS = (
     # What keeps these from being compiled to vectors is of no use here: errno and floating-point traps.
     "-fno-math-errno", "-fno-trapping-math",
 )  # fmt: skip
+_FLAGS_HERE = ("-fopenmp",) if sys.platform == "linux" else ()  # elsewhere the loops run on one thread
 
 
 def namespace() -> str:
-    """The name of the operators of the sources that are here: ``torch.ops.<namespace>.linear`` and ``.lstm``."""
-    return _namespace(_sources())
+    """Return the name of the operators of the sources that are here: ``torch.ops.<namespace>.linear``, ``.lstm``."""
+    return f"nightquant_{digest_of({'sources': _sources(), 'flags': list(_FLAGS)})[:12]}"
 
 
 def operators() -> torch._ops._OpNamespace:
-    """The operators of `namespace`.
-
-    Raises
-    ------
-    QuantizationError
-        Their library is not loaded.
-    """
+    """Return the operators of `namespace`; raise `QuantizationError` if their library is not loaded."""
     name = namespace()
     if not is_loaded(name):
         raise QuantizationError(f"The operators {name} are not loaded.", hint="Load the library beside the model.")
@@ -58,7 +52,7 @@ def operators() -> torch._ops._OpNamespace:
 
 
 def is_loaded(name: str) -> bool:
-    """Whether a library of that name is loaded: each has the operator ``linear``."""
+    """Report whether a library of that name is loaded: each has the operator ``linear``."""
     return hasattr(getattr(torch.ops, name), "linear")
 
 
@@ -70,31 +64,21 @@ def load_libraries(folder: Path) -> None:
 
 
 def find_or_compile(workspace: Workspace) -> Path:
-    """Compile the operators with the system's compiler, or find what was compiled before; the library's file.
+    """Compile the operators, or find what was compiled before; return the library's file.
 
-    Raises
-    ------
-    UnavailableError
-        There is no C++ compiler.
-    QuantizationError
-        It refuses the sources.
+    Raise `UnavailableError` if there is no C++ compiler, and `QuantizationError` if it refuses the sources.
     """
-    sources = _sources()
-    name = _namespace(sources)
+    name, compiler = namespace(), _compiler()
     made_from = {
-        "sources": digest_of(sources),
-        "flags": [*_FLAGS, *_flags_here()],
-        "compiler": _version(_compiler()),
+        "sources": digest_of(_sources()),
+        "flags": [*_FLAGS, *_FLAGS_HERE],
+        "compiler": _version(compiler),
         "architecture": platform.machine(),
         "torch": torch.__version__,
     }
-    digest, store = artifact_digest(KIND, made_from), workspace.store
-    if store.find(KIND, digest) is None:
-        with workspace.alone(digest):
-            if store.find(KIND, digest) is None:
-                with store.create(KIND, digest, made_from) as folder:
-                    _compile(name, folder / f"{name}{SUFFIX}")
-    return store.path(KIND, digest) / f"{name}{SUFFIX}"
+    library = f"{name}{SUFFIX}"
+    made = workspace.find_or_make(KIND, made_from, lambda folder: _compile(compiler, name, folder / library))
+    return made / library
 
 
 @cache
@@ -103,34 +87,22 @@ def _sources() -> dict[str, str]:
     return {path.name: path.read_text(encoding="utf-8") for path in paths}
 
 
-def _namespace(sources: dict[str, str]) -> str:
-    return f"nightquant_{digest_of({'sources': sources, 'flags': list(_FLAGS)})[:12]}"
-
-
-def _flags_here() -> list[str]:
-    # Elsewhere the loops run on one thread.
-    return ["-fopenmp"] if sys.platform == "linux" else []
-
-
-def _compile(name: str, library: Path) -> None:
+def _compile(compiler: str, name: str, library: Path) -> None:
     root = Path(torch.__file__).parent
     abi = f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"
     defined = [f"-DNIGHTQUANT_OPERATORS={name}", abi, "-isystem", str(root / "include")]
     sources = [str(path) for path in sorted(_SOURCES.glob("*.cpp"))]
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
-        compiler = _compiler()
-        _run([compiler, "-c", *_FLAGS, *_flags_here(), *defined, *sources], work)
+        _run([compiler, "-c", *_FLAGS, *_FLAGS_HERE, *defined, *sources], work)
         objects = [path.name for path in sorted(work.glob("*.o"))]
         # Linked without -fopenmp: torch brings an OpenMP of its own, whose threads are the ones that it counts.
         undefined = ["-undefined", "dynamic_lookup"] if sys.platform == "darwin" else []
         libraries = [f"-L{root / 'lib'}", "-ltorch_cpu", "-lc10"]
-        linking = [compiler, "-shared", *undefined, *objects, "-o", str(library), *libraries]
-        _run(linking, work)
+        _run([compiler, "-shared", *undefined, *objects, "-o", str(library), *libraries], work)
 
 
 def _compiler() -> str:
-    """Return the path of the system's C++ compiler, or of the one that ``$CXX`` names."""
     wanted = os.environ.get("CXX")
     for candidate in (wanted,) if wanted else _COMPILERS:
         if (found := shutil.which(candidate)) is not None:
@@ -148,7 +120,6 @@ def _version(compiler: str) -> str:
 
 
 def _run(command: Sequence[str], folder: Path) -> str:
-    """Run the compiler in `folder`; return its output."""
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         errors = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()[-1:]

@@ -7,20 +7,18 @@ pairs of quantize and dequantize, which Inductor fuses into oneDNN's int8 kernel
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 
 import torch
-from torch import fx, nn
+from torch import fx
 
 from storage.errors import QuantizationError
 from tasks.libraries import quiet
-from tasks.quantize.base import Trained
-from tasks.quantize.calibration import calibrate, refuse_non_finite_state
+from tasks.quantize.base import Quantized, Trained
 from tasks.quantize.coverage import cover, excluded_modules, leaves_of
 from tasks.quantize.engine import saturates
 from tasks.quantize.export import export
-from tasks.quantize.source import ModelSource
+from tasks.quantize.source import ModelSource, calibrate, refuse_non_finite_state
 from tasks.quantize.spec import Calibration, Spec
 from tasks.refs import ModuleCoverage
 
@@ -44,28 +42,12 @@ _OBSERVERS: dict[str, type[ObserverBase]] = {
 }
 
 
-@dataclass(frozen=True)
-class Quantized:
-    """A quantized graph that eager torch can run, and how many of its ``products`` are to run in int8."""
-
-    model: nn.Module
-    graph: str
-    products: int
-    coverage: tuple[ModuleCoverage, ...]
-
-
 def quantize_exported(spec: Spec, source: ModelSource) -> Quantized:
-    """Quantize the float model by ranges seen in calibration.
-
-    Raises
-    ------
-    QuantizationError
-        The model cannot be exported, there is nothing to calibrate with or to quantize, or numbers are not finite.
-    """
+    """Quantize the float model by ranges seen in calibration; raise `QuantizationError` if that is not possible."""
     model, calibration = source.float_model(), spec.calibration
     assert calibration is not None
     refuse_non_finite_state(model)
-    leaves, excluded = leaves_of(model), excluded_modules(model, spec.recipe.exclude)
+    excluded_modules(model, spec.recipe.exclude)  # refuses unknown names before it takes time
     graph = export(model, source.example_inputs, source.axes).module()
     assert isinstance(graph, fx.GraphModule)
     folded = dict(_batch_norms(graph))
@@ -73,35 +55,28 @@ def quantize_exported(spec: Spec, source: ModelSource) -> Quantized:
         prepared = prepare_pt2e(graph, _quantizer(calibration, spec.recipe.exclude))
         calibrate(prepared, source, calibration)
         converted = convert_pt2e(prepared)
-    return _covered(converted, "pt2e", spec, leaves, excluded, folded)
+    return _covered(converted, "pt2e", spec, source, folded)
 
 
 def export_trained(trained: Trained, spec: Spec, source: ModelSource) -> Quantized:
-    """Give a fine-tuned model the same form.
-
-    Raises
-    ------
-    QuantizationError
-        The model cannot be exported, or none of it is int8.
-    """
-    model = source.float_model()
-    leaves, excluded = leaves_of(model), excluded_modules(model, spec.recipe.exclude)
+    """Give a fine-tuned model the same form; raise `QuantizationError` if that fails, or none of it is int8."""
     graph = export(trained.model, source.example_inputs, source.axes).module()
     assert isinstance(graph, fx.GraphModule)
     folded = dict(_batch_norms(graph)) | dict(trained.folded)
-    return _covered(graph, trained.graph, spec, leaves, excluded, folded, trained.paths)
+    return _covered(graph, trained.graph, spec, source, folded, trained.paths)
 
 
 def _covered(
     graph: fx.GraphModule,
     mode: str,
     spec: Spec,
-    leaves: tuple[ModuleCoverage, ...],
-    excluded: frozenset[str],
+    source: ModelSource,
     folded: Mapping[str, str],
     paths: Mapping[str, str] = MappingProxyType({}),
 ) -> Quantized:
     """Count a quantized graph's products; `paths` says what a module of it was called in the float model."""
+    model = source.float_model()
+    excluded = excluded_modules(model, spec.recipe.exclude)
     products = [
         (paths.get(path := _path(node), path), _is_int8(node)) for node in graph.graph.nodes if node.target in _PRODUCTS
     ]
@@ -120,7 +95,7 @@ def _covered(
             f'The recipe "{spec.recipe.name}" quantizes nothing of the model.',
             hint="Inductor has int8 kernels for Conv1d, Conv2d and Linear.",
         )
-    return Quantized(graph, mode, sum(is_int8 for _, is_int8 in products), cover(leaves, why_float))
+    return Quantized(graph, mode, cover(leaves_of(model), why_float), sum(is_int8 for _, is_int8 in products))
 
 
 def _quantizer(calibration: Calibration, exclude: Iterable[str]) -> X86InductorQuantizer:

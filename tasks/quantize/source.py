@@ -1,68 +1,96 @@
-"""What candidates are made from: a float model, example inputs, and data if there are any."""
+"""What candidates are made from: a float model, example inputs, and data to calibrate and fine-tune with."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from functools import partial
+from itertools import islice
 
+import torch
 from torch import Tensor, nn
 
+from storage.errors import QuantizationError
 from tasks.data.training import FineTuning, OwnTraining
+from tasks.extensions import METHODS
 from tasks.job import Workspace
+from tasks.outputs import tensors_of
+from tasks.quantize.spec import Calibration, Spec
 from tasks.refs import Architecture
-
-T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Data(Generic[T]):
-    """Data in batches of a size; ``made_by`` is the function whose code decides them."""
-
-    of_size: Callable[[int], T]
-    made_by: Callable[..., object]
 
 
 @dataclass(frozen=True)
 class ModelSource:
-    """A float model and its data, as methods and runtimes ask for them: plain values, whatever the domain.
+    """A float model and its data, as methods and runtimes ask for them: plain values, whatever the domain."""
 
-    Attributes
-    ----------
-    name
-        The workload's name, for messages.
-    float_model
-        Makes a new float model with the checkpoint's weights, in evaluation mode.
-    example_inputs
-        The benchmark's inputs by name, in calling order.
-    axes
-        The inputs' axes whose lengths differ from call to call, by the inputs' names, named by length.
-    architecture
-        What the float model is rebuilt from without its weights.
-    made_from
-        Everything that decides the above; goes into the digests of what is made from it.
-    calibration
-        Batches of representative positional inputs, always in the same order.
-    fine_tuning
-        What quantization-aware training needs.
-    """
-
-    name: str
-    float_model: Callable[[], nn.Module]
-    example_inputs: Mapping[str, Tensor]
-    axes: Mapping[str, Mapping[int, str]]
-    architecture: Architecture
-    made_from: Mapping[str, object]
+    name: str  # the workload's, for messages
+    float_model: Callable[[], nn.Module]  # makes a new one with the checkpoint's weights, in evaluation mode
+    example_inputs: Mapping[str, Tensor]  # the benchmark's, by name in calling order
+    axes: Mapping[str, Mapping[int, str]]  # of the inputs that differ in length from call to call, named by length
+    architecture: Architecture  # what the float model is rebuilt from without its weights
+    made_from: Mapping[str, object]  # everything that decides the above, for digests
     workspace: Workspace
-    calibration: Data[Iterator[tuple[Tensor, ...]]] | None = None
-    fine_tuning: Data[FineTuning | OwnTraining] | None = None
+    # By batch size; the code of the functions that are partially applied decides the data. None if the domain has none.
+    calibration: partial[Iterator[tuple[Tensor, ...]]] | None = None  # representative positional inputs, in one order
+    fine_tuning: partial[FineTuning | OwnTraining] | None = None
 
     def calibration_batches(self, batch_size: int) -> Iterator[tuple[Tensor, ...]]:
         """Yield calibration inputs; workloads whose methods need what the domain lacks are refused as files."""
         assert self.calibration is not None
-        return self.calibration.of_size(batch_size)
+        return self.calibration(batch_size)
 
-    def tuning(self, batch_size: int) -> FineTuning | OwnTraining:
-        """Return what fine-tuning needs; as for calibration, the workload file has been checked."""
-        assert self.fine_tuning is not None
-        return self.fine_tuning.of_size(batch_size)
+    def code_of(self, spec: Spec) -> tuple[str | Callable[..., object], ...]:
+        """Return modules and functions, for a digest, that decide what becomes of this source by a spec's method."""
+        method = METHODS[spec.recipe.method]
+        data = [self.calibration.func] if method.needs and self.calibration else []
+        return method.converts.partition(":")[0], *data
+
+
+def batches_of(source: ModelSource, calibration: Calibration) -> Iterator[tuple[Tensor, ...]]:
+    """Yield calibration batches, as many as there are, and report progress; raise `QuantizationError` if none."""
+    number = 0
+    wanted = islice(source.calibration_batches(calibration.batch_size), calibration.batches)
+    for number, inputs in enumerate(wanted, start=1):
+        yield inputs
+        source.workspace.progress(number, calibration.batches, "calibration batches")
+    if not number:
+        raise QuantizationError(
+            f'The data set of workload "{source.name}" has no calibration samples.',
+            hint="Set data.calibration above 0, or use a data set with more training samples.",
+        )
+
+
+def calibrate(prepared: nn.Module, source: ModelSource, calibration: Calibration) -> None:
+    """Run calibration batches through a prepared model; raise `QuantizationError` if it gives NaN or infinity."""
+    with torch.no_grad():
+        for number, inputs in enumerate(batches_of(source, calibration), start=1):
+            try:
+                output = prepared(*inputs)
+            except RuntimeError as error:
+                # A histogram observer cannot bin what lies between NaN and NaN.
+                if "is not finite" not in str(error):
+                    raise
+                raise QuantizationError(
+                    f"An activation of the model is NaN or infinite in batch {number} of calibration.",
+                    hint="Look at the float checkpoint and at the calibration samples.",
+                ) from error
+            refuse_non_finite(output, f"batch {number} of calibration")
+
+
+def refuse_non_finite_state(model: nn.Module) -> None:
+    """Refuse a float model with NaN or infinity among its parameters and buffers, with a `QuantizationError`."""
+    for name, tensor in model.state_dict().items():
+        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+            raise QuantizationError(
+                f'The float checkpoint has NaN or infinity in "{name}".', hint="Train or fetch the checkpoint anew."
+            )
+
+
+def refuse_non_finite(output: object, where: str) -> None:
+    """Refuse a model's output that holds NaN or infinity, with a `QuantizationError`."""
+    for tensor in tensors_of(output):
+        if tensor.is_floating_point() and not torch.isfinite(tensor).all():
+            raise QuantizationError(
+                f"The model gives NaN or infinity in {where}.",
+                hint="Look at the float checkpoint: its weights or its outputs are not finite.",
+            )

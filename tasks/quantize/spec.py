@@ -7,8 +7,8 @@ out, and why it does not carry out others.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import asdict, dataclass, field
+from typing import Literal, NamedTuple
 
 from tasks.extensions import METHODS
 from tasks.workload.recipe import Engine, Recipe
@@ -70,40 +70,25 @@ class Training:
 class Spec:
     """What becomes of a float model.
 
-    Attributes
-    ----------
-    recipe
-        What the spec was made of: it has a name, names modules to exclude, and is kept with what is made by it.
-    layers
-        How modules are quantized, by the name of their type; types that are not named stay float.
-    calibration
-        How static ranges are found in calibration data; None if there are none, or training finds them.
-    training
-        How the weights, and static ranges, are fine-tuned; None if the weights are the checkpoint's.
-    arithmetic
-        Type that the modules that are not quantized compute in.
-    engine
-        torch's quantized engine whose kernels compute the converted module; None if it is an ordinary module.
-    operators
-        Whether the converted module calls torch's operators only, or also ones from a library beside it.
-    graph
-        How torch is to convert the model's graph.
-    tolerance
-        How far an output may be off on another processor, as a share of its range. In int8 a last digit can move an
-        activation to the next of its 256 (with VNNI, or 128 without) steps, and such steps add up from layer to layer.
+    ``tolerance`` is how far an output may be off on another processor, as a share of its range: in int8 a last digit
+    can move an activation to the next of its 256 (with VNNI, or 128 without) steps, and such steps add up.
     """
 
-    recipe: Recipe
-    layers: Mapping[str, Layer] = field(default_factory=dict)
-    calibration: Calibration | None = None
-    training: Training | None = None
-    arithmetic: Literal["float32", "bfloat16"] = "float32"
-    engine: Engine | None = None
-    operators: Literal["torch", "own"] = "torch"
-    graph: Literal["auto", "eager", "fx"] = "auto"
+    recipe: Recipe  # what the spec was made of
+    layers: Mapping[str, Layer] = field(default_factory=dict)  # by the name of a type; other types stay float
+    calibration: Calibration | None = None  # how static ranges are found in data; None if training finds them
+    training: Training | None = None  # how weights and static ranges are fine-tuned
+    arithmetic: Literal["float32", "bfloat16"] = "float32"  # of the modules that are not quantized
+    engine: Engine | None = None  # whose kernels compute the converted module; None if it is an ordinary module
+    operators: Literal["torch", "own"] = "torch"  # that the converted module calls; own ones are in a library beside it
+    graph: Literal["auto", "eager", "fx"] = "auto"  # how torch is to convert the model's graph
     memory_format: Literal["contiguous", "channels-last"] = "contiguous"
     onednn: bool = True
     tolerance: float = 5e-2
+
+    def content(self) -> dict[str, object]:
+        """Return everything that decides what is made, for a digest."""
+        return {**asdict(self), "recipe": self.recipe.content()}
 
     @property
     def form(self) -> Literal["ordinary", "graph", "modules"]:
@@ -134,10 +119,7 @@ class Spec:
 
     @property
     def couples_rows(self) -> bool:
-        """Whether what a model computes for a row depends on the other rows of the call.
-
-        It does if the range of an activation is taken from all rows of a call together.
-        """
+        """Whether the range of an activation is taken from all rows of a call together."""
         return "dynamic-per-tensor" in self.activations
 
     @property
@@ -148,8 +130,7 @@ class Spec:
         return "a float recipe" if self.arithmetic == "float32" else "a cast is no quantization"
 
 
-@dataclass(frozen=True)
-class Limit:
+class Limit(NamedTuple):
     """The values of a spec's property that a runtime carries out, and why it does not carry out any others.
 
     ``reason`` is a format string over the spec.

@@ -1,15 +1,9 @@
-"""Quantized state dicts as plain tensors, and back, bit for bit and without a pickle.
-
-A quantized state dict holds what safetensors does not take: quantized tensors, tuples, data types, and packed
-parameters (script objects: weights in an engine's own layout, which only torch's operators can read and make). They are
-taken apart into plain tensors. All else follows from the recipe and is found in the module that the tensors are put
-into.
-"""
+"""Quantized state dicts as plain tensors, and back, bit for bit and without a pickle."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from functools import partial
 from typing import cast
 
 import torch
@@ -18,28 +12,20 @@ from torch.fx import GraphModule
 
 from storage.errors import QuantizationError
 
-_ops = torch.ops.quantized
-# Values that follow from the recipe.
+# Types of values that follow from the recipe.
 _STRUCTURE = (type(None), bool, int, float, str, torch.dtype)
+_ops = torch.ops.quantized
 
 Parts = tuple[object, ...]
 
 
-@dataclass(frozen=True)
-class _Packing:
-    """How one class of packed parameters comes apart and together; `unpack` and `pack` are each other's inverse."""
-
-    unpack: Callable[[ScriptObject], Parts]
-    pack: Callable[..., object]
-
-
 def flatten_state(state: Mapping[str, object]) -> dict[str, Tensor]:
-    """A state dict's tensors by name: plain, contiguous, and sharing no memory with each other.
+    """Take a state dict apart into tensors by name: plain, contiguous, and sharing no memory with each other.
 
-    Raises
-    ------
-    QuantizationError
-        An entry has a type that cannot be stored.
+    A quantized state dict holds what safetensors does not take: quantized tensors, tuples, data types, and packed
+    parameters (script objects: weights in an engine's own layout, which only torch's operators can read and make).
+    `load_flat_state` puts them together again, bit for bit: all else is found in a module of the same structure. Raise
+    `QuantizationError` if an entry has a type that cannot be stored.
     """
     tensors: dict[str, Tensor] = {}
     for name, value in state.items():
@@ -70,14 +56,20 @@ def _flatten(value: object, name: str, tensors: dict[str, Tensor]) -> None:
             # Cloned, since safetensors refuses tensors that share memory, as tied weights do.
             tensors[name] = value.detach().clone(memory_format=torch.contiguous_format)
         case Tensor() if value.dtype != torch.quint4x2:
-            scales, zero_points = _quantization(value)
+            # Without axes where there is one scale for the whole tensor.
+            if value.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
+                scales = torch.tensor(value.q_scale(), dtype=torch.float64)
+                zero_points = torch.tensor(value.q_zero_point())
+            else:
+                scales, zero_points = value.q_per_channel_scales().clone(), value.q_per_channel_zero_points().clone()
             tensors |= {f"{name}.values": value.int_repr().contiguous(), f"{name}.scales": scales}
             tensors[f"{name}.zero_points"] = zero_points
         case tuple() | list():
             for index, item in enumerate(value):
                 _flatten(item, f"{name}.{index}", tensors)
         case ScriptObject() if _class_of(value) in _PACKINGS:
-            _flatten(_PACKINGS[_class_of(value)].unpack(value), name, tensors)
+            unpack, _ = _PACKINGS[_class_of(value)]
+            _flatten(unpack(value), name, tensors)
         case _ if not isinstance(value, _STRUCTURE):
             kind = _class_of(value) if isinstance(value, ScriptObject) else type(value).__name__
             raise QuantizationError(
@@ -90,7 +82,9 @@ def _rebuild(like: object, name: str, tensors: Mapping[str, Tensor]) -> object:
     """The value of that name, of the kind that another module's is."""
     match like:
         case Tensor(is_quantized=False):
-            return like if _is_qnnpacks_own(like, name, tensors) else tensors[name]
+            # QNNPACK alone packs zeros where a layer has no bias; another engine has stored none.
+            is_own = name not in tensors and torch.backends.quantized.engine == "qnnpack" and not like.any()
+            return like if is_own else tensors[name]
         case Tensor():
             values, scales, zero_points = (tensors[f"{name}.{part}"] for part in ("values", "scales", "zero_points"))
             if scales.dim() == 0:
@@ -99,23 +93,9 @@ def _rebuild(like: object, name: str, tensors: Mapping[str, Tensor]) -> object:
         case tuple() | list():
             return type(like)(_rebuild(item, f"{name}.{index}", tensors) for index, item in enumerate(like))
         case ScriptObject():
-            packing = _PACKINGS[_class_of(like)]
-            return packing.pack(
-                *(_rebuild(part, f"{name}.{i}", tensors) for i, part in enumerate(packing.unpack(like)))
-            )
+            unpack, pack = _PACKINGS[_class_of(like)]
+            return pack(*(_rebuild(part, f"{name}.{index}", tensors) for index, part in enumerate(unpack(like))))
     return like
-
-
-def _is_qnnpacks_own(like: Tensor, name: str, tensors: Mapping[str, Tensor]) -> bool:
-    """Whether a tensor was not stored because it is the zeros that QNNPACK alone packs where a layer has no bias."""
-    return name not in tensors and torch.backends.quantized.engine == "qnnpack" and not like.any()
-
-
-def _quantization(value: Tensor) -> tuple[Tensor, Tensor]:
-    """Scales and zero points: without axes where there is one for the whole tensor, else one for each channel."""
-    if value.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
-        return torch.tensor(value.q_scale(), dtype=torch.float64), torch.tensor(value.q_zero_point())
-    return value.q_per_channel_scales().clone(), value.q_per_channel_zero_points().clone()
 
 
 def _class_of(packed: ScriptObject) -> str:
@@ -132,14 +112,11 @@ def _pack_linear(weight: Tensor, bias: Tensor | None) -> object:
     return _ops.linear_prepack(weight, bias) if weight.is_quantized else _ops.linear_prepack_fp16(weight, bias)
 
 
-def _unpack_convolution(packed: ScriptObject) -> Parts:
-    geometry = (_ops.conv2d_stride, _ops.conv2d_padding, _ops.conv2d_dilation)
-    return (*_ops.conv2d_unpack(packed), *(list(part(packed)) for part in geometry), _ops.conv2d_groups(packed))
-
-
-def _unpack_convolution_of_volumes(packed: ScriptObject) -> Parts:
-    geometry = (_ops.conv3d_stride, _ops.conv3d_padding, _ops.conv3d_dilation)
-    return (*_ops.conv3d_unpack(packed), *(list(part(packed)) for part in geometry), _ops.conv3d_groups(packed))
+def _unpack_convolution(kind: str, packed: ScriptObject) -> Parts:
+    stride, padding, dilation, groups = (
+        getattr(_ops, f"{kind}_{part}")(packed) for part in ("stride", "padding", "dilation", "groups")
+    )
+    return (*getattr(_ops, f"{kind}_unpack")(packed), list(stride), list(padding), list(dilation), groups)
 
 
 def _pack_cell(
@@ -153,10 +130,11 @@ def _pack_cell(
     return _ops.make_quantized_cell_params_dynamic(*weights, *biases, bool(reduce_range))
 
 
-_PACKINGS = {
-    "LinearPackedParamsBase": _Packing(_unpack_state, _pack_linear),
-    "CellParamsBase": _Packing(_unpack_state, _pack_cell),
+# How each class of packed parameters comes apart, and together again.
+_PACKINGS: dict[str, tuple[Callable[[ScriptObject], Parts], Callable[..., object]]] = {
+    "LinearPackedParamsBase": (_unpack_state, _pack_linear),
+    "CellParamsBase": (_unpack_state, _pack_cell),
     # Of signals, too: they are pictures of one row.
-    "Conv2dPackedParamsBase": _Packing(_unpack_convolution, _ops.conv2d_prepack),
-    "Conv3dPackedParamsBase": _Packing(_unpack_convolution_of_volumes, _ops.conv3d_prepack),
+    "Conv2dPackedParamsBase": (partial(_unpack_convolution, "conv2d"), _ops.conv2d_prepack),
+    "Conv3dPackedParamsBase": (partial(_unpack_convolution, "conv3d"), _ops.conv3d_prepack),
 }

@@ -7,26 +7,29 @@ model is trained once for all runtimes, and all get the int8 weights and the ran
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
-from torch.ao.quantization import FakeQuantizeBase
+from torch.ao.quantization import DeQuantStub, FakeQuantizeBase
 from torch.ao.quantization.quantize import _observer_forward_hook
 from torch.nn import functional
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.modules.dropout import _DropoutNd
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.weak import WeakIdKeyDictionary
 
 from storage.errors import QuantizationError
-from tasks.quantize.base import Converted, Trained
-from tasks.quantize.calibration import refuse_non_finite_state
+from tasks.quantize.base import Trained
 from tasks.quantize.engine import without_deprecations
 from tasks.quantize.fine_tune import fine_tuned
-from tasks.quantize.graph.convert import GraphConverter, quantize_as_planned
+from tasks.quantize.graph.convert import GraphConverter
 from tasks.quantize.graph.plan import make_plan
 from tasks.quantize.graph.prepare import FloatInside, QuantizedInside, prepare
-from tasks.quantize.rounded import Rounded, round_result, round_what_passes
-from tasks.quantize.source import ModelSource
+from tasks.quantize.source import ModelSource, refuse_non_finite_state
 from tasks.quantize.spec import Spec
 
 _ops = torch.ops.quantized_decomposed
@@ -36,23 +39,12 @@ _INT8 = -128, 127, torch.int8
 class QatConverter(GraphConverter):
     """Simulates quantization, fine-tunes and converts."""
 
-    def convert(self, model: nn.Module, spec: Spec, source: ModelSource) -> Converted:
-        """Fine-tune on a GPU if there is one, else on the CPU; go on from the last epoch that was finished.
-
-        Raises what static quantization and `fine_tuned` do.
-        """
-        refuse_non_finite_state(model)
-        plan = make_plan(model, spec, source.example_inputs)
-        return quantize_as_planned(model, plan, spec, source, lambda prepared: fine_tuned(prepared, spec, source))
+    def show_data(self, prepared: nn.Module, spec: Spec, source: ModelSource) -> None:
+        """Fine-tune on a GPU if there is one, else on the CPU; go on from the last epoch that was finished."""
+        fine_tuned(prepared, spec, source)
 
     def train(self, spec: Spec, source: ModelSource) -> Trained:
-        """Fine-tune, or find what was fine-tuned before, and round in earnest what training simulated.
-
-        Raises
-        ------
-        QuantizationError
-            torch cannot prepare the model, training diverges, or a module was trained that has no such form.
-        """
+        """Fine-tune, or find what was fine-tuned before, and round in earnest what training simulated."""
         model = source.float_model()
         refuse_non_finite_state(model)
         with without_deprecations(), torch.no_grad():
@@ -65,6 +57,26 @@ class QatConverter(GraphConverter):
                 round_what_passes(trained, int8, source.example_inputs.values())
         folded = {path: chain[0] for chain in plan.chains for path in chain[1:]}
         return Trained(trained.eval(), plan.graph, dict(_float_paths(trained)), folded)
+
+
+class Rounded(nn.Module):
+    """Rounds activations to the 256 steps of a range; shape and dtype stay."""
+
+    def __init__(self, scale: float, zero_point: int) -> None:
+        super().__init__()
+        # Of a byte all steps are there, as in torch's kernels, also where training kept the highest bit free.
+        self.step = scale, zero_point, 0, 255, torch.uint8
+
+    @classmethod
+    def learned(cls, simulated: FakeQuantizeBase) -> Self:
+        """Round as training did in the end."""
+        scale, zero_point = simulated.calculate_qparams()  # type: ignore[no-untyped-call]
+        return cls(float(scale), int(zero_point))
+
+    def forward(self, values: Tensor) -> Tensor:
+        """Quantize and dequantize."""
+        rounded: Tensor = _ops.dequantize_per_tensor(_ops.quantize_per_tensor(values, *self.step), *self.step)
+        return rounded
 
 
 class Int8Weight(nn.Module):
@@ -132,11 +144,17 @@ def _round_within(module: nn.Module) -> None:
             setattr(module, name, Rounded.learned(child))
             for key, hook in module._forward_hooks.items():
                 if hook is _observer_forward_hook:
-                    module._forward_hooks[key] = round_result
+                    module._forward_hooks[key] = _round_result
         elif isinstance(child, _DropoutNd):
             setattr(module, name, nn.Identity())  # it would stand between a product and its rounded input
         else:
             _round_within(child)
+
+
+def _round_result(module: nn.Module, inputs: object, result: Tensor) -> Tensor:
+    """A forward hook that torch.export follows, which it does not torch's own."""
+    rounded: Tensor = module.activation_post_process(result)  # type: ignore[operator]
+    return rounded
 
 
 def _float_paths(model: nn.Module) -> Iterator[tuple[str, str]]:
@@ -147,3 +165,69 @@ def _float_paths(model: nn.Module) -> Iterator[tuple[str, str]]:
         is_border = last == "module" and isinstance(model.get_submodule(above), QuantizedInside | FloatInside)
         found[path] = found.get(above, "") if is_border else f"{found.get(above, '')}.{last}".lstrip(".")
         yield path, found[path]
+
+
+def round_what_passes(model: nn.Module, takers: Iterable[nn.Module], inputs: Iterable[Tensor]) -> None:
+    """Round in eager mode's models after modules without a range of their own, and before the int8 products `takers`.
+
+    There torch's kernels for pools and the like take and give bytes of one range, and a reshaped tensor keeps it;
+    nothing in the model says so, and exporters must be told. A product's `before` becomes a `Rounded`. What is called
+    with several ranges is left as it is.
+    """
+    takers, seen = set(takers), defaultdict[nn.Module, set[Rounded | None]](set)
+    follow = _Follow()
+
+    def see(module: nn.Module, value: object) -> None:
+        if isinstance(value, Tensor) and (origin := follow.origins.get(value)) is not None:
+            seen[module].add(None if value in follow.rounded else origin)
+            follow.rounded[value] = True  # it will be
+
+    def see_result(module: nn.Module, _: object, result: Tensor) -> Tensor | None:
+        if isinstance(module, Rounded):
+            follow.origins[result], follow.rounded[result] = module, True
+        elif isinstance(module, DeQuantStub):
+            result = result.clone()  # what follows is float
+            follow.origins.pop(result, None)
+            return result
+        else:
+            see(module, result)
+        return None
+
+    bare = (module for module in model.modules() if not module._modules and not module._parameters)
+    handles = [taker.register_forward_pre_hook(lambda module, given: see(module, given[0])) for taker in takers]
+    handles += [module.register_forward_hook(see_result) for module in bare]
+    with torch.no_grad(), follow:
+        model(*inputs)
+    for handle in handles:
+        handle.remove()
+    for module, origins in seen.items():
+        origin = origins.pop()
+        if origin is None or origins:
+            continue
+        rounded = Rounded(*origin.step[:2])
+        if module in takers:
+            module.before = rounded
+        else:
+            module.activation_post_process = rounded
+            module.register_forward_hook(_round_result)
+
+
+class _Follow(TorchFunctionMode):
+    """Remembers of every tensor where it was rounded last, and whether nothing was done to it since."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        # Keyed by the tensor itself, for as long as it lives: torch's dictionary says nothing of types.
+        self.origins: Any = WeakIdKeyDictionary()
+        self.rounded: Any = WeakIdKeyDictionary()
+
+    def __torch_function__(
+        self, func: Callable[..., object], types: object, args: tuple[object, ...] = (), kwargs: Any = None
+    ) -> object:
+        result = func(*args, **(kwargs or {}))
+        given = (value for value in tree_leaves((args, kwargs)) if isinstance(value, Tensor))
+        origin = next(filter(None, map(self.origins.get, given)), None)
+        for value in tree_leaves(result):
+            if isinstance(value, Tensor) and origin is not None and value not in self.origins:
+                self.origins[value] = origin
+        return result

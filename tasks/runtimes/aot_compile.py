@@ -6,19 +6,17 @@ import re
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
 from torch._inductor import config
 from torch.export import ExportedProgram
 
 from storage.errors import QuantizationError, first_line
 from tasks.libraries import quiet
 from tasks.outputs import finite_outputs
-from tasks.quantize.base import converter_of
-from tasks.quantize.converted import KIND, Structure, find_or_convert, is_close, open_converted
+from tasks.quantize.base import Quantized, converter_of
+from tasks.quantize.converted import KIND, Structure, find_or_convert, open_converted, refuse_other
 from tasks.quantize.engine import instruction_set
 from tasks.quantize.export import export
 from tasks.quantize.int8_modules import align_for_aot_inductor
@@ -58,50 +56,42 @@ class AotMaker(Maker):
         name = spec.recipe.name
         # What is left there is as large as the model, and a worker process may end by being killed.
         with quiet(), tempfile.TemporaryDirectory(prefix=TEMPORARY) as cache_folder, own_cache(cache_folder):
-            model, products, made = _model(source, spec, folder)
-            before = finite_outputs(model, source.example_inputs, name)
-            compile_package(export(model, source.example_inputs, source.axes), folder / MODEL)
+            quantized = _quantized(source, spec, folder)
+            before = finite_outputs(quantized.model, source.example_inputs, name)
+            compile_package(export(quantized.model, source.example_inputs, source.axes), folder / MODEL)
         found = int8_products(folder / MODEL)
-        if found < products:
+        if found < quantized.products:
             raise QuantizationError(
-                f'Of {products} products that the recipe "{name}" quantizes, Inductor computes only {found} in '
-                "int8, and the others in float.",
+                f'Of {quantized.products} products that the recipe "{name}" quantizes, Inductor computes only {found} '
+                "in int8, and the others in float.",
                 hint="Exclude modules until all are, or use torchscript or onnxruntime for it.",
             )
-        refuse_other(before, finite_outputs(open_package(folder / MODEL), source.example_inputs, name), spec)
-        files = folder / MODEL, *folder.glob(f"*{SUFFIX}")
-        return made.model_copy(update={"size_bytes": sum(path.stat().st_size for path in files)})
+        # Fused operations round less often, and in int8 a last digit moves an activation to the next of its steps: the
+        # method's own tolerance holds, as it does for the bundle on another processor.
+        after = finite_outputs(open_package(folder / MODEL), source.example_inputs, name)
+        refuse_other(before, after, spec.tolerance, spec, "it is compiled by Inductor")
+        size_bytes = sum(path.stat().st_size for path in (folder / MODEL, *folder.glob(f"*{SUFFIX}")))
+        return Made(size_bytes=size_bytes, coverage=quantized.coverage, graph=quantized.graph)
 
 
-def _model(source: ModelSource, spec: Spec, folder: Path) -> tuple[nn.Module, int, Made]:
-    """Make what is compiled; say how many of its products must then be int8, and what became of its modules.
-
-    The library of a method's own operators is put beside the package.
-    """
+def _quantized(source: ModelSource, spec: Spec, folder: Path) -> Quantized:
+    """Make what is compiled, and put the library of a method's own operators beside the package."""
     if spec.engine is None:
         converted = find_or_convert(source, spec)
         structure, model = Structure.read(converted), open_converted(converted)
         align_for_aot_inductor(model)
         for library in converted.glob(f"*{SUFFIX}"):
             shutil.copyfile(library, folder / library.name)
-        return model, 0, Made(size_bytes=0, coverage=structure.coverage, graph=structure.graph)
+        return Quantized(model, structure.graph, structure.coverage)
     from tasks.quantize.pt2e import export_trained, quantize_exported  # torchao takes seconds to import
 
     if spec.training is not None:
-        quantized = export_trained(converter_of(spec).train(spec, source), spec, source)
-    else:
-        quantized = quantize_exported(spec, source)
-    return quantized.model, quantized.products, Made(size_bytes=0, coverage=quantized.coverage, graph=quantized.graph)
+        return export_trained(converter_of(spec).train(spec, source), spec, source)
+    return quantize_exported(spec, source)
 
 
 def compile_package(program: ExportedProgram, path: Path) -> None:
-    """Compile an exported model for this processor.
-
-    Raises
-    ------
-    QuantizationError
-        Inductor or the C++ compiler refuses it.
-    """
+    """Compile an exported model for this processor; raise `QuantizationError` if Inductor refuses it."""
     try:
         with torch.no_grad(), config.patch(OPTIONS):
             torch._inductor.aoti_compile_and_package(program, package_path=str(path))
@@ -116,18 +106,3 @@ def int8_products(package: Path) -> int:
     with zipfile.ZipFile(package) as archive:
         sources = [archive.read(name) for name in archive.namelist() if name.endswith(".cpp")]
     return sum(len(_INT8_PRODUCT.findall(source)) for source in sources)
-
-
-def refuse_other(before: Sequence[Tensor], after: Sequence[Tensor], spec: Spec) -> None:
-    """Refuse, with a `QuantizationError`, a package whose outputs are not those of the module that was compiled.
-
-    They are not the same to the bit: fused operations round less often, and in int8 a last digit moves an activation to
-    the next of its steps. So the method's own tolerance holds, as it does for the bundle on another processor.
-    """
-    if len(before) != len(after) or not all(
-        is_close(*pair, spec.tolerance) for pair in zip(before, after, strict=True)
-    ):
-        raise QuantizationError(
-            f'The recipe "{spec.recipe.name}" computes something else once it is compiled by Inductor.',
-            hint="Use torchscript or onnxruntime for it, or exclude modules until it does not.",
-        )

@@ -24,8 +24,12 @@ from tasks.proofs import Operator
 from tasks.quantize.operators import load_libraries
 from tasks.quantize.spec import Spec
 from tasks.runtimes.base import CandidateFiles, Opened, Opener
-from tasks.runtimes.torch_modules import use_threads
-from tasks.runtimes.torch_profile import profile_torch
+from tasks.runtimes.torch_modules import profile_torch
+
+with quiet():
+    from torch._inductor.cpp_builder import get_cpp_compiler
+    from torch._inductor.cpu_vec_isa import pick_vec_isa
+    from torch._inductor.exc import InvalidCxxCompiler
 
 MODEL = "model.pt2"
 _CACHE, TEMPORARY = "TORCHINDUCTOR_CACHE_DIR", "nightquant-inductor-"
@@ -36,7 +40,7 @@ class AotOpener(Opener):
 
     def open(self, files: CandidateFiles, threads: int) -> Opened:
         """Load the package; its loops and oneDNN's take torch's intra-op threads."""
-        use_threads(threads)
+        torch.set_num_threads(threads)
         load_libraries(files.folder)
         return Opened(open_package(files.folder / MODEL))
 
@@ -75,18 +79,7 @@ def instructions_for(spec: Spec) -> list[str]:
 
 @cache
 def target() -> tuple[tuple[str, ...], str]:
-    """The instructions that Inductor compiles for here, and the compiler's version.
-
-    Raises
-    ------
-    UnavailableError
-        There is no C++ compiler.
-    """
-    with quiet():
-        from torch._inductor.cpp_builder import get_cpp_compiler
-        from torch._inductor.cpu_vec_isa import pick_vec_isa
-        from torch._inductor.exc import InvalidCxxCompiler
-
+    """Return the instructions that Inductor compiles for, and the version of the compiler that it needs."""
     try:
         compiler = get_cpp_compiler()
         told = subprocess.run([*shlex.split(compiler), "--version"], capture_output=True, text=True, check=True)

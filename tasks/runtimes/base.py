@@ -1,8 +1,8 @@
-"""What a runtime is: it says which specs it carries out, makes their files, opens these, and gives bundles a checker.
+"""What a runtime is: it says which specs it carries out, and names what makes their files, opens and checks these.
 
-A runtime's module imports nothing heavy by itself, because workload files are validated against it. What makes files
-and what opens them are imported when they are asked for, and apart: a benchmark's process opens files and must not hold
-the tools that made them.
+A runtime's module imports nothing heavy, because workload files are validated against it. Its maker and its opener are
+imported when they are needed, and separately: a benchmark's process opens files and must not hold the tools that made
+them.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from pydantic import Field, JsonValue
 
-from storage.digest import JsonObject
 from storage.errors import QuantizationError
 from tasks.machine import installed_version, require_installed
 from tasks.quantize.spec import Limit, Spec, obstacle, spec_of
@@ -33,12 +33,6 @@ if TYPE_CHECKING:
 
 DOCUMENT = "candidate.json"
 _WITH_AVX2 = ("x86", "fbgemm", "onednn")  # engines whose kernels need it; faster ones are chosen at run time
-
-# A tensor without a library: its dtype's name, its shape, and its values as bytes in C order.
-RawTensor = tuple[str, list[int], bytes]
-RawCall = Callable[[list[RawTensor]], list[RawTensor]]
-# From a bundle's files by name and its manifest.
-Checker = Callable[[dict[str, bytes], JsonObject], RawCall]
 
 
 @dataclass(frozen=True)
@@ -63,13 +57,7 @@ class CandidateFiles:
         return spec_of(self.recipe())
 
     def made(self) -> Made:
-        """Read ``candidate.json``.
-
-        Raises
-        ------
-        QuantizationError
-            The folder holds no candidate that this version can read.
-        """
+        """Read ``candidate.json``; raise `QuantizationError` if this version cannot."""
         try:
             return Made.model_validate_json((self.folder / DOCUMENT).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
@@ -81,8 +69,7 @@ class CandidateFiles:
 class Made(Frozen):
     """What making a candidate gave besides the runtime's own files; kept as ``candidate.json``.
 
-    ``size_bytes`` is the serialized size as the runtime counts it, ``coverage`` what became of each module, ``graph``
-    the graph mode that was taken, ``recipe`` the recipe as JSON.
+    ``size_bytes`` is the serialized size as the runtime counts it, ``recipe`` the recipe as JSON.
     """
 
     size_bytes: int
@@ -95,8 +82,8 @@ class Made(Frozen):
 class Opened:
     """A candidate ready to be called.
 
-    ``scope`` sets what the calls need of the process (the quantized engine, say). It is entered around many calls,
-    outside of what is timed; calling the object itself enters it for one call.
+    ``scope`` sets what calls need of the process (the quantized engine, say), around many calls and outside of what is
+    timed; calling the object itself enters it for one call.
     """
 
     call: Call
@@ -121,13 +108,7 @@ class Maker(ABC):
 
     @abstractmethod
     def make(self, source: ModelSource, spec: Spec, folder: Path) -> Made:
-        """Write the runtime's files into a folder.
-
-        Raises
-        ------
-        QuantizationError
-            The spec cannot be carried out on this model, or the result computes something else or nothing finite.
-        """
+        """Write the runtime's files into a folder; raise `QuantizationError` if the spec cannot be carried out."""
 
 
 class Opener(ABC):
@@ -142,8 +123,7 @@ class Opener(ABC):
     ) -> list[Operator]:
         """Report what the operators of `calls` calls took, by the runtime's own profiler; [] if it has none.
 
-        `opened` is what `open` gave of the same files; if a profiler must be asked for beforehand, they are opened
-        again.
+        `opened` is what `open` gave of the same files; a profiler that must be asked for beforehand opens them again.
         """
         return []
 
@@ -155,14 +135,19 @@ class Opener(ABC):
 class Runtime(ABC):
     """One way to execute models.
 
-    Files that cannot be deployed (``hands_over``) are measured and judged, but never promoted. ``usage`` is how a
-    program opens the files of a bundle: Python with the manifest's values, a Jinja template over ``m``.
+    Files without a ``checker`` cannot be deployed: they are measured and judged, but never promoted. A checker is a
+    module that defines ``open_model(files, manifest)``: from a bundle's files by name and its manifest it gives a
+    callable from tensors to tensors, each as its dtype's name, its shape and its values as bytes in C order. Its text
+    is copied into the bundle's ``verify.py``, so it imports nothing of this project. ``usage`` is how a program opens
+    the files of a bundle: Python with the manifest's values, a Jinja template over ``m``.
     """
 
+    makes: ClassVar[str]  # "module:class" of its `Maker`
+    opens: ClassVar[str]  # "module:class" of its `Opener`
+    checker: ClassVar[str] = ""  # "module"
     limits: ClassVar[tuple[Limit, ...]] = ()  # which specs it carries out
     extra: ClassVar[str] = ""  # of this project, which installs what the runtime needs; "" if it is always there
     distributions: ClassVar[tuple[str, ...]] = ()  # what must be installed, and whose versions decide what is made
-    hands_over: ClassVar[bool] = True
     compiles: ClassVar[bool] = False  # whether making a candidate takes minutes
     runs_engine: ClassVar[bool] = False  # whether the kernels are those of torch's quantized engine
     rounds_per_call: ClassVar[bool] = True  # whether dynamic ranges are taken from all rows of a call
@@ -174,21 +159,18 @@ class Runtime(ABC):
     # off by up to 0.015 (python -m benchmarks.proof).
     saturation_noticed: ClassVar[float] = 0.02
 
-    @abstractmethod
     def maker(self) -> Maker:
         """Import what makes the files."""
+        return cast(Maker, resolve_name(self.makes)())
 
-    @abstractmethod
     def opener(self) -> Opener:
         """Import what opens the files."""
+        return cast(Opener, resolve_name(self.opens)())
 
-    def checker(self) -> Checker | None:
-        """Return what opens the runtime's files of a bundle; None if there are none to hand over.
-
-        The function's source is copied into the bundle's ``verify.py``, so it imports all that it uses and calls
-        nothing of this project.
-        """
-        return None
+    @property
+    def hands_over(self) -> bool:
+        """Whether the files can be deployed."""
+        return bool(self.checker)
 
     def obstacle(self, recipe: Recipe) -> str:
         """Return why the runtime cannot carry a recipe out, "" if it can."""

@@ -8,28 +8,26 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import torch
 from onnx import ModelProto
+from onnxscript import opset20
 from onnxscript.optimizer import optimize_ir
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from storage.artifacts import artifact_digest
 from storage.errors import QuantizationError, first_line
 from tasks.libraries import quiet
 from tasks.machine import installed_version
-from tasks.quantize.base import converter_of
-from tasks.quantize.coverage import unnamed
+from tasks.quantize.base import Trained, converter_of
 from tasks.quantize.export import open_shapes, opened
 from tasks.quantize.source import ModelSource
-from tasks.quantize.spec import EVERY, Spec
-from tasks.refs import ModuleCoverage
-from tasks.runtimes.exported import DISTRIBUTIONS
-from tasks.runtimes.onnx_lstm import lstm
+from tasks.quantize.spec import Spec
+from tasks.runtimes.runtimes import EXPORTING
 from tasks.sources import code_digest
 
 KIND = "onnx"
@@ -37,48 +35,43 @@ MODEL, FOLDED = "model.onnx", "folded.json"
 # What a protocol buffer can hold.
 LARGEST_BYTES = 2**31 - 1
 
+# onnxscript's operators and values while it traces say less than they take: Any.
+Value = Any
+op: Any = opset20
 
-def find_or_export(source: ModelSource, spec: Spec | None = None, *, largest_bytes: int = LARGEST_BYTES) -> Path:
-    """Export the float model, or find what was exported before; the artifact's folder, named by its digest.
+
+def find_or_export(source: ModelSource, spec: Spec) -> Path:
+    """Export the float model, or find what was exported before; return the artifact's folder.
 
     Of a spec with training it is the fine-tuned model, with int8 weights, QuantizeLinear and DequantizeLinear. The axes
-    that the domain declares keep their freedom; all others have the lengths of the example inputs.
-
-    Raises
-    ------
-    QuantizationError
-        The model cannot be exported, or is too large for one ONNX file.
+    that the domain declares keep their freedom; all others have the lengths of the example inputs. Raise
+    `QuantizationError` if the model cannot be exported, or is too large for one ONNX file.
     """
     made_from = {
         **source.made_from,
         "axes": {name: dict(axes) for name, axes in source.axes.items()},
-        "versions": {name: installed_version(name) for name in DISTRIBUTIONS},
+        "versions": {name: installed_version(name) for name in EXPORTING},
         "export": code_digest(__name__),
     }
-    if spec is not None and spec.training is not None:
-        made_from["recipe"] = spec.recipe.content()
+    if spec.training is not None:
+        made_from["spec"] = spec.content()
         made_from["training"] = code_digest(type(converter_of(spec)).__module__)
-    digest = artifact_digest(KIND, made_from)
-    store = source.workspace.store
-    with source.workspace.alone(digest):
-        if store.find(KIND, digest) is None:
-            model = source.float_model()
-            size = sum(tensor.nbytes for tensor in model.state_dict().values())
-            if size > largest_bytes:
-                raise QuantizationError(
-                    f"As ONNX the model would be a file of {size / 1e9:.1f} GB, and one file holds 2.1 GB at most.",
-                    hint="Take the ONNX-based runtimes out of this workload's recipes.",
-                )
-            with store.create(KIND, digest, made_from) as folder:
-                paths: Mapping[str, str] = {}
-                folded: Mapping[str, str] = {}
-                if spec is not None and spec.training is not None:
-                    trained = converter_of(spec).train(spec, source)
-                    model, paths, folded = trained.model, trained.paths, trained.folded
-                exported, norms = export(model, source.example_inputs, source.axes, paths)
-                (folder / MODEL).write_bytes(exported.SerializeToString())
-                (folder / FOLDED).write_text(json.dumps({**norms, **folded}), encoding="utf-8")
-    return store.path(KIND, digest)
+    return source.workspace.find_or_make(KIND, made_from, lambda folder: _export(source, spec, folder))
+
+
+def _export(source: ModelSource, spec: Spec, folder: Path) -> None:
+    trained = Trained(source.float_model(), "", {}, {})
+    size = sum(tensor.nbytes for tensor in trained.model.state_dict().values())
+    if size > LARGEST_BYTES:
+        raise QuantizationError(
+            f"As ONNX the model would be a file of {size / 1e9:.1f} GB, and one file holds 2.1 GB at most.",
+            hint="Take the ONNX-based runtimes out of this workload's recipes.",
+        )
+    if spec.training is not None:
+        trained = converter_of(spec).train(spec, source)
+    exported, norms = export(trained.model, source.example_inputs, source.axes, trained.paths)
+    (folder / MODEL).write_bytes(exported.SerializeToString())
+    (folder / FOLDED).write_text(json.dumps({**norms, **trained.folded}), encoding="utf-8")
 
 
 def export(
@@ -90,12 +83,8 @@ def export(
     """Export a model in evaluation mode, without paths of this machine and with nodes named after their modules.
 
     Of a model that has others around its modules, `paths` says what these are to be called. The second result says of
-    batch norms that are no operators of their own which module they were folded into.
-
-    Raises
-    ------
-    QuantizationError
-        torch.export cannot follow the model, or an operator has no counterpart in ONNX.
+    batch norms that are no operators of their own which module they were folded into. Raise `QuantizationError` if
+    torch.export cannot follow the model, or an operator has no counterpart in ONNX.
     """
     inputs = opened(examples, axes)
     try:
@@ -138,46 +127,78 @@ def export(
     return exported, folded
 
 
-def why_float(
-    spec: Spec, exported: Path, excluded: frozenset[str], products: Collection[str], int8: Collection[str], reason: str
-) -> Callable[[ModuleCoverage], str]:
-    """Say why modules stay float that an exported file was quantized without, "" for the others.
-
-    A module without a product of its own in the exported file was folded into another one: a batch norm into its
-    convolution.
-
-    Parameters
-    ----------
-    products, int8
-        Paths of the modules with products in the exported file, and of those that are all int8 now.
-    reason
-        Why the runtime's tools leave a module of a ``{type}`` float that nothing excludes.
-    """
-    folded: dict[str, str] = json.loads(exported.with_name(FOLDED).read_text(encoding="utf-8"))
-
-    def why(leaf: ModuleCoverage) -> str:
-        head = folded.get(leaf.module, leaf.module)
-        if spec.why_float or head in int8:
-            return spec.why_float
-        if not excluded.isdisjoint((leaf.module, head)):
-            return "excluded by the recipe"
-        if head not in products:
-            return ""
-        if EVERY not in spec.layers and leaf.type not in spec.layers:
-            return unnamed(leaf.type)
-        return reason.format(type=leaf.type)
-
-    return why
-
-
-def module_of(node: str) -> str:
-    """Path of the module that a node of that name comes from, also where a runtime has put more behind the name."""
-    path, slash, _ = node.partition("/")
-    return path if slash else ""
-
-
 def first_cause(error: BaseException) -> str:
     """The first line of what an error was caused by at first; exporters wrap it several times."""
     while error.__cause__ is not None:
         error = error.__cause__
     return first_line(error)[:300]
+
+
+def lstm(
+    inputs: Value,
+    state: Sequence[Value],
+    weights: Sequence[Value],
+    has_biases: bool,
+    num_layers: int,
+    dropout: float,
+    train: bool,
+    bidirectional: bool,
+    batch_first: bool,
+) -> tuple[Value, Value, Value]:
+    """Translate ``aten::lstm.input``: one operator a layer, with as little around it as can be.
+
+    torch's own exporter cuts, transposes and reshapes around each layer with operators that take longer than a single
+    word does in int8. Inputs and outputs are [T, B, width], or [B, T, width] if `batch_first`; `state` is h and c, each
+    [L * D, B, H] for L layers and D directions. `weights` has for each layer and direction the input and the recurrent
+    weights, then both biases if it `has_biases`.
+    """
+    directions = 2 if bidirectional else 1
+    each = len(weights) // (num_layers * directions)
+    if batch_first:
+        inputs = op.Transpose(inputs, perm=[1, 0, 2])
+    # Each layer's own rows of the state.
+    before_h, before_c = (
+        [part] if num_layers == 1 else op.Split(part, num_outputs=num_layers, axis=0) for part in state
+    )
+    after_h, after_c = [], []
+    for layer in range(num_layers):
+        mine = [weights[each * (layer * directions + side) :][:each] for side in range(directions)]
+        outputs, h, c = op.LSTM(
+            inputs,
+            _stacked([_reordered(side[0]) for side in mine]),
+            _stacked([_reordered(side[1]) for side in mine]),
+            _stacked([op.Concat(*map(_reordered, side[2:4]), axis=0) for side in mine]) if has_biases else None,
+            None,  # all sequences have the same length
+            before_h[layer],
+            before_c[layer],
+            direction="bidirectional" if bidirectional else "forward",
+            hidden_size=int(mine[0][1].shape[1]),  # recurrent weights are [4 * H, H]
+        )
+        if bidirectional:  # [T, D, B, H]
+            inputs = op.Reshape(op.Transpose(outputs, perm=[0, 2, 1, 3]), op.Constant(value_ints=[0, 0, -1]))
+        else:
+            inputs = op.Squeeze(outputs, op.Constant(value_ints=[1]))
+        after_h.append(h)
+        after_c.append(c)
+    if batch_first:
+        inputs = op.Transpose(inputs, perm=[1, 0, 2])
+    return inputs, _joined(after_h), _joined(after_c)
+
+
+def _reordered(gates: Value) -> Value:
+    """From torch's order of the gates (input, forget, cell, output) to ONNX's (input, output, forget, cell)."""
+    size, axis = int(gates.shape[0]) // 4, op.Constant(value_ints=[0])
+    given, forget, cell, output = (
+        op.Slice(gates, op.Constant(value_ints=[at * size]), op.Constant(value_ints=[(at + 1) * size]), axis)
+        for at in range(4)
+    )
+    return op.Concat(given, output, forget, cell, axis=0)
+
+
+def _stacked(sides: Sequence[Value]) -> Value:
+    axis = op.Constant(value_ints=[0])
+    return _joined([op.Unsqueeze(side, axis) for side in sides])
+
+
+def _joined(parts: Sequence[Value]) -> Value:
+    return op.Concat(*parts, axis=0) if len(parts) > 1 else parts[0]

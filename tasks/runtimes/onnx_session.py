@@ -17,7 +17,6 @@ from tasks.proofs import Arithmetic, Operator, typical
 from tasks.runtimes.base import CandidateFiles, Opened, Opener
 
 MODEL = "model.onnx"
-_PROVIDERS = ["CPUExecutionProvider"]
 # It gives a float weight between DequantizeLinear and QuantizeLinear a pair of its own, and so int8 to layers that a
 # recipe excludes.
 _DISABLED = ["WeightBiasQuantization"]
@@ -55,7 +54,7 @@ class OnnxOpener(Opener):
 
 def _session(files: CandidateFiles, options: SessionOptions) -> InferenceSession:
     return onnxruntime.InferenceSession(
-        str(files.folder / MODEL), options, providers=_PROVIDERS, disabled_optimizers=_DISABLED
+        str(files.folder / MODEL), options, providers=["CPUExecutionProvider"], disabled_optimizers=_DISABLED
     )
 
 

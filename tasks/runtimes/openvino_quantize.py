@@ -4,30 +4,23 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import openvino
 from torch import Tensor
 
 from storage.errors import QuantizationError
-from tasks.libraries import quiet
 from tasks.machine import this_machine
 from tasks.outputs import finite_outputs
 from tasks.quantize.base import converter_of
-from tasks.quantize.calibration import batches_of
-from tasks.quantize.converted import is_close
-from tasks.quantize.coverage import cover, excluded_modules, leaves_of
+from tasks.quantize.converted import refuse_other
 from tasks.quantize.engine import computes_bfloat16, require_bfloat16
-from tasks.quantize.source import ModelSource
+from tasks.quantize.source import ModelSource, batches_of
 from tasks.quantize.spec import EVERY, Calibration, Spec
-from tasks.refs import ModuleCoverage
-from tasks.runtimes import onnx_model
-from tasks.runtimes.base import Made, Maker
-from tasks.runtimes.onnx_model import find_or_export, module_of, why_float
-from tasks.runtimes.openvino_session import MODEL, PRECISION, WEIGHTS, open_ir, signal_stack_kept
+from tasks.runtimes.exported import ExportedMaker, module_of
+from tasks.runtimes.openvino_session import MODEL, PRECISION, WEIGHTS, OpenVinoOpener, signal_stack_kept
 
 # OpenVINO's objects have no types: Any.
 Node = Any
@@ -39,95 +32,61 @@ _PRODUCTS = frozenset(
 _BY_TYPE = {"Linear": {"MatMul"}, "LSTM": {"LSTMSequence", "LSTMCell"}, "GRU": {"GRUSequence", "GRUCell"}}
 # What may lie between an int8 constant and the product that it goes into.
 _BETWEEN = frozenset(
-    {
-        "Convert",
-        "Subtract",
-        "Multiply",
-        "Reshape",
-        "FakeQuantize",
-        "Transpose",
-        "Squeeze",
-        "Unsqueeze",
-        "Concat",
-        "Split",
-    }
-)
+    {"Convert", "Subtract", "Multiply", "Reshape", "FakeQuantize", "Transpose", "Squeeze", "Unsqueeze", "Concat",
+     "Split"}
+)  # fmt: skip
 _FURTHEST = 4  # operations between an LSTM and what still has its module's name
 # Of an output's range: runtimes round differently, and steps add up in deep models; garbage is further off.
 _GARBAGE_SHARE = 0.3
 _ESTIMATORS = {"min-max": "MINMAX", "moving-average": "MEAN_MINMAX", "histogram": "MEAN_QUANTILE"}
 
 
-class OpenVinoMaker(Maker):
-    """Reads an exported model, quantizes it and writes the IR."""
+class OpenVinoMaker(ExportedMaker):
+    """Reads the exported model, quantizes it by NNCF and writes the IR."""
+
+    opener = OpenVinoOpener
+    files = (MODEL, WEIGHTS)
+    left_float = "NNCF left this {type} float"
+    quantizes_nothing = "NNCF has no int8 form for what it names"
 
     def environment(self) -> dict[str, object]:
         """Say whether weights need a bit of headroom, and whether the rest may be computed in bfloat16."""
         return {"vnni": this_machine().has_vnni, "bfloat16": computes_bfloat16()}
 
-    def shared(self, source: ModelSource, spec: Spec) -> dict[str, str]:
-        """Find or make the exported float or fine-tuned model."""
-        return {onnx_model.KIND: find_or_export(source, spec).name}
+    def quantize(self, exported: Path, folder: Path, spec: Spec, excluded: frozenset[str], source: ModelSource) -> None:
+        """Calibrate or compress; raise `UnavailableError` if the processor lacks bfloat16 that is asked for."""
+        try:
+            model = openvino.Core().read_model(exported)
+        except RuntimeError as error:
+            raise QuantizationError(
+                f"OpenVINO cannot read the exported model: {str(error).splitlines()[-1]}",
+                hint="Take the runtime out of this workload's recipes.",
+            ) from error
+        if spec.calibration is not None:
+            model = _calibrate(model, spec, spec.calibration, excluded, source)
+        elif spec.layers and spec.training is None:
+            model = _compress(model, frozenset(spec.layers), excluded)
+        elif spec.arithmetic == "bfloat16":
+            require_bfloat16(spec.recipe.name)
+        # What a quantized model has in float may be computed in bfloat16; a float model may not.
+        is_float = not (spec.layers or spec.arithmetic == "bfloat16") or not computes_bfloat16()
+        model.set_rt_info("f32" if is_float else "bf16", PRECISION)
+        openvino.save_model(model, folder / MODEL, compress_to_fp16=False)
 
-    def make(self, source: ModelSource, spec: Spec, folder: Path) -> Made:
-        """Quantize the exported model; the size is that of both files."""
-        model = source.float_model()
-        exported = find_or_export(source, spec) / onnx_model.MODEL
-        with quiet():
-            why = quantize(exported, folder / MODEL, spec, excluded_modules(model, spec.recipe.exclude), source)
-        size = sum((folder / name).stat().st_size for name in (MODEL, WEIGHTS))
-        outputs = finite_outputs(open_ir(folder / MODEL, 1), source.example_inputs, spec.recipe.name)
+    def products(self, folder: Path) -> Iterator[tuple[str, bool]]:
+        """Read them from the IR."""
+        for node in _products(openvino.Core().read_model(folder / MODEL)):
+            yield _module(node), any(constant.get_element_type().size == 1 for constant in _weights(node))
+
+    def refuse(self, outputs: Sequence[Tensor], spec: Spec, source: ModelSource) -> None:
+        """Refuse what is far from the trained model.
+
+        OpenVINO 2026.4 gives zeros where a Linear layer takes several rows of a sample, rounded with a zero point.
+        """
         if spec.training is not None:
-            _refuse_garbage(outputs, spec, source)
-        return Made(size_bytes=size, coverage=cover(leaves_of(model), why))
-
-
-def quantize(
-    exported: Path, target: Path, spec: Spec, excluded: frozenset[str], source: ModelSource
-) -> Callable[[ModuleCoverage], str]:
-    """Carry a spec out on an exported file and save the IR; return why a module stayed float, "" if it did not.
-
-    Raises
-    ------
-    QuantizationError
-        OpenVINO cannot read the model, or there is nothing to quantize or to calibrate with.
-    UnavailableError
-        The processor has no instructions for bfloat16.
-    """
-    try:
-        model = openvino.Core().read_model(exported)
-    except RuntimeError as error:
-        raise QuantizationError(
-            f"OpenVINO cannot read the exported model: {str(error).splitlines()[-1]}",
-            hint="Take the runtime out of this workload's recipes.",
-        ) from error
-    products = {_module(node) for node in _products(model)}
-    if spec.calibration is not None:
-        model = _calibrate(model, spec, spec.calibration, excluded, source)
-    elif spec.layers and spec.training is None:
-        model = _compress(model, frozenset(spec.layers), excluded)
-    elif spec.arithmetic == "bfloat16":
-        require_bfloat16(spec.recipe.name)
-    # What a quantized model has in float may be computed in bfloat16; a float model may not.
-    is_float = not (spec.layers or spec.arithmetic == "bfloat16") or not computes_bfloat16()
-    model.set_rt_info("f32" if is_float else "bf16", PRECISION)
-    openvino.save_model(model, target, compress_to_fp16=False)
-    int8 = int8_modules(target)
-    if spec.layers and not int8:
-        raise QuantizationError(
-            f'The recipe "{spec.recipe.name}" quantizes nothing of the model.',
-            hint="NNCF has no int8 form for what it names: take the runtime out of the recipe.",
-        )
-    return why_float(spec, exported, excluded, products, int8, "NNCF left this {type} float")
-
-
-def int8_modules(path: Path) -> frozenset[str]:
-    """Paths of the modules whose products all have int8 weights in a saved IR."""
-    quantized: set[str] = set()
-    floats: set[str] = set()
-    for node in _products(openvino.Core().read_model(path)):
-        (quantized if _has_int8_weights(node) else floats).add(_module(node))
-    return frozenset(quantized - floats)
+            trained = converter_of(spec).train(spec, source).model
+            expected = finite_outputs(trained, source.example_inputs, spec.recipe.name)
+            refuse_other(expected, outputs, _GARBAGE_SHARE, spec, "OpenVINO runs it")
 
 
 def _compress(model: Node, named: frozenset[str], excluded: frozenset[str]) -> Node:
@@ -147,22 +106,18 @@ def _compress(model: Node, named: frozenset[str], excluded: frozenset[str]) -> N
 def _calibrate(
     model: Node, spec: Spec, calibration: Calibration, excluded: frozenset[str], source: ModelSource
 ) -> Node:
-    data = [[tensor.numpy() for tensor in inputs] for inputs in batches_of(source, calibration)]
     nncf = _nncf()
-    from nncf.quantization.advanced_parameters import (
-        AdvancedQuantizationParameters,
-        OverflowFix,
-        QuantizationParameters,
-    )
-    from nncf.quantization.range_estimator import RangeEstimatorParametersSet
-
-    estimator = getattr(RangeEstimatorParametersSet, _ESTIMATORS[calibration.observer])
-    advanced = AdvancedQuantizationParameters(
+    parameters, ranges = nncf.quantization.advanced_parameters, nncf.quantization.range_estimator
+    data = [[tensor.numpy() for tensor in inputs] for inputs in batches_of(source, calibration)]
+    estimator = getattr(ranges.RangeEstimatorParametersSet, _ESTIMATORS[calibration.observer])
+    advanced = parameters.AdvancedQuantizationParameters(
         # Without VNNI, 16-bit sums of products saturate unless weights keep one bit free. Left alone, NNCF keeps it
         # free in the first layer only, and on every processor.
-        overflow_fix=None if this_machine().has_vnni else OverflowFix.ENABLE,
+        overflow_fix=None if this_machine().has_vnni else parameters.OverflowFix.ENABLE,
         activations_range_estimator_params=estimator,
-        weights_quantization_params=QuantizationParameters(per_channel=spec.layers[EVERY].granularity == "channel"),
+        weights_quantization_params=parameters.QuantizationParameters(
+            per_channel=spec.layers[EVERY].granularity == "channel"
+        ),
     )
     names = [n.get_friendly_name() for n in _products(model) if _module(n) in excluded]
     with signal_stack_kept():
@@ -175,14 +130,13 @@ def _calibrate(
         )
 
 
-def _nncf() -> ModuleType:
+def _nncf() -> Any:
     # A night tells nobody that it ran; this is the variable by which NNCF's telemetry stays off.
     os.environ.setdefault("NNCF_CI", "1")
-    import nncf
+    import nncf  # takes seconds, and only a candidate that is not in the store needs it
 
     nncf.set_log_level(logging.ERROR)
-    module: ModuleType = nncf
-    return module
+    return nncf
 
 
 def _products(model: Node) -> list[Node]:
@@ -203,10 +157,6 @@ def _weights(node: Node) -> list[Node]:
     return found
 
 
-def _has_int8_weights(node: Node) -> bool:
-    return any(constant.get_element_type().size == 1 for constant in _weights(node))
-
-
 def _module(node: Node) -> str:
     """Path of the module that an operation comes from; one that has lost its name goes by what it feeds."""
     for _ in range(_FURTHEST):
@@ -217,17 +167,3 @@ def _module(node: Node) -> str:
             return ""
         node = fed[0]
     return ""
-
-
-def _refuse_garbage(outputs: Sequence[Tensor], spec: Spec, source: ModelSource) -> None:
-    """Refuse what is far from the trained model, with a `QuantizationError`.
-
-    OpenVINO 2026.4 gives zeros where a Linear layer takes several rows of a sample, rounded with a zero point.
-    """
-    trained = converter_of(spec).train(spec, source).model
-    expected = finite_outputs(trained, source.example_inputs, spec.recipe.name)
-    if not all(is_close(*pair, _GARBAGE_SHARE) for pair in zip(expected, outputs, strict=True)):
-        raise QuantizationError(
-            f'The recipe "{spec.recipe.name}" computes something else once OpenVINO runs it.',
-            hint="Exclude modules until it does not, or use onnxruntime or torchscript for it.",
-        )

@@ -1,48 +1,66 @@
-"""Converted torch modules as torch itself runs them: shared, opened, profiled, and compared with exact arithmetic."""
+"""Converted torch modules as torch itself runs them: shared, opened, profiled, and compared with exact arithmetic.
+
+torch's profiler has oneDNN's beside it: what a compiled package calls of oneDNN, torch does not see.
+"""
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Sequence
+import ctypes
+import os
+import re
+import sys
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 import torch
 from torch import Tensor
+from torch.profiler import ProfilerActivity, profile
 
 from tasks.outputs import Call
-from tasks.proofs import Operator
+from tasks.proofs import Arithmetic, Operator, typical
 from tasks.quantize.converted import KIND, Structure, find_or_convert, open_converted
 from tasks.quantize.engine import quantized_engine, running
 from tasks.quantize.source import ModelSource
 from tasks.quantize.spec import Spec
 from tasks.runtimes.base import CandidateFiles, Made, Maker, Opened, Opener
-from tasks.runtimes.torch_profile import profile_torch
 
 _EXACT = "qnnpack"
+_INT8 = re.compile(r"quantized::|aten::quantized_|onednn::q|nightquant_\w+::")
+_CONVERT = re.compile(r"aten::(?:quantize_per|dequantize|_choose_qparams|choose_qparams)|quantized_decomposed::")
+# They look, allocate or give views; what is left computes on floats.
+_OTHER = re.compile(
+    r"forward$|aten::(?:_?empty|view|select|narrow|as_strided|slice|unbind|reshape|_reshape|to$|item|_local_scalar|"
+    r"detach|transpose|t$|expand|permute|squeeze|unsqueeze|chunk|split|q_|qscheme|alias|result_type|resolve)"
+)
+# torch takes 0.2 ms for every operator that it saw, of which a recurrent model has hundreds a call.
+_PARTS, _MOST_IN_PART = 5, 4
+_PACKAGE = "AOTIModelContainerRunner"  # a compiled package's call as a whole
 
 
-def use_threads(threads: int) -> None:
-    """Set torch's intra-op threads, which belong to the process."""
-    if torch.get_num_threads() != threads:
-        torch.set_num_threads(threads)
-
-
-class TorchMaker(Maker):
-    """Shares the converted module."""
+class EagerMaker(Maker):
+    """Shares the converted module, and needs no files of its own."""
 
     def shared(self, source: ModelSource, spec: Spec) -> dict[str, str]:
         """Find or make the converted module."""
         return {KIND: find_or_convert(source, spec).name}
 
+    def make(self, source: ModelSource, spec: Spec, folder: Path) -> Made:
+        """Write nothing; the size is that of the state dict as ``torch.save`` writes it."""
+        structure = Structure.read(find_or_convert(source, spec))
+        return Made(size_bytes=structure.size_bytes, coverage=structure.coverage, graph=structure.graph)
 
-class TorchOpener(Opener):
-    """Opens the converted module in one form or another."""
+
+class EagerOpener(Opener):
+    """Opens the converted module, or another form of it."""
 
     def open(self, files: CandidateFiles, threads: int) -> Opened:
         """Load the module, packed for the spec's engine."""
         scope = partial(running, files.spec())
-        use_threads(threads)
+        torch.set_num_threads(threads)
         with scope():
             return Opened(self.load(files), scope)
 
@@ -64,23 +82,81 @@ class TorchOpener(Opener):
         with scope():
             return Opened(open_converted(files.shared[KIND]), scope)
 
-    @abstractmethod
     def load(self, files: CandidateFiles) -> Call:
         """Load what was made; the quantized engine is set."""
-
-
-class EagerMaker(TorchMaker):
-    """Needs no files of its own."""
-
-    def make(self, source: ModelSource, spec: Spec, folder: Path) -> Made:
-        """Write nothing; the size is that of the state dict as ``torch.save`` writes it."""
-        structure = Structure.read(find_or_convert(source, spec))
-        return Made(size_bytes=structure.size_bytes, coverage=structure.coverage, graph=structure.graph)
-
-
-class EagerOpener(TorchOpener):
-    """Opens the converted module itself."""
-
-    def load(self, files: CandidateFiles) -> Call:
-        """Rebuild the module."""
         return open_converted(files.shared[KIND])
+
+
+def profile_torch(call: Callable[[], object], calls: int) -> list[Operator]:
+    """Profile up to twenty calls: what torch dispatches and, of a compiled package, oneDNN's primitives, the rest."""
+    parts = min(_PARTS, calls)
+    each = min(_MOST_IN_PART, calls // parts)
+    return typical(operator for _ in range(parts) for operator in _profile_part(call, each))
+
+
+def _profile_part(call: Callable[[], object], calls: int) -> list[Operator]:
+    with profile(activities=[ProfilerActivity.CPU]) as found:
+        for _ in range(calls):
+            call()
+    seconds = {event.key: event.self_cpu_time_total / 1e6 for event in found.key_averages()}
+    package_s = sum(spent for name, spent in seconds.items() if name.startswith(_PACKAGE))
+    operators = [
+        Operator(type=name, arithmetic=_arithmetic(name), seconds=spent)
+        for name, spent in seconds.items()
+        if not name.startswith(_PACKAGE)
+    ]
+    if package_s:
+        primitives = _profile_onednn(call, calls)
+        rest_s = max(0.0, package_s - sum(each.seconds for each in primitives))
+        operators += [*primitives, Operator(type="compiled loops", arithmetic="float", seconds=rest_s)]
+    return operators
+
+
+def _arithmetic(name: str) -> Arithmetic:
+    if _CONVERT.match(name):
+        return "convert"
+    return "int8" if _INT8.match(name) else "other" if _OTHER.match(name) else "float"
+
+
+def _profile_onednn(call: Callable[[], object], calls: int) -> list[Operator]:
+    """What oneDNN writes of its primitives to standard output: type, implementation, numbers and milliseconds."""
+    with tempfile.TemporaryFile() as file:
+        onednn = torch.backends.mkldnn
+        with _standard_output_to(file.fileno()), onednn.verbose(onednn.VERBOSE_ON):  # type: ignore[no-untyped-call]
+            for _ in range(calls):
+                call()
+        file.seek(0)
+        lines = file.read().decode("utf-8", "replace").splitlines()
+    seconds: defaultdict[tuple[str, Arithmetic], float] = defaultdict(float)
+    for found in filter(None, map(_primitive, lines)):
+        seconds[found.type, found.arithmetic] += found.seconds
+    return [Operator(type=kind, arithmetic=of, seconds=spent) for (kind, of), spent in seconds.items()]
+
+
+def _primitive(line: str) -> Operator | None:
+    # onednn_verbose,v1,primitive,exec,cpu,convolution,brgconv:avx512_core_amx,forward,src:u8::... wei:s8::...,...,0.03
+    fields = line.split(",")
+    if len(fields) < 10 or fields[0] != "onednn_verbose" or fields[3] != "exec":
+        return None
+    kind, implementation, tensors = fields[5], fields[6], fields[8]
+    if kind == "reorder":
+        arithmetic: Arithmetic = "convert"
+    else:
+        arithmetic = "int8" if re.search(r"\bwei(?:_layer)?:[su]8", tensors) else "float"
+    return Operator(type=f"oneDNN {kind} ({implementation})", arithmetic=arithmetic, seconds=float(fields[-1]) / 1e3)
+
+
+@contextmanager
+def _standard_output_to(descriptor: int) -> Iterator[None]:
+    """Send what C code prints elsewhere; this process is a measurement's own."""
+    library = ctypes.CDLL(None)
+    sys.stdout.flush()
+    library.fflush(None)
+    kept = os.dup(1)
+    try:
+        os.dup2(descriptor, 1)
+        yield
+    finally:
+        library.fflush(None)
+        os.dup2(kept, 1)
+        os.close(kept)

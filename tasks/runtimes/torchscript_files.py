@@ -13,17 +13,17 @@ from torch.jit._trace import TracerWarning
 from storage.errors import QuantizationError
 from tasks.libraries import in_one_line
 from tasks.outputs import Call, outputs_of
-from tasks.quantize.converted import Structure, find_or_convert, open_converted, refuse_changed
+from tasks.quantize.converted import Structure, exactness, find_or_convert, open_converted, refuse_other
 from tasks.quantize.engine import running, without_deprecations
 from tasks.quantize.source import ModelSource
 from tasks.quantize.spec import Spec
 from tasks.runtimes.base import CandidateFiles, Made
-from tasks.runtimes.torch_modules import TorchMaker, TorchOpener
+from tasks.runtimes.torch_modules import EagerMaker, EagerOpener
 
 MODEL = "model.ts"
 
 
-class ScriptMaker(TorchMaker):
+class ScriptMaker(EagerMaker):
     """Traces the converted module."""
 
     def make(self, source: ModelSource, spec: Spec, folder: Path) -> Made:
@@ -33,12 +33,12 @@ class ScriptMaker(TorchMaker):
             model = open_converted(converted)
             write_script(model, source.example_inputs, script, exact=spec.engine is not None)
             before, after = (outputs_of(each, source.example_inputs) for each in (model, read_script(script)))
-        refuse_changed(before, after, spec, "TorchScript")
+        refuse_other(before, after, exactness(spec), spec, "it is saved as TorchScript")
         structure = Structure.read(converted)
         return Made(size_bytes=script.stat().st_size, coverage=structure.coverage, graph=structure.graph)
 
 
-class ScriptOpener(TorchOpener):
+class ScriptOpener(EagerOpener):
     """Opens the file."""
 
     def load(self, files: CandidateFiles) -> Call:
@@ -47,15 +47,10 @@ class ScriptOpener(TorchOpener):
 
 
 def write_script(model: nn.Module, example_inputs: Mapping[str, Tensor], path: Path, *, exact: bool) -> None:
-    """Trace, freeze and save a model.
+    """Trace, freeze and save a model; raise `QuantizationError` if it cannot be traced.
 
     `exact` keeps every operation as it is, for outputs equal to the model's bit for bit; otherwise freezing may fold
     float operations into each other (a batch norm into its convolution), which is faster and rounds differently.
-
-    Raises
-    ------
-    QuantizationError
-        The model cannot be traced.
     """
     with without_deprecations(), torch.no_grad():
         # Tracing passes by checks of shapes in torch and transformers, and reads every property that a module has; a

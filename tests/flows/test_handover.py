@@ -97,7 +97,7 @@ class Site:
             if instead is not None:
                 return instead()
             workspace = Workspace(ArtifactStore(self.root))
-            return package(made, workspace, bundles=self.bundles, replacing=replacing)
+            return package(made, workspace, self.bundles, replacing)
 
         return hand_over(result, rows, run, self.bundles, package=make, renew=self.bundles.renew)
 

@@ -83,6 +83,6 @@ def test_reading_workloads_imports_neither_torch_nor_prefect() -> None:
 
 @pytest.mark.slow
 def test_opening_a_candidate_needs_neither_prefect_nor_the_results_store() -> None:
-    code = "import tasks.benchmark.launch, tasks.quantize.converted, tasks.runtimes.torchscript"
+    code = "import tasks.benchmark.launch, tasks.quantize.converted, tasks.runtimes.torchscript_files"
     heavy = {"prefect", "pyarrow", "duckdb", "pandas", "matplotlib", "torchvision", "aiohttp"}
     assert not heavy & loaded_by(code)

@@ -20,7 +20,7 @@ from storage.seal import MANIFEST, check_sums, listed, read_manifest, write_sums
 from tasks.incumbent import find_incumbent
 from tasks.job import Workspace
 from tasks.results import Incumbent
-from tasks.runtimes.torchscript import TorchScript
+from tasks.runtimes.runtimes import TorchScript
 from tests.tasks.bundle.conftest import Made, make
 from tests.tasks.pipeline import evaluate, example_inputs, opened
 

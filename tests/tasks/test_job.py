@@ -59,3 +59,22 @@ def test_work_stays_where_it_can_go_on(error: NightquantError | KeyboardInterrup
     with pytest.raises(type(error)):
         fail()
     assert (tmp_path / "work" / ("a" * 64) / "epoch").exists() is kept
+
+
+def test_an_artifact_is_made_once_and_not_at_all_if_that_fails(tmp_path: Path) -> None:
+    workspace, made = Workspace(ArtifactStore(tmp_path)), []
+
+    def make(folder: Path) -> None:
+        made.append(1)
+        (folder / "file").write_text("content")
+
+    def fail(folder: Path) -> None:
+        (folder / "file").write_text("half")
+        raise QuantizationError("No.")
+
+    with pytest.raises(QuantizationError, match="No"):
+        workspace.find_or_make("kind", {"of": "this"}, fail)
+    folders = [workspace.find_or_make("kind", {"of": "this"}, make) for _ in range(2)]
+    assert (folders[0], len(made)) == (folders[1], 1)
+    assert (folders[0] / "file").read_text() == "content"
+    assert workspace.find_or_make("kind", {"of": "that"}, make) != folders[0]

@@ -135,13 +135,14 @@ EDITS = {
     "what the training calls": ("tasks/domains/image_classification/domain.py", "side // 16", "side // 8"),
     "an evaluation's line": ("tasks/domains/image_classification/domain.py", 'unit="images"', 'unit="pictures"'),
     "a runtime's line": ("tasks/runtimes/torchscript_files.py", "torch.jit.trace(", "torch.jit.script("),
-    "a method's line": ("tasks/quantize/methods/dynamic.py", "return ", "return None or "),
+    "a converter's line": ("tasks/quantize/plain.py", "return ", "return None or "),
+    "a method's line": ("tasks/quantize/methods.py", "tolerance=1e-4", "tolerance=100 * 1e-6"),
     "a docstring": ("tasks/data/rendered.py", '"""', '"""Edited. '),
     "a comment": ("tasks/quantize/converted.py", "import io\n", "import io  # edited\n"),
     "a registry's line": (
         "tasks/extensions.py",
         '"eager": "',
-        '"other": "tasks.runtimes.eager:Eager", "eager": "',
+        '"other": "tasks.runtimes.runtimes:Eager", "eager": "',
     ),
 }
 
@@ -206,7 +207,9 @@ def made_anew(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("edit", ["a docstring", "a comment", "a registry's line", "an evaluation's line"])
+@pytest.mark.parametrize(
+    "edit", ["a docstring", "a comment", "a registry's line", "a method's line", "an evaluation's line"]
+)
 def test_what_decides_nothing_changes_no_digest(made_anew: dict[str, set[str]], edit: str) -> None:
     assert made_anew[edit] == set()
 
@@ -220,7 +223,7 @@ def test_what_decides_nothing_changes_no_digest(made_anew: dict[str, set[str]], 
         ("the training's constant", {"tasks.checkpoint"}),
         ("what the training calls", {"tasks.checkpoint", "tasks.quantize.fine_tune"}),
         ("a runtime's line", {"tasks.build"}),
-        ("a method's line", {"tasks.build", "tasks.quantize.converted"}),
+        ("a converter's line", {"tasks.build", "tasks.quantize.converted"}),
     ],
 )
 def test_an_edit_of_code_makes_anew_what_that_code_makes(
@@ -232,4 +235,4 @@ def test_an_edit_of_code_makes_anew_what_that_code_makes(
 @pytest.mark.slow
 def test_a_runtimes_edit_leaves_other_runtimes_alone(made_anew: dict[str, set[str]]) -> None:
     assert all("torchscript" in name for name in made_anew["a runtime's line"])
-    assert all("dynamic" in name for name in made_anew["a method's line"])
+    assert all("plain" in name for name in made_anew["a converter's line"])

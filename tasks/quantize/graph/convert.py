@@ -1,13 +1,18 @@
-"""From a float model to a converted one, in the planned graph mode: attach observers, show data, convert, try out."""
+"""From a float model to a converted one, in the planned graph mode: attach observers, show data, convert, try out.
+
+Afterwards, which float module became which quantized one: for the coverage of models that were fused, and to compare.
+"""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from abc import abstractmethod
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.ao import quantization
 from torch.ao.nn.quantized import ELU
 from torch.ao.quantization.quantize_fx import convert_fx
@@ -15,25 +20,49 @@ from torch.fx import GraphModule
 
 from storage.errors import QuantizationError
 from tasks.quantize.base import Converted, Converter
-from tasks.quantize.calibration import calibrate, refuse_non_finite_state
-from tasks.quantize.coverage import leaves_of
-from tasks.quantize.graph.counterparts import cover_fused
+from tasks.quantize.coverage import cover, is_within, leaves_of
+from tasks.quantize.dynamic_modules import FourBitEmbedding
 from tasks.quantize.graph.functional import parameters_read
+from tasks.quantize.graph.observers import UNSUPPORTED
 from tasks.quantize.graph.plan import Plan, make_plan
-from tasks.quantize.graph.prepare import prepare
-from tasks.quantize.graph.smoke_test import refusing, try_out
-from tasks.quantize.source import ModelSource
+from tasks.quantize.graph.prepare import FloatInside, QuantizedInside, fuse, prepare
+from tasks.quantize.graph.trace import refusing, try_out
+from tasks.quantize.source import ModelSource, calibrate, refuse_non_finite_state
 from tasks.quantize.spec import Spec
+from tasks.refs import ModuleCoverage
+
+# Without torch.ao.nn.quantized.reference, whose modules compute in float.
+_QUANTIZED_MODULES = (
+    "torch.ao.nn.quantized.modules",
+    "torch.ao.nn.quantized.dynamic.modules",
+    "torch.ao.nn.intrinsic.quantized.modules",
+    "torch.ao.nn.intrinsic.quantized.dynamic.modules",
+    "tasks.quantize.int8_modules",
+)
 
 
 class GraphConverter(Converter):
     """Quantizes a model's whole graph to int8."""
 
-    def skeleton(
-        self, model: nn.Module, spec: Spec, graph: str, example_inputs: Mapping[str, torch.Tensor]
-    ) -> nn.Module:
+    @abstractmethod
+    def show_data(self, prepared: nn.Module, spec: Spec, source: ModelSource) -> None:
+        """Calibrate or train a prepared model."""
+
+    def convert(self, model: nn.Module, spec: Spec, source: ModelSource) -> Converted:
+        """Prepare a float model, show it data and convert it; a module without an int8 kernel stays float."""
+        refuse_non_finite_state(model)
+        plan, leaves, name = make_plan(model, spec, source.example_inputs), leaves_of(model), type(model).__name__
+        prepared = prepare(model, plan, spec, source.example_inputs)
+        self.show_data(prepared, spec, source)
+        read = parameters_read(prepared)
+        converted = convert(prepared, name)
+        try_out(converted, source.example_inputs)
+        packed = read - parameters_read(converted)
+        return Converted(converted, plan.graph, cover_fused(leaves, converted, plan, packed))
+
+    def skeleton(self, model: nn.Module, spec: Spec, graph: str, example_inputs: Mapping[str, Tensor]) -> nn.Module:
         """Give the model the structure that quantizing it in that graph mode gives, with default scales."""
-        taken = in_mode(spec, graph)
+        taken = _in_mode(spec, graph)
         plan = make_plan(model, taken, example_inputs)
         with warnings.catch_warnings():
             # True here, and meant: the saved scales take the place of the default ones.
@@ -45,26 +74,16 @@ class StaticConverter(GraphConverter):
     """Observes, calibrates and converts."""
 
     def convert(self, model: nn.Module, spec: Spec, source: ModelSource) -> Converted:
-        """Quantize weights and activations by ranges seen in calibration, in eager or FX graph mode.
-
-        Raises
-        ------
-        QuantizationError
-            The graph mode that the spec asks for cannot express the model, there is nothing to calibrate with, an
-            operation has no quantized kernel, or numbers are not finite.
-        """
-        refuse_non_finite_state(model)
-        plan = make_plan(model, spec, source.example_inputs)
+        """Quantize; if the spec leaves the graph mode open, eager mode falls back to FX graph mode."""
+        refuse_non_finite_state(model)  # whatever the mode
         try:
-            return _calibrate_and_convert(model, plan, spec, source)
+            return super().convert(model, spec, source)
         except QuantizationError as error:
-            if spec.graph != "auto" or plan.graph == "fx":
+            if spec.graph != "auto":
                 raise
             refusal = error
-        # Eager mode has changed the model.
-        model, in_fx = source.float_model(), replace(spec, graph="fx")
-        try:
-            return _calibrate_and_convert(model, make_plan(model, in_fx, source.example_inputs), in_fx, source)
+        try:  # with a new model: eager mode has changed this one
+            return super().convert(source.float_model(), replace(spec, graph="fx"), source)
         except QuantizationError as error:
             if error.message == refusal.message:
                 # What is wrong has nothing to do with the graph mode.
@@ -73,42 +92,25 @@ class StaticConverter(GraphConverter):
                 f"{refusal.message} FX graph mode fails as well: {error.message}", hint=error.hint
             ) from refusal
 
+    def show_data(self, prepared: nn.Module, spec: Spec, source: ModelSource) -> None:
+        """Calibrate."""
+        assert spec.calibration is not None
+        with refusing("calibrated", source.name, _mode_of(prepared)):
+            calibrate(prepared, source, spec.calibration)
 
-def in_mode(spec: Spec, graph: str) -> Spec:
-    """Ask for the graph mode that was taken."""
+
+def _in_mode(spec: Spec, graph: str) -> Spec:
     return replace(spec, graph="fx" if graph == "fx" else "eager")
 
 
-def quantize_as_planned(
-    model: nn.Module, plan: Plan, spec: Spec, source: ModelSource, show_data: Callable[[nn.Module], object]
-) -> Converted:
-    """Quantize a float model, which is changed; `show_data` calibrates or trains the prepared model.
-
-    Raises
-    ------
-    QuantizationError
-        torch cannot do it, an operation has no quantized kernel, or numbers are not finite.
-    """
-    leaves = leaves_of(model)
-    prepared = prepare(model, plan, spec, source.example_inputs)
-    show_data(prepared)
-    read = parameters_read(prepared)
-    converted = convert(prepared, type(model).__name__)
-    try_out(converted, source.example_inputs)
-    packed = read - parameters_read(converted)
-    return Converted(converted, plan.graph, cover_fused(leaves, converted, plan, packed))
+def _mode_of(prepared: nn.Module) -> Literal["eager", "fx"]:
+    return "fx" if isinstance(prepared, GraphModule) else "eager"
 
 
 def convert(prepared: nn.Module, name: str = "The model") -> nn.Module:
-    """Convert a model that has seen its data, and pack it for the quantized engine; errors call it `name`.
-
-    Raises
-    ------
-    QuantizationError
-        torch cannot convert the model.
-    """
+    """Convert a model that has seen its data, and pack it for the quantized engine; errors call it `name`."""
     prepared.eval()
-    with refusing("converted", name, "fx" if isinstance(prepared, GraphModule) else "eager"):
+    with refusing("converted", name, _mode_of(prepared)):
         converted: nn.Module
         if isinstance(prepared, GraphModule):
             converted = convert_fx(prepared)
@@ -124,12 +126,74 @@ def convert(prepared: nn.Module, name: str = "The model") -> nn.Module:
     return converted
 
 
-def _calibrate_and_convert(model: nn.Module, plan: Plan, spec: Spec, source: ModelSource) -> Converted:
-    calibration = spec.calibration
-    assert calibration is not None
+@dataclass(frozen=True)
+class Pair:
+    """A quantized module and the float one that computes the same.
 
-    def show_data(prepared: nn.Module) -> None:
-        with refusing("calibrated", type(model).__name__, plan.graph):
-            calibrate(prepared, source, calibration)
+    ``path`` is the module's in the float model; a fused one goes by the path of its first module.
+    """
 
-    return quantize_as_planned(model, plan, spec, source, show_data)
+    path: str
+    quantized: nn.Module
+    float: nn.Module
+
+
+def pair_with_float(
+    model: nn.Module, converted: nn.Module, spec: Spec, graph: str, example_inputs: Mapping[str, Tensor]
+) -> tuple[Pair, ...]:
+    """Pair every quantized module that has weights with its float module, in the model's order.
+
+    The float `model` is fused in place if need be; `converted` is what became of it, in the mode `graph`.
+    """
+    if spec.form == "graph":
+        model = fuse(model, make_plan(model, _in_mode(spec, graph), example_inputs))
+    floats = dict(model.named_modules())
+    return tuple(
+        Pair(path, module, floats[path])
+        for path, module in _modules_by_float_path(converted).items()
+        if path in floats and has_quantized_kernel(module) and next(floats[path].parameters(), None) is not None
+    )
+
+
+def cover_fused(
+    leaves: Sequence[ModuleCoverage], converted: nn.Module, plan: Plan, packed: Collection[str] = ()
+) -> tuple[ModuleCoverage, ...]:
+    """Fill in what became of the float model's leaves, which are those from before anything was fused.
+
+    A module that was fused (a batch norm folded into its convolution) counts as quantized where the module that took it
+    up is. So does a module whose parameters were packed for a function that forward calls; `packed` are their names.
+    """
+    found = _modules_by_float_path(converted)
+    heads = {path: chain[0] for chain in plan.chains for path in chain}
+    owners = {name.rpartition(".")[0] for name in packed}
+    unsupported = {kind.__name__: reason for kind, reason in UNSUPPORTED.items()}
+
+    def why_float(leaf: ModuleCoverage) -> str:
+        head = heads.get(leaf.module, leaf.module)
+        # torchvision's own fusing leaves an Identity where a module was folded into the one before it.
+        if head in found and (isinstance(found[head], nn.Identity) or has_quantized_kernel(found[head])):
+            return ""
+        if leaf.module in owners:
+            return ""
+        if leaf.type in unsupported:
+            return unsupported[leaf.type]
+        if is_within(leaf.module, plan.excluded) or is_within(head, plan.excluded):
+            return "excluded by the recipe"
+        if leaf.module in plan.outside:
+            return "outside the model's own quantization stubs"
+        return f"no quantized kernel for type {leaf.type}"
+
+    return cover(leaves, why_float)
+
+
+def has_quantized_kernel(module: nn.Module) -> bool:
+    """Whether a converted model's module computes in integers, or reads rows of them."""
+    return isinstance(module, FourBitEmbedding) or is_within(type(module).__module__, _QUANTIZED_MODULES)
+
+
+def _modules_by_float_path(converted: nn.Module) -> dict[str, nn.Module]:
+    """The converted model's modules by the paths that they have in the float model."""
+    inner = converted.module if isinstance(converted, QuantizedInside) else converted
+    return {
+        path: module.module if isinstance(module, FloatInside) else module for path, module in inner.named_modules()
+    }

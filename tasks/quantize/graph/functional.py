@@ -17,23 +17,20 @@ from torch.fx.node import Argument
 from torch.nn import functional
 
 Given = dict[str, Argument]
-Layer = Callable[..., nn.Module]
 
 _LINEAR: Given = {"input": None, "weight": None, "bias": None}
 _CONVOLUTION: Given = {**_LINEAR, "stride": 1, "padding": 0, "dilation": 1, "groups": 1}
 _NORM: Given = {"input": None, "running_mean": None, "running_var": None, "weight": None, "bias": None}
-# Each function's arguments in their order, with the defaults.
-_ARGUMENTS: dict[object, Given] = {
-    functional.linear: _LINEAR,
-    functional.conv1d: _CONVOLUTION,
-    functional.conv2d: _CONVOLUTION,
-    functional.conv3d: _CONVOLUTION,
-    functional.batch_norm: {**_NORM, "training": False, "momentum": 0.1, "eps": 1e-5},
-}
-_CONVOLUTIONS: dict[object, tuple[Layer, int]] = {
+_CONVOLUTIONS: dict[object, tuple[Callable[..., nn.Module], int]] = {
     functional.conv1d: (nn.Conv1d, 1),
     functional.conv2d: (nn.Conv2d, 2),
     functional.conv3d: (nn.Conv3d, 3),
+}
+# Each function's arguments in their order, with the defaults.
+_ARGUMENTS: dict[object, Given] = {
+    functional.linear: _LINEAR,
+    functional.batch_norm: {**_NORM, "training": False, "momentum": 0.1, "eps": 1e-5},
+    **dict.fromkeys(_CONVOLUTIONS, _CONVOLUTION),
 }
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 _READ = "_read_by_forward"
@@ -44,15 +41,8 @@ def with_plain_layers(
 ) -> tuple[fx.GraphModule, frozenset[str]]:
     """Make a graph module of a model's graph, with plain layers in the place of functions; the graph is changed.
 
-    Parameters
-    ----------
-    training
-        The mode of the plain layers.
-
-    Returns
-    -------
-    tuple of GraphModule and frozenset
-        The graph module, which shares tensors and other modules with the model, and the paths of its plain layers.
+    Return it, which shares tensors and other modules with the model, and the paths of its plain layers. `training` is
+    the mode of these.
     """
     plain: dict[str, nn.Module] = {}
     moved: dict[str, nn.Module] = {}
@@ -110,14 +100,10 @@ def _sole_owner(tensors: frozenset[fx.Node], model: nn.Module, graph: fx.Graph) 
     for node in graph.nodes:
         if node.op not in ("call_module", "get_attr") or node in tensors:
             continue
-        if str(node.target) == owner or (f"{node.target}".startswith(f"{owner}.") and not _is_bare(node, model)):
+        is_bare = node.op == "call_module" and not model.get_submodule(str(node.target)).state_dict()
+        if str(node.target) == owner or (str(node.target).startswith(f"{owner}.") and not is_bare):
             return ""
     return owner
-
-
-def _is_bare(node: fx.Node, model: nn.Module) -> bool:
-    """Whether a node calls a module without tensors."""
-    return node.op == "call_module" and not model.get_submodule(str(node.target)).state_dict()
 
 
 def _plain_layer(function: object, given: Given, tensors: Mapping[str, fx.Node], owner: nn.Module) -> nn.Module | None:
@@ -132,7 +118,7 @@ def _plain_layer(function: object, given: Given, tensors: Mapping[str, fx.Node],
         if kind is None or given["training"] is not False or values.keys() != _NORM.keys() - {"input"}:
             return None
         assert isinstance(owner, kind)
-        layer = cast(Layer, kind)(len(weight), given["eps"], owner.momentum, device="meta")
+        layer = cast(Callable[..., nn.Module], kind)(len(weight), given["eps"], owner.momentum, device="meta")
         values["num_batches_tracked"] = owner.num_batches_tracked
     elif function is functional.linear:
         layer = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
@@ -158,10 +144,7 @@ def _move_children(owner: str, model: nn.Module, graph: fx.Graph) -> dict[str, n
 
 
 def _separate_reads(graph: fx.Graph, model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Give tensors that forward reads of modules that it calls as well names of their own; yield both.
-
-    A module loses them when it is quantized or fused. A tensor of which only device or dtype is read becomes empty.
-    """
+    """Rename tensors that forward reads of modules that it calls as well, which lose them; yield both."""
     called = {str(node.target) for node in graph.nodes if node.op == "call_module"}
     for node in graph.nodes:
         if node.op == "get_attr" and str(node.target).rpartition(".")[0] in called:

@@ -47,11 +47,6 @@ UNSUPPORTED: dict[type[nn.Module], str] = {
 _UNSUPPORTED_FUNCTIONS = (functional.conv_transpose1d, functional.conv_transpose2d, functional.conv_transpose3d)
 
 
-def why_unsupported(type_name: str) -> str:
-    """Why modules of the type of that name stay float; "" where their kernels can be trusted."""
-    return next((reason for kind, reason in UNSUPPORTED.items() if kind.__name__ == type_name), "")
-
-
 def reduces_range(engine: str | None) -> bool:
     """Report whether the activations of an engine's specs keep one bit free on this processor."""
     if engine is None:
@@ -73,11 +68,7 @@ def qconfig_for(spec: Spec) -> QConfig:
 
 
 def mapping_for(spec: Spec) -> QConfigMapping:
-    """Return what FX graph mode takes: the engine's default mapping with the spec's observers in the default's place.
-
-    Operators that PyTorch singles out (those with a fixed output range, layer norm, …) keep the treatment that they
-    have there.
-    """
+    """Return what FX graph mode takes: the engine's default mapping with the spec's observers in the usual's place."""
     qconfig = qconfig_for(spec)
     static = spec.training is None
     make_default = quantization.get_default_qconfig_mapping if static else quantization.get_default_qat_qconfig_mapping

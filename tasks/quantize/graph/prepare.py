@@ -13,17 +13,15 @@ from typing import cast
 import torch
 from torch import nn
 from torch.ao import quantization
-from torch.ao.quantization import DeQuantStub, QConfig, QuantStub
+from torch.ao.quantization import DeQuantStub, QuantStub
 from torch.ao.quantization.quantize_fx import fuse_fx, prepare_fx, prepare_qat_fx
 from torch.nn.modules.conv import _ConvNd
 
 from storage.errors import QuantizationError
 from tasks.quantize.coverage import is_within
-from tasks.quantize.graph.fuse import fuse_chains
 from tasks.quantize.graph.observers import mapping_for, qconfig_for
-from tasks.quantize.graph.plan import Plan
-from tasks.quantize.graph.smoke_test import refusing
-from tasks.quantize.graph.trace import is_leaf, traced_module
+from tasks.quantize.graph.plan import Plan, fuse_chains
+from tasks.quantize.graph.trace import is_leaf, refusing, traced_module
 from tasks.quantize.spec import Spec
 
 
@@ -70,21 +68,18 @@ class _FloatPReLU(nn.PReLU):
 def prepare(model: nn.Module, plan: Plan, spec: Spec, example_inputs: Mapping[str, torch.Tensor]) -> nn.Module:
     """Attach observers or fake quantization to a float model in the plan's graph mode; the model may be changed.
 
-    Raises
-    ------
-    QuantizationError
-        torch cannot prepare the model, a convolution pads its sides differently, or an excluded module was fused into
-        a neighbour by the model's own `fuse_model`, or is only called by a method.
+    Raise `QuantizationError` if torch cannot, a convolution pads its sides differently, or an excluded module was fused
+    into a neighbour by the model's own `fuse_model`, or is only called by a method.
     """
     with refusing("prepared", type(model).__name__, plan.graph):
         prepare_it = _prepare_graph if plan.graph == "fx" else _prepare_modules
         return prepare_it(model, plan, spec, example_inputs)
 
 
-def fuse(model: nn.Module, plan: Plan, *, is_qat: bool) -> nn.Module:
+def fuse(model: nn.Module, plan: Plan) -> nn.Module:
     """Fuse a float model's chains in the plan's graph mode: in place, or as a graph module with shared parameters."""
     if plan.graph == "eager":
-        return _fuse_modules(model, plan, is_qat=is_qat)
+        return _fuse_modules(model, plan, is_qat=False)
     _remove_stubs(model)
     traced, _ = traced_module(model.eval())
     return fuse_fx(traced)
@@ -98,12 +93,12 @@ def _prepare_modules(model: nn.Module, plan: Plan, spec: Spec, example_inputs: M
         _remove_stubs(model)
     embeddings = (module for module in model.modules() if isinstance(module, nn.Embedding | nn.EmbeddingBag))
     for module in (*embeddings, *map(model.get_submodule, plan.outside)):
-        _set_qconfig(module, None)
+        module.qconfig = None  # type: ignore[assignment]  # keeps it float
     for path in plan.excluded:
         _keep_float(model, path)
     if plan.borders == "around":
         model = QuantizedInside(model, example_inputs.values()).train(is_qat)
-    _set_qconfig(model, qconfig_for(spec))
+    model.qconfig = qconfig_for(spec)  # type: ignore[assignment]
     attach = quantization.prepare_qat if is_qat else quantization.prepare
     prepared: nn.Module = attach(model, inplace=True)
     return prepared
@@ -142,13 +137,8 @@ def _keep_float(model: nn.Module, path: str) -> None:
             hint='Name the module before it, or the block that holds it, in exclude, or use graph = "fx".',
         )
     for inner in module.modules():
-        _set_qconfig(inner, None)
+        inner.qconfig = None  # type: ignore[assignment]
     model.set_submodule(path, FloatInside(module))
-
-
-def _set_qconfig(module: nn.Module, qconfig: QConfig | None) -> None:
-    """Attach what eager mode reads from the attribute ``qconfig``; None keeps the module float."""
-    module.qconfig = qconfig  # type: ignore[assignment]
 
 
 def _map_tensors(border: Callable[[torch.Tensor], torch.Tensor], output: object) -> object:
@@ -178,13 +168,7 @@ def _prepare_graph(model: nn.Module, plan: Plan, spec: Spec, example_inputs: Map
 
 
 def _pad_by_numbers(model: nn.Module, kept: Collection[str]) -> None:
-    """Put numbers in the place of the words "same" and "valid", which torch's quantized convolutions do not take.
-
-    Raises
-    ------
-    QuantizationError
-        A convolution pads its sides differently, and is not in one of the modules in `kept`, which stay float.
-    """
+    """Put numbers in the place of the words "same" and "valid", which quantized convolutions do not take."""
     for path, module in model.named_modules():
         if not isinstance(module, _ConvNd) or not isinstance(module.padding, str):
             continue

@@ -1,4 +1,4 @@
-// The two layers, on plain memory. Weights are packed as tasks/quantize/packing.py says.
+// The two layers, on plain memory. Weights are packed as tasks/quantize/int8_modules.py says.
 #pragma once
 
 #include <cstdint>

@@ -12,7 +12,7 @@ from flows.commands.setup import doctor, workloads
 from flows.request import BUILT_IN
 from storage.errors import ConfigurationError
 from tasks.domains.text_encoder import EncoderWorkload
-from tasks.runtimes.torchscript import TorchScript
+from tasks.runtimes.runtimes import TorchScript
 from tasks.workload import workload_schema
 from tests.documentation.pages import ROOT
 

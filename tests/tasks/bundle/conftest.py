@@ -83,7 +83,10 @@ class Made:
         return Provenance(**(given | changes))
 
     def package(self, bundles: BundleStore, *, replacing: str | EllipsisType | None = ..., **changes: Any) -> BundleRef:
-        return package(self.provenance(**changes), Workspace(self.store), bundles=bundles, replacing=replacing)
+        if replacing is ...:
+            before = bundles.pointer(self.job.workload.name)
+            replacing = before.version if before else None
+        return package(self.provenance(**changes), Workspace(self.store), bundles, replacing)
 
 
 def make(folder: Path, *, seed: int = 29592, name: str = "tiny") -> Made:

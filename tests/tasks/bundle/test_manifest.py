@@ -9,9 +9,7 @@ from safetensors.numpy import save_file
 
 from storage.errors import BundleError
 from tasks.bundle.manifest import describe_golden
-from tasks.quantize.methods.dynamic import DynamicRecipe
-from tasks.quantize.methods.float import FloatRecipe
-from tasks.quantize.methods.static import StaticRecipe
+from tasks.quantize.methods import DynamicRecipe, FloatRecipe, StaticRecipe
 from tasks.quantize.spec import spec_of
 from tests.tasks.bundle.conftest import Made
 
@@ -31,9 +29,9 @@ def test_golden_tensors_that_are_missing_or_not_finite_are_refused(made: Made, t
     provenance = made.provenance(candidate=made.candidate.model_copy(update={"recipe": "float"}))
     good = {"input.inputs": np.zeros((2, 2), np.float32), "output.0": np.arange(4, dtype=np.float32)}
     save_file(good, path, order)
-    golden = describe_golden(path, provenance)
-    assert golden.outputs[0]["name"] == "outputs"
-    assert golden.outputs[0]["tolerance"] == pytest.approx(3e-4)
+    _, outputs, _ = describe_golden(path, provenance)
+    assert outputs[0]["name"] == "outputs"
+    assert outputs[0]["tolerance"] == pytest.approx(3e-4)
     for bad in (
         {"output.0": good["output.0"]},
         good | {"output.0": np.full(4, np.nan, np.float32)},

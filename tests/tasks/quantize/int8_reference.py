@@ -9,8 +9,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from tasks.quantize.int8_modules import QuantizedMatrix, quantize_rows
 from tasks.quantize.operators import operators
-from tasks.quantize.packing import QuantizedMatrix, quantize_rows
 
 SETS = ("scalar", "avx2", "avx512-vnni", "amx")
 

@@ -10,7 +10,10 @@ import pytest
 import torch
 
 from storage.artifacts import ArtifactStore
+from storage.errors import QuantizationError
 from tasks.job import Job
+from tasks.quantize.converted import refuse_other
+from tasks.quantize.spec import spec_of
 from tasks.runtimes.base import CandidateFiles
 from tasks.workload import Workload
 from tests.tasks.pipeline import build, example_inputs, job_of, opened
@@ -78,3 +81,13 @@ def test_the_script_gives_the_same_bits_where_only_torch_is(
     command = [sys.executable, "-I", "-W", "ignore", "-c", code, *arguments]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("changed", [torch.tensor([0.0, 1.2]), torch.tensor([0.0, float("nan")]), torch.zeros(3)])
+def test_what_computes_something_else_is_refused(job: Job[Workload], changed: torch.Tensor) -> None:
+    spec, before = spec_of(job.workload.recipe_named("static")), torch.tensor([0.0, 1.0])
+    refuse_other([before], [torch.tensor([0.0, 1.01])], spec.tolerance, spec, "it is saved")
+    with pytest.raises(QuantizationError, match="computes something else once it is saved"):
+        refuse_other([before], [changed], spec.tolerance, spec, "it is saved")
+    with pytest.raises(QuantizationError, match="computes something else once it is saved"):
+        refuse_other([before], [], spec.tolerance, spec, "it is saved")

@@ -16,7 +16,7 @@ from torch.nn.functional import mse_loss
 from storage.errors import QuantizationError
 from tasks.job import Progress, silent
 from tasks.quantize.fine_tune import TrainingState, fine_tune
-from tasks.quantize.methods.qat import QatRecipe
+from tasks.quantize.methods import QatRecipe
 from tasks.quantize.spec import Training, spec_of
 
 CPU = torch.device("cpu")

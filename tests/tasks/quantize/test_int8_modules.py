@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,8 +15,14 @@ from torch.export import Dim, export
 
 from storage.errors import QuantizationError
 from tasks.domains.language_model.domain import WordLanguageModel
-from tasks.quantize.int8_modules import Int8Embedding, Int8Linear, Int8Lstm, align_for_aot_inductor
-from tasks.quantize.packing import quantize_rows
+from tasks.quantize.int8_modules import (
+    Int8Embedding,
+    Int8Linear,
+    Int8Lstm,
+    PerRowConverter,
+    align_for_aot_inductor,
+    quantize_rows,
+)
 from tests.tasks.quantize.int8_reference import SETS, cell_of, instruction_set, linear_of, runs_here, supported_sets
 
 pytestmark = pytest.mark.usefixtures("operators_loaded")
@@ -59,7 +66,7 @@ def test_a_linear_layer_computes_what_the_arithmetic_says_bit_for_bit(
 ) -> None:
     layer, x = linear(seed, inputs, outputs), drawn(seed, rows, inputs)
     expected = linear_of(x, quantize_rows(layer.weight), layer.bias.detach())
-    quantized = Int8Linear.of(layer)
+    quantized = Int8Linear(layer)
     for name in supported_sets():
         with instruction_set(name):
             assert torch.equal(quantized(x), expected), name
@@ -82,7 +89,7 @@ def test_every_cell_of_an_lstm_computes_what_the_arithmetic_says(
     steps: int, batch: int, inputs: int, hidden: int, layers: int, seed: int
 ) -> None:
     model = lstm(seed, inputs, hidden, layers)
-    quantized = Int8Lstm.of(model)
+    quantized = Int8Lstm(model)
     before = state(seed, model, batch)
     for x in drawn(seed, steps, batch, inputs):
         outputs, (h, c) = quantized(x.unsqueeze(0), before)
@@ -112,7 +119,7 @@ def test_many_steps_are_single_steps_and_rows_together_are_rows_alone_on_every_i
     steps: int, batch: int, inputs: int, hidden: int, layers: int, seed: int
 ) -> None:
     model = lstm(seed, inputs, hidden, layers)
-    quantized, x, before = Int8Lstm.of(model), drawn(seed, steps, batch, inputs), state(seed, model, batch)
+    quantized, x, before = Int8Lstm(model), drawn(seed, steps, batch, inputs), state(seed, model, batch)
     together = flat(quantized(x, before))
     carried, outputs = before, []
     for step in x:
@@ -130,7 +137,7 @@ def test_many_steps_are_single_steps_and_rows_together_are_rows_alone_on_every_i
 @settings(max_examples=25)
 @given(rows=st.integers(2, 70), inputs=sizes, outputs=sizes, seed=st.integers(0, 1000))
 def test_rows_of_a_linear_layer_together_are_rows_alone(rows: int, inputs: int, outputs: int, seed: int) -> None:
-    layer, x = Int8Linear.of(linear(seed, inputs, outputs)), drawn(seed, rows, inputs)
+    layer, x = Int8Linear(linear(seed, inputs, outputs)), drawn(seed, rows, inputs)
     assert torch.equal(layer(x), torch.cat([layer(row) for row in x.split(1)]))
 
 
@@ -150,7 +157,7 @@ def test_gates_are_right_over_their_whole_range(name: str) -> None:
         model.bias_hh_l0[::17] *= 1e30
     c = torch.randn(1, 1, 64, generator=generator) * 3
     with instruction_set(name):
-        _, (h_after, c_after) = Int8Lstm.of(model)(torch.ones(1, 1, 3), (torch.zeros_like(c), c))
+        _, (h_after, c_after) = Int8Lstm(model)(torch.ones(1, 1, 3), (torch.zeros_like(c), c))
     h_expected, c_expected = cell_of(torch.ones(1, 3), torch.zeros(1, 64), c[0], model, 0)
     torch.testing.assert_close(c_after[0], c_expected, rtol=1e-6, atol=1e-6)
     torch.testing.assert_close(h_after[0], h_expected, rtol=0, atol=1e-6)
@@ -163,13 +170,13 @@ def test_a_row_that_is_not_finite_spoils_itself_only(name: str, bad: float) -> N
     if not runs_here(name):
         pytest.skip(f"the processor has no {name}")
     with instruction_set(name):
-        layer, x = Int8Linear.of(linear(0, 70, 33)), drawn(0, 5, 70)
+        layer, x = Int8Linear(linear(0, 70, 33)), drawn(0, 5, 70)
         before = layer(x)
         x[2, 69] = bad
         after = layer(x)
         assert not after[2].isfinite().any()
         x, model = drawn(0, 4, 3, 20), lstm(0, 20, 17, 2)
-        quantized = Int8Lstm.of(model)
+        quantized = Int8Lstm(model)
         expected = flat(quantized(x, state(0, model, 3)))
         x[1, 0, 5] = bad
         found = flat(quantized(x, state(0, model, 3)))
@@ -185,7 +192,7 @@ def test_rows_of_zeros_and_of_the_least_numbers_give_the_bias() -> None:
     layer = linear(0, 9, 5)
     x = torch.zeros(3, 9)
     x[1], x[2, 0] = 1e-40, -1e-31
-    assert torch.equal(Int8Linear.of(layer)(x), layer.bias.detach().expand(3, 5))
+    assert torch.equal(Int8Linear(layer)(x), layer.bias.detach().expand(3, 5))
 
 
 def test_weights_are_within_half_a_step_of_the_float_ones() -> None:
@@ -197,16 +204,16 @@ def test_weights_are_within_half_a_step_of_the_float_ones() -> None:
 
 def test_layers_without_bias_have_none() -> None:
     layer, x = linear(0, 30, 20, bias=False), drawn(0, 4, 30)
-    assert torch.equal(Int8Linear.of(layer)(x), linear_of(x, quantize_rows(layer.weight), torch.zeros(20)))
+    assert torch.equal(Int8Linear(layer)(x), linear_of(x, quantize_rows(layer.weight), torch.zeros(20)))
     model = lstm(0, 30, 20, 1, bias=False)
     h, c = state(0, model, 4)
-    _, (h_after, _) = Int8Lstm.of(model)(x.unsqueeze(0), (h, c))
+    _, (h_after, _) = Int8Lstm(model)(x.unsqueeze(0), (h, c))
     torch.testing.assert_close(h_after[0], cell_of(x, h[0], c[0], model, 0)[0], rtol=0, atol=1e-6)
 
 
 def test_an_lstm_is_called_as_torchs_is() -> None:
     model = lstm(0, 7, 6, 2)
-    quantized, x = Int8Lstm.of(model), drawn(0, 5, 3, 7).clamp(-2, 2)
+    quantized, x = Int8Lstm(model), drawn(0, 5, 3, 7).clamp(-2, 2)
     zeros = torch.zeros(2, 3, 6), torch.zeros(2, 3, 6)
     for left, right in zip(flat(quantized(x)), flat(model(x)), strict=True):
         torch.testing.assert_close(left, right, rtol=0, atol=0.02)
@@ -214,7 +221,7 @@ def test_an_lstm_is_called_as_torchs_is() -> None:
     unbatched = flat(quantized(x[:, 0], (zeros[0][:, 0], zeros[1][:, 0])))
     assert [each.shape for each in unbatched] == [each.shape for each in flat(model(x[:, 0]))]
     assert torch.equal(unbatched[0], quantized(x)[0][:, 0])
-    first = Int8Lstm.of(lstm(0, 7, 6, 2, batch_first=True))
+    first = Int8Lstm(lstm(0, 7, 6, 2, batch_first=True))
     assert torch.equal(first(x.transpose(0, 1))[0].transpose(0, 1), quantized(x)[0])
     assert [each.shape for each in flat(quantized(x[:0]))] == [(0, 3, 6), (2, 3, 6), (2, 3, 6)]
 
@@ -222,11 +229,11 @@ def test_an_lstm_is_called_as_torchs_is() -> None:
 def test_packed_sequences_are_refused_with_what_to_do() -> None:
     packed = nn.utils.rnn.pack_padded_sequence(torch.zeros(4, 2, 7), torch.tensor([4, 2]))
     with pytest.raises(QuantizationError, match=r"no packed sequences.*Exclude"):
-        Int8Lstm.of(lstm(0, 7, 6, 1))(packed)
+        Int8Lstm(lstm(0, 7, 6, 1))(packed)
 
 
 def test_inputs_of_other_types_and_shapes_are_refused() -> None:
-    layer, model = Int8Linear.of(linear(0, 70, 6)), Int8Lstm.of(lstm(0, 70, 6, 1))
+    layer, model = Int8Linear(linear(0, 70, 6)), Int8Lstm(lstm(0, 70, 6, 1))
     with pytest.raises(RuntimeError, match="float32"):
         layer(torch.zeros(2, 70, dtype=torch.float64))
     with pytest.raises(RuntimeError, match="packed weights have"):
@@ -240,7 +247,7 @@ def test_inputs_of_other_types_and_shapes_are_refused() -> None:
 def test_embeddings_are_rows_of_int8_with_a_scale() -> None:
     with torch.random.fork_rng(devices=[]):
         embedding = nn.Embedding(11, 6)
-    quantized, indices = Int8Embedding.of(embedding), torch.tensor([[0, 3, 3], [10, 9, 1]])
+    quantized, indices = Int8Embedding(embedding), torch.tensor([[0, 3, 3], [10, 9, 1]])
     assert {name: each.dtype for name, each in quantized.state_dict().items()} == {
         "weight": torch.int8,
         "scale": torch.float32,
@@ -249,36 +256,42 @@ def test_embeddings_are_rows_of_int8_with_a_scale() -> None:
 
 
 @pytest.mark.parametrize(
-    ("made", "blank"),
-    [
-        (lambda: Int8Linear.of(linear(0, 70, 33)), lambda: Int8Linear(70, 33)),
-        (lambda: Int8Lstm.of(lstm(0, 70, 17, 3)), lambda: Int8Lstm(70, 17, 3)),
-    ],
-    ids=["linear", "lstm"],
+    "make", [lambda seed: Int8Linear(linear(seed, 70, 33)), lambda seed: Int8Lstm(lstm(seed, 70, 17, 3))]
 )
-def test_a_state_dict_holds_plain_matrices_and_makes_the_same_module(made: object, blank: object) -> None:
-    assert callable(made)
-    assert callable(blank)
-    module, other = made(), blank()
+def test_a_state_dict_holds_plain_matrices_and_makes_the_same_module(make: Callable[[int], nn.Module]) -> None:
+    module, other = make(0), make(1)
     given = module.state_dict()
-    assert "packed" not in given
     assert all(each.dtype == (torch.int8 if each.dim() == 2 else torch.float32) for each in given.values())
-    other.load_state_dict(given)
-    assert torch.equal(other.packed, module.packed)
     name = next(iter(given))
     with pytest.raises(RuntimeError, match=f"Missing key.*{name}"):
         other.load_state_dict({key: each for key, each in given.items() if key != name})
-    with pytest.raises(RuntimeError, match=rf"{name} is \[1, 1\]"):
+    with pytest.raises(RuntimeError, match=f"size mismatch for {name}"):
         other.load_state_dict(given | {name: torch.zeros(1, 1, dtype=torch.int8)})
+    other.load_state_dict(given)
+    assert torch.equal(other.pack(), module.pack())  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    "make", [lambda: Int8Linear(linear(0, 70, 33)), lambda: Int8Lstm(lstm(0, 70, 17, 3))], ids=["linear", "lstm"]
+)
+def test_a_packed_module_computes_the_same_and_holds_no_plain_weights(make: Callable[[], nn.Module]) -> None:
+    plain, packed, x = make(), make(), drawn(0, 5, 2, 70)
+    packed.pack()  # type: ignore[operator]
+    assert [name for name, _ in packed.named_buffers()] == ["packed"]
+    assert packed.state_dict() == {}
+    found, expected = packed(x), plain(x)
+    pairs = zip(flat(found), flat(expected), strict=True) if isinstance(found, tuple) else [(found, expected)]
+    assert all(torch.equal(one, other) for one, other in pairs)
 
 
 def words() -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         model = WordLanguageModel(50, 20, 18, 2, 0.5).eval()
-    model.set_submodule("encoder", Int8Embedding.of(model.encoder))
-    model.set_submodule("rnn", Int8Lstm.of(model.rnn))
-    model.set_submodule("decoder", Int8Linear.of(model.decoder))
+    model.set_submodule("encoder", Int8Embedding(model.encoder))
+    model.set_submodule("rnn", Int8Lstm(model.rnn))
+    model.set_submodule("decoder", Int8Linear(model.decoder))
+    PerRowConverter().pack(model)
     return model
 
 
@@ -324,8 +337,8 @@ def test_a_copy_computes_the_same() -> None:
 
 @pytest.mark.parametrize("steps", [1, 30])
 def test_weights_may_lie_anywhere_in_memory(steps: int) -> None:
-    model, x = Int8Lstm.of(lstm(0, 70, 40, 2)), drawn(0, steps, 2, 70)
-    expected, size = flat(model(x)), len(model.packed)
+    model, x = Int8Lstm(lstm(0, 70, 40, 2)), drawn(0, steps, 2, 70)
+    expected, size = flat(model(x)), len(model.pack())
     memory = torch.zeros(size + 64, dtype=torch.uint8)
     start = -memory.data_ptr() % 64 + 16
     memory[start : start + size] = model.packed
@@ -336,8 +349,8 @@ def test_weights_may_lie_anywhere_in_memory(steps: int) -> None:
 
 @pytest.mark.slow
 def test_threads_change_nothing() -> None:
-    model, before = Int8Lstm.of(lstm(0, 300, 520, 1)), torch.get_num_threads()
-    layer, x = Int8Linear.of(linear(0, 520, 5000)), drawn(0, 6, 2, 300)
+    model, before = Int8Lstm(lstm(0, 300, 520, 1)), torch.get_num_threads()
+    layer, x = Int8Linear(linear(0, 520, 5000)), drawn(0, 6, 2, 300)
     results = []
     try:
         for threads in (1, 2, 3):
@@ -351,7 +364,6 @@ def test_threads_change_nothing() -> None:
 
 def test_bytes_in_front_of_the_weights_change_no_result() -> None:
     plain, aligned = words(), words()
-    aligned.load_state_dict(plain.state_dict())
     align_for_aot_inductor(aligned)
     for name in ("rnn", "decoder"):
         assert len(aligned.get_submodule(name).packed) == len(plain.get_submodule(name).packed) + 48

@@ -8,8 +8,9 @@ from torch import nn
 
 from storage.errors import QuantizationError
 from tasks.quantize import pt2e
-from tasks.quantize.methods.static import StaticRecipe
-from tasks.quantize.pt2e import Quantized, quantize_exported
+from tasks.quantize.base import Quantized
+from tasks.quantize.methods import StaticRecipe
+from tasks.quantize.pt2e import quantize_exported
 from tasks.quantize.source import ModelSource
 from tasks.quantize.spec import Spec, spec_of
 

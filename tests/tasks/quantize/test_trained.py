@@ -10,11 +10,10 @@ from torch.ao.quantization import DeQuantStub, QuantStub
 
 from storage.errors import QuantizationError
 from tasks.quantize.graph import observers
-from tasks.quantize.methods.qat import Qat, QatRecipe
-from tasks.quantize.rounded import Rounded, round_what_passes
+from tasks.quantize.methods import Qat, QatRecipe
 from tasks.quantize.source import ModelSource
 from tasks.quantize.spec import Spec, spec_of
-from tasks.quantize.trained import Int8Weight, QatConverter
+from tasks.quantize.trained import Int8Weight, QatConverter, Rounded, round_what_passes
 
 Sources = Callable[..., ModelSource]
 

@@ -6,7 +6,7 @@ import subprocess
 import sys
 import venv
 from collections import Counter
-from importlib import metadata
+from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +24,13 @@ from storage.errors import QuantizationError
 from tasks.extensions import RUNTIMES
 from tasks.machine import Machine, this_machine
 from tasks.outputs import distance, tensors_of
-from tasks.proof.doubts import doubts_about
+from tasks.proof.child import doubts_about
 from tasks.proofs import int8_share
 from tasks.quantize.engine import BFLOAT16
 from tasks.refs import CandidateRef
-from tasks.runtimes import onnx_quantize, onnx_session, openvino_quantize
+from tasks.runtimes import onnx_session
 from tasks.runtimes.base import CandidateFiles
+from tasks.runtimes.exported import ExportedMaker
 from tasks.workload import Workload
 from tests.tasks import pipeline
 from tests.tasks.bundle.conftest import Made
@@ -47,10 +48,10 @@ def recipe(runtime: str, method: str, **keys: Any) -> dict[str, Any]:
 
 
 def int8_modules_of(candidate: CandidateRef, store: ArtifactStore, runtime: str) -> frozenset[str]:
-    folder = CandidateFiles.find(candidate, store).folder
-    if runtime == "openvino":
-        return openvino_quantize.int8_modules(folder / "model.xml")
-    return onnx_quantize.int8_modules(folder / "model.onnx")
+    maker = RUNTIMES[runtime].maker()
+    assert isinstance(maker, ExportedMaker)
+    found = maker.int8_by_module(CandidateFiles.find(candidate, store).folder)
+    return frozenset(path for path, is_int8 in found.items() if is_int8)
 
 
 def int8_weights(folder: Path, runtime: str) -> list[NDArray[np.int8]]:
@@ -369,15 +370,14 @@ def test_a_bundle_holds_the_runtimes_files_and_verifies_without_torch(
 
 @pytest.mark.parametrize("runtime", EXPORTED)
 def test_a_broken_model_file_is_told_with_both_versions(runtime: str) -> None:
-    checker = RUNTIMES[runtime].checker()
-    assert checker is not None
+    checker = import_module(RUNTIMES[runtime].checker)
     manifest = {
         "model": {"file": "model.xml" if runtime == "openvino" else "model.onnx"},
         "versions": {runtime: "1.2.3"},
         "recipe": {},
     }
     with pytest.raises(RuntimeError, match=rf"{runtime} \d.* cannot open the model, which was made with 1\.2\.3"):
-        checker({"model.xml": b"broken", "model.bin": b"", "model.onnx": b"broken"}, manifest)
+        checker.open_model({"model.xml": b"broken", "model.bin": b"", "model.onnx": b"broken"}, manifest)
 
 
 @pytest.mark.parametrize("runtime", EXPORTED)

@@ -1,20 +1,35 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import onnx
 import pytest
+import torch
+from onnxruntime import InferenceSession
+from onnxruntime.quantization import QuantType, quantize_dynamic
+from torch import Tensor, nn
 
 from storage.artifacts import ArtifactStore
 from storage.errors import QuantizationError
+from tasks.job import Job
+from tasks.quantize.spec import spec_of
 from tasks.runtimes import onnx_model
+from tasks.runtimes.exported import module_of
+from tasks.workload import Workload
 from tests.tasks import pipeline
 from tests.tasks.runtimes.conftest import MakeJob
+
+
+def exported(job: Job[Workload], store: ArtifactStore) -> Path:
+    spec = spec_of(job.workload.recipe_named("float"))
+    return onnx_model.find_or_export(pipeline.source_of(job.workload, store), spec)
 
 
 @pytest.mark.slow
 def test_an_exported_lstm_is_one_operator_a_layer_with_its_state_and_free_axes(
     words: MakeJob, store: ArtifactStore
 ) -> None:
-    folder = onnx_model.find_or_export(pipeline.source_of(words().workload, store))
+    folder = exported(words(), store)
     graph = onnx.load(folder / onnx_model.MODEL).graph
     assert [node.name.rpartition("/")[0] for node in graph.node if node.op_type == "LSTM"] == ["rnn", "rnn"]
     dimensions = {
@@ -22,12 +37,12 @@ def test_an_exported_lstm_is_one_operator_a_layer_with_its_state_and_free_axes(
         for value in graph.input
     }
     assert dimensions == {"tokens": ["time", "batch"], "h": [2, "batch", 8], "c": [2, "batch", 8]}
-    assert {onnx_model.module_of(node.name) for node in graph.node} == {"encoder", "rnn", "decoder"}
+    assert {module_of(node.name) for node in graph.node} == {"encoder", "rnn", "decoder"}
 
 
 @pytest.mark.slow
 def test_an_export_holds_no_path_of_this_machine(words: MakeJob, store: ArtifactStore) -> None:
-    folder = onnx_model.find_or_export(pipeline.source_of(words().workload, store))
+    folder = exported(words(), store)
     content = (folder / onnx_model.MODEL).read_bytes()
     assert b"/tasks/" not in content
     assert b"site-packages" not in content
@@ -35,15 +50,16 @@ def test_an_export_holds_no_path_of_this_machine(words: MakeJob, store: Artifact
 
 @pytest.mark.slow
 def test_an_equal_model_is_exported_once(words: MakeJob, store: ArtifactStore) -> None:
-    source = pipeline.source_of(words().workload, store)
-    assert onnx_model.find_or_export(source) == onnx_model.find_or_export(source)
+    assert exported(words(), store) == exported(words(), store)
 
 
 @pytest.mark.slow
-def test_a_model_too_large_for_one_file_is_refused(words: MakeJob, store: ArtifactStore) -> None:
-    job = words(checkpoint={"kind": "seeded", "seed": 11})
+def test_a_model_too_large_for_one_file_is_refused(
+    words: MakeJob, store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(onnx_model, "LARGEST_BYTES", 1000)
     with pytest.raises(QuantizationError, match=r"would be a file of \d+\.\d GB"):
-        onnx_model.find_or_export(pipeline.source_of(job.workload, store), largest_bytes=1000)
+        exported(words(checkpoint={"kind": "seeded", "seed": 11}), store)
 
 
 @pytest.mark.slow
@@ -51,3 +67,57 @@ def test_the_first_cause_of_wrapped_errors_is_told() -> None:
     error, cause = RuntimeError("a long story"), ValueError("\n  the cause\nmore")
     error.__cause__ = cause
     assert onnx_model.first_cause(error) == "the cause"
+
+
+AXES = {"inputs": {0: "time", 1: "batch"}, "h": {1: "batch"}, "c": {1: "batch"}}
+
+
+class Recurrent(nn.Module):
+    def __init__(self, **keys: object) -> None:
+        super().__init__()
+        self.rnn = nn.LSTM(6, 64, **keys)  # type: ignore[arg-type]
+
+    def forward(self, inputs: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        outputs, (h, c) = self.rnn(inputs, (h, c))
+        return outputs, h, c
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {},
+        {"num_layers": 3},
+        {"num_layers": 2, "bias": False},
+        {"num_layers": 2, "bidirectional": True},
+        {"batch_first": True},
+    ],
+    ids=["one layer", "three layers", "no bias", "both ways", "batch first"],
+)
+@pytest.mark.slow
+def test_an_lstm_computes_the_same_at_any_length(keys: dict[str, object]) -> None:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = Recurrent(**keys).eval()
+        rows = model.rnn.num_layers * (2 if model.rnn.bidirectional else 1)
+        examples = {"inputs": torch.randn(1, 1, 6), "h": torch.randn(rows, 1, 64), "c": torch.randn(rows, 1, 64)}
+        exported = onnx_model.export(model, examples, AXES if "batch_first" not in keys else {"inputs": {1: "time"}})[0]
+        session = InferenceSession(exported.SerializeToString(), providers=["CPUExecutionProvider"])
+        batch = 1 if "batch_first" in keys else 3
+        shape = (1, 7, 6) if "batch_first" in keys else (7, batch, 6)
+        inputs = torch.randn(shape), torch.randn(rows, batch, 64), torch.randn(rows, batch, 64)
+    found = session.run(None, dict(zip(examples, (each.numpy() for each in inputs), strict=True)))
+    with torch.inference_mode():
+        expected = model(*inputs)
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(torch.from_numpy(one), other, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.slow
+def test_weights_of_any_size_are_quantized_and_little_else_is_left(tmp_path: Path) -> None:
+    model = Recurrent(num_layers=2).eval()
+    examples = {"inputs": torch.randn(1, 1, 6), "h": torch.randn(2, 1, 64), "c": torch.randn(2, 1, 64)}
+    (tmp_path / "float.onnx").write_bytes(onnx_model.export(model, examples, AXES)[0].SerializeToString())
+    quantize_dynamic(tmp_path / "float.onnx", tmp_path / "int8.onnx", weight_type=QuantType.QInt8)
+    operators = [node.op_type for node in onnx.load(tmp_path / "int8.onnx").graph.node]
+    assert operators.count("DynamicQuantizeLSTM") == 2
+    assert sorted(set(operators)) == ["Concat", "DynamicQuantizeLSTM", "Split", "Squeeze"]

@@ -15,9 +15,9 @@ import torch
 from onnx import TensorProto, helper, numpy_helper
 
 from tasks.job import silent
-from tasks.quantize.methods.static import StaticRecipe
+from tasks.quantize.methods import StaticRecipe
 from tasks.quantize.spec import spec_of
-from tasks.runtimes.onnx_quantize import quantize
+from tasks.runtimes.onnx_quantize import OnnxMaker
 
 GENERATOR = np.random.default_rng(0)
 _ATTRIBUTES = {"Transpose": {"perm": [0, 1, 3, 2]}}
@@ -42,7 +42,6 @@ def with_a_shared_bias(path: Path, between: str, operator: str) -> None:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
     onnx.checker.check_model(model)
     onnx.save(model, path)
-    path.with_name("folded.json").write_text("{}")
 
 
 def _weight() -> np.ndarray[Any, np.dtype[np.float32]]:
@@ -73,8 +72,8 @@ def source() -> Any:
 def test_a_bias_that_convolutions_share_does_not_take_the_place_of_an_activation(
     between: str, operator: str, tmp_path: Path
 ) -> None:
-    with_a_shared_bias(tmp_path / "model.onnx", between, operator)
+    with_a_shared_bias(tmp_path / "float.onnx", between, operator)
     spec = spec_of(StaticRecipe(name="int8", method="static", activation_observer="min-max"))
-    quantize(tmp_path / "model.onnx", tmp_path / "int8.onnx", spec, frozenset(), source())
-    expected, found = call(tmp_path / "model.onnx"), call(tmp_path / "int8.onnx")
+    OnnxMaker().quantize(tmp_path / "float.onnx", tmp_path, spec, frozenset(), source())
+    expected, found = call(tmp_path / "float.onnx"), call(tmp_path / "model.onnx")
     assert np.abs(found - expected).max() < 0.05 * np.ptp(expected)

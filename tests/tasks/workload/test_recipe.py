@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from tasks.quantize.methods.static import StaticRecipe
+from tasks.quantize.methods import StaticRecipe
 
 
 @pytest.mark.slow

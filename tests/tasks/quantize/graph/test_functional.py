@@ -14,8 +14,7 @@ from tasks.quantize.graph.convert import convert
 from tasks.quantize.graph.functional import with_plain_layers
 from tasks.quantize.graph.plan import make_plan
 from tasks.quantize.graph.prepare import prepare
-from tasks.quantize.methods.qat import QatRecipe
-from tasks.quantize.methods.static import Static
+from tasks.quantize.methods import QatRecipe, Static
 from tasks.quantize.source import ModelSource
 from tasks.quantize.spec import spec_of
 from tests.tasks.quantize import networks

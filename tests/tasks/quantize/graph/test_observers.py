@@ -11,9 +11,8 @@ from torch.ao.quantization import (
 )
 
 from tasks.quantize.graph import observers
-from tasks.quantize.graph.observers import mapping_for, qconfig_for, why_unsupported
-from tasks.quantize.methods.qat import QatRecipe
-from tasks.quantize.methods.static import StaticRecipe
+from tasks.quantize.graph.observers import UNSUPPORTED, mapping_for, qconfig_for
+from tasks.quantize.methods import QatRecipe, StaticRecipe
 from tasks.quantize.spec import Spec, spec_of
 
 
@@ -66,5 +65,5 @@ def test_fx_keeps_fixed_ranges_and_takes_the_recipes_observers_elsewhere() -> No
 
 
 def test_only_what_has_no_kernel_to_trust_is_unsupported() -> None:
-    assert "wrong for some shapes" in why_unsupported("ConvTranspose2d")
-    assert why_unsupported("Conv2d") == ""
+    assert "wrong for some shapes" in UNSUPPORTED[nn.ConvTranspose2d]
+    assert nn.Conv2d not in UNSUPPORTED

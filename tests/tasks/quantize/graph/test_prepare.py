@@ -12,8 +12,8 @@ from torch.nn import functional
 from tasks.quantize.graph.convert import StaticConverter, convert
 from tasks.quantize.graph.plan import make_plan
 from tasks.quantize.graph.prepare import prepare
-from tasks.quantize.graph.smoke_test import try_out
-from tasks.quantize.methods.static import StaticRecipe
+from tasks.quantize.graph.trace import try_out
+from tasks.quantize.methods import StaticRecipe
 from tasks.quantize.spec import spec_of
 from tasks.quantize.state import flatten_state, load_flat_state
 from tests.tasks.quantize import networks

@@ -11,7 +11,7 @@ from storage.errors import UnavailableError
 from tasks.extensions import RUNTIMES
 from tasks.machine import this_machine
 from tasks.quantize import engine
-from tasks.quantize.methods.cast import Cast, CastRecipe
+from tasks.quantize.methods import Cast, CastRecipe
 from tasks.quantize.source import ModelSource
 from tasks.quantize.spec import spec_of
 from tasks.workload import Workload

@@ -12,7 +12,7 @@ from torch import nn
 from storage.errors import QuantizationError
 from tasks.quantize.base import Converted
 from tasks.quantize.engine import quantized_engine, without_deprecations
-from tasks.quantize.methods.dynamic import Dynamic, DynamicRecipe
+from tasks.quantize.methods import Dynamic, DynamicRecipe
 from tasks.quantize.source import ModelSource
 from tasks.quantize.spec import spec_of
 

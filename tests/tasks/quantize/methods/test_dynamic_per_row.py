@@ -15,9 +15,8 @@ from storage.artifacts import ArtifactStore
 from storage.errors import QuantizationError
 from tasks.job import Job, Workspace
 from tasks.quantize.base import Converted
-from tasks.quantize.int8_modules import Int8Embedding, Int8Linear, Int8Lstm
-from tasks.quantize.methods.dynamic_per_row import DynamicPerRow, DynamicPerRowRecipe
-from tasks.quantize.packing import MOST_FEATURES
+from tasks.quantize.int8_modules import MOST_FEATURES, Int8Embedding, Int8Linear, Int8Lstm
+from tasks.quantize.methods import DynamicPerRow, DynamicPerRowRecipe
 from tasks.quantize.source import ModelSource
 from tasks.quantize.spec import spec_of
 from tasks.runtimes.base import CandidateFiles

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from tasks.quantize.engine import running
-from tasks.quantize.methods.float import FloatRecipe
+from tasks.quantize.methods import FloatRecipe
 from tasks.quantize.spec import spec_of
 
 

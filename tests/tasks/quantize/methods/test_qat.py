@@ -20,7 +20,7 @@ from tasks.quantize import fine_tune
 from tasks.quantize.graph.convert import convert
 from tasks.quantize.graph.plan import make_plan
 from tasks.quantize.graph.prepare import prepare
-from tasks.quantize.methods.qat import Qat, QatRecipe
+from tasks.quantize.methods import Qat, QatRecipe
 from tasks.quantize.source import ModelSource
 from tasks.quantize.spec import Spec, spec_of
 from tasks.quantize.state import flatten_state, load_flat_state
@@ -102,7 +102,7 @@ import torch
 from storage.artifacts import ArtifactStore
 from tasks.job import Workspace
 from tasks.quantize.engine import quantized_engine
-from tasks.quantize.methods.qat import Qat
+from tasks.quantize.methods import Qat
 from tasks.build import model_source
 from tasks.workload import Workload
 from tests.tasks.pipeline import job_of

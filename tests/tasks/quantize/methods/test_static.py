@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from storage.errors import QuantizationError
-from tasks.quantize.methods.static import Static, StaticRecipe
+from tasks.quantize.methods import Static, StaticRecipe
 from tasks.quantize.source import ModelSource
 from tasks.quantize.spec import Spec, spec_of
 from tasks.quantize.state import flatten_state, load_flat_state
@@ -165,7 +165,7 @@ def test_every_torchvision_family_converts(name: str, side: int, source_of: Sour
     from tasks.quantize.graph.convert import convert
     from tasks.quantize.graph.plan import make_plan
     from tasks.quantize.graph.prepare import prepare
-    from tasks.quantize.graph.smoke_test import try_out
+    from tasks.quantize.graph.trace import try_out
 
     examples = {"images": torch.randn(1, 3, side, side)}
     model: nn.Module = build_vision(TorchvisionSpec(kind="torchvision", name=name), source_of().architecture.dataset)

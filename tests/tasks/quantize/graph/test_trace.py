@@ -9,7 +9,7 @@ import torch
 from torch import fx, nn
 
 from storage.errors import QuantizationError
-from tasks.quantize.graph.smoke_test import try_out
+from tasks.quantize.graph.trace import try_out
 from tests.tasks.quantize.networks import plain
 
 IMAGES = {"images": torch.zeros(1, 3, 16, 16)}

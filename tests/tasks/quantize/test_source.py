@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,7 @@ from torch.ao.quantization import HistogramObserver
 from storage.artifacts import ArtifactStore
 from storage.errors import QuantizationError
 from tasks.job import Progress, Workspace, silent
-from tasks.quantize.calibration import calibrate
-from tasks.quantize.source import Data, ModelSource
+from tasks.quantize.source import ModelSource, calibrate
 from tasks.quantize.spec import Calibration
 from tasks.refs import Architecture, DatasetRef
 
@@ -22,7 +22,7 @@ NOTHING = Architecture(domain="", model={}, folder="", dataset=DatasetRef(kind="
 
 def source_of(batches: Iterable[tuple[Tensor, ...]], folder: Path, progress: Progress = silent) -> ModelSource:
     workspace = Workspace(ArtifactStore(folder), progress)
-    given = Data(lambda size: iter(batches), source_of)
+    given = partial(lambda size: iter(batches))
     return ModelSource("tiny", nn.Identity, {}, {}, NOTHING, {}, workspace, calibration=given)
 
 

@@ -1,0 +1,47 @@
+"""Opens ``model.pt2`` of a bundle, and its operators' library, with the torch that it was compiled for."""
+
+import ctypes
+import tempfile
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._inductor import codecache
+
+Tensor = tuple[str, list[int], bytes]
+
+
+def open_model(files: dict[str, bytes], manifest: dict[str, Any]) -> Callable[[list[Tensor]], list[Tensor]]:
+    """Load the package."""
+    if version("torch") != manifest["versions"]["torch"]:
+        raise RuntimeError(f"compiled for torch {manifest['versions']['torch']}, and this is {version('torch')}")
+    here = Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
+    missing = [name for name in manifest["required_isa"]["instructions"] if name not in here]
+    if missing:
+        raise RuntimeError(f"compiled for a processor with {', '.join(missing)}, which this one lacks")
+    name, *libraries = manifest["model"]["files"]
+    with tempfile.TemporaryDirectory() as folder:  # of this user alone; the loader takes paths
+        for file in (name, *libraries):
+            Path(folder, file).write_bytes(files[file])
+        for library in libraries:
+            torch.ops.load_library(Path(folder, library))  # type: ignore[no-untyped-call]
+        # To warn of what was checked above, torch would try out a compiler, in a folder that others can write.
+        codecache.get_device_information = lambda device_type: {}
+        model = torch._inductor.aoti_load_package(str(Path(folder, name)))
+
+    def call(inputs: list[Tensor]) -> list[Tensor]:
+        tensors = [
+            torch.frombuffer(bytearray(values), dtype=getattr(torch, dtype)).reshape(shape)
+            for dtype, shape, values in inputs
+        ]
+        with torch.inference_mode():
+            result = model(*tensors)
+        outputs = [output.contiguous() for output in ([result] if torch.is_tensor(result) else result)]
+        return [
+            (str(output.dtype)[6:], list(output.shape), ctypes.string_at(output.data_ptr(), output.nbytes))
+            for output in outputs
+        ]
+
+    return call

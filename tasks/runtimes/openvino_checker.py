@@ -1,0 +1,32 @@
+"""Opens ``model.xml`` and ``model.bin`` of a bundle with openvino and numpy alone."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy
+import openvino
+
+Tensor = tuple[str, list[int], bytes]
+
+
+def open_model(files: dict[str, bytes], manifest: dict[str, Any]) -> Callable[[list[Tensor]], list[Tensor]]:
+    """Compile the model."""
+    core = openvino.Core()
+    name = manifest["model"]["file"]
+    try:
+        model = core.read_model(files[name], openvino.Tensor(numpy.frombuffer(files[name[:-3] + "bin"], numpy.uint8)))
+        precision = model.get_rt_info(["nightquant", "precision"]).astype(str)
+        compiled = core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": precision})
+    except RuntimeError as error:
+        made_with = manifest["versions"].get("openvino")
+        raise RuntimeError(
+            f"openvino {openvino.__version__} cannot open the model, which was made with {made_with}: {error}"
+        ) from error
+
+    def call(inputs: list[Tensor]) -> list[Tensor]:
+        arrays = [numpy.frombuffer(values, dtype).reshape(shape) for dtype, shape, values in inputs]
+        result = compiled(arrays)
+        outputs = [numpy.ascontiguousarray(result[index]) for index in range(len(compiled.outputs))]
+        return [(str(output.dtype), list(output.shape), output.tobytes()) for output in outputs]
+
+    return call

@@ -1,0 +1,187 @@
+"""The runtimes: what each carries out, and what makes, opens and checks its files.
+
+Those that read the float model exported to ONNX quantize it by tools of their own; a recipe's engine and graph mode are
+torch's and have no say there.
+"""
+
+from __future__ import annotations
+
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, ClassVar
+
+from tasks.quantize.spec import limit, spec_of
+from tasks.runtimes.base import Runtime
+
+if TYPE_CHECKING:
+    from tasks.workload.recipe import Recipe
+
+EXPORTING = ("onnx", "onnxscript", "onnx-ir")  # distributions that exporting takes
+_OTHER_METHOD = 'it cannot carry out method "{recipe.method}"'
+_TORCHS_OWN = "memory formats and oneDNN are torch's own"
+_LIMITS = (
+    limit("activations", "float", "dynamic-per-tensor", "static", reason=_OTHER_METHOD),
+    limit("memory_format", "contiguous", reason=_TORCHS_OWN),
+    limit("onednn", True, reason=_TORCHS_OWN),
+)
+
+
+class Eager(Runtime):
+    """The converted module called from Python, operator by operator.
+
+    There is no file that a deploy team could run without this project, so it is measured but never handed over.
+    """
+
+    makes = "tasks.runtimes.torch_modules:EagerMaker"
+    opens = "tasks.runtimes.torch_modules:EagerOpener"
+    distributions = ("torch",)
+    runs_engine = True
+
+
+class TorchScript(Runtime):
+    """The converted module traced with the example inputs, frozen, and loadable where this project is not installed."""
+
+    makes = "tasks.runtimes.torchscript_files:ScriptMaker"
+    opens = "tasks.runtimes.torchscript_files:ScriptOpener"
+    checker = "tasks.runtimes.torchscript_checker"
+    distributions = ("torch",)
+    runs_engine = True
+    limits = (
+        limit(
+            "operators",
+            "torch",
+            reason="a TorchScript file cannot hold the library of operators that the recipe's modules call",
+        ),
+        limit("onednn", True, reason="a TorchScript file cannot switch oneDNN off"),
+    )
+    caution = "A TorchScript file is a program."
+    usage = """\
+import torch
+{% if m.engine %}
+torch.backends.quantized.engine = "{{ m.engine }}"
+{% endif %}
+model = torch.jit.load("{{ m.model.file }}", map_location="cpu")
+with torch.inference_mode():
+    outputs = model({{ m.model.inputs | map(attribute="name") | join(", ") }})
+"""
+    not_reproducible: ClassVar[dict[str, str]] = {
+        "model.ts": "TorchScript numbers its types by what the process traced before and keeps source locations; the "
+        "file is the very one that was measured, but making it anew gives other bytes"
+    }
+
+
+class AotInductor(Runtime):
+    """The float model, or what a method or torchao's PT2E made of it, exported and compiled ahead of time.
+
+    Neither TorchScript nor ``torch.ao.quantization`` is used here, which upstream has deprecated.
+    """
+
+    makes = "tasks.runtimes.aot_compile:AotMaker"
+    opens = "tasks.runtimes.aot_package:AotOpener"
+    checker = "tasks.runtimes.aot_checker"
+    extra = "inductor"
+    main_file = "model.pt2"
+    limits = (
+        limit("onednn", True, reason="a compiled package cannot switch oneDNN off"),
+        limit(
+            "form",
+            "ordinary",
+            "graph",
+            reason='it does not carry out method "{recipe.method}"; use torchscript or onnxruntime for it',
+        ),
+        limit(
+            "granularities",
+            "channel",
+            reason='its int8 kernels take weights per channel only: use weights = "per-channel"',
+        ),
+        limit("graphs", "auto", reason='it quantizes the graph of torch.export, and knows no graph = "{graph}"'),
+        limit(
+            "engine", None, "x86", "onednn", reason='its int8 kernels are those of oneDNN, not of the engine "{engine}"'
+        ),
+    )
+    compiles = True
+    distributions = ("torch", "torchao")
+    caution = "A compiled package is a program, for one version of torch and one kind of processor."
+    usage = """\
+import os
+
+import torch
+
+# Compiled for torch {{ m.versions.torch }} on {{ m.required_isa.architecture }} with
+# {{ m.required_isa.instructions | join(", ") }}.
+{% for library in m.model.files[1:] %}
+torch.ops.load_library("{{ library }}")
+{% endfor %}
+# Loading tries out the C++ compiler, if there is one; by default in a folder that others can write.
+os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", os.path.expanduser("~/.cache/inductor"))
+model = torch._inductor.aoti_load_package("{{ m.model.file }}")
+with torch.inference_mode():
+    # As model(...), which reads descriptions of inputs and outputs in every call.
+    outputs = model.loader.run([{{ m.model.inputs | map(attribute="name") | join(", ") }}])
+"""
+    not_reproducible: ClassVar[dict[str, str]] = {
+        "model.pt2": "a package holds what the C++ compiler made in folders of random names; the file is the very one "
+        "that was measured, but making it anew gives other bytes"
+    }
+
+    def required_instructions(self, recipe: Recipe) -> list[str]:
+        """Return those that the compiler may use, by their names in ``/proc/cpuinfo``."""
+        found: list[str] = resolve_name("tasks.runtimes.aot_package:instructions_for")(spec_of(recipe))
+        return found
+
+
+class OnnxRuntime(Runtime):
+    """Runs the exported file, quantized by ONNX Runtime's own tools."""
+
+    makes = "tasks.runtimes.onnx_quantize:OnnxMaker"
+    opens = "tasks.runtimes.onnx_session:OnnxOpener"
+    checker = "tasks.runtimes.onnx_checker"
+    extra = "onnxruntime"
+    distributions = ("onnxruntime", *EXPORTING)
+    limits = (
+        *_LIMITS,
+        limit("arithmetic", "float32", reason=_OTHER_METHOD),
+        limit("weights", "int8", reason="its kernels know neither float16 nor 4-bit embeddings"),
+    )
+    saturation_noticed = 1e-3  # the reference rounds at the same places
+    usage = """\
+import onnxruntime
+
+session = onnxruntime.InferenceSession(
+    "{{ m.model.file }}",
+    providers=["CPUExecutionProvider"],
+    disabled_optimizers=["WeightBiasQuantization"],  # it quantizes what is to stay float
+)
+inputs = [{{ m.model.inputs | map(attribute="name") | join(", ") }}]  # NumPy arrays
+outputs = session.run(None, {entry.name: array for entry, array in zip(session.get_inputs(), inputs)})
+"""
+
+
+class OpenVino(Runtime):
+    """Runs OpenVINO's IR of the exported file, quantized by NNCF.
+
+    Precision is always stated: left alone, OpenVINO computes in bfloat16 where the processor can, and calls it float.
+    """
+
+    makes = "tasks.runtimes.openvino_quantize:OpenVinoMaker"
+    opens = "tasks.runtimes.openvino_session:OpenVinoOpener"
+    checker = "tasks.runtimes.openvino_checker"
+    extra = "openvino"
+    main_file = "model.xml"
+    distributions = ("openvino", "nncf", *EXPORTING)
+    limits = (*_LIMITS, limit("weights", "int8", reason="NNCF compresses weights to int8 only"))
+    rounds_per_call = False  # if weights alone are int8, activations stay float
+    usage = """\
+import openvino
+
+core = openvino.Core()
+model = core.read_model("{{ m.model.file }}")
+# Fixed shapes are faster; left out, any length of the free axes is taken.
+model.reshape({
+{%- for each in m.model.inputs %}{{ loop.index0 }}: {{ each.shape }}{{ ", " if not loop.last }}{% endfor -%}
+})
+compiled = core.compile_model(model, "CPU", {
+    "INFERENCE_PRECISION_HINT": model.get_rt_info(["nightquant", "precision"]).astype(str),
+    "INFERENCE_NUM_THREADS": 1,
+})
+outputs = compiled([{{ m.model.inputs | map(attribute="name") | join(", ") }}])  # NumPy arrays
+"""
