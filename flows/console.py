@@ -107,9 +107,12 @@ def outcomes_of_run(store: str, run_id: str) -> list[Row]:
 
 
 def night_lines(outcomes: Sequence[Row], nights: Sequence[Row]) -> Iterator[RenderableType]:
-    """Describe every workload of a run, by its rows of the views ``outcomes`` and ``nights``.
+    """Describe every workload of a run: its baseline, a line a candidate, and what came of it.
 
-    A workload has its baseline, a line for each candidate, and what came of it.
+    Parameters
+    ----------
+    outcomes, nights
+        The run's rows of the views ``outcomes`` and ``nights``.
     """
     came = {str(row["workload"]): row for row in nights}
     primary = [row for row in outcomes if row["setting"] == "primary"]

@@ -56,9 +56,12 @@ class Asked:
 
 
 def with_texts(asked: Asked) -> Asked:
-    """Write ``texts.csv`` beside the workload file, for the user to fill in, and return the request with it as data.
+    """The same with ``texts.csv``, which is written in the file's folder: lines in the place of the user's own.
 
-    Raises `ConfigurationError` if the model is not a directory of transformers', or if the file exists.
+    Raises
+    ------
+    ConfigurationError
+        The model is no directory of transformers', or there is such a file.
     """
     if not Path(asked.model).is_dir():
         raise ConfigurationError("--data is missing.", hint="Name your callable, a table, or a folder of pictures.")
@@ -77,9 +80,12 @@ def with_texts(asked: Asked) -> Asked:
 
 
 def sections(asked: Asked) -> JsonObject:
-    """Draft ``domain`` and the sections that describe model, data, weights and metric.
+    """``domain`` and the sections that say what there is, of the first draft that knows such a model.
 
-    Raises `ConfigurationError` if no domain fits such a model, or if something is missing that the domain needs.
+    Raises
+    ------
+    ConfigurationError
+        No draft does, or something is missing that it needs.
     """
     known = get_args(TorchvisionModel)
     is_callable = re.match(REFERENCE, asked.model) is not None
@@ -228,7 +234,13 @@ def with_size_obstacles(document: JsonObject, found: Preview) -> Preview:
 
 
 def without_obstacles(document: JsonObject, found: Preview) -> JsonObject:
-    """Leave out the candidates with an obstacle; raise `ConfigurationError` if no float candidate is left."""
+    """Leave out what cannot be had.
+
+    Raises
+    ------
+    ConfigurationError
+        No float candidate is left to compare with.
+    """
     good = [each.candidate for each in found.candidates if not each.obstacle]
     kept = []
     for recipe in document["recipe"]:

@@ -69,8 +69,12 @@ def look_back(store: str, night: date, workloads: Collection[str], *, is_everyth
     """Compare a night's workloads with earlier nights, and look for what is missing.
 
     Results are read from the files themselves, so that all that was recorded counts, whatever the catalog holds. A part
-    that fails becomes a trouble and takes nothing else with it. `is_everything` says whether the run was asked for
-    every workload and recipe, so that one that is not there is missing.
+    that fails becomes a trouble and takes nothing else with it.
+
+    Parameters
+    ----------
+    is_everything
+        Whether the run was asked for every workload and recipe, so that others are missing if they are not there.
     """
     found = Findings()
 

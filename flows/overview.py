@@ -126,9 +126,12 @@ class Overview:
 
 
 def overview(place: str, now: dt.datetime) -> Overview:
-    """Look a store over without writing anything.
+    """Look a store over; nothing is written.
 
-    Raises `StoreError` if the store cannot be read, or if its catalog or a pointer to a bundle is damaged.
+    Raises
+    ------
+    StoreError
+        The store cannot be read, or its catalog or a pointer to a bundle is damaged.
     """
     root = StoreRoot.of(place)
     current = tuple(_current(BundleStore(root)))
@@ -153,9 +156,14 @@ def has_results(root: StoreRoot) -> bool:
 
 
 def last_good_night(place: str, workload: str = "") -> dt.datetime | None:
-    """Return when the last good night of a store, or of one of its workloads, ended; None if there was none.
+    """When the last good night of a store, or of one of its workloads, ended; None if there was none.
 
-    Raises `StoreError` if the store cannot be read.
+    A store's night is good if it completed with nothing failed; a workload's, if nothing of that workload failed.
+
+    Raises
+    ------
+    StoreError
+        The store cannot be read.
     """
     root = StoreRoot.of(place)
     if not has_results(root):

@@ -29,9 +29,12 @@ class NightlyRequest(Frozen):
     store: str | None = Field(default=None, title="Store", description="The store's root; none: as the settings say")
 
     def load_workloads(self) -> list[Workload]:
-        """Read and validate the workloads, and narrow them to the recipes asked for.
+        """Read, validate and narrow the workloads to the recipes asked for.
 
-        Raises `ConfigurationError` if a workload is unknown or wrong, or if no workload has a recipe.
+        Raises
+        ------
+        ConfigurationError
+            A workload is unknown or wrong, or a recipe is in none of them.
         """
         workloads = find_workloads(self.workloads, BUILT_IN)
         if not self.recipes:

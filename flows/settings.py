@@ -75,7 +75,10 @@ class Settings(BaseSettings):
 def load_settings(**flags: object) -> Settings:
     """Read the settings; a flag that is None was not given.
 
-    Raises `ConfigurationError` if a variable or a key of ``nightquant.toml`` is unknown or wrong.
+    Raises
+    ------
+    ConfigurationError
+        A variable or a key of ``nightquant.toml`` is unknown or wrong.
     """
     given = {name: value for name, value in flags.items() if value is not None}
     try:

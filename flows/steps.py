@@ -103,7 +103,17 @@ def prepare(workload: Workload, store: str) -> DatasetRef:
 
 @_stage("obtain checkpoint", "{workload.name}")
 def obtain(workload: Workload, dataset: DatasetRef, store: str) -> Job[Workload]:
-    """Fetch the float weights, or train them on first use; found again by digest."""
+    """Find the workload's float weights in the store; otherwise get them as ``checkpoint.kind`` says, and store them.
+
+    Raises
+    ------
+    InputError
+        The weights are missing, broken, refused, or do not fit the workload and its data set.
+    ConfigurationError
+        The ``[checkpoint]`` section asks for something impossible.
+    StoreError
+        The store cannot be written.
+    """
     return _run(stages.obtain, store, workload, dataset)
 
 
@@ -115,19 +125,54 @@ def build(job: Job[Workload], recipe: Recipe, runtime: str, store: str) -> Candi
 
 @_stage("evaluate", "{job.workload.name} · {candidate.name}")
 def evaluate(job: Job[Workload], candidate: CandidateRef, store: str) -> Evaluation:
-    """Compute the candidate's quality on the test split; always anew."""
+    """Compute one candidate's quality and keep its golden outputs and per-sample results.
+
+    Raises
+    ------
+    MeasurementError
+        The model computes NaN or infinities, or its outputs do not fit the data.
+    """
     return _run(stages.evaluate, store, job, candidate)
 
 
 @_stage("compare with the baseline", "{workload.name}")
 def compare(workload: Workload, baseline: Evaluation, candidates: list[Evaluation], store: str) -> list[Comparison]:
-    """Paired differences in quality between each candidate and the baseline, on the same samples."""
+    """Difference of quality with its paired 95% interval, and agreement of the predictions.
+
+    Both read ``samples.safetensors``: ``quality``, float32 [N], each sample's contribution (its mean is the quality),
+    and ``prediction``, int64 [N]. What the contributions are decides the interval. Where a file has no ``quality`` (one
+    random sequence is no sample of anything), or a single one, there is no interval; where it has no ``prediction``
+    there is no agreement.
+
+    Raises
+    ------
+    MeasurementError
+        The two were evaluated on different samples, or by different metrics.
+    """
     return _run(stages.compare, store, baseline, candidates)
 
 
 @_stage("find incumbent", "{job.workload.name}")
 def find_incumbent(job: Job[Workload], candidates: list[CandidateRef], store: str) -> Incumbent | None:
-    """Make the current bundle's files a candidate again, to measure them beside tonight's."""
+    """Look up the workload's current bundle and make its files a candidate again; None if there is no bundle.
+
+    A bundle whose own files cannot be used (they are damaged, or this version has no such runtime) is returned with the
+    reason as its ``fault``. Any error means that the bundle is unknown, which is not the same as bad or none.
+
+    Parameters
+    ----------
+    candidates
+        Tonight's candidates, one of which may be the current bundle itself.
+
+    Raises
+    ------
+    StoreError
+        The store cannot be read or written, or its pointer to the bundle is damaged.
+    UnavailableError
+        This machine lacks the package of the bundle's runtime.
+    BundleError
+        The operating system refuses to read the bundle.
+    """
     return _run(stages.find_incumbent, store, job, candidates)
 
 

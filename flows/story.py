@@ -119,9 +119,14 @@ def outlines(place: str) -> list[Outline]:
 
 
 def story(place: str, workload: str, nights: int) -> Story:
-    """Return one workload's story, with its last `nights` nights.
+    """One workload's story, with its last `nights` nights.
 
-    Raises `ConfigurationError` if the store has no such workload, and `BundleError` if the current bundle was changed.
+    Raises
+    ------
+    ConfigurationError
+        The store knows no such workload.
+    BundleError
+        The current bundle is not what was handed over.
     """
     root = StoreRoot.of(place)
     bundles = BundleStore(root)

@@ -103,9 +103,17 @@ class BundleStore:
         return self.root.publish(draft, location, SUMS)
 
     def promote(self, workload: str, version: str, *, by: str, reason: str, replacing: str | None) -> Pointer:
-        """Switch to a bundle that the night chose, unless it was withdrawn; what stays current is signed again.
+        """Switch to a bundle that the night chose, unless it was withdrawn; what stays current is signed anew.
 
-        Raise `ConflictError` unless `replacing` (None: no bundle), which the night looked at, or `version` is current.
+        Parameters
+        ----------
+        replacing
+            The version that the night compared its choice with; None if no bundle was current.
+
+        Raises
+        ------
+        ConflictError
+            Neither this version nor `version` is current.
         """
         return self._switch("promote", workload, version, by=by, reason=reason, replacing=replacing)
 
@@ -155,7 +163,15 @@ class BundleStore:
     ) -> Pointer:
         """Switch to an earlier bundle (any named one, or the previous), and withdraw the one that was current.
 
-        Raise `ConflictError` if another bundle than `replacing` (by default the one of this moment) is current.
+        Parameters
+        ----------
+        replacing
+            The version to withdraw; by default the one that is current when this is called.
+
+        Raises
+        ------
+        ConflictError
+            Another bundle is current.
         """
         if replacing is None and (pointer := self.pointer(workload)):
             replacing = pointer.version

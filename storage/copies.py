@@ -60,8 +60,15 @@ def downloaded(root: StoreRoot, location: str) -> Iterator[Path]:
 def keep_copy(root: StoreRoot, copy: Path, name: str) -> Path:
     """Move a checked copy of a bundle to where every process of this host reads it; return that folder.
 
-    It is named by the content, and then `name`. If another process has made it already, that one stays, under its
-    readers; if it was damaged since, it is moved aside. `copy` lies below the store's cache.
+    The folder is named by the content. If another process has made it already, that one stays, under its readers. If
+    it was damaged since, the damaged one is moved aside.
+
+    Parameters
+    ----------
+    copy
+        A folder below the store's cache, whose files its ``SHA256SUMS`` lists.
+    name
+        The folder's name below the one that the content names.
     """
     cache, content = cache_folder(root.url), _content(copy)
     location = f"bundles/{content}/{name}"

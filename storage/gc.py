@@ -55,9 +55,14 @@ def collect(
     """Remove artifacts that neither a bundle nor a row of the newest nights refers to; rows are never removed.
 
     Kept are: what a row of each workload's newest `keep_nights` nights or any file of a bundle names, what those were
-    made from, the evaluation outputs of what is kept, and whatever is younger than a day at `now` (Unix time). Raise
-    `NightRunningError` if a night holds the store: it may use an old artifact again that no row names yet. A dry run
-    does not mind. Raise `StoreError` if there is no store, or it cannot be used.
+    made from, the evaluation outputs of what is kept, and whatever is younger than a day at `now` (Unix time).
+
+    Raises
+    ------
+    NightRunningError
+        A night holds the store: it may use an old artifact again that no row names yet. A dry run does not mind.
+    StoreError
+        There is no store, or it cannot be used.
     """
     root = StoreRoot.of(root)
     if not root.list("results") and not root.list("artifacts"):

@@ -85,8 +85,12 @@ class HeldStore:
 def hold(place: StoreRoot | Path | str, holder: Holder) -> Iterator[HeldStore]:
     """Hold a store for one night until the block or the process ends.
 
-    Raise `NightRunningError` if another night holds it; the message says which, and since when. Raise `StoreError` if
-    the store, or the lock's folder, cannot be used.
+    Raises
+    ------
+    NightRunningError
+        Another night holds it; the message says which, and since when.
+    StoreError
+        The store, or the lock's folder, cannot be used.
     """
     root = StoreRoot.of(place)
     folder = root.lock_folder()
@@ -153,8 +157,19 @@ class LeasedError(Exception):
 def leased(root: StoreRoot, name: str, content: bytes, is_over: Callable[[bytes], bool]) -> Iterator[bytes]:
     """Hold the lease `name` while the block runs; yield what a holder that did not come to its end had written, or b"".
 
-    `content` is what others read of this holder. `is_over` says whether the holder that wrote some content is known to
-    be dead. Raise `LeasedError` if somebody else holds it, and `StoreError` if the store cannot be used.
+    Parameters
+    ----------
+    content
+        What others read of this holder, in one line.
+    is_over
+        Whether the holder that wrote this is known to be dead, so that nobody need wait until its lease ends.
+
+    Raises
+    ------
+    LeasedError
+        Somebody else holds it.
+    StoreError
+        The store cannot be used.
     """
     etag, before = _take(root, name, content, is_over)
     renewal = _Renewal(root, name, content, etag)

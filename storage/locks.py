@@ -24,9 +24,17 @@ def host_lock(
     """Hold the lock `name` of this host while the block runs; wait, without polling, until it is free.
 
     It is held in every one of `folders` in which this process can hold it, so that it excludes everybody who shares at
-    least one of them. No single folder is the same for all users: ``/run/lock`` may be root's, a service may have its
-    own ``/tmp``, and containers share only what they are given. It is not re-entrant: a process that asks for a lock
-    that it holds waits forever. Raise `StoreError` if it can be held in none of the folders.
+    least one of them. No choice between them is the same for all users: only root may write to ``/run/lock`` on some
+    systems, a service may have a ``/tmp`` of its own or see all but ``/dev`` read-only, and a log-out or a cleaner may
+    remove a file. A socket in the abstract namespace would need no file, but belongs to a network namespace, which
+    containers do not share; folders can be shared with them. The environment (``TMPDIR``) has no say.
+
+    It is not re-entrant: a process that asks for a lock it already holds waits forever.
+
+    Raises
+    ------
+    StoreError
+        It can be held in none of the folders.
     """
     if not _NAME.fullmatch(name):
         raise ValueError(f"{name!r} is not a valid lock name: expected lower-case letters, digits and hyphens")

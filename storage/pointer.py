@@ -64,7 +64,13 @@ class Pointer(FrozenDocument):
         return self.model_dump_json(indent=1, exclude_none=True, by_alias=True) + "\n"
 
     def statement(self, keys: Sequence[Ed25519PublicKey], threshold: int = 1) -> Statement:
-        """Return what `threshold` different keys of `keys` signed; raise `BundleError` if fewer did."""
+        """Return what the pointer states with the signatures of at least `threshold` different keys of `keys`.
+
+        Raises
+        ------
+        BundleError
+            It is not signed, or by fewer of these keys.
+        """
         if self.signed is None:
             name = self.workload
             raise BundleError(
@@ -122,8 +128,21 @@ def stated(
 ) -> Statement:
     """Return what a copy of ``current.json`` states, for those who deploy the workload and trust the keys alone.
 
-    See `check_statement` for `min_version` and `max_age`; `state` is the file of `check_serial`. Raise `BundleError` if
-    it is not to be used, `ConfigurationError` if `threshold` is above the number of `keys`, or `state` is damaged.
+    Parameters
+    ----------
+    keys, threshold
+        So many of these public keys must have signed it.
+    min_version, max_age
+        See `check_statement`.
+    state
+        The file of `check_serial`.
+
+    Raises
+    ------
+    BundleError
+        It is not to be used.
+    ConfigurationError
+        The threshold is above the number of keys, or `state` is damaged.
     """
     if threshold > len({key.public_bytes_raw() for key in keys}):
         raise ConfigurationError(f"{threshold} signatures are asked for, and there are fewer public keys.")
@@ -142,7 +161,13 @@ def stated(
 
 
 def location_of(workload: str, version: str | None = None) -> str:
-    """Return the folder of a workload's bundles, or of one; raise `ConfigurationError` if a name is not valid."""
+    """Return the folder of a workload's bundles, or of one of them, relative to the store's root.
+
+    Raises
+    ------
+    ConfigurationError
+        It is not a name that a workload or a version of a bundle can have.
+    """
     for name, pattern in ((workload, WORKLOAD), (version, VERSION)):
         if name is not None and not pattern.fullmatch(name):
             raise ConfigurationError(f"{name!r} is not a valid name of a workload or version of a bundle.")

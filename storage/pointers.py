@@ -44,10 +44,21 @@ class Pointers:
         """Replace a pointer by compare-and-swap; return what `decide` returned.
 
         The lock keeps out the other processes of this host, which would otherwise change what `last` remembers. The
-        swap keeps out other hosts. `decide` returns what to write in place of a pointer (None: there is none yet), or
-        the same pointer or None to write nothing. It is called again each time that the pointer changed before it could
-        be replaced, and raises if the change must not be made any more. Raise `ConflictError` if others changed the
-        pointer each time. Raise `StoreError` if the store cannot be used, or does not support conditional writes.
+        swap keeps out other hosts.
+
+        Parameters
+        ----------
+        decide
+            Return what to write in place of a pointer (None: there is none yet), or the same pointer or None to write
+            nothing. It is called again each time that the pointer changed before it could be replaced, and raises if
+            the change must not be made any more.
+
+        Raises
+        ------
+        ConflictError
+            Others changed the pointer each time.
+        StoreError
+            The store cannot be used, or does not support conditional writes.
         """
         name = _name(workload)
         with self._root.lock(f"handoff-{workload}"):
@@ -74,8 +85,14 @@ class Pointers:
     def last(self, pointer: Pointer | None, workload: str, *, by_hand: bool = False) -> Statement | None:
         """Return what this signer stated last, about this very pointer; None if nothing was signed yet.
 
-        Raise `ConfigurationError` if it is signed, and there is no key; `BundleError`, or return None if a person
-        decides (`by_hand`), if others signed it, it was changed, or is older than what was signed here.
+        If a person decides (`by_hand`), also return None for what is refused otherwise.
+
+        Raises
+        ------
+        ConfigurationError
+            The pointer is signed, and there is no key.
+        BundleError
+            It is signed by others, was changed, or is older than what was signed here.
         """
         if self._signer is None:
             if pointer is not None and pointer.signed is not None:

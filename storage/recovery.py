@@ -83,7 +83,12 @@ def _night_switches(bundles: BundleStore) -> Iterator[Unrecorded]:
 def record_switch(place: StoreRoot | Path | str, missing: Unrecorded) -> None:
     """Record the promoted candidate's row; what was decided on the others died with the night.
 
-    Raise `BundleError` if the bundle is another than was handed over, `StoreError` if the store fails.
+    Raises
+    ------
+    BundleError
+        The bundle is not what was handed over.
+    StoreError
+        The store cannot be read or written.
     """
     root = StoreRoot.of(place)
     location = f"handoff/{missing.workload}/{missing.switch.version}"

@@ -143,8 +143,14 @@ _TIMEOUT_S = 30.0
 def with_retries(download: Callable[[], R], *, retries: int = 4, first_wait_s: float = 0.5) -> R:
     """Call a function that downloads with urllib, up to `retries` times again after a transient failure.
 
-    Pauses grow from `first_wait_s`. Other threads must not use urllib meanwhile. Raise `Broken` if the last failure was
-    transient as well, and otherwise whatever the function raised.
+    Pauses grow exponentially from `first_wait_s`. Other threads of the process must not use urllib meanwhile.
+
+    Raises
+    ------
+    Broken
+        The last failure was transient as well; it is the cause.
+    Exception
+        The failure is not transient: whatever the function raised.
     """
     for attempt in itertools.count():
         with _watching() as watch:

@@ -47,7 +47,10 @@ class Signer:
     def of(value: str, days: float = 30.0) -> Signer | None:
         """Return the signer of a setting: private keys in PEM without a password, or their file's path; None for "".
 
-        Raise `ConfigurationError` if it is neither; the message does not show it.
+        Raises
+        ------
+        ConfigurationError
+            It is neither; the message does not show it.
         """
         if not value:
             return None
@@ -178,9 +181,14 @@ def check_statement(
     min_version: str = "",
     max_age: timedelta | None = None,
 ) -> None:
-    """Refuse, with a `BundleError`, a statement of another workload, an expired one, or one signed before `max_age`.
+    """Refuse, with a `BundleError`, a statement of another workload, an expired one, or one that is too old.
 
-    Of `min_version` only the date counts, because versions of one night have no order.
+    Parameters
+    ----------
+    min_version
+        Refuse earlier nights than that of this version. Only the date counts: versions of one night have no order.
+    max_age
+        Refuse what was signed longer ago.
     """
     now = datetime.now(UTC)
     said = f"The signed current.json names {statement.version} of {statement.workload}"
@@ -203,8 +211,14 @@ def check_statement(
 def check_serial(path: Path, statement: Statement, *, remember: bool = True) -> None:
     """Refuse a statement that is older than the newest one of its workload that was seen, and remember this one.
 
-    `path` is a small JSON file, one for any number of workloads, which is made if it is missing. Raise `BundleError` if
-    a newer statement was seen, or another one with this serial. Raise `ConfigurationError` if the file is damaged.
+    `path` is a small JSON file, one for any number of workloads, which is made if it is missing.
+
+    Raises
+    ------
+    BundleError
+        A newer statement was seen, or another one with this serial.
+    ConfigurationError
+        The file is damaged.
     """
     digest = hashlib.sha256(statement.model_dump_json().encode()).hexdigest()
     with file_lock(path.with_name(f"{path.name}.lock")):

@@ -39,11 +39,20 @@ def open_source(
 ) -> Iterator[Source]:
     """Open a folder of files from a directory or an archive (.zip, .tar, .tar.gz, .tar.bz2, .tar.xz).
 
-    The SHA-256 is the archive's, "" for a directory. An archive is downloaded and extracted below `downloads` when
-    `Source.path` is first called; `max_bytes` limits it and what comes out of it. See :func:`storage.transfer.fetch`
-    for the URI. Raise `ConfigurationError` if the URI is not allowed, or the SHA-256 is missing or given for a
-    directory, `InputError` if the data is missing, or the archive damaged, too large, or unsafe, `StoreError` if
-    `downloads` fails.
+    The SHA-256 is the archive's, "" for a directory. An archive is downloaded and extracted when `Source.path` is first
+    called: where the SHA-256 alone says that everything is in the store, nothing is transferred. `downloads` is the
+    folder for downloads and, until the block ends, for what is extracted; `max_bytes` limits the archive and what comes
+    out of it. See :func:`storage.transfer.fetch` for the URI.
+
+    Raises
+    ------
+    ConfigurationError
+        The URI is not allowed, or the SHA-256 is missing or given for a directory.
+    InputError
+        The data is not available; or the archive is damaged, of no known kind, larger than allowed, or holds anything
+        but files and folders inside the target.
+    StoreError
+        The folder for downloads cannot be written.
     """
     local = local_path(uri)
     if local is not None and local.is_dir():

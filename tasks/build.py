@@ -65,8 +65,14 @@ def model_source(job: Job[Workload], workspace: Workspace) -> ModelSource:
 def build_candidate(job: Job[Workload], recipe: Recipe, runtime: str, workspace: Workspace) -> CandidateRef:
     """Carry a recipe out for a runtime, or find what was made before.
 
-    Raise `UnavailableError` if packages or instructions are missing, `QuantizationError` if the recipe does not work on
-    this model or processor, or computes NaN or infinities, and `LibraryError` if a library fails in another way.
+    Raises
+    ------
+    UnavailableError
+        What the runtime needs is not installed, or the processor lacks instructions.
+    QuantizationError
+        The recipe cannot be carried out on this model or processor, or its result computes NaN or infinities.
+    LibraryError
+        A library failed in another way.
     """
     with reported_as("The candidate cannot be built", hint_for(runtime)):
         return _find_or_build(job, recipe, runtime, workspace)

@@ -37,8 +37,14 @@ _FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 def obtain(workload: Workload, dataset: DatasetRef, workspace: Workspace) -> CheckpointRef:
     """Find the workload's float weights in the store; otherwise get them as ``checkpoint.kind`` says, and store them.
 
-    Raise `InputError` if they are missing, broken, refused, or do not fit, `ConfigurationError` if the ``[checkpoint]``
-    section asks for the impossible, `StoreError` if the store cannot be written.
+    Raises
+    ------
+    InputError
+        The weights are missing, broken, refused, or do not fit the workload and its data set.
+    ConfigurationError
+        The ``[checkpoint]`` section asks for something impossible.
+    StoreError
+        The store cannot be written.
     """
     match workload.checkpoint.kind:
         case "train":
@@ -108,7 +114,13 @@ def find_or_make(
     made_from: Mapping[str, object],
     make: Callable[[], Mapping[str, Tensor]],
 ) -> CheckpointRef:
-    """Find the checkpoint that `made_from` decides, or make it; `InputError` if it does not fit or is not finite."""
+    """The checkpoint that `made_from` decides: from the store, or made, checked and stored.
+
+    Raises
+    ------
+    InputError
+        The weights do not fit the workload, or some are NaN or infinite.
+    """
     digest, store = artifact_digest(KIND, made_from), workspace.store
     found = store.find(KIND, digest)
     if found is None:
@@ -146,7 +158,13 @@ def _as_float(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def fit(
     state: Mapping[str, Tensor], workload: Workload, dataset: DatasetRef
 ) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-    """Return the state dict as the workload's model has it, not copied, with notes; `InputError` if it does not fit."""
+    """The state dict as the workload's model has it, and what was done for that; no tensor is copied.
+
+    Raises
+    ------
+    InputError
+        Keys are missing, not expected, or of another shape or type than the model's.
+    """
     domain = DOMAINS[workload.domain]
     model = build_blank(lambda: domain.build(workload.model, dataset))
     versions, notes = (state.versions, list(state.notes)) if isinstance(state, StateDict) else ({}, [])

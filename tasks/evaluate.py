@@ -30,7 +30,13 @@ KIND = "outputs"
 
 
 def evaluate(job: Job[Workload], candidate: CandidateRef, workspace: Workspace) -> Evaluation:
-    """Compute a candidate's quality, and keep its outputs; `MeasurementError` if these are not finite or do not fit."""
+    """Compute one candidate's quality and keep its golden outputs and per-sample results.
+
+    Raises
+    ------
+    MeasurementError
+        The model computes NaN or infinities, or its outputs do not fit the data.
+    """
     workload = job.workload
     recipe = CandidateFiles.find(candidate, workspace.store).recipe()
     apart = RUNTIMES[candidate.runtime].couples_rows(recipe)
@@ -62,9 +68,15 @@ def evaluate(job: Job[Workload], candidate: CandidateRef, workspace: Workspace) 
 
 
 def quality_of(job: Job[Workload], call: Call, workspace: Workspace, *, apart: bool) -> tuple[Quality, Quality]:
-    """Quality as a deployed model is called (with rows `apart` if they couple), and with rows together in a call.
+    """Quality as a deployed model is called, and with rows together in a call.
 
-    Raise `MeasurementError` if the model computes NaN or infinities, or its outputs do not fit the data.
+    They are one where the rows of a call do not depend on each other: then they are evaluated together, which is
+    faster. Otherwise the first is evaluated with rows `apart`.
+
+    Raises
+    ------
+    MeasurementError
+        The model computes NaN or infinities, or its outputs do not fit the data.
     """
     domain = DOMAINS[job.workload.domain]
     batched = domain.evaluate(job, call, workspace)
@@ -101,8 +113,14 @@ def compare(baseline: Evaluation, candidate: Evaluation, store: ArtifactStore) -
     """Difference of quality with its paired 95% interval, and agreement of the predictions.
 
     Both read ``samples.safetensors``: ``quality``, float32 [N], each sample's contribution (its mean is the quality),
-    and ``prediction``, int64 [N]. A file without ``quality``, or with a single one, gives no interval, one without
-    ``prediction`` no agreement. Raise `MeasurementError` if the samples or the metrics differ.
+    and ``prediction``, int64 [N]. What the contributions are decides the interval. Where a file has no ``quality`` (one
+    random sequence is no sample of anything), or a single one, there is no interval; where it has no ``prediction``
+    there is no agreement.
+
+    Raises
+    ------
+    MeasurementError
+        The two were evaluated on different samples, or by different metrics.
     """
     if (baseline.quality_metric, baseline.samples, baseline.contributions) != (
         candidate.quality_metric,

@@ -38,7 +38,13 @@ class Registry(Generic[T]):
         return iter(self.entries)
 
     def __getitem__(self, name: str) -> T:
-        """Import and make the implementation of that name; see `named` for what is raised."""
+        """Import and make the implementation of that name.
+
+        Raises
+        ------
+        ValueError
+            There is none; the message lists the names there are.
+        """
         return cast(T, self.named(name)())
 
     def named(self, name: str) -> Any:  # a class of any kind

@@ -25,14 +25,20 @@ def judge(
 ) -> Judgement:
     """Decide on every candidate but the baseline, and on the current bundle.
 
-    A candidate that failed, or fails a rule, is rejected; one with an undecided rule is held; the others pass. Of those
-    whose runtime can be handed over, the best by the gate's objective is promoted, but a good incumbent is replaced
-    only by a challenger that is decidedly better: by its direct ratio of the same launches, by its size if that is the
-    objective, or by a rule that is decided for the challenger alone. If the current bundle could not be looked up or
-    measured, nothing is promoted, and what would pass is held. `rows` have the columns of ``measurements``; those of
-    other workloads and settings are passed over. `incumbent` is None only if it is certain that there is no current
-    bundle. `withdrawn` names candidates (``recipe/runtime``) whose content somebody rolled back from: they are never
-    promoted.
+    A candidate that failed, or fails a rule, is rejected; one with a rule that cannot be decided is held; the others
+    pass. Of those whose runtime can be handed over, the best by the gate's objective is promoted, but a good incumbent
+    is replaced only by a challenger that is decidedly better: by its direct ratio of the same launches, by its size
+    where that is the objective, or by a rule that is decided for the challenger and not for the incumbent. If the
+    current bundle could not be looked up or measured, nothing is promoted, and what would pass is held.
+
+    Parameters
+    ----------
+    rows
+        Rows with the columns of the ``measurements`` table; those of other workloads and settings are passed over.
+    incumbent
+        The current bundle; None only if it is certain that there is none.
+    withdrawn
+        Candidates (``recipe/runtime``) whose content somebody rolled back from: they are never promoted.
     """
     # What this machine cannot have was not measured, so nothing is decided on it.
     mine = [row for row in rows if row["workload"] == workload.name and row["status"] != "skipped"]

@@ -29,8 +29,12 @@ def sample_words(
 
     The next word is drawn with weights ``exp(logits / temperature)``, as in the PyTorch tutorial "Dynamic Quantization
     on an LSTM Word Language Model": below a temperature of 1 likely words become likelier, above it less so. Equal
-    seeds draw equal random numbers, so two models can be compared side by side. `END_OF_LINE` ends a line. Raise
-    `MeasurementError` if the model's logits hold NaN or infinities.
+    seeds draw equal random numbers, so two models can be compared side by side. `END_OF_LINE` ends a line.
+
+    Raises
+    ------
+    MeasurementError
+        The model's logits hold NaN or infinities.
     """
     generator = torch.Generator().manual_seed(seed)
     h, c = zero_state(spec, 1)
@@ -44,7 +48,13 @@ def sample_words(
 
 
 def word_weights(logits: Tensor, temperature: float) -> Tensor:
-    """``exp(logits / temperature)`` ÷ the largest, float64 [V]; raise `MeasurementError` if a logit is not finite."""
+    """``exp(logits / temperature)`` up to a common factor, float64 [V]: the largest is 1, so that none overflows.
+
+    Raises
+    ------
+    MeasurementError
+        A logit is NaN or infinite.
+    """
     if not bool(torch.isfinite(logits).all()):
         raise MeasurementError("The model's logits hold NaN or infinities.", hint="Try another recipe.")
     return (logits.double() - logits.max()).div(temperature).exp()
@@ -65,10 +75,14 @@ def as_text(words: Iterator[str]) -> Iterator[str]:
 def generate(
     workload: Workload, recipe: Recipe, workspace: Workspace, *, words: int, temperature: float, seed: int
 ) -> Iterator[str]:
-    """Sample text from the workload's model by a recipe, for its last runtime; what is missing is made first.
+    """Pieces of text sampled from the workload's model by a recipe; what is missing in the store is made first.
 
-    Raise `ConfigurationError` if the model predicts no words, or the temperature or the number of words is out of
-    range.
+    Of the recipe's runtimes the last is taken: workload files name them from the plainest to the fastest.
+
+    Raises
+    ------
+    ConfigurationError
+        The workload's model predicts no words, the temperature is not above 0, or the number of words is negative.
     """
     if not (temperature > 0 and math.isfinite(temperature)):
         raise ConfigurationError(

@@ -23,11 +23,24 @@ KIND = "incumbent"
 
 
 def find_incumbent(job: Job[Workload], candidates: Sequence[CandidateRef], workspace: Workspace) -> Incumbent | None:
-    """Look up the workload's current bundle and make its files, or one of tonight's `candidates`, a candidate again.
+    """Look up the workload's current bundle and make its files a candidate again; None if there is no bundle.
 
-    None means that there is no bundle. If the files cannot be used, the result has the reason as its ``fault``. Any
-    error means that the bundle is unknown: `StoreError` if the store or its pointer is damaged, `UnavailableError` if
-    the package of its runtime is missing, `BundleError` if the operating system refuses to read it.
+    A bundle whose own files cannot be used (they are damaged, or this version has no such runtime) is returned with the
+    reason as its ``fault``. Any error means that the bundle is unknown, which is not the same as bad or none.
+
+    Parameters
+    ----------
+    candidates
+        Tonight's candidates, one of which may be the current bundle itself.
+
+    Raises
+    ------
+    StoreError
+        The store cannot be read or written, or its pointer to the bundle is damaged.
+    UnavailableError
+        This machine lacks the package of the bundle's runtime.
+    BundleError
+        The operating system refuses to read the bundle.
     """
     bundles = BundleStore(workspace.store.place)
     pointer = bundles.pointer(job.workload.name)

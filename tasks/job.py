@@ -49,8 +49,13 @@ class Workspace:
     def alone(self, digest: str) -> Iterator[Path]:
         """Make an artifact while no other process makes the same one; wait where one does.
 
-        Yields a work folder from which unfinished work continues after a kill. It is removed at the end, unless the
-        block was interrupted, or the error may pass. Raise `StoreError` if the store cannot be written.
+        Yields a work folder for what unfinished work goes on from after a kill. It is removed at the end, unless the
+        block was interrupted, the store could not be written, or the error may pass: other errors would come again.
+
+        Raises
+        ------
+        StoreError
+            The store cannot be written.
         """
         with ExitStack() as stack:
             try:

@@ -47,7 +47,13 @@ def in_one_line(error: BaseException) -> str:
 
 @contextmanager
 def reported_as(what: str, hint: str = "") -> Iterator[None]:
-    """Turn what the block raises into a one-line `LibraryError`: `what` failed, why, a hint; ours pass as they are."""
+    """Turn whatever the block raises into one line: `what` failed, why, and what to do.
+
+    Raises
+    ------
+    LibraryError
+        The block raised something other than a `NightquantError`, which passes as it is.
+    """
     try:
         yield
     except NightquantError:

@@ -38,7 +38,13 @@ class Call(Protocol):
 
 
 def tensors_of(result: object) -> tuple[Tensor, ...]:
-    """A model's result as a tuple of tensors; raise `QuantizationError` if it is anything else, such as a dict."""
+    """A model's result as a tuple of tensors.
+
+    Raises
+    ------
+    QuantizationError
+        The model returns something else, for instance a dict.
+    """
     items = tuple(result) if isinstance(result, tuple | list) else (result,)
     tensors = tuple(item for item in items if isinstance(item, Tensor))
     if len(tensors) == len(items) and items:
@@ -58,7 +64,13 @@ def outputs_of(model: Call, examples: Mapping[str, Tensor]) -> tuple[Tensor, ...
 
 
 def finite_outputs(model: Call, examples: Mapping[str, Tensor], recipe: str) -> tuple[Tensor, ...]:
-    """Call what a recipe made with examples; `QuantizationError` if that fails, or gives NaN or infinities."""
+    """Call what a recipe made with its example inputs.
+
+    Raises
+    ------
+    QuantizationError
+        It cannot be run, or computes NaN or infinities.
+    """
     try:
         outputs = outputs_of(model, examples)
     except NightquantError:

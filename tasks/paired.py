@@ -36,10 +36,18 @@ def score_difference(baseline: ArrayLike, candidate: ArrayLike) -> PairedDiffere
 
     Tango, "Equivalence test and confidence interval for the difference in proportions for the paired-sample design",
     Statistics in Medicine 17, 1998: all differences that a score test at 5% does not refuse, with the variance
-    estimated under each of them. Where both are right and wrong on the same N samples the ends are ±z² / (N + z²):
-    having seen no difference does not say that there is none. `baseline` and `candidate`, [N], hold 100 where a sample
-    is right and 0 where it is wrong, in the same order. Raise `ValueError` if the arrays are empty, of different
-    lengths, or hold other numbers.
+    estimated under each of them. Where both are right and wrong on the same N samples the ends are
+    ±z² / (N + z²): having seen no difference does not say that there is none.
+
+    Parameters
+    ----------
+    baseline, candidate
+        [N]: 100 where a sample is right and 0 where it is wrong, in the same order.
+
+    Raises
+    ------
+    ValueError
+        The arrays are empty, of different lengths, or hold other numbers.
     """
     before, after = _paired(baseline, candidate)
     if not np.isin([before, after], [RIGHT, WRONG]).all():
@@ -56,8 +64,17 @@ def serial_difference(baseline: ArrayLike, candidate: ArrayLike) -> PairedDiffer
     beside the memory of the series. Ten is the fewest that Schmeiser, "Batch size effects in the analysis of simulation
     output", Operations Research 30(3), 1982, recommends: more blocks are shorter, and their intervals too narrow for
     short series, while fewer than ten make them wider for no gain. As their number is fixed, blocks grow with the
-    series. `baseline` and `candidate`, [N], N at least 2, hold the numbers of each place in the series, in order, of
-    any unit. Raise `ValueError` if the arrays are shorter than that, of different lengths, or hold NaN or infinities.
+    series.
+
+    Parameters
+    ----------
+    baseline, candidate
+        [N], N at least 2: the numbers of each place in the series, in order, of any unit.
+
+    Raises
+    ------
+    ValueError
+        The arrays are shorter than that, of different lengths, or hold NaN or infinities.
     """
     differences = _differences(baseline, candidate)
     if len(differences) < 2:
@@ -77,9 +94,19 @@ def bootstrap_difference(
     Samples are drawn with replacement and keep their pairing (Efron and Tibshirani, "An Introduction to the Bootstrap",
     1993, chapters 6 and 13). The ends are percentiles, taken a little further out so that the interval is not too
     narrow for few samples: Hesterberg, "What Teachers Should Know About the Bootstrap", The American Statistician
-    69(4), 2015, section 5.3 (expanded percentile interval). `baseline` and `candidate`, [N], hold a number per sample,
-    in the same order, of any unit. Equal seeds give equal intervals. Raise `ValueError` if the arrays are empty, of
-    different lengths, or hold NaN or infinities.
+    69(4), 2015, section 5.3 (expanded percentile interval).
+
+    Parameters
+    ----------
+    baseline, candidate
+        [N]: a number per sample, in the same order, of any unit.
+    seed
+        Equal seeds give equal intervals.
+
+    Raises
+    ------
+    ValueError
+        The arrays are empty, of different lengths, or hold NaN or infinities.
     """
     differences = _differences(baseline, candidate)
     mean = float(differences.mean())
@@ -95,9 +122,17 @@ def resampled_difference(baseline: ArrayLike, candidate: ArrayLike) -> PairedDif
     """Percentile bootstrap interval of the difference in a quality that is no mean of samples, such as F1.
 
     Efron and Tibshirani, 1993, chapter 13; samples keep their pairing, for both were computed on the same resamples.
-    ``mean`` is that over the resamples, not the difference on the samples themselves. `baseline` and `candidate`, [R],
-    hold the quality on each resample; NaN where a resample has none (no row of a class, say), which is left out. Raise
-    `ValueError` if the arrays are empty or of different lengths, or no resample has a quality in both.
+    ``mean`` is that over the resamples, not the difference on the samples themselves.
+
+    Parameters
+    ----------
+    baseline, candidate
+        [R]: the quality on each resample; NaN where a resample has none (no row of a class, say), which is left out.
+
+    Raises
+    ------
+    ValueError
+        The arrays are empty or of different lengths, or no resample has a quality in both.
     """
     before, after = _paired(baseline, candidate)
     differences = (after - before)[np.isfinite(before) & np.isfinite(after)]

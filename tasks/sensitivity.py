@@ -50,10 +50,17 @@ class KeepEffect(Frozen):
 
 
 def sensitivity(job: Job[Workload], recipe: Recipe, workspace: Workspace) -> tuple[LayerSensitivity, ...]:
-    """Rank a recipe's quantized layers, the one that loses most first, in one pass over some calibration batches.
+    """Rank a recipe's quantized layers, the one that loses most first.
 
-    For ``qat`` the noise includes what training changed. Raise `ConfigurationError` if the recipe does not quantize,
-    and `QuantizationError` if it cannot be carried out.
+    One pass over some calibration batches (the example input where the domain has none); only two sums per layer are
+    kept. For ``qat`` the noise includes what training changed in the weights.
+
+    Raises
+    ------
+    ConfigurationError
+        The recipe does not quantize.
+    QuantizationError
+        The recipe cannot be carried out.
     """
     if not METHODS[recipe.method].quantizes:
         raise ConfigurationError(f'Recipe "{recipe.name}" does not quantize.', hint="Name one that does with --recipe.")

@@ -30,7 +30,13 @@ _NUMBER = re.compile(r"(?P<reason>[^:]*) \(os error (?P<number>\d+)\)")
 
 
 def save_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[str, str] | None = None) -> None:
-    """Write a safetensors file; raise `OSError` if that fails, because callers do not catch safetensors' own error."""
+    """Write a safetensors file.
+
+    Raises
+    ------
+    OSError
+        It cannot be written; callers, such as the store, would not catch safetensors' own error.
+    """
     try:
         resolve_name("safetensors.torch:save_file")(
             dict(tensors), path, metadata=dict(metadata) if metadata is not None else None
@@ -61,7 +67,13 @@ class Golden:
 
     @classmethod
     def read(cls, path: Path) -> Golden:
-        """Read a golden file's first case; raise `MeasurementError` if it is missing, or no such file."""
+        """Read a golden file's first case.
+
+        Raises
+        ------
+        MeasurementError
+            It is missing, or no such file.
+        """
         try:
             with safe_open(path, framework="pt") as file:
                 names = input_names(file.metadata() or {})

@@ -26,7 +26,13 @@ _LIBRARIES = (*(str(_ROOT / name) for name in _OURS), sysconfig.get_path("stdlib
 
 
 def call_factory(spec: FactorySpec) -> nn.Module:
-    """Make the model that ``model.factory`` gives; `ConfigurationError` if it fails, or is not a torch module."""
+    """Make the model that ``model.factory`` gives for ``model.arguments``.
+
+    Raises
+    ------
+    ConfigurationError
+        The module or the callable does not exist, the call fails, or does not return a ``torch.nn.Module``.
+    """
     model = call("model.factory", spec.factory, spec.folder, **spec.arguments)
     if not isinstance(model, resolve_name("torch.nn:Module")):
         raise ConfigurationError(
@@ -39,8 +45,12 @@ def call_factory(spec: FactorySpec) -> nn.Module:
 def call(key: str, reference: str, folder: str, /, *args: object, **kwargs: object) -> object:
     """Import ``module:callable``, which the workload's `key` names, and call it.
 
-    The workload file's `folder` comes first, then the current folder, then installed packages. Raise
-    `ConfigurationError`, with the user's own lines of the traceback, if it does not exist or fails.
+    Modules are looked for in `folder`, the workload file's, then in the current folder, then among installed packages.
+
+    Raises
+    ------
+    ConfigurationError
+        The module or the callable does not exist, or the call fails: with the user's own lines of the traceback.
     """
     with opened(key, reference, folder) as function:
         return function(*args, **kwargs)
@@ -62,7 +72,13 @@ def opened(key: str, reference: str, folder: str) -> Iterator[Callable[..., obje
 
 @contextmanager
 def in_its_own_words(what: str, hint: str) -> Iterator[None]:
-    """Turn an error of the user's code into a `ConfigurationError`: what failed, the error, their own lines of it."""
+    """Turn an error of the user's code into one message: `what` failed, the error, and the user's own lines of it.
+
+    Raises
+    ------
+    ConfigurationError
+        The block raised anything but one of this project's errors.
+    """
     try:
         yield
     except NightquantError:

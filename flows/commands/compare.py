@@ -154,7 +154,12 @@ def _remarks(pair: Pair, rows: Sequence[Row]) -> Iterator[str]:
 def compare_runs(place: str, first: str, second: str) -> RunComparison:
     """Compare two runs, each by its id or its night (YYYY-MM-DD).
 
-    Raises `ConfigurationError` if one of them is not in the store, `StoreError` if there are no results at all.
+    Raises
+    ------
+    ConfigurationError
+        One of them is not in the store.
+    StoreError
+        The store holds no results.
     """
     root = StoreRoot.of(place)
     if not has_results(root):

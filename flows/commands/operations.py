@@ -121,10 +121,15 @@ def _automations(late_after: dt.timedelta, silent_after: dt.timedelta) -> Iterat
 
 
 def kinds(late_after: dt.timedelta, silent_after: dt.timedelta) -> Kinds:
-    """Return what is reported of runs of deployments, and a test.
+    """What is told of runs of deployments; the last is a test.
 
-    A run may be late for `late_after`, and as long as that not start after a worker took it. A run at work may send no
-    heartbeat for `silent_after`; Prefect sends one every 180 s (``PREFECT_FLOWS_HEARTBEAT_FREQUENCY``).
+    Parameters
+    ----------
+    late_after
+        How long a run may be late before that is told, and how long one that a worker took may go without starting.
+    silent_after
+        How long a run at work may send no heartbeat. Prefect sends one every 180 s
+        (``PREFECT_FLOWS_HEARTBEAT_FREQUENCY``).
     """
     late, silent = (f"{each.total_seconds() / 60:.3g} min" for each in (late_after, silent_after))
     return {
@@ -160,7 +165,10 @@ def _absence(after: str, expected: set[str], within: dt.timedelta) -> EventTrigg
 class Automations:
     """The automations of one server, with the webhook and the notification block of the settings.
 
-    Raises `ConfigurationError` if the settings name neither, or a block that is not there.
+    Raises
+    ------
+    ConfigurationError
+        The settings name neither, or a block that is not there.
     """
 
     def __init__(self, client: SyncPrefectClient, settings: Settings, told: Kinds) -> None:
@@ -190,9 +198,12 @@ class Automations:
         return {name: _standing(found, wanted) for name, wanted, found in self._found(targets)}
 
     def send_test(self, timeout_s: float) -> list[str]:
-        """Have the server report a test; return what became of each call: ``answered 204``, ``sent``, or what failed.
+        """Have the server tell a test; return what became of each call: ``answered 204``, ``sent``, or what went wrong.
 
-        Wait up to `timeout_s` seconds for the server to say that it called.
+        Parameters
+        ----------
+        timeout_s
+            How long to wait for the server to say that it called, in seconds.
         """
         event = emit_event(_TEST, resource={"prefect.resource.id": _TEST, "prefect.resource.name": "nightquant"})
         if event is None:

@@ -59,10 +59,19 @@ def prefect_api(startup_timeout_s: float, noted: Callable[[str], None] = lambda 
 
     Must be entered before Prefect is imported, since Prefect reads its settings from the environment then. If
     ``PREFECT_API_URL`` is set, in the environment or in the active profile, that server is used; otherwise one is
-    started for this command alone and stopped with it, however the command ends. Its start may take `startup_timeout_s`
-    seconds, and ten times as long while it is at work; `noted` is called with what a long wait is for.
+    started for this command alone and stopped with it, however the command ends.
 
-    Raises `ConfigurationError` if the server does not start, or if the configured one does not answer.
+    Parameters
+    ----------
+    startup_timeout_s
+        How long its own server may take to start, in seconds; up to ten times as long while it is at work.
+    noted
+        Is told what is waited for, where that takes long.
+
+    Raises
+    ------
+    ConfigurationError
+        The server did not start, or the configured one does not answer.
     """
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
@@ -175,7 +184,10 @@ def _start(timeout_s: float, noted: Callable[[str], None]) -> subprocess.Popen[s
 def port_of(process: subprocess.Popen[str], timeout_s: float, noted: Callable[[str], None]) -> str:
     """Return the port that a server prints once it answers; wait longer than `timeout_s` while its process is at work.
 
-    Raises `ConfigurationError` if it ends, does nothing, or does not answer in ten times that long.
+    Raises
+    ------
+    ConfigurationError
+        It ended, or did nothing, or did not answer in ten times that long.
     """
     assert process.stdout is not None
     began = time.monotonic()

@@ -60,7 +60,13 @@ CONFIGURED: AnyTaskRunner = _ConfiguredTaskRunner()
 
 
 def make_task_runner(settings: Settings) -> AnyTaskRunner:
-    """Make the task runner that the settings name; `ConfigurationError` if the extra that it needs is missing."""
+    """Make the task runner that the settings name.
+
+    Raises
+    ------
+    ConfigurationError
+        The extra that the runner needs is not installed.
+    """
     if settings.task_runner == "threads":
         return ThreadPoolTaskRunner(max_workers=_WAITING_THREADS)
     try:
@@ -97,7 +103,12 @@ def require_fingerprint(wanted: str) -> None:
 def place_benchmarks(settings: Settings) -> Pin:
     """Find the hosts of this flow run's cluster that benchmarks may run on; return what pins them there.
 
-    Raises `MeasurementError` if no host has the wanted fingerprint. With threads, the task itself refuses this host.
+    Threads have one host, and the task itself refuses one that does not fit.
+
+    Raises
+    ------
+    MeasurementError
+        No host of the cluster has the wanted fingerprint.
     """
     run = FlowRunContext.get()
     if run is None or settings.task_runner not in CLUSTERS:

@@ -122,8 +122,12 @@ class Workers:
 
         Messages and progress call it `label`. `timeout_s` is None for a stage that limits itself.
 
-        A stage that takes longer, or whose process dies (out of memory, most often), raises `MeasurementError`. A
-        `NightquantError` or `OSError` of the stage arrives as it is, anything else as a `LibraryError`.
+        Raises
+        ------
+        MeasurementError
+            The stage took longer than `timeout_s`, or its process died (out of memory, most often).
+        NightquantError, OSError
+            What the stage raised; anything else arrives as a `LibraryError`.
         """
         call = (stage, label, store, self._address, *args)
         try:
@@ -173,9 +177,12 @@ class Workers:
 
 
 def try_out(stage: Callable[[Workspace, Workload], R], workload: Workload, store: str, progress: Progress) -> R:
-    """Run a stage that calls the user's code in a process of its own, which has a time limit.
+    """Call a converted model once on its example inputs.
 
-    Raises `MeasurementError` if the stage takes too long or its process dies.
+    Raises
+    ------
+    QuantizationError
+        An operation has no quantized kernel (named, with the module that called it), or the output is not finite.
     """
 
     def heard(label: str, done: float, total: float, unit: str) -> None:
@@ -191,8 +198,11 @@ def try_out(stage: Callable[[Workspace, Workload], R], workload: Workload, store
 def run_stage(stage: Callable[[Workspace, *Ts], R], label: str, store: str, address: str, *args: *Ts) -> Finished[R]:
     """Call a stage with the store opened and progress sent to a Unix datagram socket.
 
-    An error that is neither nightquant's nor the operating system's becomes a `LibraryError`. Libraries have exceptions
-    that cannot be unpickled: in the parent, one would end the pool and all stages that are running.
+    Raises
+    ------
+    LibraryError
+        The stage raised something other than an error of nightquant's or the operating system's. Libraries have
+        exceptions that cannot be unpickled: in the parent, one would end the pool and all stages that are running.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.setblocking(False)

@@ -27,8 +27,12 @@ def acknowledge(
 ) -> list[Regression]:
     """Accept the findings of a night (each workload's newest by default) that fit; return them.
 
-    Their references begin anew with that night. What appeared or vanished is told once and needs no acceptance. Raise
-    `ConfigurationError` if none fits, or there is no reason.
+    Their references begin anew with that night. What appeared or vanished is told once and needs no acceptance.
+
+    Raises
+    ------
+    ConfigurationError
+        None fits, or there is no reason.
     """
     if not reason.strip():
         raise ConfigurationError("An acknowledgement needs a reason.", hint='Say why: --reason "…".')

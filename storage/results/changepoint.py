@@ -86,9 +86,13 @@ class Scan:
 def scan(values: Floats, sds: Floats) -> Scan | None:
     """Compare the last nights of a series with its first ones; None if there are too few.
 
-    `values` are one number a night, the oldest first, on a logarithmic scale, and `sds` each one's standard deviation
-    by its own interval. One below the series' median counts as the median: few launches say little about their own
-    scatter, and a narrow interval is luck more often than precision.
+    Parameters
+    ----------
+    values
+        One number a night, the oldest first, on a logarithmic scale.
+    sds
+        Standard deviation of each by its own interval. One below the series' median counts as the median: few launches
+        say little about their own scatter, and a narrow interval is luck more often than precision.
     """
     count = len(values)
     if count < LEAST_NIGHTS + 2:

@@ -150,11 +150,20 @@ class Cause:
 def attribute(
     made: Sequence[Row], starts: Mapping[dt.date, float], shift: float, incumbent: Sequence[Row], metric: str
 ) -> Cause:
-    """Say what changed with the number in the column `metric`.
+    """Say what changed with a number.
 
-    `shift` is its change, of the speed-up's logarithm or of the quality. `made` are the candidate's measurements that
-    were compared and `incumbent` comparable ones of the incumbent's bytes, both oldest first. `starts` are nights on
-    which it may have begun, with the logarithms of their likelihoods.
+    Parameters
+    ----------
+    made
+        Rows of the candidate's measurements that were compared, oldest first, as `History.made` returns them.
+    starts
+        Nights on which the change may have begun, with the logarithm of each one's likelihood.
+    shift
+        The change: of the speed-up's logarithm, or of the quality.
+    incumbent
+        Measurements of the bytes that are the incumbent's, comparable with tonight's and oldest first.
+    metric
+        The number's column.
     """
     best = max(starts.values())
     good = sorted((night for night in starts if best - starts[night] <= _AS_GOOD), key=lambda night: -starts[night])
@@ -207,8 +216,13 @@ _FOLLOW = {"data": ("checkpoint", "calibration")}
 def changes_between(earlier: Sequence[Row], now: Row) -> dict[str, str]:
     """Return what changed, in words, by name: machine, environment, data, checkpoint, recipe, …
 
-    `earlier` rows have columns of ``measurements``, oldest first. An input that one of them lacks is looked up in those
-    before; columns that they do not have are unknown.
+    Parameters
+    ----------
+    earlier
+        Rows with the columns of ``measurements``, oldest first; an input that one of them lacks is looked up in those
+        before. Columns that they do not have are unknown.
+    now
+        The later row.
     """
     if not earlier:
         return {}

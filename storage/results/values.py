@@ -30,7 +30,13 @@ _NAMED = 3  # rows that a line names before it counts them
 
 
 def array_of(column: Column, values: Sequence[Cell]) -> pa.Array[pa.Scalar[pa.DataType]]:
-    """Return values as the column's Arrow array, NULL allowed; `ValueError` names one that is not taken, and why."""
+    """Return values as the column's Arrow array; NULL is left to the caller.
+
+    Raises
+    ------
+    ValueError
+        The column does not take one of them; the message says which one and why.
+    """
     try:
         array = pa.array(values, column.type)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
@@ -55,7 +61,13 @@ def why_not(column: Column, *values: Cell) -> str:
 
 
 def known(table: Table, row: Row, columns: Iterable[Column] | None = None) -> Row:
-    """Return the row with NULL for each value that its column (of `columns`) does not take, and why in ``unknown``."""
+    """Return the row with NULL for each value that its column does not take, and with the reasons in ``unknown``.
+
+    Parameters
+    ----------
+    columns
+        The columns to look at; None for all of the table's.
+    """
     values, reasons = dict(row), _reasons(row)
     for column in table.columns if columns is None else columns:
         if column.name != UNKNOWN and (value := row.get(column.name)) is not None:

@@ -31,9 +31,13 @@ class ResultsStore:
     def append(self, table: str, rows: Sequence[Row], run_id: str, published: datetime, part: str = "") -> str:
         """Write one run's rows of one table, or the `part` of them that has this name; return the file's path or URL.
 
-        Rows that are in the store already are not written again, so that a retried run never counts twice. `published`
-        decides the month's folder. Raise `StoreError` if a row is refused (see `validated`; nothing is written), or the
-        store fails.
+        If these rows are in the store already (their file, or in a compacted month) nothing is written and the
+        existing file is returned, so that a retried run never counts twice. `published` decides the month's folder.
+
+        Raises
+        ------
+        StoreError
+            The table does not take a row as it is (see `validated`; nothing is written), or the store fails.
         """
         layout = _layout(table, run_id, published)
         name, _ = self._put(layout, validated(layout, rows, run_id), part_name(run_id, part), published)
@@ -47,10 +51,15 @@ class ResultsStore:
         tell: Callable[[str], None] = lambda line: None,
         part: str = "",
     ) -> None:
-        """Write one run's rows of several tables, or the `part` of them; a table that fails costs no other table.
+        """Write one run's rows of several tables, or the `part` of them; tables without rows are left out.
 
-        `tell` is called with a line about each value and row that is not kept (see `storage.results.values`). Raise
-        `StoreError` as `append` does, after all other tables were written, but not for a bad value.
+        A value that its column does not take costs itself only, and a row that cannot be kept costs no other row (see
+        `storage.results.values`); `tell` is called with a line about each. A table that fails costs no other table.
+
+        Raises
+        ------
+        StoreError
+            As `append`, after all other tables were written; but a bad value is not an error here.
         """
         failures: list[Exception] = []
         for table, rows in tables.items():
@@ -125,8 +134,11 @@ def _leaves(path: str, type_: pa.DataType) -> list[tuple[str, pa.DataType]]:
 def validated(table: Table, rows: Sequence[Row], run_id: str) -> pa.Table:
     """Turn rows into an Arrow table of the table's schema, sorted by its order.
 
-    Raise `StoreError` if a row has columns that the table does not have, another run's id, or no value for a required
-    column; a column does not take a value (see `storage.results.values`); or two rows have the same key.
+    Raises
+    ------
+    StoreError
+        A row has columns that the table does not have, another run's id, or no value for a required column; a column
+        does not take a value (see `storage.results.values`); or two rows have the same key.
     """
     _refuse_defects(table, rows, run_id)
     arrays = []

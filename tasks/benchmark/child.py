@@ -52,9 +52,14 @@ class Limit:
 def run_child(module: str, spec: ChildSpec, report: type[Report], limit: Limit) -> Report:
     """Run ``run(SPEC)`` of `module` in a process of its own: from the spec as JSON to a report.
 
-    This process sleeps until the child ends. The child never outlives it: an exception here kills its process group,
-    and it ends by itself when its standard input closes. Raise `MeasurementError` if it ended without a report, or at
-    the limit.
+    This process sleeps in the kernel until the child ends. The child never outlives it: an exception here kills the
+    child's process group, and the child ends by itself when its standard input closes.
+
+    Raises
+    ------
+    MeasurementError
+        The child ended without a report; the message names the signal or the last lines that it wrote. Or `limit` was
+        reached, and the child was ended.
     """
     with TemporaryDirectory(prefix="nightquant-") as name:
         folder = Path(name)

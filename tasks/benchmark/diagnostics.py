@@ -137,7 +137,13 @@ def diagnose(session: Session, subjects: Sequence[Subject], modules: tuple[str, 
 def look(
     measure: Callable[[Sequence[Subject]], R], subjects: Sequence[Subject], limit: Limit
 ) -> tuple[list[R], dict[str, str]]:
-    """Measure all in one process, or, if that dies, each in its own; return reports, and why subjects have none."""
+    """Measure all subjects in one process; if that dies, measure each in a process of its own.
+
+    Returns
+    -------
+    reports, refused
+        What the processes reported, and by subject why none did.
+    """
     try:
         return [measure(subjects)], {}
     except MeasurementError as error:

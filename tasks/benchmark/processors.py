@@ -54,8 +54,12 @@ def background_threads() -> frozenset[int]:
 def threads_used(call: Callable[[], object], calls: int, own: frozenset[int] = frozenset()) -> float:
     """How many threads `calls` calls keep busy: the seconds that threads run or wait for a processor ÷ seconds.
 
-    Unlike CPU seconds alone, this does not depend on what else runs on the processors, nor on how many there are. `own`
-    are the subject's background threads; the others belong to other subjects, and are not charged to this one.
+    Unlike CPU seconds alone, this does not depend on what else runs on the processors, nor on how many there are.
+
+    Parameters
+    ----------
+    own
+        The subject's background threads; the others are those of other subjects, and not charged to this one.
     """
     others = background_threads() - own
     began = time.perf_counter()
@@ -131,8 +135,17 @@ def cache_bytes(processor: int) -> dict[int, int]:
 class Eviction:
     """Pushes everything out of the caches of some processors, up to the last level's share.
 
-    `processors` are those that the timed calls run on, () if the system does not say; at most `most_bytes` are walked.
-    ``walked`` is the buffer, int64.
+    Parameters
+    ----------
+    processors
+        Those that the timed calls run on; () where the system does not say.
+    most_bytes
+        The most that is walked.
+
+    Attributes
+    ----------
+    walked
+        The buffer, int64.
     """
 
     def __init__(self, processors: Sequence[int], most_bytes: int = MOST_BYTES) -> None:

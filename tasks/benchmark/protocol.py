@@ -152,8 +152,13 @@ class Session:
         """Time the subjects against each other and, `with_copy`, the baseline against a copy of itself.
 
         Without a `contest` every subject is in each of the profile's launches. With one, what decides nothing is in the
-        first two only, and launches go on, look by look, until it is decided or time is up. Raise `MeasurementError` if
-        a launch died or went beyond the limit, or the baseline is missing or was refused.
+        first two only, and launches go on, look by look, until the contest is decided or the profile's time is up. All
+        launches count.
+
+        Raises
+        ------
+        MeasurementError
+            A launch died or went beyond the limit, or the baseline is missing or was refused.
         """
         copy = self.baseline + COPY_SUFFIX
         copies = [each.model_copy(update={"name": copy}) for each in subjects if each.name == self.baseline]
@@ -189,11 +194,23 @@ class Session:
                 return measured
 
     def measure_memory(self, subjects: Sequence[Subject], modules: tuple[str, ...]) -> MemoryReport:
-        """Measure each subject's memory alone, after `modules`; raise `MeasurementError` if the process fails."""
+        """Resident memory of every subject, each in a process of its own that has imported `modules` before.
+
+        Raises
+        ------
+        MeasurementError
+            The memory process died or went beyond the limit.
+        """
         return run_child("tasks.benchmark.memory", self._spec(subjects, modules), MemoryReport, self.limit)
 
     def prove(self, subjects: Sequence[Subject], modules: tuple[str, ...]) -> ProofReport:
-        """Look at what every subject executes, all in one process; errors are those of `measure_memory`."""
+        """What every subject executes, all in one process.
+
+        Raises
+        ------
+        MeasurementError
+            The process died or went beyond the limit.
+        """
         return run_child("tasks.proof.child", self._spec(subjects, modules), ProofReport, self.limit)
 
     def _spec(self, subjects: Sequence[Subject], modules: tuple[str, ...]) -> ChildSpec:

@@ -86,8 +86,16 @@ def benchmark(
 ) -> BenchmarkResult:
     """Time all candidates of a workload against its baseline; always anew, and alone on the host.
 
-    It may take `limit_s` from its turn on. Raise `MeasurementError` if the baseline is missing or wrong, a launch died,
-    or the limit was reached, all in the primary setting. Other failures are reported in ``refused`` and ``unknown``.
+    Parameters
+    ----------
+    limit_s
+        Most seconds that it may take from its turn on; waiting for that does not count.
+
+    Raises
+    ------
+    MeasurementError
+        The baseline is missing or wrong, a launch died, or `limit_s` was reached, all while the primary setting was
+        timed. What goes wrong in a further setting is reported in ``refused``, with memory or proof in ``unknown``.
     """
     workload, settings = job.workload, job.workload.benchmark
     subjects = [candidate.subject(workspace) for candidate in candidates]

@@ -42,8 +42,12 @@ def correction_of(launches: int, correlation: float) -> Correction:
 
     Box, "Some theorems on quadratic forms applied in the study of analysis of variance problems, II", Annals of
     Mathematical Statistics 25(3), 1954: s² is about a chi-square with the freedom tr(CR)² / tr(CRCR), where R is the
-    series' correlation matrix and C centres it. `correlation` is that between one launch and the next, from 0 to less
-    than 1.
+    series' correlation matrix and C centres it.
+
+    Parameters
+    ----------
+    correlation
+        Correlation between one launch and the next, from 0 to less than 1.
     """
     if not correlation:
         return Correction(1.0, launches - 1)
@@ -59,8 +63,12 @@ def autocorrelation(series: Sequence[Floats]) -> float:
 
     A short series shows less autocorrelation than it has, because its own mean is subtracted (Marriott and Pope, "Bias
     in the estimation of autocorrelations", Biometrika 41, 1954). The estimate is therefore the correlation with which
-    series of this length would show, on average, the mean autocorrelation of these series. `series` holds float64
-    [launches] of each subject. Only the longest series count, if they have `LEAST` launches.
+    series of this length would show, on average, the mean autocorrelation of these series.
+
+    Parameters
+    ----------
+    series
+        Float64 [launches] of each subject. Only the longest series count, if they have `LEAST` launches.
     """
     launches = max(map(len, series), default=0)
     if launches < LEAST:
@@ -213,8 +221,14 @@ class Noise:
 
         The error is shared out over looks and comparisons (group-sequential Bonferroni). The half width is that of
         shrunken variances, or the half width of the interval if that is wider. `STICKS` is added because no number of
-        launches averages it away, or what the baseline's copy shows beyond its own noise, whichever is more. `copy` is
-        the baseline against its copy (A/A); `comparisons` counts the ratios that are decided on in this benchmark.
+        launches averages it away, or what the baseline's copy shows beyond its own noise, whichever is more.
+
+        Parameters
+        ----------
+        copy
+            The baseline against its copy (A/A).
+        comparisons
+            How many ratios are decided on in this benchmark.
         """
         look = min(bisect_left(LOOKS, len(sample.logs)), len(LOOKS) - 1)
         share = (look + 1) / sum(range(1, len(LOOKS) + 1))

@@ -95,10 +95,12 @@ def manifest_of(
 
 
 def describe_golden(path: Path, made: Provenance) -> tuple[list[Json], list[Json], int]:
-    """Describe the golden inputs and outputs in calling order, and count the cases.
+    """Describe ``golden.safetensors`` of an evaluation.
 
-    Each output's ``tolerance`` is the largest difference that the method allows. Raise `BundleError` if a tensor is
-    missing, empty or not finite.
+    Raises
+    ------
+    BundleError
+        A tensor is missing, empty or not finite.
     """
     domain = DOMAINS[made.job.workload.domain]
     recipe = made.job.workload.recipe_named(made.candidate.recipe)

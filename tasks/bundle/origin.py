@@ -47,7 +47,15 @@ _BUILDER = Package("nightquant", installed_version("nightquant") or "unknown", "
 
 
 def provenance_of(made: Provenance, files: Mapping[str, str], store: ArtifactStore) -> Json:
-    """Return the in-toto statement about a bundle with these other files, given by name and SHA-256; `SBOM` is one."""
+    """The in-toto statement about a bundle.
+
+    Parameters
+    ----------
+    files
+        SHA-256 of every other file of the bundle, by name; `SBOM` is among them and stands for the environment.
+    store
+        Holds the artifacts that the model was made from.
+    """
     job, candidate = made.job, made.candidate
     recipe = canonical_json(job.workload.recipe_named(candidate.recipe).model_dump(mode="json")).encode("ascii")
     return {
@@ -83,7 +91,17 @@ def provenance_of(made: Provenance, files: Mapping[str, str], store: ArtifactSto
 
 
 def sbom_of(name: str, version: str, packages: Iterable[Package], python: str) -> Json:
-    """Return a bundle's bill of materials as CycloneDX 1.6 JSON (cyclonedx.org/docs/1.6/json)."""
+    """The bill of materials as CycloneDX 1.6 JSON (cyclonedx.org/docs/1.6/json).
+
+    Parameters
+    ----------
+    name, version
+        Of the bundle, which is the component that all is about.
+    packages
+        What was installed.
+    python
+        Version of Python.
+    """
     interpreter = {"type": "platform", "bom-ref": "python", "name": "python", "version": python}
     return {
         "bomFormat": "CycloneDX",
@@ -118,7 +136,13 @@ def _material(name: str, artifact: ArtifactRef, store: ArtifactStore) -> Json:
 
 
 def installed_packages(path: Sequence[str] | None = None) -> tuple[Package, ...]:
-    """Return every distribution that Python would import (from `path`), by name; the first of two of one name."""
+    """Every distribution that Python would import from, sorted by name; of two of one name the one that is found first.
+
+    Parameters
+    ----------
+    path
+        Folders to look in; None: those of this process.
+    """
     found: dict[str, Package] = {}
     for each in distributions() if path is None else distributions(path=list(path)):
         # A folder that an interrupted installation left has no name; importlib_metadata, which takes the place of the

@@ -56,12 +56,23 @@ def package(made: Provenance, workspace: Workspace, bundles: BundleStore, replac
     """Hand over the promoted candidate; return the bundle that is current afterwards.
 
     A version is the night and twelve digits of a digest of what decides the content; content that was handed over
-    before is not packaged again, whatever the night, unless there is a key that did not sign it. `replacing` is the
-    version that the candidate was compared with, None if no bundle was current.
+    before is not packaged again, whatever the night, unless there is a key that did not sign it.
 
-    Raise `BundleError`, and publish nothing, if the candidate was not promoted, its runtime cannot be handed over, or
-    its files do not reproduce the golden outputs. Raise `ConflictError` if another bundle became current meanwhile,
-    which stays; the new bundle is published then and not current.
+    Parameters
+    ----------
+    bundles
+        Where to, and who signs; by default the store that the artifacts lie in, and nobody.
+    replacing
+        The version that the candidate was compared with, None if no bundle was current; by default the one that is
+        current when packaging begins.
+
+    Raises
+    ------
+    BundleError
+        The candidate was not promoted, its runtime cannot be handed over, or its files do not reproduce the golden
+        outputs; nothing is published.
+    ConflictError
+        Another bundle became current meanwhile, which stays; the new bundle is published and not current.
     """
     workload, decision = made.job.workload, made.decision
     if decision.decision != "promote":

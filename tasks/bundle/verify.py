@@ -60,11 +60,19 @@ class VerificationReport:
 def verify(
     path: Path, keys: Sequence[Ed25519PublicKey] = (), *, statement: Statement | None = None, timeout_s: float = 600.0
 ) -> VerificationReport:
-    """Verify the bundle in a folder; the model may take `timeout_s` seconds to load and run.
+    """Verify the bundle in a folder.
 
-    One of `keys` must have signed it. A `statement` is what was signed about the current bundle, in place of the
-    bundle's own signature: it must be this one. Without either, a bundle is checked against itself: whoever rewrites a
-    file and ``SHA256SUMS`` with it is found out only by a signature.
+    Without `keys` and `statement`, a bundle is held against itself: whoever rewrites a file and ``SHA256SUMS`` with it
+    is found out only by a signature.
+
+    Parameters
+    ----------
+    keys
+        One of these must have signed the bundle.
+    statement
+        What was signed about the current bundle, in place of the bundle's own signature: it must be this one.
+    timeout_s
+        Seconds that the model may take to load and run.
     """
     report = VerificationReport(path, "files")
     try:
@@ -82,7 +90,13 @@ def verify(
 
 
 def checker_source(runtime: str) -> str:
-    """Return a bundle's ``verify.py``; raise `BundleError` for a runtime that is unknown or cannot be handed over."""
+    """The program that checks a runtime's bundles with nothing of this project: a bundle's ``verify.py``.
+
+    Raises
+    ------
+    BundleError
+        There is no such runtime here, or it cannot be handed over.
+    """
     checker = RUNTIMES[runtime].checker if runtime in RUNTIMES else ""
     if not checker:
         raise BundleError(
@@ -114,7 +128,13 @@ def _signature(
 
 
 def _run_model(path: Path, report: VerificationReport, runtime: str, timeout_s: float) -> VerificationReport:
-    """Run a bundle's model on its golden inputs in a clean process, and add what it computed to the report."""
+    """Run a bundle's model on its golden inputs in a clean process, and add what it computed to the report.
+
+    Raises
+    ------
+    BundleError
+        The process died or took too long.
+    """
     # The bundle's own verify.py is never run: this is the copy that came with nightquant.
     command = [sys.executable, "-I", "-W", "ignore", "-c", checker_source(runtime), str(path.absolute()), "--json"]
     command.append(f"--sums={report.sha256sums}")  # the folder may be another one by now

@@ -55,7 +55,15 @@ _MASKS = (np.tri(_KEY_BYTES + 1, _KEY_BYTES, -1, dtype=np.uint8) * 255).view(np.
 
 
 def prepare_text(data: TextCorpus, workspace: Workspace) -> DatasetRef:
-    """Tokenize the texts of a directory or an archive; see `open_source`, `find_texts` and `tokenize`."""
+    """Tokenize the texts of a directory or an archive.
+
+    Raises
+    ------
+    ConfigurationError
+        The URI is not allowed, or its ``sha256`` is missing though it is remote.
+    InputError
+        The texts are not available or not UTF-8, or a split is empty.
+    """
     downloads = workspace.store.root / "downloads"
     with open_source(
         data.uri, downloads, sha256=data.sha256, max_bytes=data.max_bytes, progress=workspace.progress
@@ -72,8 +80,12 @@ def prepare_text(data: TextCorpus, workspace: Workspace) -> DatasetRef:
 def prepare_pydoc(data: PydocTopics, workspace: Workspace) -> DatasetRef:
     """Split the topics of ``pydoc_data.topics`` into train, valid and test and tokenize them.
 
-    The same seed and the same Python give the same corpus; another Python's topics are another corpus. A
-    `ConfigurationError` says that this Python was installed without them.
+    The same seed and the same Python give the same corpus; another Python's topics are another corpus.
+
+    Raises
+    ------
+    ConfigurationError
+        This Python was installed without its ``pydoc_data``.
     """
     try:
         from pydoc_data.topics import topics
@@ -107,7 +119,10 @@ def split_topics(topics: Mapping[str, str], seed: int) -> dict[str, list[str]]:
 def find_texts(folder: Path, shown: str = "") -> dict[str, Path]:
     """Find the three texts of a corpus, in the order in which ids are given, up to two folders down.
 
-    An `InputError` says that there is no such set of texts, or more than one.
+    Raises
+    ------
+    InputError
+        There is no such set of texts, or more than one.
     """
     shown = shown or str(folder)
     for depth in ("", "*/", "*/*/"):
@@ -217,7 +232,12 @@ def tokenize(
     Equal to this definition, for every input: go through the texts in the given order and through their lines with
     universal newlines; a line's tokens are ``line.split() + ["<eos>"]``; a word's id is the number of distinct words
     before it. Memory does not depend on the length of the texts, only on the vocabulary. Returns the number of tokens
-    of each split, and that of the words. An `InputError` says that a text cannot be read or is not UTF-8.
+    of each split, and that of the words.
+
+    Raises
+    ------
+    InputError
+        A text cannot be read or is not UTF-8.
     """
     vocabulary = Vocabulary()
     total = sum(path.stat().st_size for path in texts.values())

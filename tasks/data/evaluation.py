@@ -63,9 +63,19 @@ def evaluate_batches(
 ) -> Quality:
     """Call a model on all batches and score its first output.
 
-    `apart` says that the batches are single rows, as a deployed model is called. `also` are further metrics by their
-    names in the results, and `classes` the fewest logits that a row must have. A `MeasurementError` says that outputs
-    are NaN or infinite or do not fit the targets, or that the metric is not a number.
+    Parameters
+    ----------
+    apart
+        Whether the batches are single rows, as a deployed model is called.
+    also
+        Further metrics of the same outputs, by the names that they are recorded under.
+    classes
+        The fewest logits that a row must have; 0 for any output.
+
+    Raises
+    ------
+    MeasurementError
+        Outputs are NaN or infinite, or of shapes that do not fit the targets; or the metric is not a number.
     """
     scores = {metric.name: metric} | {name: METRICS[other] for name, other in (also or {}).items()}
     kept = {name: Kept() for name in scores}
@@ -93,7 +103,13 @@ def outputs_in_order(
 
 
 def as_quality(metric: Score, found: Mapping[str, Scored], count: int, *, apart: bool) -> Quality:
-    """Make a `Quality` of scores by name, of which the `metric` decides; refuse NaN with a `MeasurementError`."""
+    """Make a `Quality` of scores by name, of which the `metric` decides.
+
+    Raises
+    ------
+    MeasurementError
+        The metric is not a number.
+    """
     scored = found[metric.name]
     if not math.isfinite(scored.value):
         raise MeasurementError(
@@ -122,8 +138,12 @@ def perplexity_beside(loss: float) -> dict[str, float]:
 def checked_outputs(result: object, rows: int) -> Tensor:
     """Return a model's first output for `rows` rows, which are its first axis.
 
-    A `MeasurementError` says that it holds NaN or infinities, or has another number of rows, a `QuantizationError` that
-    the model returns no tensors.
+    Raises
+    ------
+    MeasurementError
+        It holds NaN or infinities, or has another number of rows.
+    QuantizationError
+        The model returns no tensors.
     """
     outputs = tensors_of(result)[0]
     if not outputs.dim() or len(outputs) != rows:

@@ -165,11 +165,21 @@ def _one_a_row(outputs: Tensor) -> Tensor | None:
 
 
 def word_errors(outputs: Tensor, target: Tensor) -> Tensor:
-    """Edits and words of each row, float64 [B, 2], of outputs and targets in word ids, int64 [B, …], negative for none.
+    """Edits and words of each row: float64 [B, 2].
 
-    Outputs may also be CTC's logits, float [B, K, T], of which each step's best class counts: repeats once, class 0
-    (the blank) not at all. Others are refused with a `MeasurementError`. Source: Graves et al., "Connectionist temporal
-    classification", 2006, best path decoding.
+    Parameters
+    ----------
+    outputs
+        Word ids, int64 [B, T], negative ones for none; or CTC's logits, float [B, K, T], of which each step's best
+        class counts: repeats once, class 0 (the blank) not at all. Source: Graves et al., "Connectionist temporal
+        classification", 2006, best path decoding.
+    target
+        Word ids, int64 [B, L], negative ones for none.
+
+    Raises
+    ------
+    MeasurementError
+        They are something else.
     """
     logits = outputs.is_floating_point()
     if outputs.dim() != (3 if logits else 2) or target.dim() != 2 or target.is_floating_point():

@@ -72,10 +72,15 @@ def prepare_pictures(
     open_parts: Callable[[], tuple[Sequence[str], Sequence[Part]]],
     workspace: Workspace,
 ) -> DatasetRef:
-    """Find the data set, or write what is in its parts; an `InputError` says that too many pictures cannot be read.
+    """Find the data set, or write what is in its parts.
 
-    `content` identifies the pictures, and the code that reads them; `open_parts` returns the names of the classes, and
-    the parts in the order in which they are read.
+    `content` is what identifies the pictures, and the code that reads them; `open_parts` returns the names of the
+    classes, and the parts in the order in which they are read.
+
+    Raises
+    ------
+    InputError
+        Too many pictures cannot be read.
     """
     made_from = {
         **content,
@@ -200,7 +205,10 @@ def prepare_image_folder(data: ImageFolder, geometry: Preprocessing, workspace: 
 def find_layout(folder: Path, shown: str = "") -> Layout:
     """Find classes and files; `folder` may hold everything in one single sub-folder, as archives often do.
 
-    An `InputError` says that there are fewer than two classes with images.
+    Raises
+    ------
+    InputError
+        There are fewer than two classes with images.
     """
     children = _folders(folder)
     for root in (folder, *children) if len(children) == 1 else (folder,):

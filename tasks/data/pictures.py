@@ -61,8 +61,10 @@ class Preprocessing:
     def pixels(self, image: Image.Image) -> Pixels:
         """Bring a picture of any mode and size to RGB, uint8 [3, crop, crop]; a grey one gets three equal channels.
 
-        An `UnreadableError` says that it is damaged, or so long and thin that it would have more than
-        :data:`MAX_PIXELS` pixels once resized.
+        Raises
+        ------
+        UnreadableError
+            It is damaged, or so long and thin that it would have more than :data:`MAX_PIXELS` pixels once resized.
         """
         short, long = sorted(image.size)
         if short < 1 or self.resize * (self.resize * long // short) > MAX_PIXELS:
@@ -77,15 +79,24 @@ class Preprocessing:
 
 
 def picture_size(file: Path) -> tuple[int, int]:
-    """Read a picture's width and height without decoding it; raise what `open_image` raises."""
+    """Read a picture's width and height without decoding it.
+
+    Raises
+    ------
+    UnreadableError
+        It is damaged, or of another format than :data:`FORMATS`.
+    """
     with _readable(), Image.open(file, formats=FORMATS) as image:
         return image.size
 
 
 def open_image(file: IO[bytes]) -> Image.Image:
-    """Decode a picture completely.
+    """Decode a picture wholly.
 
-    An `UnreadableError` says that it is damaged, not one of :data:`FORMATS`, or larger than :data:`MAX_PIXELS`.
+    Raises
+    ------
+    UnreadableError
+        It is damaged, of another format than :data:`FORMATS`, or has more than :data:`MAX_PIXELS` pixels.
     """
     with _readable():
         image = Image.open(file, formats=FORMATS)
@@ -110,7 +121,13 @@ class PictureWriter:
         }
 
     def add(self, split: Split, pixels: Pixels, label: int) -> bool:
-        """Append a picture, uint8 [3, H, W], unless a split has the same pixels already; return whether it was new."""
+        """Append a picture unless the same pixels are in any split already; return whether it was new.
+
+        Raises
+        ------
+        ValueError
+            The pixels are not uint8 of this data set's shape.
+        """
         digest = hashlib.sha256(np.ascontiguousarray(pixels).data).digest()
         if digest in self._split_of:
             self.repeated[self._split_of[digest], split] += 1
@@ -127,7 +144,13 @@ class PictureWriter:
         return (f"{plural(count, 'training picture')} {were} in the test split too",) if count else ()
 
     def finish(self, described: Description) -> Description:
-        """Write the labels, and complete what is known of the data set; an `InputError` names an empty split."""
+        """Write the labels, and complete what is known of the data set.
+
+        Raises
+        ------
+        InputError
+            A split came out empty.
+        """
         counts: dict[str, int] = {split: len(labels) for split, labels in self.labels.items()}
         if empty := [split for split, count in counts.items() if not count]:
             why = "; ".join([f"found: {counts}", *self.notes()])

@@ -35,10 +35,15 @@ def library_files() -> dict[str, Path]:
 
 
 def sample_sources(data: PythonSources) -> dict[str, list[Sample]]:
-    """Return texts with their classes by split.
+    """Texts with their classes by split.
 
     Each module or package of the library is of one split, drawn by ``data.seed``, and no text is in two. Classes are
-    equally frequent as far as the texts go. A `ConfigurationError` says that this Python has too few sources.
+    equally frequent as far as the texts go.
+
+    Raises
+    ------
+    ConfigurationError
+        This Python has too few sources of its library.
     """
     units: dict[str, list[Path]] = {}
     for name, path in library_files().items():

@@ -186,7 +186,10 @@ class Samples:
     def batches(self, batch_size: int, rows: Tensor | None = None) -> Iterator[Batch]:
         """Yield batches of `batch_size` samples, the last one smaller; a collate function's as it made them.
 
-        `rows` are the samples in the order wanted, int64 [M]; by default all of them, read in place without a copy.
+        Parameters
+        ----------
+        rows
+            int64 [M], the samples in the order wanted; by default all of them, read where they lie without a copy.
         """
         names = self.description.inputs
         if self.description.collated:
@@ -215,7 +218,12 @@ class Samples:
 def load_samples(dataset: DatasetRef, split: str, store: ArtifactStore) -> Samples:
     """Open a split without reading it; writing to its tensors never reaches the files.
 
-    An `InputError` says that there is no such split, a `StoreError` that the artifact is not in the store.
+    Raises
+    ------
+    InputError
+        The data set has no such split.
+    StoreError
+        The artifact is not in the store.
     """
     folder, description = store.path(dataset.kind, dataset.digest), read_description(dataset, store)
     names = [path.name.split(".")[1] for path in sorted(folder.glob(f"{split}.*.npy")) if ".shapes." not in path.name]

@@ -39,9 +39,12 @@ _READERS: Mapping[str, Callable[[Path], pa.Table]] = {
 
 
 def read_columns(path: Path, data: TableFile, names: Sequence[str]) -> pa.Table:
-    """Read the columns of those names, and the one that says the split.
+    """The columns of those names, and the one that says the split.
 
-    An `InputError` says that the file is not such a table, lacks a column, or has missing values.
+    Raises
+    ------
+    InputError
+        The file is no such table, lacks a column, or has missing values.
     """
     wanted = list(dict.fromkeys([*names, *([data.split] if data.split else [])]))
     try:

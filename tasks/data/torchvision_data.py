@@ -35,11 +35,15 @@ _HELD_OUT_SPLITS = ("test", "val", "valid")
 def prepare_torchvision(data: TorchvisionDataset, geometry: Preprocessing, workspace: Workspace) -> DatasetRef:
     """Resize and split one of torchvision's labelled image sets.
 
-    Its own held-out part (``train=False``, or the split "test" or "val") is the test split; if it has none,
+    Its own held-out part (``train=False``, or the split "test" or "val") is the test split; where it has none,
     ``valid_share`` of the whole is. Valid and calibration samples are taken from the training part.
 
-    A `ConfigurationError` says that there is no such class, that it cannot be downloaded, or that it has not one label
-    for each image; an `InputError` that the data is broken or not there.
+    Raises
+    ------
+    ConfigurationError
+        There is no such class, it cannot be downloaded, or it does not hold one label for each image.
+    InputError
+        The data is broken, or not under ``data.root`` and not to be downloaded.
     """
     train, test = _open(data)
 

@@ -40,10 +40,14 @@ class Training:
 def train(
     make: Callable[[torch.device], Training], settings: TrainedCheckpoint, workload: str, progress: Progress
 ) -> dict[str, Tensor]:
-    """Train what `make` builds on a device, on CUDA if there is one; return the state dict on the CPU.
+    """Train what `make` builds on a device, on CUDA where there is one; return the state dict on the CPU.
 
-    For a seed, the same machine and the same libraries give the same weights. A `MeasurementError` says that the loss
-    became NaN, infinite or hopeless.
+    For a seed, the same machine and the same libraries give the same weights.
+
+    Raises
+    ------
+    MeasurementError
+        The loss became NaN, infinite or hopeless.
     """
     best_loss, best = math.inf, dict[str, Tensor]()
     with (

@@ -27,8 +27,12 @@ Items = Sequence[object]  # of a map-style data set: (inputs, target)
 def load_splits(data: FactoryData) -> Mapping[str, Items]:
     """Call ``data.factory``.
 
-    A `ConfigurationError` says that it fails or gives something else than data sets by split, an `InputError` that a
-    split is missing or empty.
+    Raises
+    ------
+    ConfigurationError
+        It fails, or gives something else than data sets by split.
+    InputError
+        A split that is needed is missing or empty.
     """
     what = f'data.factory "{data.factory}"'
     found = call("data.factory", data.factory, data.folder, **data.arguments)
@@ -55,8 +59,12 @@ def load_splits(data: FactoryData) -> Mapping[str, Items]:
 def prepare_factory(data: FactoryData, model: nn.Module, workspace: Workspace) -> DatasetRef:
     """Prepare the calibration and test splits, or find them in the store.
 
-    A `ConfigurationError` says that the user's code fails or gives no inputs of the model, an `InputError` that a split
-    is empty or has NaN or infinities.
+    Raises
+    ------
+    ConfigurationError
+        The user's code fails, or what it gives are no inputs of the model.
+    InputError
+        A split is empty, or holds NaN or infinities.
     """
     parameters = forward_parameters(model)
     made_from: dict[str, object] = {

@@ -55,8 +55,12 @@ def read_state(path: Path, shown: str = "") -> StateDict:
 
     A pickle is opened with PyTorch's restricted unpickler, which makes tensors and plain containers and calls nothing
     else; anything beyond that is refused before it runs. Wrappers and prefixes that training scripts add are taken off.
-    Messages call the file `shown`, if its path is not what the user wrote. An `InputError` says that it is broken, is
-    not a state dict, or would run code.
+    Messages call the file `shown`, where its path is not what the user wrote.
+
+    Raises
+    ------
+    InputError
+        The file is broken, does not hold a state dict, or would run code.
     """
     shown = shown or str(path)
     try:
@@ -100,7 +104,13 @@ def read_state(path: Path, shown: str = "") -> StateDict:
 
 
 def read_fetched(settings: FetchedCheckpoint, workspace: Workspace) -> StateDict:
-    """Read the file that ``checkpoint.uri`` names, whatever model it is for; see `fetch` and `read_state`."""
+    """Read the file that ``checkpoint.uri`` names, whatever model it is for.
+
+    Raises
+    ------
+    InputError
+        It cannot be had, or holds no state dict.
+    """
     folder = workspace.store.root / "downloads"
     with fetch(settings.uri, folder, sha256=settings.sha256, max_bytes=settings.max_bytes) as source:
         return read_state(source.path(), as_shown(settings.uri))

@@ -67,9 +67,16 @@ class Domain(ABC, Generic[W, M]):
     def evaluate(self, job: Job[W], call: Call, workspace: Workspace, *, apart: bool = False) -> Quality:
         """Compute the quality of a model that can be called.
 
-        If its result for a row depends on the others of the call, it is called with rows `apart`, one at a time, as it
-        is deployed. Otherwise rows run together in whatever number is fast. A `MeasurementError` says that the model
-        computes NaN or infinities, or that its outputs do not fit the data.
+        Parameters
+        ----------
+        apart
+            Call the model with one row at a time, as it is deployed: what it computes for a row depends on the others
+            of the call. Otherwise rows run together in whatever number is fast.
+
+        Raises
+        ------
+        MeasurementError
+            The model computes NaN or infinities, or its outputs do not fit the data.
         """
 
     def axes(self, workload: W, examples: Mapping[str, Tensor]) -> Axes:

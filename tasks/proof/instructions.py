@@ -69,7 +69,10 @@ _PAGES = 256  # a power of two; at 16 bytes a sample they hold more than ten sec
 class Sampler:
     """Samples this process's threads, those that are started later included, between `start` and `stop`.
 
-    Raises `UnavailableError` if the system does not let a process sample itself.
+    Raises
+    ------
+    UnavailableError
+        The system does not let a process sample itself.
     """
 
     def __init__(self) -> None:

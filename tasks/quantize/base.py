@@ -63,7 +63,13 @@ class Converter(ABC):
 
     @abstractmethod
     def convert(self, model: nn.Module, spec: Spec, source: ModelSource) -> Converted:
-        """Quantize a float model, which may be changed; raise `QuantizationError` if that is not possible."""
+        """Quantize a float model in evaluation mode, which may be changed.
+
+        Raises
+        ------
+        QuantizationError
+            The spec cannot be carried out on this model.
+        """
 
     @abstractmethod
     def skeleton(self, model: nn.Module, spec: Spec, graph: str, example_inputs: Mapping[str, Tensor]) -> nn.Module:
@@ -80,6 +86,11 @@ class Converter(ABC):
         """Find or make the library of operators that converted models call, if they call any besides torch's.
 
         It is kept beside the converted module, and loaded before that is opened.
+
+        Raises
+        ------
+        QuantizationError
+            It cannot be made here.
         """
         return None
 

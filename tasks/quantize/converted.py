@@ -56,7 +56,13 @@ class Structure(Frozen):
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        """Read the structure of an artifact; raise `QuantizationError` if this version cannot."""
+        """Read the structure of an artifact.
+
+        Raises
+        ------
+        QuantizationError
+            The folder holds none that this version can read.
+        """
         try:
             return cls.model_validate_json((folder / STRUCTURE).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
@@ -66,7 +72,13 @@ class Structure(Frozen):
 
 
 def find_or_convert(source: ModelSource, spec: Spec) -> Path:
-    """Carry a spec out on a torch module, or find what was made before; return the artifact's folder."""
+    """Carry a spec out on a torch module, or find what was made before; the artifact's folder, named by its digest.
+
+    Raises
+    ------
+    QuantizationError
+        The spec cannot be carried out on this model or processor, or its result computes NaN or infinities.
+    """
     library = converter_of(spec).library(source.workspace)
     made_from = {
         **source.made_from,

@@ -56,7 +56,13 @@ def unnamed(kind: str) -> str:
 
 
 def excluded_modules(model: nn.Module, exclude: Collection[str]) -> frozenset[str]:
-    """Return the paths of the excluded modules and of all within; raise `QuantizationError` for an unknown one."""
+    """Paths of the excluded modules and of everything in them.
+
+    Raises
+    ------
+    QuantizationError
+        The model has no module of such a name; proposes those that are close, and lists them all.
+    """
     paths = [path for path, _ in model.named_modules() if path]
     unknown = [name for name in exclude if name not in paths]
     if unknown:

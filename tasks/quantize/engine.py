@@ -26,7 +26,16 @@ _DEPRECATIONS = (
 
 @contextmanager
 def quantized_engine(name: str) -> Iterator[None]:
-    """Run the block with a quantized engine; raise `QuantizationError` if torch has no such engine here."""
+    """Run the block with the quantized engine `name`, then restore the one there was.
+
+    Weights are packed in an engine's own layout, and some operators ask the setting when they run, so this must
+    surround converting, loading and calling a model.
+
+    Raises
+    ------
+    QuantizationError
+        This build of torch has no such engine for this processor.
+    """
     supported = [engine for engine in torch.backends.quantized.supported_engines if engine != "none"]
     if name not in supported:
         raise QuantizationError(

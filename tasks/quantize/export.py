@@ -16,8 +16,17 @@ from storage.errors import QuantizationError, first_line
 def export(model: nn.Module, examples: Mapping[str, Tensor], axes: Mapping[str, Mapping[int, str]]) -> ExportedProgram:
     """Export a model in evaluation mode, which may be changed: its LSTMs become `OneDnnLstm`.
 
-    `examples` are inputs in calling order; `axes` names those axes of theirs that may have any length from 1 on. Raise
-    `QuantizationError` if the model's control flow depends on values, or on the length of an open axis.
+    Parameters
+    ----------
+    examples
+        Inputs by name, in calling order.
+    axes
+        The inputs' axes that may have any length from 1 on, as `ModelSource.axes` has them.
+
+    Raises
+    ------
+    QuantizationError
+        The model's control flow depends on values, or on the length of an open axis.
     """
     replace_lstms(model)
     shapes = open_shapes(model, examples, axes)

@@ -86,8 +86,15 @@ class TrainingState:
 def fine_tuned(prepared: nn.Module, spec: Spec, source: ModelSource) -> nn.Module:
     """Train a model prepared with fake quantization, or give it the state that an equal training gave before.
 
-    Return the model itself, with the weights and ranges of its best epoch, on the CPU in evaluation mode. Raise
-    `QuantizationError` if training diverges, and `InputError` if there are too few training samples.
+    It is the model itself that is returned, with the weights and ranges of its best epoch, on the CPU in evaluation
+    mode.
+
+    Raises
+    ------
+    QuantizationError
+        Training diverges.
+    InputError
+        There are too few training samples.
     """
     training, recipe, data, workspace = spec.training, spec.recipe, source.fine_tuning, source.workspace
     assert training is not None
@@ -129,13 +136,19 @@ def fine_tune(
     device: torch.device,
     progress: Progress,
 ) -> dict[str, Tensor]:
-    """Train a prepared model; return the state dict of the best epoch, on the CPU.
+    """Train a prepared model.
 
-    The best epoch has the highest score, or of equal ones the lowest loss. Equal seeds give equal results on one kind
-    of processor with one number of threads, whether or not the process was killed in between: order, shifts and dropout
-    follow from seed and epoch alone, and after each epoch all that the next one depends on is saved in `work`. The
-    first batches of `calibration` set the ranges that training starts from. Raise `QuantizationError` if there are
-    none, or the loss becomes NaN or infinite.
+    Equal seeds give equal results on one kind of processor with one number of threads, whether or not the process was
+    killed in between: after each epoch all that the next one depends on is saved in `work`. The first batches of
+    positional inputs in `calibration` set the ranges that training starts from.
+
+    What it returns is the state dict of the best epoch, on the CPU: the one with the highest score, or of equal ones
+    that with the lowest loss.
+
+    Raises
+    ------
+    QuantizationError
+        There are no calibration samples, or the loss becomes NaN or infinite.
     """
     model.to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=training.learning_rate)

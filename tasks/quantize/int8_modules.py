@@ -127,7 +127,10 @@ class Int8Lstm(_Packable):
     def forward(self, inputs: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         """From float32 [T, B, I] ([B, T, I] with `batch_first`, or [T, I]) and h, c [L, B, H] to outputs and state.
 
-        Raise `QuantizationError` for a packed sequence.
+        Raises
+        ------
+        QuantizationError
+            The inputs are a packed sequence.
         """
         if not isinstance(inputs, Tensor):
             raise QuantizationError("An int8 LSTM takes no packed sequences.", hint="Exclude it from the recipe.")

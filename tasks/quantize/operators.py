@@ -43,7 +43,13 @@ def namespace() -> str:
 
 
 def operators() -> torch._ops._OpNamespace:
-    """Return the operators of `namespace`; raise `QuantizationError` if their library is not loaded."""
+    """The operators of `namespace`.
+
+    Raises
+    ------
+    QuantizationError
+        Their library is not loaded.
+    """
     name = namespace()
     if not is_loaded(name):
         raise QuantizationError(f"The operators {name} are not loaded.", hint="Load the library beside the model.")
@@ -64,9 +70,14 @@ def load_libraries(folder: Path) -> None:
 
 
 def find_or_compile(workspace: Workspace) -> Path:
-    """Compile the operators, or find what was compiled before; return the library's file.
+    """Compile the operators with the system's compiler, or find what was compiled before; the library's file.
 
-    Raise `UnavailableError` if there is no C++ compiler, and `QuantizationError` if it refuses the sources.
+    Raises
+    ------
+    UnavailableError
+        There is no C++ compiler.
+    QuantizationError
+        It refuses the sources.
     """
     name, compiler = namespace(), _compiler()
     made_from = {

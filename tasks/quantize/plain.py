@@ -48,7 +48,13 @@ class PlainConverter(Converter):
     """Brings float models into a spec's type and memory format."""
 
     def convert(self, model: nn.Module, spec: Spec, source: ModelSource) -> Converted:
-        """Wrap the model; raise `UnavailableError` if the processor can only emulate the spec's type."""
+        """Wrap the model.
+
+        Raises
+        ------
+        UnavailableError
+            The processor has no instructions for bfloat16: it would be emulated, at a fraction of float's speed.
+        """
         if spec.arithmetic == "bfloat16":
             require_bfloat16(spec.recipe.name)
         coverage = cover(leaves_of(model), lambda _: spec.why_float)

@@ -43,7 +43,13 @@ _OBSERVERS: dict[str, type[ObserverBase]] = {
 
 
 def quantize_exported(spec: Spec, source: ModelSource) -> Quantized:
-    """Quantize the float model by ranges seen in calibration; raise `QuantizationError` if that is not possible."""
+    """Quantize the float model by ranges seen in calibration.
+
+    Raises
+    ------
+    QuantizationError
+        The model cannot be exported, there is nothing to calibrate with or to quantize, or numbers are not finite.
+    """
     model, calibration = source.float_model(), spec.calibration
     assert calibration is not None
     refuse_non_finite_state(model)
@@ -59,7 +65,13 @@ def quantize_exported(spec: Spec, source: ModelSource) -> Quantized:
 
 
 def export_trained(trained: Trained, spec: Spec, source: ModelSource) -> Quantized:
-    """Give a fine-tuned model the same form; raise `QuantizationError` if that fails, or none of it is int8."""
+    """Give a fine-tuned model the same form.
+
+    Raises
+    ------
+    QuantizationError
+        The model cannot be exported, or none of it is int8.
+    """
     graph = export(trained.model, source.example_inputs, source.axes).module()
     assert isinstance(graph, fx.GraphModule)
     folded = dict(_batch_norms(graph)) | dict(trained.folded)

@@ -47,7 +47,13 @@ class ModelSource:
 
 
 def batches_of(source: ModelSource, calibration: Calibration) -> Iterator[tuple[Tensor, ...]]:
-    """Yield calibration batches, as many as there are, and report progress; raise `QuantizationError` if none."""
+    """Yield the calibration batches that are asked for, as far as there are as many, and report progress behind each.
+
+    Raises
+    ------
+    QuantizationError
+        There are none.
+    """
     number = 0
     wanted = islice(source.calibration_batches(calibration.batch_size), calibration.batches)
     for number, inputs in enumerate(wanted, start=1):
@@ -61,7 +67,13 @@ def batches_of(source: ModelSource, calibration: Calibration) -> Iterator[tuple[
 
 
 def calibrate(prepared: nn.Module, source: ModelSource, calibration: Calibration) -> None:
-    """Run calibration batches through a prepared model; raise `QuantizationError` if it gives NaN or infinity."""
+    """Run calibration batches through a prepared model.
+
+    Raises
+    ------
+    QuantizationError
+        There are no batches, or the model returns NaN or infinity for one.
+    """
     with torch.no_grad():
         for number, inputs in enumerate(batches_of(source, calibration), start=1):
             try:

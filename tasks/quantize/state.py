@@ -20,12 +20,12 @@ Parts = tuple[object, ...]
 
 
 def flatten_state(state: Mapping[str, object]) -> dict[str, Tensor]:
-    """Take a state dict apart into tensors by name: plain, contiguous, and sharing no memory with each other.
+    """A state dict's tensors by name: plain, contiguous, and sharing no memory with each other.
 
-    A quantized state dict holds what safetensors does not take: quantized tensors, tuples, data types, and packed
-    parameters (script objects: weights in an engine's own layout, which only torch's operators can read and make).
-    `load_flat_state` puts them together again, bit for bit: all else is found in a module of the same structure. Raise
-    `QuantizationError` if an entry has a type that cannot be stored.
+    Raises
+    ------
+    QuantizationError
+        An entry has a type that cannot be stored.
     """
     tensors: dict[str, Tensor] = {}
     for name, value in state.items():

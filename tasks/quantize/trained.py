@@ -44,7 +44,13 @@ class QatConverter(GraphConverter):
         fine_tuned(prepared, spec, source)
 
     def train(self, spec: Spec, source: ModelSource) -> Trained:
-        """Fine-tune, or find what was fine-tuned before, and round in earnest what training simulated."""
+        """Fine-tune, or find what was fine-tuned before, and round in earnest what training simulated.
+
+        Raises
+        ------
+        QuantizationError
+            torch cannot prepare the model, training diverges, or a module was trained that has no such form.
+        """
         model = source.float_model()
         refuse_non_finite_state(model)
         with without_deprecations(), torch.no_grad():

@@ -91,7 +91,13 @@ def _quantized(source: ModelSource, spec: Spec, folder: Path) -> Quantized:
 
 
 def compile_package(program: ExportedProgram, path: Path) -> None:
-    """Compile an exported model for this processor; raise `QuantizationError` if Inductor refuses it."""
+    """Compile an exported model for this processor.
+
+    Raises
+    ------
+    QuantizationError
+        Inductor or the C++ compiler refuses it.
+    """
     try:
         with torch.no_grad(), config.patch(OPTIONS):
             torch._inductor.aoti_compile_and_package(program, package_path=str(path))

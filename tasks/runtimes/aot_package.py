@@ -79,7 +79,13 @@ def instructions_for(spec: Spec) -> list[str]:
 
 @cache
 def target() -> tuple[tuple[str, ...], str]:
-    """Return the instructions that Inductor compiles for, and the version of the compiler that it needs."""
+    """The instructions that Inductor compiles for here, and the compiler's version.
+
+    Raises
+    ------
+    UnavailableError
+        There is no C++ compiler.
+    """
     try:
         compiler = get_cpp_compiler()
         told = subprocess.run([*shlex.split(compiler), "--version"], capture_output=True, text=True, check=True)

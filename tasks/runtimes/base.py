@@ -57,7 +57,13 @@ class CandidateFiles:
         return spec_of(self.recipe())
 
     def made(self) -> Made:
-        """Read ``candidate.json``; raise `QuantizationError` if this version cannot."""
+        """Read ``candidate.json``.
+
+        Raises
+        ------
+        QuantizationError
+            The folder holds no candidate that this version can read.
+        """
         try:
             return Made.model_validate_json((self.folder / DOCUMENT).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
@@ -108,7 +114,13 @@ class Maker(ABC):
 
     @abstractmethod
     def make(self, source: ModelSource, spec: Spec, folder: Path) -> Made:
-        """Write the runtime's files into a folder; raise `QuantizationError` if the spec cannot be carried out."""
+        """Write the runtime's files into a folder.
+
+        Raises
+        ------
+        QuantizationError
+            The spec cannot be carried out on this model, or the result computes something else or nothing finite.
+        """
 
 
 class Opener(ABC):

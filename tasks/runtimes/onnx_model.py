@@ -41,11 +41,15 @@ op: Any = opset20
 
 
 def find_or_export(source: ModelSource, spec: Spec) -> Path:
-    """Export the float model, or find what was exported before; return the artifact's folder.
+    """Export the float model, or find what was exported before; the artifact's folder, named by its digest.
 
     Of a spec with training it is the fine-tuned model, with int8 weights, QuantizeLinear and DequantizeLinear. The axes
-    that the domain declares keep their freedom; all others have the lengths of the example inputs. Raise
-    `QuantizationError` if the model cannot be exported, or is too large for one ONNX file.
+    that the domain declares keep their freedom; all others have the lengths of the example inputs.
+
+    Raises
+    ------
+    QuantizationError
+        The model cannot be exported, or is too large for one ONNX file.
     """
     made_from = {
         **source.made_from,
@@ -83,8 +87,12 @@ def export(
     """Export a model in evaluation mode, without paths of this machine and with nodes named after their modules.
 
     Of a model that has others around its modules, `paths` says what these are to be called. The second result says of
-    batch norms that are no operators of their own which module they were folded into. Raise `QuantizationError` if
-    torch.export cannot follow the model, or an operator has no counterpart in ONNX.
+    batch norms that are no operators of their own which module they were folded into.
+
+    Raises
+    ------
+    QuantizationError
+        torch.export cannot follow the model, or an operator has no counterpart in ONNX.
     """
     inputs = opened(examples, axes)
     try:
@@ -145,12 +153,20 @@ def lstm(
     bidirectional: bool,
     batch_first: bool,
 ) -> tuple[Value, Value, Value]:
-    """Translate ``aten::lstm.input``: one operator a layer, with as little around it as can be.
+    """Translate ``aten::lstm.input``.
 
-    torch's own exporter cuts, transposes and reshapes around each layer with operators that take longer than a single
-    word does in int8. Inputs and outputs are [T, B, width], or [B, T, width] if `batch_first`; `state` is h and c, each
-    [L * D, B, H] for L layers and D directions. `weights` has for each layer and direction the input and the recurrent
-    weights, then both biases if it `has_biases`.
+    Parameters
+    ----------
+    inputs
+        [T, B, I], or [B, T, I] where `batch_first`.
+    state
+        h and c, each [L * D, B, H] for L layers and D directions.
+    weights
+        For each layer and direction: input and recurrent weights, then both biases where it `has_biases`.
+
+    Returns
+    -------
+    Outputs [T, B, D * H] (or batch first), and h and c after the last step.
     """
     directions = 2 if bidirectional else 1
     each = len(weights) // (num_layers * directions)

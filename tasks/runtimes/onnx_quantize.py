@@ -103,7 +103,13 @@ def _quantize_statically(
 ) -> None:
     """Weights and activations to int8 as QuantizeLinear and DequantizeLinear around float operators (QDQ).
 
-    Batches are in memory one at a time; for ``histogram``, ranges hold all but 0.001% of the values.
+    Ranges come from the calibration batches, one in memory at a time: their minimum and maximum, a moving
+    average of these, or all but 0.001% of the values (for ``histogram``).
+
+    Raises
+    ------
+    QuantizationError
+        There are no calibration samples.
     """
     _rename_ambiguous_constants(proto.graph)
     proto = onnx.shape_inference.infer_shapes(proto)

@@ -47,10 +47,15 @@ class ScriptOpener(EagerOpener):
 
 
 def write_script(model: nn.Module, example_inputs: Mapping[str, Tensor], path: Path, *, exact: bool) -> None:
-    """Trace, freeze and save a model; raise `QuantizationError` if it cannot be traced.
+    """Trace, freeze and save a model.
 
     `exact` keeps every operation as it is, for outputs equal to the model's bit for bit; otherwise freezing may fold
     float operations into each other (a batch norm into its convolution), which is faster and rounds differently.
+
+    Raises
+    ------
+    QuantizationError
+        The model cannot be traced.
     """
     with without_deprecations(), torch.no_grad():
         # Tracing passes by checks of shapes in torch and transformers, and reads every property that a module has; a

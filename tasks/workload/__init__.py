@@ -25,8 +25,13 @@ __all__ = ["Workload", "find_workloads", "read_workload", "validated"]
 def read_workload(path: Path) -> Workload:
     """Read and validate one workload file.
 
-    Relative paths, and the user's code, count from its folder. Raise `ConfigurationError` if the file cannot be read,
-    is not TOML, or a key, type, recipe or reference is wrong.
+    Relative paths in ``data.uri``, ``data.root`` and ``checkpoint.uri`` count from the file's folder, and the user's
+    code is looked for there first.
+
+    Raises
+    ------
+    ConfigurationError
+        The file cannot be read, is not TOML, or a key, type, recipe or reference is wrong.
     """
     try:
         document = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -43,7 +48,13 @@ def read_workload(path: Path) -> Workload:
 
 
 def validated(path: Path, document: JsonObject) -> Workload:
-    """Validate a workload file's content, which stays as it is; `ConfigurationError` says what is wrong."""
+    """Validate what stands, or will stand, in a workload file; it is left as it is.
+
+    Raises
+    ------
+    ConfigurationError
+        A key, type, recipe or reference is wrong.
+    """
     document, folder = deepcopy(dict(document)), path.resolve().parent
     for section, key in (("data", "uri"), ("data", "root"), ("checkpoint", "uri")):
         table = document.get(section)
@@ -56,7 +67,13 @@ def validated(path: Path, document: JsonObject) -> Workload:
 
 
 def find_workloads(names: Iterable[str], built_in: Path) -> list[Workload]:
-    """Read workloads by name or TOML path, or all built-in ones; `ConfigurationError` if one is unknown or wrong."""
+    """Resolve workload names and TOML paths; no names means every built-in one.
+
+    Raises
+    ------
+    ConfigurationError
+        A name is unknown, a file is wrong, or two workloads share a name.
+    """
     known = {path.stem: path for path in sorted(built_in.glob("*.toml"))}
     workloads = []
     for name in list(names) or known:

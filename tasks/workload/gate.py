@@ -134,7 +134,13 @@ class Rule:
 
 
 def rules_on(gate: Gate, row: Row, *, timed: bool = True) -> tuple[RuleOutcome, ...]:
-    """Check a row against the gate's rules; a failed candidate breaks the first. `timed` includes timed rules."""
+    """Check a row against every rule that the gate has; a candidate that failed breaks the first one.
+
+    Parameters
+    ----------
+    timed
+        False leaves out the rules that are known only once the candidate has been timed.
+    """
     if row["status"] != "ok":
         why = f"{text(row, 'stage') or 'a stage'}: {text(row, 'error') or 'no reason was recorded'}"
         return (RuleOutcome(name="status", bound="ok", seen=text(row, "status"), outcome="failed", note=why),)

@@ -153,12 +153,16 @@ class ImageClassification(Domain[ImageWorkload, ClassifierSpec]):
 def training_batches(
     dataset: DatasetRef, store: ArtifactStore, batch_size: int, generator: torch.Generator
 ) -> Iterator[tuple[tuple[Tensor, ...], Tensor]]:
-    """Yield one epoch of the train split: (images,), labels, shuffled, and each image shifted at random.
+    """Yield one epoch of the train split as `Samples.batches` does: shuffled, each image shifted at random.
 
-    Images are float32 [B, 3, H, W], labels int64 [B]. A shift, by up to 1/16 of the side, keeps the label of any
-    picture, even of a character, which a flip does not. A last batch of a single sample is left out: batch
-    normalization cannot train on it. The state of `generator`, on the CPU, moves on, so that every epoch differs. An
-    `InputError` says that there is no batch of two images.
+    A shift, here by up to 1/16 of the side, keeps the label of any picture, even of a character, which a flip does not.
+    A last batch of a single sample is left out: batch normalization cannot train on it. The state of `generator`, on
+    the CPU, moves on, so that every epoch differs.
+
+    Raises
+    ------
+    InputError
+        There is no batch of two images.
     """
     split = load_samples(dataset, "train", store)
     if min(len(split), batch_size) < 2:

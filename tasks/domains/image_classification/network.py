@@ -49,9 +49,12 @@ def build_vision(spec: ClassifierSpec, dataset: DatasetRef) -> nn.Module:
 
 
 def published(name: str) -> WeightsEnum:
-    """Look up torchvision's weights by name, ``ResNet18_Weights.IMAGENET1K_V1`` for instance.
+    """Look up an entry of torchvision's by name, ``ResNet18_Weights.IMAGENET1K_V1`` for instance.
 
-    A `ConfigurationError` says that there are none, or that their model is already quantized.
+    Raises
+    ------
+    ConfigurationError
+        There is none, or it is for a model that is already quantized.
     """
     try:
         weights = get_weight(name)
@@ -90,10 +93,16 @@ def load_weights(weights: WeightsEnum) -> dict[str, Tensor]:
 
 
 def preprocessing(workload: ImageWorkload, data: Pictures) -> Preprocessing:
-    """Return what ``[data.transforms]`` asks for; a `ConfigurationError` says that it cannot be.
+    """What ``[data.transforms]`` asks for.
 
     ``crop`` defaults to ``image_size`` and ``resize`` to ``crop``. The preset "weights" takes everything from the
     published weights of ``[checkpoint]``, except for sizes that the file sets itself.
+
+    Raises
+    ------
+    ConfigurationError
+        The preset is asked for and the checkpoint is not one of torchvision's or has no such preset, or the crop is
+        larger than what is left after resizing.
     """
     settings = data.transforms
     side = settings.crop or data.image_size

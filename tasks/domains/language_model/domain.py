@@ -200,7 +200,12 @@ def zero_state(spec: WordLanguageModelSpec, columns: int, device: torch.device |
 def batchify(ids: Tensor, columns: int) -> Tensor:
     """Lay a stream out in columns that are read side by side, the few words left over dropped.
 
-    From integers [N] to int64 [N // columns, columns], contiguous; an `InputError` refuses fewer than two rows.
+    From integers [N] to int64 [N // columns, columns], contiguous.
+
+    Raises
+    ------
+    InputError
+        The stream is too short for two rows.
     """
     length = len(ids) // columns
     if length < 2:

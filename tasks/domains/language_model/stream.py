@@ -37,11 +37,21 @@ def word_losses(
     *,
     words_in_call: int | None = None,
 ) -> Tensor:
-    """Compute the loss of every word of a stream but the first, in the mode that `settings` ask for.
+    """Loss of every word of a stream but the first, in the mode that `settings` ask for.
 
-    From int32 or int64 [N], at least two words, to float32 [N - 1], in nats. The model is called with `words_in_call`
-    of one column; by default with what the mode says. This takes as many threads as torch has in this process: all
-    cores, unless stages share them.
+    It takes as many threads as torch has in this process: all cores, unless stages share them.
+
+    Parameters
+    ----------
+    ids
+        int32 or int64 [N], at least two words.
+    words_in_call
+        How many words, all of one column, the model is called with; by default what the mode does.
+
+    Returns
+    -------
+    Tensor
+        float32 [N - 1], in nats.
     """
     if len(ids) < 2:
         raise InputError("The test split has fewer than two words.", hint="Give a longer test.txt.")

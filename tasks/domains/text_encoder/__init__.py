@@ -177,7 +177,13 @@ class EncoderWorkload(Workload):
 
 
 def read_config(folder: Path) -> JsonObject:
-    """Read ``config.json`` without what decides nothing; an `InputError` says that it is not there, or broken."""
+    """``config.json`` without what decides nothing.
+
+    Raises
+    ------
+    InputError
+        There is no such file, or it holds something else.
+    """
     path = folder / CONFIG
     if not path.is_file():
         raise InputError(
@@ -205,9 +211,12 @@ def labels_of(config: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def read_pooling(folder: Path) -> dict[str, object]:
-    """Read ``pooling`` and ``normalize`` from sentence-transformers' files; {} if there are none.
+    """``pooling`` and ``normalize`` as sentence-transformers' files say; {} where there are none.
 
-    An `InputError` says that they ask for something that is not supported.
+    Raises
+    ------
+    InputError
+        They ask for what is not done here.
     """
     if not (folder / "modules.json").is_file():
         return {}

@@ -82,8 +82,12 @@ def build_encoder(spec: EncoderSpec, dataset: DatasetRef | None = None) -> Encod
     """Build the network of a section, its weights drawn from torch's global generator.
 
     Attention is torch's ``scaled_dot_product_attention`` where transformers has it for the architecture, else plain
-    products: both export to every runtime, and the first is faster (docs/text-encoder.md has numbers). A
-    `ConfigurationError` says that transformers has no such architecture, or cannot make it of this configuration.
+    products: both export to every runtime, and the first is faster (docs/text-encoder.md has numbers).
+
+    Raises
+    ------
+    ConfigurationError
+        transformers has no such architecture, or cannot make it of this configuration.
     """
     library = transformers()
     document = dict(spec.config)
@@ -111,9 +115,12 @@ def build_encoder(spec: EncoderSpec, dataset: DatasetRef | None = None) -> Encod
 
 
 def read_directory(spec: EncoderDirectory) -> dict[str, Tensor]:
-    """Load a directory's weights by transformers, which knows what older files call them.
+    """The state dict of a directory's weights, loaded by transformers, which knows what older files call them.
 
-    An `InputError` says that they are missing, pickled, broken, or not those of the configuration.
+    Raises
+    ------
+    InputError
+        The weights are missing, pickled, broken, or not those of the configuration.
     """
     folder = Path(spec.path)
     files = weight_files(folder)
@@ -170,9 +177,12 @@ def _positions(model: nn.Module) -> list[nn.Embedding]:
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """Find the safetensors files that hold the weights: one, or those that an index names.
+    """The safetensors files that hold the weights: one, or those that an index names.
 
-    An `InputError` says that there are none; pickles (``pytorch_model.bin``) are refused.
+    Raises
+    ------
+    InputError
+        There are none; pickles (``pytorch_model.bin``) are refused.
     """
     if (folder / _WEIGHTS).is_file():
         return [folder / _WEIGHTS]

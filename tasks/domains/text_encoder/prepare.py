@@ -38,8 +38,12 @@ Splits = Mapping[str, Mapping[str, list[Any]]]  # by split: "text", and "label" 
 def prepare_texts(workload: EncoderWorkload, workspace: Workspace) -> DatasetRef:
     """Read and tokenize the texts, or find them in the store.
 
-    An `InputError` says that a file is missing or broken, lacks a column, or has labels that the model does not; a
-    `ConfigurationError` that the model has fewer positions than texts are to be cut at.
+    Raises
+    ------
+    InputError
+        A file is missing or broken, lacks a column, or has labels that the model does not.
+    ConfigurationError
+        The model has fewer positions than texts are to be cut at.
     """
     data, spec = workload.data, workload.model
     made_from: dict[str, object] = {

@@ -74,7 +74,14 @@ class StaticConverter(GraphConverter):
     """Observes, calibrates and converts."""
 
     def convert(self, model: nn.Module, spec: Spec, source: ModelSource) -> Converted:
-        """Quantize; if the spec leaves the graph mode open, eager mode falls back to FX graph mode."""
+        """Quantize weights and activations by ranges seen in calibration, in eager or FX graph mode.
+
+        Raises
+        ------
+        QuantizationError
+            The graph mode that the spec asks for cannot express the model, there is nothing to calibrate with, an
+            operation has no quantized kernel, or numbers are not finite.
+        """
         refuse_non_finite_state(model)  # whatever the mode
         try:
             return super().convert(model, spec, source)
@@ -108,7 +115,13 @@ def _mode_of(prepared: nn.Module) -> Literal["eager", "fx"]:
 
 
 def convert(prepared: nn.Module, name: str = "The model") -> nn.Module:
-    """Convert a model that has seen its data, and pack it for the quantized engine; errors call it `name`."""
+    """Convert a model that has seen its data, and pack it for the quantized engine; errors call it `name`.
+
+    Raises
+    ------
+    QuantizationError
+        torch cannot convert the model.
+    """
     prepared.eval()
     with refusing("converted", name, _mode_of(prepared)):
         converted: nn.Module

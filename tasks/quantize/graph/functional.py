@@ -41,8 +41,15 @@ def with_plain_layers(
 ) -> tuple[fx.GraphModule, frozenset[str]]:
     """Make a graph module of a model's graph, with plain layers in the place of functions; the graph is changed.
 
-    Return it, which shares tensors and other modules with the model, and the paths of its plain layers. `training` is
-    the mode of these.
+    Parameters
+    ----------
+    training
+        The mode of the plain layers.
+
+    Returns
+    -------
+    tuple of GraphModule and frozenset
+        The graph module, which shares tensors and other modules with the model, and the paths of its plain layers.
     """
     plain: dict[str, nn.Module] = {}
     moved: dict[str, nn.Module] = {}

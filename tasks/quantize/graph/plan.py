@@ -82,7 +82,13 @@ class Plan:
 
 
 def make_plan(model: nn.Module, spec: Spec, example_inputs: Mapping[str, torch.Tensor]) -> Plan:
-    """Look at a float model and decide; raise `QuantizationError` if what is asked for cannot be expressed."""
+    """Look at a float model and decide.
+
+    Raises
+    ------
+    QuantizationError
+        An excluded module does not exist, or the graph mode that the spec asks for cannot express the model.
+    """
     excluded = _stay_float(model, spec.recipe.exclude)
     own_stubs = spec.graph != "fx" and any(isinstance(module, QuantStub) for module in model.modules())
     own_fusing = own_stubs and callable(getattr(model, "fuse_model", None))

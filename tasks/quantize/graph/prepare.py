@@ -68,8 +68,11 @@ class _FloatPReLU(nn.PReLU):
 def prepare(model: nn.Module, plan: Plan, spec: Spec, example_inputs: Mapping[str, torch.Tensor]) -> nn.Module:
     """Attach observers or fake quantization to a float model in the plan's graph mode; the model may be changed.
 
-    Raise `QuantizationError` if torch cannot, a convolution pads its sides differently, or an excluded module was fused
-    into a neighbour by the model's own `fuse_model`, or is only called by a method.
+    Raises
+    ------
+    QuantizationError
+        torch cannot prepare the model, a convolution pads its sides differently, or an excluded module was fused into
+        a neighbour by the model's own `fuse_model`, or is only called by a method.
     """
     with refusing("prepared", type(model).__name__, plan.graph):
         prepare_it = _prepare_graph if plan.graph == "fx" else _prepare_modules
@@ -168,7 +171,13 @@ def _prepare_graph(model: nn.Module, plan: Plan, spec: Spec, example_inputs: Map
 
 
 def _pad_by_numbers(model: nn.Module, kept: Collection[str]) -> None:
-    """Put numbers in the place of the words "same" and "valid", which quantized convolutions do not take."""
+    """Put numbers in the place of the words "same" and "valid", which torch's quantized convolutions do not take.
+
+    Raises
+    ------
+    QuantizationError
+        A convolution pads its sides differently, and is not in one of the modules in `kept`, which stay float.
+    """
     for path, module in model.named_modules():
         if not isinstance(module, _ConvNd) or not isinstance(module.padding, str):
             continue

@@ -43,7 +43,11 @@ class Traced:
 def trace(model: nn.Module, example_inputs: Mapping[str, torch.Tensor], leaves: Collection[str] = ()) -> Traced:
     """Trace a model in evaluation mode without changing it, not looking into the modules `leaves`, and run the graph.
 
-    Raise `QuantizationError`, with the place, if control flow depends on values, or the graph cannot be run.
+    Raises
+    ------
+    QuantizationError
+        The model cannot be traced, for instance because its control flow depends on values; says where it failed. Or
+        its graph cannot be run, for instance because a parameter that forward may do without is no None in it.
     """
     try:
         traced, plain = traced_module(model, leaves)
@@ -89,7 +93,13 @@ def operation_name(node: fx.Node) -> str:
 
 @contextmanager
 def refusing(step: str, model: str, graph: str) -> Iterator[None]:
-    """Turn what torch raises into a `QuantizationError`; `step` is "prepared", "calibrated" or "converted"."""
+    """Turn what torch raises in the block into a refusal to do a step: "prepared", "calibrated" or "converted".
+
+    Raises
+    ------
+    QuantizationError
+        Names the step, the model's type and the graph mode, with the first line of torch's message.
+    """
     try:
         yield
     except NightquantError:
@@ -103,7 +113,13 @@ def refusing(step: str, model: str, graph: str) -> Iterator[None]:
 
 
 def try_out(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> None:
-    """Call a converted model once; raise `QuantizationError`, with the place, if it cannot run or is not finite."""
+    """Call a converted model once on its example inputs.
+
+    Raises
+    ------
+    QuantizationError
+        An operation has no quantized kernel (named, with the module that called it), or the output is not finite.
+    """
     # Called directly, a graph module prints a traceback.
     run = _Interpreter(model) if isinstance(model, fx.GraphModule) else None
     try:
