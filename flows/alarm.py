@@ -15,6 +15,7 @@ from prefect.blocks.core import Block
 from prefect.blocks.webhook import Webhook
 from prefect.events import emit_event
 from prefect.events.worker import EventsWorker
+from prefect.exceptions import PrefectException
 from pydantic import ValidationError
 
 from flows.console import became, faster, signed
@@ -80,6 +81,9 @@ def summary_line(found: Findings) -> str:
 
 def publish_leaderboard(outcomes: Sequence[Row], report: str) -> None:
     """Show the leaderboard as a table, and link to the report if there is one, on the current flow run."""
+    if own_server_died():
+        logging.getLogger(__name__).warning("no leaderboard in Prefect's UI: its server died")
+        return
     shown = [row for row in outcomes if row["setting"] == "primary" and row["became"] != "baseline"]
     table = [
         {
@@ -95,15 +99,14 @@ def publish_leaderboard(outcomes: Sequence[Row], report: str) -> None:
         for row in shown
     ]
 
-    def publish() -> None:
+    try:
         create_table_artifact(table, key="leaderboard", description="Every candidate of the night against its baseline")
         if report:
             link = "The night's report, one HTML file"
             create_link_artifact(report, link_text=report, key="report", description=link)
-
-    # The rows are in the store by now; the flow's own last report will say that the server is gone.
-    if why := "its server died" if own_server_died() else _attempt(publish):
-        logging.getLogger(__name__).warning("no leaderboard in Prefect's UI: %s", why)
+    except (httpx.HTTPError, PrefectException) as error:
+        # The rows are in the store by now; the flow's own last report will say that the server is gone.
+        logging.getLogger(__name__).warning("no leaderboard in Prefect's UI: %s", error)
 
 
 def _as_json(finding: Regression) -> dict[str, str | float | None]:

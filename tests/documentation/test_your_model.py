@@ -15,7 +15,7 @@ import pytest
 
 from tests.documentation.pages import ROOT, Document
 
-pytestmark = [pytest.mark.slow, pytest.mark.server]
+pytestmark = [pytest.mark.slow, pytest.mark.server, pytest.mark.long]
 
 BLOCKS = [block.text for block in Document.read(ROOT / "docs" / "your-model.md").shell]
 
@@ -26,15 +26,7 @@ def commands(name: str) -> list[list[str]]:
     return [shlex.split(line) for line in block.replace("\\\n", " ").splitlines()]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "gestures",
-        pytest.param("encoder", marks=pytest.mark.long),
-        pytest.param("power", marks=pytest.mark.long),
-        pytest.param("classifier", marks=pytest.mark.long),
-    ],
-)
+@pytest.mark.parametrize("name", ["gestures", "encoder", "power", "classifier"])
 def test_an_example_runs_as_the_page_says_to_a_verified_bundle(migrated_home: Path, tmp_path: Path, name: str) -> None:
     shutil.copytree(migrated_home, tmp_path / "prefect")
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("PREFECT_", "NIGHTQUANT_"))}

@@ -23,7 +23,7 @@ from storage.check import check
 from storage.results.query import run_query
 from tests.storage.http_server import Site, serving
 
-pytestmark = [pytest.mark.slow, pytest.mark.server, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.server, pytest.mark.long, pytest.mark.timeout(600)]
 
 MARK = "markedsecret"
 PICTURES = """

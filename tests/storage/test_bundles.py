@@ -234,6 +234,7 @@ def test_publishers_side_by_side_lose_no_switch(bundles: BundleStore):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_publishing_killed_at_any_moment_leaves_an_intact_current_bundle(bundles: BundleStore, tmp_path: Path):
     publish(bundles, 0)
     moments = random.Random(0)

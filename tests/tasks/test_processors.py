@@ -17,6 +17,7 @@ from tasks.machine import this_machine
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.long,
     pytest.mark.skipif("avx2" not in this_machine().isa, reason="the switches are about instructions of x86-64"),
 ]
 

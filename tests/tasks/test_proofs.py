@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.proofs import TOP, Operator, int8_share, most_expensive_floats, typical
+from tasks.proofs import TOP, FloatOperator, Operator, int8_share, most_expensive_floats, typical
 from tasks.refs import ModuleCoverage
 
 operators = st.builds(
@@ -46,7 +46,7 @@ def test_an_operator_in_float_has_its_modules_reason() -> None:
         ModuleCoverage(module="layer.out", type="Linear", parameters=1, quantized=False, reason="it is excluded"),
     ]
     [found] = most_expensive_floats([operator("float", 1.0, name="layer.out/node_7"), operator("int8", 3.0)], coverage)
-    assert str(found) == "Gemm of layer.out/node_7, 25% of the time: it is excluded"
+    assert found == FloatOperator(name="layer.out/node_7", type="Gemm", share=0.25, reason="it is excluded")
 
 
 @pytest.mark.parametrize("name", ["", "layerX/node", "other"])

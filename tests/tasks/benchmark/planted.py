@@ -100,7 +100,8 @@ def load(subject: Subject) -> Loaded:
 
     call.held = held  # type: ignore[attr-defined]
     if details.get("background"):
-        threading.Thread(target=digest, args=(1_000_000_000,), daemon=True).start()
+        # One long call without the interpreter's lock: a thread that waits for the lock would look idle when sampled.
+        threading.Thread(target=hashlib.pbkdf2_hmac, args=("sha256", b"", b"", 1 << 30), daemon=True).start()
     if threads := details.get("threads"):
         pool = ThreadPoolExecutor(threads)
 
