@@ -134,7 +134,8 @@ def _called(job: Job[Workload], workspace: Workspace) -> dict[str, object]:
     with in_its_own_words(f"The model's forward failed on {_described(inputs)}", "Fix forward, or what it is given."):
         outputs_of(model, inputs)
     outputs = finite_outputs(model, inputs, "float")
-    names = [*domain.outputs, *map(str, range(len(domain.outputs), len(outputs)))]
+    names = domain.output_names(job, workspace.store)
+    names = (*names, *(f"output-{index}" for index in range(len(names), len(outputs))))
     return {
         "model": type(model).__name__,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),

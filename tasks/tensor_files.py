@@ -1,7 +1,8 @@
 """safetensors files: writing them, and the golden ones. What needs torch is found by name.
 
 ``golden.safetensors`` holds a model's inputs and the outputs of its evaluation as ``input.<name>`` and
-``output.<index>``, of further cases after their number and a dot, and the inputs' order in its metadata.
+``output.<index>``, of further cases after their number and a dot. Its metadata has the names of the inputs in calling
+order and those of the outputs.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 
 GOLDEN, SAMPLES = "golden.safetensors", "samples.safetensors"
 INPUT, OUTPUT = "input.", "output."
-_ORDER = "inputs"
+# One key for both: safetensors writes several in an order that changes from run to run.
+_NAMES = "names"
 # safetensors gives the system's error as text alone: "I/O error: No space left on device (os error 28)".
 _NUMBER = re.compile(r"(?P<reason>[^:]*) \(os error (?P<number>\d+)\)")
 
@@ -54,6 +56,7 @@ class Golden:
     inputs: dict[str, Tensor]
     outputs: tuple[Tensor, ...] = ()
     further: tuple[Golden, ...] = ()
+    names: tuple[str, ...] = ()  # of the outputs; further ones go by their number
 
     def to_bytes(self) -> bytes:
         """The file's content."""
@@ -62,7 +65,8 @@ class Golden:
             prefix = case_prefix(number)
             tensors |= {f"{prefix}{INPUT}{name}": tensor.contiguous() for name, tensor in case.inputs.items()}
             tensors |= {f"{prefix}{OUTPUT}{index}": tensor.contiguous() for index, tensor in enumerate(case.outputs)}
-        content: bytes = resolve_name("safetensors.torch:save")(tensors, {_ORDER: json.dumps(list(self.inputs))})
+        names = json.dumps([list(self.inputs), self.names])
+        content: bytes = resolve_name("safetensors.torch:save")(tensors, {_NAMES: names})
         return content
 
     @classmethod
@@ -76,7 +80,7 @@ class Golden:
         """
         try:
             with safe_open(path, framework="pt") as file:
-                names = input_names(file.metadata() or {})
+                names, _ = names_of(file.metadata() or {})
                 outputs = sum(key.startswith(OUTPUT) for key in file.keys())  # noqa: SIM118 - it is no dict
                 return cls(
                     {name: file.get_tensor(INPUT + name) for name in names},
@@ -93,7 +97,7 @@ def case_prefix(number: int) -> str:
     return f"{number}." if number else ""
 
 
-def input_names(metadata: Mapping[str, str]) -> Sequence[str]:
-    """Names of the inputs in calling order, from a golden file's metadata."""
-    names: list[str] = json.loads(metadata[_ORDER])
-    return names
+def names_of(metadata: Mapping[str, str]) -> tuple[Sequence[str], Sequence[str]]:
+    """Names of the inputs in calling order and of the outputs, from a golden file's metadata."""
+    inputs, outputs = json.loads(metadata[_NAMES])
+    return inputs, outputs

@@ -22,7 +22,7 @@ from tasks.machine import this_machine, versions
 from tasks.quantize.spec import spec_of
 from tasks.refs import CandidateRef
 from tasks.results import Evaluation
-from tasks.tensor_files import GOLDEN, INPUT, OUTPUT, case_prefix, input_names
+from tasks.tensor_files import GOLDEN, INPUT, OUTPUT, case_prefix, names_of
 from tasks.workload.workload import Workload
 
 _RAW = ("block_launch", "block_round", "block_s", "cold_launch", "cold_s")
@@ -106,7 +106,7 @@ def describe_golden(path: Path, made: Provenance) -> tuple[list[Json], list[Json
     recipe = made.job.workload.recipe_named(made.candidate.recipe)
     with safe_open(path, framework="numpy") as file:
         tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - it is no dict
-        names = input_names(file.metadata() or {})
+        names, output_names = names_of(file.metadata() or {})
     count = sum(key.startswith(OUTPUT) for key in tensors)
     one = [*(f"{INPUT}{name}" for name in names), *(f"{OUTPUT}{index}" for index in range(count))]
     cases = 1 + max((int(key.partition(".")[0]) for key in tensors if key[:1].isdigit()), default=0)
@@ -126,7 +126,7 @@ def describe_golden(path: Path, made: Provenance) -> tuple[list[Json], list[Json
     outputs = []
     for index in range(count):
         key = f"{OUTPUT}{index}"
-        name = domain.outputs[index] if index < len(domain.outputs) else f"output-{index}"
+        name = output_names[index] if index < len(output_names) else f"output-{index}"
         all_cases = [tensors[case_prefix(number) + key] for number in range(cases)]
         low, high = float(min(each.min() for each in all_cases)), float(max(each.max() for each in all_cases))
         # A constant output has no range; then its size, or 1, is the measure.

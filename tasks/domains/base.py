@@ -83,6 +83,10 @@ class Domain(ABC, Generic[W, M]):
         """Return the axes whose lengths differ from call to call, by the inputs' names, named by length."""
         return self.open_axes
 
+    def output_names(self, job: Job[W], store: ArtifactStore) -> tuple[str, ...]:
+        """Return the names of a model's first outputs; further ones go by their number."""
+        return self.outputs
+
     def chooses(self, workload: W) -> bool:
         """Return whether the first output ranks classes along its last axis, of which the highest is the answer."""
         return self.outputs[:1] == ("logits",)

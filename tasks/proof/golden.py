@@ -42,7 +42,7 @@ def golden_cases(job: Job[Workload], call: Call, workspace: Workspace) -> tuple[
     """
     workload, domain, store = job.workload, DOMAINS[job.workload.domain], workspace.store
     inputs = domain.example_inputs(workload, job.dataset, store, workload.benchmark.batch_size)
-    timed = _case(inputs, call)
+    timed = replace(_case(inputs, call), names=domain.output_names(job, store))
     batch = domain.example_inputs(workload, job.dataset, store, SINGLES)
     axes = domain.axes(workload, batch)
     rows = {name: axis for name in batch for axis, length in axes.get(name, {}).items() if length == _BATCH}

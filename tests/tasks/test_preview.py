@@ -33,8 +33,8 @@ CODE = """
             found = self.last(torch.relu(self.first(values)))
             if self.gives == "forward":
                 raise ValueError("not today")
-            if self.gives == "dict":
-                return {"logits": found}
+            if self.gives == "text":
+                return {"logits": found, "note": "a text"}
             if self.gives == "nan":
                 return found * float("nan")
             return found if self.gives == "logits" else found.T[:2]
@@ -80,7 +80,7 @@ def test_what_a_call_takes_and_gives_what_fits_and_what_stays_float_is_said(
     found = previewed(folder)
     assert not found.problems
     assert (found.model, found.parameters, found.checkpoint) == ("Net", 67, "trains on first use")
-    assert (found.inputs, found.outputs) == ("values float32 [1, 4]", "0 float32 [1, 3]")
+    assert (found.inputs, found.outputs) == ("values float32 [1, 4]", "output-0 float32 [1, 3]")
     assert found.splits == {"calibration": 12, "test": 12}
     assert found.methods["static"] == ""
     assert found.methods["qat"] == ""
@@ -111,7 +111,7 @@ def test_a_layer_that_is_not_there_is_told_once_for_the_candidates_of_its_recipe
     [
         ("error", "KeyError: 'no such width'.\n  File \""),
         ("forward", "ValueError: not today"),
-        ("dict", "returns a dict"),
+        ("text", 'returns "note", a str'),
         ("nan", "NaN or infinities"),
         ("shape", "returns a tensor of shape [2"),
     ],

@@ -54,6 +54,8 @@ class Evaluate(FromFile):
     """The direction of a metric of your own."""
     unit: str = ""
     """The unit of a metric of your own."""
+    output: str = ""
+    """Which output the metric takes, by the name that `--check` shows; the first if none is named."""
     batch_size: PositiveInt = 32
     """Rows that run together."""
 

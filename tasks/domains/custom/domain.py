@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from storage.artifacts import ArtifactStore
-from storage.errors import ConfigurationError, MeasurementError
+from storage.errors import ConfigurationError, MeasurementError, did_you_mean
 from tasks.data.evaluation import Quality, checked_outputs, evaluate_batches, perplexity_beside
 from tasks.data.metrics import METRICS
 from tasks.data.samples import TARGET, load_samples, load_test, read_description
@@ -25,8 +25,9 @@ from tasks.data.user_data import first_input, load_splits, prepare_factory
 from tasks.data.weights import build_blank, load_state
 from tasks.domains.base import Axes, Domain, write_preprocessing
 from tasks.domains.custom import CustomWorkload, Evaluate, FineTune, TrainedByCode
+from tasks.domains.custom.outputs import flat, names, structure_of, structured
 from tasks.job import Job, Workspace
-from tasks.outputs import Call, intra_op_threads
+from tasks.outputs import Call, intra_op_threads, tensors_of
 from tasks.refs import DatasetRef
 from tasks.results import Proposal
 from tasks.sources import user_digest
@@ -46,8 +47,8 @@ class Custom(Domain[CustomWorkload, FactorySpec]):
         return prepare_table(data, first_input(model), workspace)
 
     def build(self, model: FactorySpec, dataset: DatasetRef) -> nn.Module:
-        """Call the user's factory."""
-        return call_factory(model).eval()
+        """Call the user's factory; the model returns its outputs in one row, see `flat`."""
+        return flat(call_factory(model)).eval()
 
     def check(self, job: Job[CustomWorkload], workspace: Workspace) -> None:
         """Call the float model on its first test rows, and the metric on what it gives."""
@@ -65,7 +66,8 @@ class Custom(Domain[CustomWorkload, FactorySpec]):
                 result = model(*batch.inputs)
             try:
                 assert batch.target is not None
-                _metric_of(settings).take(checked_outputs(result, batch.size), batch.target)
+                chosen = tensors_of(result)[self._scored(job, workspace.store)]
+                _metric_of(settings).take(checked_outputs(chosen, batch.size), batch.target)
             except MeasurementError as error:
                 raise MeasurementError(f"{what}: {error.message}", hint=error.hint) from error
 
@@ -98,14 +100,15 @@ class Custom(Domain[CustomWorkload, FactorySpec]):
         return {name: tensor.contiguous() for name, tensor in batch.items()}
 
     def evaluate(self, job: Job[CustomWorkload], call: Call, workspace: Workspace, *, apart: bool = False) -> Quality:
-        """Compute ``evaluate.metric`` of the first output on the test split.
+        """Compute ``evaluate.metric`` of ``evaluate.output``, or of the first output, on the test split.
 
         A `ConfigurationError` says that the user's metric fails, or returns neither a number nor one for each row.
         """
         settings = job.workload.evaluate
         split = load_test(job.dataset, workspace.store, apart=apart)
+        scored = self._scored(job, workspace.store)
         quality = evaluate_batches(
-            call,
+            lambda *inputs: tensors_of(call(*inputs))[scored],
             split.batches(1 if apart else settings.batch_size),
             _metric_of(settings),
             total=len(split),
@@ -115,6 +118,26 @@ class Custom(Domain[CustomWorkload, FactorySpec]):
         if settings.metric == "loss":
             return replace(quality, metrics=quality.metrics | perplexity_beside(quality.value))
         return quality
+
+    def output_names(self, job: Job[CustomWorkload], store: ArtifactStore) -> tuple[str, ...]:
+        """Name the outputs as the model's own forward does."""
+        return names(self._structure(job, store))
+
+    def _structure(self, job: Job[CustomWorkload], store: ArtifactStore) -> object:
+        model = self.build(job.workload.model, job.dataset)
+        model.load_state_dict(load_state(job.checkpoint, store))
+        return structure_of(model, tuple(self.example_inputs(job.workload, job.dataset, store, 1).values()))
+
+    def _scored(self, job: Job[CustomWorkload], store: ArtifactStore) -> int:
+        """Number of the output that the metric takes."""
+        if not (wanted := job.workload.evaluate.output):
+            return 0
+        if wanted not in (known := self.output_names(job, store)):
+            raise ConfigurationError(
+                f'evaluate.output "{wanted}": the model has no such output{did_you_mean(wanted, known)}.',
+                hint=f"It has: {', '.join(known)}.",
+            )
+        return known.index(wanted)
 
     def train(self, workload: CustomWorkload, dataset: DatasetRef, workspace: Workspace) -> dict[str, Tensor]:
         """Call ``checkpoint.train(model, splits, seed=…, epochs=…, **arguments)``.
@@ -134,10 +157,11 @@ class Custom(Domain[CustomWorkload, FactorySpec]):
         workload, told = job.workload, job.workload.training
         assert told is not None, "validated"
         key = "fine_tune.train" if workload.fine_tune else "checkpoint.train"
+        structure = self._structure(job, store)
 
         def train(model: nn.Module, seed: int, epochs: int) -> None:
             splits = _splits(workload, job.dataset, store)
-            with _seeded(seed):
+            with _seeded(seed), structured(model, structure):
                 model.load_state_dict(_trained(key, told, model, splits, seed, epochs))
 
         arguments = told.model_dump(mode="json", include={"train", "arguments"})

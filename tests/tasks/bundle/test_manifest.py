@@ -25,7 +25,7 @@ def test_a_float_model_must_be_reproduced_more_closely_than_a_quantized_one():
 
 @pytest.mark.slow
 def test_golden_tensors_that_are_missing_or_not_finite_are_refused(made: Made, tmp_path: Path):
-    path, order = tmp_path / "golden.safetensors", {"inputs": json.dumps(["inputs"])}
+    path, order = tmp_path / "golden.safetensors", {"names": json.dumps([["inputs"], ["outputs"]])}
     provenance = made.provenance(candidate=made.candidate.model_copy(update={"recipe": "float"}))
     good = {"input.inputs": np.zeros((2, 2), np.float32), "output.0": np.arange(4, dtype=np.float32)}
     save_file(good, path, order)

@@ -210,7 +210,7 @@ def test_ratios_over_rows_of_different_lengths_are_those_of_plain_torch(
 
 
 FORWARDS = {
-    "return {'logits': self.layer(rows)}": (QuantizationError, "returns a dict"),
+    "return {'logits': self.layer(rows), 'note': 'text'}": (QuantizationError, 'returns "note", a str'),
     "return self.layer(rows) * torch.nan": (MeasurementError, "returns NaN or infinities"),
     "return self.layer(rows).mean()": (MeasurementError, r"shape \[\] for 7 rows"),
     "return self.layer(rows)[:3]": (MeasurementError, r"shape \[3, 2\] for 7 rows"),
