@@ -43,6 +43,12 @@ def prove(*subjects: Subject) -> list[Proof]:
     return list(report.proofs.values())
 
 
+def products(proof: Proof) -> list[str]:
+    """What multiplies matrices in float."""
+    words = ("conv", "gemm", "linear", "matmul", "addmm", "fullyconnected")
+    return [each.type for each in proof.float_operators if any(word in each.type.lower() for word in words)]
+
+
 @pytest.mark.parametrize("runtime", ["eager", "torchscript", "onnxruntime", "openvino"])
 def test_a_static_candidate_runs_in_int8_and_a_float_one_does_not(
     images: MakeJob,
@@ -54,9 +60,10 @@ def test_a_static_candidate_runs_in_int8_and_a_float_one_does_not(
         *(subject(job, store, pipeline.build(job, recipe, runtime, store)) for recipe in ("int8", "plain"))
     )
     assert plain.int8_time_share == 0
-    assert plain.float_operators
-    assert int8.int8_time_share is not None
-    assert int8.int8_time_share > 0.3
+    # Shares are of time, which a busy machine changes: what runs in float is the same on every one.
+    assert products(plain)
+    assert int8.int8_time_share
+    assert not products(int8)
     assert int8.doubts == plain.doubts == ()
 
 
