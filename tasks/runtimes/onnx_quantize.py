@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import onnx
 from onnxruntime.quantization import CalibrationMethod, QuantType
-from onnxruntime.quantization.calibrate import create_calibrator
+from onnxruntime.quantization.calibrate import TensorsData, create_calibrator
 from onnxruntime.quantization.qdq_quantizer import QDQQuantizer
 from onnxruntime.quantization.quantize import quantize_dynamic
 from onnxruntime.quantization.registry import QDQRegistry
@@ -104,7 +104,8 @@ def _quantize_statically(
     """Weights and activations to int8 as QuantizeLinear and DequantizeLinear around float operators (QDQ).
 
     Ranges come from the calibration batches, one in memory at a time: their minimum and maximum, a moving
-    average of these, or all but 0.001% of the values (for ``histogram``).
+    average of these, or all but 0.001% of the values (for ``histogram``, which becomes minimum and maximum if the
+    values of an activation are too alike for a histogram).
 
     Raises
     ------
@@ -114,17 +115,26 @@ def _quantize_statically(
     _rename_ambiguous_constants(proto.graph)
     proto = onnx.shape_inference.infer_shapes(proto)
     operators = [operator for operator in QDQRegistry if operator != "Gather"]
-    method, options = _CALIBRATION[calibration.observer]
     augmented = target.with_suffix(".augmented")
-    calibrator = create_calibrator(
-        exported, operators, augmented_model_path=augmented, calibrate_method=method, extra_options=options
-    )
-    for inputs in batches_of(source, calibration):
-        arrays = {name: tensor.numpy() for name, tensor in zip(source.example_inputs, inputs, strict=True)}
-        # A reader of a single batch: the tools would otherwise keep every activation of all of them.
-        calibrator.collect_data(SimpleNamespace(get_next=partial(next, iter([arrays]), None)))
-    ranges = calibrator.compute_data()
-    del calibrator
+
+    def ranges(observer: str) -> TensorsData:
+        method, options = _CALIBRATION[observer]
+        calibrator = create_calibrator(
+            exported, operators, augmented_model_path=augmented, calibrate_method=method, extra_options=options
+        )
+        for inputs in batches_of(source, calibration):
+            arrays = {name: tensor.numpy() for name, tensor in zip(source.example_inputs, inputs, strict=True)}
+            # Read one batch at a time: the tools would otherwise keep every activation of all batches.
+            calibrator.collect_data(SimpleNamespace(get_next=partial(next, iter([arrays]), None)))
+        return calibrator.compute_data()
+
+    try:
+        tensors_range = ranges(calibration.observer)
+    except ValueError as error:
+        # NumPy makes no histogram of activations that differ in their last bits only, as some of MobileBERT's do.
+        if "Too many bins" not in str(error):
+            raise
+        tensors_range = ranges("min-max")
     augmented.unlink()
     quantizer = QDQQuantizer(
         proto,
@@ -132,7 +142,7 @@ def _quantize_statically(
         reduce_range=not this_machine().has_vnni,
         weight_qType=QuantType.QInt8,
         activation_qType=QuantType.QUInt8,
-        tensors_range=ranges,
+        tensors_range=tensors_range,
         nodes_to_quantize=[],
         nodes_to_exclude=left_out,
         op_types_to_quantize=operators,

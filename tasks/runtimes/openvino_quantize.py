@@ -59,7 +59,7 @@ class OpenVinoMaker(ExportedMaker):
             model = openvino.Core().read_model(exported)
         except RuntimeError as error:
             raise QuantizationError(
-                f"OpenVINO cannot read the exported model: {str(error).splitlines()[-1]}",
+                f"OpenVINO cannot read the exported model: {str(error).strip().splitlines()[-1]}.",
                 hint="Take the runtime out of this workload's recipes.",
             ) from error
         if spec.calibration is not None:

@@ -34,6 +34,7 @@ from tasks.runtimes.exported import ExportedMaker
 from tasks.workload import Workload
 from tests.tasks import pipeline
 from tests.tasks.bundle.conftest import Made
+from tests.tasks.domains.custom.own import CODE, own, write
 from tests.tasks.quantize.conftest import IMAGES
 from tests.tasks.runtimes.conftest import MakeJob
 
@@ -427,3 +428,57 @@ def environment_of(folder: Path, *distributions: str) -> Path:
         for top in {file.parts[0] for file in files} - {".."}:
             (site / top).symlink_to(Path(str(metadata.distribution(name).locate_file(top))))
     return folder / "bin" / "python"
+
+
+BAG = """
+import torch
+
+class Bag(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.head = torch.nn.EmbeddingBag(20, 8), torch.nn.Linear(8, 2)
+    def forward(self, ids):
+        return self.head(self.words(ids))
+
+def read():
+    items = [(torch.arange(3) + index, index % 2) for index in range(16)]
+    return {"calibration": items, "test": items}
+"""
+
+
+@pytest.mark.slow
+def test_a_model_that_openvino_cannot_read_is_refused_with_what_it_cannot_convert(tmp_path: Path) -> None:
+    write(tmp_path, BAG)
+    workload = own(
+        tmp_path,
+        data={"kind": "factory", "factory": "own_code:read"},
+        model={"kind": "factory", "factory": "own_code:Bag"},
+        recipe=[{"name": "float", "method": "none", "runtimes": ["eager", *EXPORTED]}],
+    )
+    store = ArtifactStore(tmp_path / "store")
+    job = pipeline.job_of(workload, store)
+    pipeline.build(job, "float", "onnxruntime", store)
+    with pytest.raises(QuantizationError, match=r"OpenVINO cannot read the exported model: .*ReduceMean-"):
+        pipeline.build(job, "float", "openvino", store)
+
+
+ALIKE = """
+from torch import nn
+
+class Alike(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.head = nn.Linear(3, 2)
+    def forward(self, rows):
+        return self.head(1 + rows.sign() * 1.2e-7)
+"""
+
+
+@pytest.mark.slow
+def test_activations_too_alike_for_a_histogram_are_quantized_by_their_extremes(tmp_path: Path) -> None:
+    write(tmp_path, CODE + ALIKE)
+    recipes = [{"name": "float", "method": "none"}, recipe("onnxruntime", "static")]
+    workload = own(tmp_path, model={"kind": "factory", "factory": "own_code:Alike"}, recipe=recipes)
+    store = ArtifactStore(tmp_path / "store")
+    candidate = pipeline.build(pipeline.job_of(workload, store), "tried", "onnxruntime", store)
+    assert int8_modules_of(candidate, store, "onnxruntime") == {"head"}
