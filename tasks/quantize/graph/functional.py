@@ -107,9 +107,12 @@ def _sole_owner(tensors: frozenset[fx.Node], model: nn.Module, graph: fx.Graph) 
     for node in graph.nodes:
         if node.op not in ("call_module", "get_attr") or node in tensors:
             continue
-        is_bare = node.op == "call_module" and not model.get_submodule(str(node.target)).state_dict()
-        if str(node.target) == owner or (str(node.target).startswith(f"{owner}.") and not is_bare):
+        if str(node.target) == owner:
             return ""
+        if str(node.target).startswith(f"{owner}."):
+            is_bare = node.op == "call_module" and not model.get_submodule(str(node.target)).state_dict()
+            if not is_bare:
+                return ""
     return owner
 
 

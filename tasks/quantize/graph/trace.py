@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
@@ -18,6 +19,10 @@ from tasks.quantize.graph.functional import with_plain_layers
 from tasks.quantize.source import refuse_non_finite
 
 _MODES = {"eager": "eager mode", "fx": "FX graph mode"}
+# What a forward asks of a tensor's shape for an assertion.
+_QUESTIONS = frozenset(
+    {getattr, *(vars(operator)[name] for name in ("eq", "ne", "lt", "le", "gt", "ge", "mod", "getitem"))}
+)
 _NO_KERNEL = re.compile(r"Could not run '([\w:.]+)' with arguments from the '(\w+)' backend")
 
 
@@ -78,7 +83,25 @@ def traced_module(
     model: nn.Module, leaves: Collection[str] = (), *, training: bool = False
 ) -> tuple[fx.GraphModule, frozenset[str]]:
     """Trace a model, not looking into the modules `leaves`; return what `with_plain_layers` makes of its graph."""
-    return with_plain_layers(model, _Tracer(leaves).trace(model), training=training)
+    graph = _Tracer(leaves).trace(model)
+    _remove_idle_nodes(graph, model)
+    return with_plain_layers(model, graph, training=training)
+
+
+def _remove_idle_nodes(graph: fx.Graph, model: nn.Module) -> None:
+    """Remove assertions, questions that they alone asked, and identities, in place.
+
+    They compute nothing, and keep torch from fusing what stands on either side: timm's norms assert their input's rank.
+    """
+    for node in reversed(graph.nodes):
+        path = str(node.target)
+        if node.target is torch._assert or (node.target in _QUESTIONS and not node.users):
+            graph.erase_node(node)
+        elif node.op != "call_module" or path.endswith("activation_post_process"):
+            continue  # a FloatFunctional is known by its identity
+        elif type(model.get_submodule(path)) is nn.Identity:
+            node.replace_all_uses_with(node.all_input_nodes[0])
+            graph.erase_node(node)
 
 
 def is_leaf(module: nn.Module) -> bool:

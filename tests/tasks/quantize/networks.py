@@ -208,19 +208,22 @@ class FunctionalHead(nn.Module):
 
 
 class NormAct(nn.BatchNorm2d):
-    """A norm with its activation, as model libraries have them."""
+    """A norm that asserts its input's rank, with its activation and what may drop values, as timm has them."""
 
     def __init__(self, channels: int) -> None:
         super().__init__(channels)
-        self.act = nn.ReLU()
+        self.drop, self.act = nn.Identity(), nn.ReLU()
 
     def forward(self, images: Tensor) -> Tensor:
+        torch._assert(images.ndim == 4, f"expected 4 axes, not {images.ndim}")
         tensors = self.running_mean, self.running_var, self.weight, self.bias
-        return self.act(functional.batch_norm(images, *tensors, self.training, self.momentum, self.eps))
+        normed = functional.batch_norm(images, *tensors, self.training, self.momentum, self.eps)
+        return self.act(self.drop(normed))
 
 
 def norm_and_act() -> nn.Module:
-    return one_path(nn.Conv2d(3, 8, 3), NormAct(8), nn.Conv2d(8, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    body = nn.Conv2d(3, 8, 3), NormAct(8), nn.Conv2d(8, 4, 3), NormAct(4)
+    return one_path(*body, nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
 
 class FunctionalDropout(nn.Module):
