@@ -26,6 +26,7 @@ from tasks.workload.recipe import Recipe
 _TABLES = (".csv", ".jsonl", ".parquet")
 SECTIONS = ("data", "model", "checkpoint", "evaluate")
 _SAVED = 0.75  # of a float32 parameter's bytes, as int8
+_POINTS = 0.5  # that a candidate may lose of a percentage
 _LINES = 5  # of a table to fill in, for each class: some for every split
 _RECIPES: tuple[JsonObject, ...] = (
     {"name": "float", "method": "none"},
@@ -206,8 +207,18 @@ def whole(name: str, known: JsonObject) -> JsonObject:
         **known,
         "recipe": recipes,
         "benchmark": {"baseline": f"float/{recipes[0]['runtimes'][0]}"},
-        "gate": {"objective": "smallest", "quality_drop": "relative", "max_quality_drop": 0.05, "min_size_ratio": 1.2},
+        "gate": {"objective": "fastest", "quality_drop": "relative", "max_quality_drop": 0.01, "min_size_ratio": 1.2},
     }
+
+
+def with_strict_gate(document: JsonObject, found: Preview) -> tuple[JsonObject, dict[str, str]]:
+    """Bound the loss of a percentage in points; return the document, and why the gate is so by ``section.key``."""
+    gate, why = document["gate"], f"1% of the baseline's {found.metric} is the most that a candidate may lose"
+    if found.is_percentage:
+        gate = gate | {"quality_drop": "absolute", "max_quality_drop": _POINTS}
+        why = f"{found.metric} is a percentage, of which half a point is the most that a candidate may lose"
+    objective = "of the candidates that are small enough and lose little enough, the fastest is promoted"
+    return document | {"gate": gate}, {"gate.objective": objective, "gate.max_quality_drop": why}
 
 
 def with_size_obstacles(document: JsonObject, found: Preview) -> Preview:

@@ -101,7 +101,7 @@ def _keep(candidate: CandidateRef, golden: Golden, quality: Quality, workspace: 
     return ArtifactRef(kind=KIND, digest=digest)
 
 
-_INTERVALS: dict[Contributions, Callable[[NDArray[np.float32], NDArray[np.float32]], paired.PairedDifference]] = {
+INTERVALS: dict[Contributions, Callable[[NDArray[np.float32], NDArray[np.float32]], paired.PairedDifference]] = {
     "independent": paired.bootstrap_difference,
     "right-or-wrong": paired.score_difference,
     "serial": paired.serial_difference,
@@ -141,7 +141,7 @@ def compare(baseline: Evaluation, candidate: Evaluation, store: ArtifactStore) -
         # Nothing is estimated: what a model differs by from itself is known.
         low = high = difference if "quality" in before else None
     elif "quality" in before and "quality" in after and len(before["quality"]) > 1:
-        _, low, high = _INTERVALS[baseline.contributions](before["quality"], after["quality"])
+        _, low, high = INTERVALS[baseline.contributions](before["quality"], after["quality"])
     if "prediction" in before and "prediction" in after:
         agreement = float((before["prediction"] == after["prediction"]).mean())
     return Comparison(

@@ -1,4 +1,4 @@
-"""A workload tried out before its first night: all but training, and quantization with next to no calibration."""
+"""A workload tried out before its first night: all but training, with little calibration and a sample of the test."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import cast
 from torch import Tensor
 
 from storage.errors import NightquantError, UnavailableError
+from tasks.arrival import Arrival
 from tasks.build import build_candidate, model_source
 from tasks.checkpoint import obtain
 from tasks.data.weights import build_blank, read_fetched
@@ -21,7 +22,6 @@ from tasks.machine import require_domain
 from tasks.outputs import finite_outputs, outputs_of
 from tasks.quantize.coverage import excluded_modules
 from tasks.quantize.export import export
-from tasks.quantize.source import ModelSource
 from tasks.refs import DatasetRef
 from tasks.results import CandidatePreview, Preview
 from tasks.user_code import call_factory, in_its_own_words, opened
@@ -60,8 +60,9 @@ class _Problems:
 def preview(workload: Workload, workspace: Workspace) -> Preview:
     """Prepare the data, build and call the model, read its weights, and try every candidate.
 
-    Weights that would be trained are drawn instead. Static recipes calibrate on one sample, and what a runtime takes
-    long to compile is only exported. What is wrong does not end it: whatever can be tried besides is.
+    Weights that would be trained are drawn instead. Static recipes then calibrate on one sample; with real weights they
+    calibrate on more, and each candidate's quality is compared with the float model's (`tasks.arrival`). What a runtime
+    takes long to compile is only exported. What is wrong does not end it: whatever can be tried besides is.
     """
     problems = _Problems()
     with redirect_stdout(sys.stderr):  # the user's code may print, and standard output is the command's own
@@ -84,7 +85,9 @@ def preview(workload: Workload, workspace: Workspace) -> Preview:
         else:
             with problems.noted():
                 found = found.model_copy(update=_called(job, workspace))
-                found = found.model_copy(update={"candidates": _candidates(job, workspace, problems)})
+                arrival = Arrival(job, model_source(job, workspace))
+                found = found.model_copy(update={"candidates": _candidates(job, workspace, problems, arrival)})
+                found = found.model_copy(update={"notes": (*found.notes, *arrival.notes)})
     return found.model_copy(
         update={"problems": tuple(problems.messages), "tracebacks": tuple(dict.fromkeys(problems.tracebacks))}
     )
@@ -134,6 +137,7 @@ def _called(job: Job[Workload], workspace: Workspace) -> dict[str, object]:
     with in_its_own_words(f"The model's forward failed on {_described(inputs)}", "Fix forward, or what it is given."):
         outputs_of(model, inputs)
     outputs = finite_outputs(model, inputs, "float")
+    metric = domain.metric(job.workload)
     names = domain.output_names(job, workspace.store)
     names = (*names, *(f"output-{index}" for index in range(len(names), len(outputs))))
     return {
@@ -141,18 +145,22 @@ def _called(job: Job[Workload], workspace: Workspace) -> dict[str, object]:
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "inputs": _described(inputs),
         "outputs": _described(dict(zip(names, outputs, strict=False))),
+        "metric": metric.name if metric else "",
+        "is_percentage": metric is not None and metric.is_percentage,
     }
 
 
-def _candidates(job: Job[Workload], workspace: Workspace, problems: _Problems) -> tuple[CandidatePreview, ...]:
-    source, found = model_source(job, workspace), []
+def _candidates(
+    job: Job[Workload], workspace: Workspace, problems: _Problems, arrival: Arrival
+) -> tuple[CandidatePreview, ...]:
+    found = []
     pairs = [(recipe, runtime) for recipe in job.workload.recipe for runtime in recipe.runtimes]
     failed: dict[str, list[str]] = {}
     for done, (recipe, runtime) in enumerate(pairs):
         workspace.progress(done, len(pairs), "candidates")
         name = f"{recipe.name}/{runtime}"
         try:
-            found.append(_tried(job, source, recipe, runtime))
+            found.append(_tried(job, recipe, runtime, arrival))
         except NightquantError as error:
             found.append(CandidatePreview(candidate=name, obstacle=str(error)))
             problems.keep_traceback(error)
@@ -163,16 +171,19 @@ def _candidates(job: Job[Workload], workspace: Workspace, problems: _Problems) -
     return tuple(found)
 
 
-def _tried(job: Job[Workload], source: ModelSource, recipe: Recipe, runtime: str) -> CandidatePreview:
-    implementation, name = RUNTIMES[runtime], f"{recipe.name}/{runtime}"
+def _tried(job: Job[Workload], recipe: Recipe, runtime: str, arrival: Arrival) -> CandidatePreview:
+    implementation, name, source = RUNTIMES[runtime], f"{recipe.name}/{runtime}", arrival.source
+    sketch = arrival.sketch(recipe)
     excluded_modules(source.float_model(), recipe.exclude)
     implementation.require_installed(runtime)
     with reported_as("The candidate cannot be built", hint_for(runtime)), contained():
         if implementation.compiles:
             export(source.float_model(), source.example_inputs, source.axes)
             return CandidatePreview(candidate=name, exported_only=True)
-        made = build_candidate(job, recipe.sketch(), runtime, source.workspace)
-    return CandidatePreview(candidate=name, coverage=made.coverage)
+        made = build_candidate(job, sketch or recipe.sketch(), runtime, source.workspace)
+    with reported_as("The candidate cannot be evaluated", hint_for(runtime)), contained():
+        loss = arrival.loss(sketch, made) if sketch else None
+    return CandidatePreview(candidate=name, coverage=made.coverage, loss=loss)
 
 
 def _lack(method: str, workload: Workload) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pydantic import BaseModel, ConfigDict, JsonValue
+from pydantic import BaseModel, ConfigDict, Field, JsonValue
 
 from tasks.extensions import DOMAINS
 
@@ -30,7 +30,8 @@ class DatasetRef(ArtifactRef):
     """A prepared data set: samples (tokens for text) by split, numbers of classes and words, one sample's shape.
 
     ``calibration_digest`` is the SHA-256 of the list of calibration samples, or "". ``notes`` are what a reader should
-    know about how the samples were prepared.
+    know about how the samples were prepared. With ``at_most``, the test split is read as a random sample of that size;
+    0 reads all of it.
     """
 
     splits: dict[str, int]
@@ -40,6 +41,7 @@ class DatasetRef(ArtifactRef):
     calibration_digest: str = ""
     skipped: int = 0
     notes: tuple[str, ...] = ()
+    at_most: int = Field(default=0, exclude=True)
 
 
 class CheckpointRef(ArtifactRef):

@@ -6,6 +6,7 @@ A field of `Evaluation`, `Comparison`, `Timing` or `tasks.proof.messages.Proof` 
 
 from __future__ import annotations
 
+import json
 from datetime import date
 from typing import Literal
 
@@ -229,13 +230,51 @@ class WorkloadResult(Frozen):
         return next((each for each in self.candidates if (each.recipe, each.runtime) == (recipe, runtime)), None)
 
 
+NOTICED_LOSS = 0.01  # as a share of the float model's quality
+
+
+class QualityLoss(Frozen):
+    """What a candidate loses on some test samples: ``share`` of the float model's quality, more than chance explains.
+
+    ``layers`` lose most, in torch's conversion if that ``ranks_for`` a runtime that quantizes by itself. ``exclude`` is
+    the recipe's key that keeps them float, and ``share_left`` the loss then, None if that could not be measured.
+    """
+
+    metric: str
+    higher_is_better: bool
+    share: float
+    samples: int
+    layers: tuple[str, ...] = ()
+    ranks_for: str = ""
+    exclude: tuple[str, ...] = ()
+    share_left: float | None = None
+
+    def describe(self) -> str:
+        """Say how much is lost, where, and what to do."""
+        lost = f"loses {self.share:.1%} of" if self.higher_is_better else f"is {self.share:.1%} worse in"
+        text = f"{lost} {self.metric} on {self.samples:,} samples"
+        if self.layers:
+            where = " in torch's conversion" if self.ranks_for else ""
+            text += f"; the layers that lose most{where}: {', '.join(self.layers)}"
+            text += f". Keep them float: exclude = {json.dumps(self.exclude)}"
+        if self.share_left is not None:
+            text += f", which leaves a loss of {max(0.0, self.share_left):.1%}"
+        if self.share_left is not None and self.share_left > NOTICED_LOSS:
+            text += "; exclude more of those that `nightquant sensitivity` ranks"
+        return f"{text}."
+
+
 class CandidatePreview(Frozen):
-    """What trying a candidate showed: why it cannot be had, or its coverage; slow ones are ``exported_only``."""
+    """What trying a candidate showed: why it cannot be had, or its coverage; slow ones are ``exported_only``.
+
+    ``loss`` is None if no loss was noticed.
+    """
 
     candidate: str
     obstacle: str = ""
     exported_only: bool = False
     coverage: tuple[ModuleCoverage, ...] = ()
+    loss: QualityLoss | None = None
 
 
 class Preview(Frozen):
@@ -257,6 +296,8 @@ class Preview(Frozen):
     parameters: int = 0
     inputs: str = ""
     outputs: str = ""
+    metric: str = ""
+    is_percentage: bool = False
     candidates: tuple[CandidatePreview, ...] = ()
 
 

@@ -106,7 +106,7 @@ def keep_effects(
         if count == len(ranking) and quantized.issubset(worst):
             size, quality = size_of_float, of_float
         else:
-            size, quality = _evaluated(job, source, _excluding(recipe, ranking, count))
+            size, quality = _evaluated(job, source, excluding(recipe, ranking, count))
         effects.append(
             KeepEffect(
                 kept=count,
@@ -137,7 +137,8 @@ def _evaluated(job: Job[Workload], source: ModelSource, recipe: Recipe) -> tuple
     return Structure.read(folder).size_bytes, quality
 
 
-def _excluding(recipe: Recipe, ranking: Sequence[LayerSensitivity], count: int) -> Recipe:
+def excluding(recipe: Recipe, ranking: Sequence[LayerSensitivity], count: int) -> Recipe:
+    """Return the recipe with the first `count` layers of its `ranking` kept float."""
     changes: dict[str, object] = {"exclude": (*recipe.exclude, *(layer.module for layer in ranking[:count]))}
     if "Embedding" in spec_of(recipe).layers and not any(layer.type == "Embedding" for layer in ranking[count:]):
         # A recipe that names a width for embeddings must find one to quantize.

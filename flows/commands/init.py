@@ -16,7 +16,16 @@ from pydantic import BaseModel, JsonValue
 
 from flows.commands import FILE, format_option, print_json, progress_of, store_flag, store_option
 from flows.commands.setup import print_preview
-from flows.draft import SECTIONS, Asked, sections, whole, with_size_obstacles, with_texts, without_obstacles
+from flows.draft import (
+    SECTIONS,
+    Asked,
+    sections,
+    whole,
+    with_size_obstacles,
+    with_strict_gate,
+    with_texts,
+    without_obstacles,
+)
 from flows.execution.workers import try_out
 from storage.digest import JsonObject
 from storage.errors import ConfigurationError
@@ -81,7 +90,8 @@ def command(model: str, output: Path | None, format: str, store: str, **options:
     """Write a commented workload file for a model, after running it on its data.
 
     Modules are looked for in the file's folder, then here. Recipes and runtimes that the model cannot take are left
-    out, and the file says why. Nothing is trained, and no file is overwritten. Exit code 2 where model, data or weights
+    out, and the file says why. With weights, candidates that lose quality are named. Nothing is trained, and no file is
+    overwritten. Exit code 2 where model, data or weights
     do not work: then nothing is written.
 
     \b
@@ -119,15 +129,16 @@ def command(model: str, output: Path | None, format: str, store: str, **options:
                 click.echo(f"nightquant: {problem}", err=True)
             return 2
         found = with_size_obstacles(document, found)
-        document = without_obstacles(document, found)
+        document, why = with_strict_gate(without_obstacles(document, found), found)
+        reasons = {**proposal.reasons, **why}
         with path.open("x", encoding="utf-8") as stream:
-            stream.write(render(document, validated(path, document), found, to_do, proposal.reasons))
+            stream.write(render(document, validated(path, document), found, to_do, reasons))
         undo.pop_all()
     if format == "json":
-        print_json({"file": path, "chosen": dict(proposal.reasons), **found.model_dump(mode="json")})
+        print_json({"file": path, "chosen": reasons, **found.model_dump(mode="json")})
         return 0
     print_preview(found.model_copy(update={"problems": ()}))
-    for place, reason in proposal.reasons.items():
+    for place, reason in reasons.items():
         section, _, key = place.partition(".")
         click.echo(f"Chose {place} = {toml(document[section][key])}: {reason}.")
     click.echo(f"Written to {path}.{to_do and f' To do: {to_do}'} Next:")
@@ -167,7 +178,7 @@ def render(
     left = [each for each in found.candidates if each.candidate.partition("/")[0] not in kept]
     lines += ["", *(f"# {line}" for each in left for line in _remarks(each))] if left else []
     lines += _section("benchmark", workload.benchmark, document["benchmark"])
-    lines += _section("gate", workload.gate, document["gate"])
+    lines += _section("gate", workload.gate, document["gate"], reasons=reasons)
     return "\n".join(lines) + "\n"
 
 
@@ -201,6 +212,8 @@ def _section(
 def _remarks(tried: CandidatePreview) -> Iterator[str]:
     if tried.obstacle:
         yield f"Left out, {tried.candidate}: {tried.obstacle.partition(chr(10))[0]}"
+    if tried.loss is not None:
+        yield f"{tried.candidate} {tried.loss.describe()}"
     left = [f"{module.module or 'the model'} ({module.type})" for module in tried.coverage if not module.quantized]
     if left and len(left) < len(tried.coverage):
         yield f"With {tried.candidate.partition('/')[2]} stays float: {', '.join(left[:5])}{', …' if left[5:] else ''}"

@@ -28,7 +28,7 @@ from flows.execution.server import require_api
 from flows.settings import Settings, load_settings
 from storage.errors import ConfigurationError
 
-_ANSWER_S = 60.0
+_ANSWER_S = 180.0
 _TEST = "nightquant.test"
 _BLOCK = "nightquant-operations"
 _EXECUTED, _FAILED = "prefect.automation.action.executed", "prefect.automation.action.failed"

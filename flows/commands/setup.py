@@ -34,8 +34,9 @@ _COLOURS = {"ok": "green", "note": "yellow", "problem": "bold red"}
 def workloads(workload: tuple[str, ...], schema: bool, check: bool, store: str, format: str) -> int:
     """List the workloads with their recipes, or check your own workload files.
 
-    --check goes through a night but for training, calibration and timing, and keeps what it prepares for the night. It
-    says which methods and runtimes fit and which modules would stay float; exit code 2 where something is wrong.
+    --check goes through a night but for training and timing, with little calibration and a sample of the test split. It
+    keeps what it prepares for the night, and says which methods and runtimes fit, which modules would stay float, and
+    which candidates lose quality if the weights are real. Exit code 2 where something is wrong.
 
     \b
     Example:
@@ -112,6 +113,8 @@ def preview_lines(found: Preview) -> Iterator[Text]:
         yield Text(f"  {'✗' if each.obstacle else '✓'} {each.candidate}: {_candidate(each)}")
         if any(module.quantized for module in each.coverage):
             yield from (Text(f"      stays float: {line}") for line in in_words(each.coverage))
+        if each.loss is not None:
+            yield Text(f"  ! {each.candidate} {each.loss.describe()}", style="yellow")
     for problem in found.problems:
         yield Text(f"  ✗ {problem}", style="red")
     context = click.get_current_context(silent=True)

@@ -9,8 +9,9 @@ Splits are read memory-mapped, as tensors in batches.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
@@ -30,6 +31,7 @@ KIND = "samples"
 DESCRIPTION = "samples.json"
 TARGET = "row-target"  # with a hyphen, which no input of the same name has
 SINGLE = "test-rows"  # the test split in batches of one, of data whose batches a collate function makes
+_TOKENS = 16  # of a stream, in the place of a sample
 _STAND_INS = {1: torch.uint8, 2: torch.int16}  # by bytes
 
 
@@ -147,6 +149,13 @@ class Column:
             return self.values[index]
         return self.values[self._starts[index] : self._starts[index + 1]].view(self.shapes[index])
 
+    def some(self, rows: Tensor) -> Column:
+        """Copy these rows, int64 [M], into a column."""
+        if self.shapes is None:
+            return Column(self.values[rows])
+        chosen = rows.tolist()
+        return Column(torch.cat([self[row].flatten() for row in chosen]), tuple(self.shapes[row] for row in chosen))
+
     @cached_property
     def _starts(self) -> list[int]:
         sizes = [int(np.prod(shape, dtype=np.int64)) for shape in self.shapes or ()]
@@ -204,6 +213,23 @@ class Samples:
             inputs = tuple(self._normalized(self[name][chosen]) for name in names)
             yield Batch(inputs, None if target is None else target[chosen], len(inputs[0]))
 
+    def some(self, count: int) -> Samples:
+        """Draw `count` samples, the same ones each time; all of them if there are no more.
+
+        A stream of tokens is not shuffled: `_TOKENS` of its first tokens stand for a sample. A collate function's
+        batches stay whole, so that there may be some rows more.
+        """
+        records, is_stream = len(next(iter(self.columns.values()))), self.columns.keys() == {"tokens"}
+        wanted = math.ceil(records * count * (_TOKENS if is_stream else 1) / self.size)
+        if wanted >= records:
+            return self
+        drawn = torch.randperm(records, generator=torch.Generator().manual_seed(0))[:wanted].sort().values
+        rows = torch.arange(wanted) if is_stream else drawn
+        columns = {name: column.some(rows) for name, column in self.columns.items()}
+        is_collated = self.description.collated
+        size = sum(len(columns[TARGET][record]) for record in range(wanted)) if is_collated else wanted
+        return replace(self, columns=columns, size=size)
+
     def _normalized(self, values: Tensor) -> Tensor:
         """Turn pictures, uint8 [B, C, H, W], into float32, ``(value / 255 - mean) / std``; leave others alone."""
         if values.dtype != torch.uint8 or not self.description.mean:
@@ -231,7 +257,8 @@ def load_samples(dataset: DatasetRef, split: str, store: ArtifactStore) -> Sampl
         raise InputError(f"The data set has no split {split}: it has {', '.join(dataset.splits)}.")
     columns = {name: _open_column(folder, split, name, description.types.get(f"{split}.{name}", "")) for name in names}
     size = description.splits["test" if split == SINGLE else split]
-    return Samples(columns, description, size)
+    samples = Samples(columns, description, size)
+    return samples.some(dataset.at_most) if dataset.at_most and split in ("test", SINGLE) else samples
 
 
 def load_test(dataset: DatasetRef, store: ArtifactStore, *, apart: bool) -> Samples:

@@ -59,6 +59,11 @@ class Score(ABC):
     name: str
     higher_is_better: bool
 
+    @property
+    def is_percentage(self) -> bool:
+        """Whether the quality lies between 0 and 100, so that its differences are in points."""
+        return False
+
     @abstractmethod
     def take(self, outputs: Tensor, target: Tensor) -> dict[str, Tensor]:
         """Keep what the conclusion needs of a batch, [B, …] each."""
@@ -80,6 +85,11 @@ class RowScore(Score):
     prediction: Callable[[Tensor], Tensor] | None = None
     keeps_output: bool = True
     scale: float = 1.0
+
+    @property
+    def is_percentage(self) -> bool:
+        """Whether each row counts as 0 or 100."""
+        return self.contributions == "right-or-wrong"
 
     def take(self, outputs: Tensor, target: Tensor) -> dict[str, Tensor]:
         """Keep each row's number."""

@@ -19,6 +19,7 @@ from storage.artifacts import ArtifactStore
 from storage.errors import ConfigurationError
 from tasks.data.evaluation import Quality
 from tasks.data.samples import load_samples
+from tasks.data.scores import Score
 from tasks.data.training import FineTuning, OwnTraining
 from tasks.job import Job, Workspace
 from tasks.outputs import Call
@@ -78,6 +79,10 @@ class Domain(ABC, Generic[W, M]):
         MeasurementError
             The model computes NaN or infinities, or its outputs do not fit the data.
         """
+
+    def metric(self, workload: W) -> Score | None:
+        """Return the metric that the gate looks at, None if it is none of the registered ones."""
+        return None
 
     def axes(self, workload: W, examples: Mapping[str, Tensor]) -> Axes:
         """Return the axes whose lengths differ from call to call, by the inputs' names, named by length."""

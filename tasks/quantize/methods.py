@@ -147,9 +147,11 @@ class StaticRecipe(GraphRecipe):
     calibration_batch_size: PositiveInt = 32
     """Samples in a batch."""
 
-    def sketch(self) -> StaticRecipe:
-        """Calibrate on one sample."""
-        return self.model_copy(update={"calibration_batches": 1, "calibration_batch_size": 1})
+    def sketch(self, samples: int = 1) -> StaticRecipe:
+        """Calibrate on fewer samples."""
+        size = min(self.calibration_batch_size, samples)
+        batches = min(self.calibration_batches, samples // size)
+        return self.model_copy(update={"calibration_batches": batches, "calibration_batch_size": size})
 
 
 class Static(Method[StaticRecipe]):
@@ -183,10 +185,10 @@ class QatRecipe(GraphRecipe):
     seed: int = 0
     """Decides the order of the samples."""
 
-    def sketch(self) -> StaticRecipe:
+    def sketch(self, samples: int = 1) -> StaticRecipe:
         """Static quantization of the same modules."""
         common = self.model_dump(include=set(GraphRecipe.model_fields) - {"method"})
-        return StaticRecipe(method="static", **common).sketch()
+        return StaticRecipe(method="static", **common).sketch(samples)
 
 
 class Qat(Method[QatRecipe]):

@@ -53,8 +53,8 @@ class Recipe(Section):
                 raise ValueError(f'recipe "{self.name}" does not fit runtime "{name}": {obstacle}')
         return self
 
-    def sketch(self) -> Recipe:
-        """A recipe that leaves the same modules float with next to no calibration and without training."""
+    def sketch(self, samples: int = 1) -> Recipe:
+        """A recipe that leaves the same modules float with at most so many calibration samples and without training."""
         return self
 
     def content(self) -> dict[str, object]:

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from flows.commands.init import render
-from flows.draft import Asked, sections, whole, with_size_obstacles, without_obstacles
+from flows.draft import Asked, sections, whole, with_size_obstacles, with_strict_gate, without_obstacles
 from tasks.refs import ModuleCoverage
-from tasks.results import CandidatePreview, Preview
+from tasks.results import CandidatePreview, Preview, QualityLoss
 from tasks.workload import validated
 
 
@@ -60,6 +60,47 @@ def test_the_file_says_why_a_recipe_is_not_in_it_and_why_a_value_was_chosen() ->
     text = render(left, validated(Path("photos.toml"), left), found, reasons=reasons)
     assert "# Left out, dynamic-int8/torchscript: only 0.2% of the parameters become int8, too few for" in text
     assert "# Chosen: all 8 pictures are 32 x 32.\nimage_size = 32\n" in text
+
+
+@pytest.mark.parametrize(
+    ("metric", "is_percentage", "drop", "bound", "why"),
+    [
+        ("top1", True, "absolute", 0.5, "top1 is a percentage, of which half a point is the most"),
+        ("mse", False, "relative", 0.01, "1% of the baseline's mse is the most"),
+    ],
+)
+def test_the_gate_is_strict_in_points_of_a_percentage_and_else_in_shares(
+    metric: str, is_percentage: bool, drop: str, bound: float, why: str
+) -> None:
+    document = drafted()
+    found = previewed(document, 1.0).model_copy(update={"metric": metric, "is_percentage": is_percentage})
+    strict, reasons = with_strict_gate(without_obstacles(document, found), found)
+    assert strict["gate"] == {
+        "objective": "fastest", "quality_drop": drop, "max_quality_drop": bound, "min_size_ratio": 1.2,
+    }  # fmt: skip
+    text = render(strict, validated(Path("photos.toml"), strict), found, reasons=reasons)
+    assert f"# Chosen: {why} that a candidate may lose.\nmax_quality_drop = {bound}\n" in text
+
+
+def test_a_loss_stands_at_its_recipe() -> None:
+    document = drafted()
+    loss = QualityLoss(
+        metric="top1", higher_is_better=True, share=0.0312, samples=256, layers=("conv1",), exclude=("conv1",),
+        share_left=-0.001,
+    )  # fmt: skip
+    found = previewed(document, 1.0)
+    candidates = [
+        each.model_copy(update={"loss": loss}) if each.candidate == "static-int8/torchscript" else each
+        for each in found.candidates
+    ]
+    text = render(
+        document, validated(Path("photos.toml"), document), found.model_copy(update={"candidates": candidates})
+    )
+    recipe = text[text.index('name = "static-int8"') : text.index("[benchmark]")]
+    assert (
+        "# static-int8/torchscript loses 3.1% of top1 on 256 samples; the layers that lose most: conv1. "
+        'Keep them float: exclude = ["conv1"], which leaves a loss of 0.0%.\n'
+    ) in recipe
 
 
 def test_published_weights_are_named_in_place_of_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

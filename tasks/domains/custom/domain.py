@@ -24,7 +24,7 @@ from tasks.data.training import THREADS, OwnTraining
 from tasks.data.user_data import first_input, load_splits, prepare_factory
 from tasks.data.weights import build_blank, load_state
 from tasks.domains.base import Axes, Domain, write_preprocessing
-from tasks.domains.custom import CustomWorkload, Evaluate, FineTune, TrainedByCode
+from tasks.domains.custom import CustomWorkload, FineTune, TrainedByCode
 from tasks.domains.custom.outputs import flat, names, structure_of, structured
 from tasks.job import Job, Workspace
 from tasks.outputs import Call, intra_op_threads, tensors_of
@@ -67,7 +67,7 @@ class Custom(Domain[CustomWorkload, FactorySpec]):
             try:
                 assert batch.target is not None
                 chosen = tensors_of(result)[self._scored(job, workspace.store)]
-                _metric_of(settings).take(checked_outputs(chosen, batch.size), batch.target)
+                self.metric(job.workload).take(checked_outputs(chosen, batch.size), batch.target)
             except MeasurementError as error:
                 raise MeasurementError(f"{what}: {error.message}", hint=error.hint) from error
 
@@ -99,6 +99,14 @@ class Custom(Domain[CustomWorkload, FactorySpec]):
                     batch[name] = batch[name].index_select(axis, repeated)
         return {name: tensor.contiguous() for name, tensor in batch.items()}
 
+    def metric(self, workload: CustomWorkload) -> Score:
+        """Return the registered metric that ``evaluate.metric`` names, or the user's own."""
+        settings = workload.evaluate
+        if settings.metric in METRICS:
+            return METRICS[settings.metric]
+        name = settings.metric.rpartition(":")[2] + (f" ({settings.unit})" if settings.unit else "")
+        return OwnScore(name, bool(settings.higher_is_better), settings.metric, settings.folder)
+
     def evaluate(self, job: Job[CustomWorkload], call: Call, workspace: Workspace, *, apart: bool = False) -> Quality:
         """Compute ``evaluate.metric`` of ``evaluate.output``, or of the first output, on the test split.
 
@@ -110,7 +118,7 @@ class Custom(Domain[CustomWorkload, FactorySpec]):
         quality = evaluate_batches(
             lambda *inputs: tensors_of(call(*inputs))[scored],
             split.batches(1 if apart else settings.batch_size),
-            _metric_of(settings),
+            self.metric(job.workload),
             total=len(split),
             apart=apart,
             progress=workspace.progress,
@@ -184,13 +192,6 @@ class Custom(Domain[CustomWorkload, FactorySpec]):
         )
         how = {"standardize": "(value - mean) / std for each feature, then float32"}
         return write_preprocessing(described | how, folder)
-
-
-def _metric_of(settings: Evaluate) -> Score:
-    if settings.metric in METRICS:
-        return METRICS[settings.metric]
-    name = settings.metric.rpartition(":")[2] + (f" ({settings.unit})" if settings.unit else "")
-    return OwnScore(name, bool(settings.higher_is_better), settings.metric, settings.folder)
 
 
 @contextmanager

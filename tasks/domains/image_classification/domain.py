@@ -20,6 +20,7 @@ from tasks.data.metrics import METRICS
 from tasks.data.picture_sets import prepare_image_folder
 from tasks.data.rendered import prepare_rendered
 from tasks.data.samples import load_samples, read_description
+from tasks.data.scores import Score
 from tasks.data.sections import ImageFolder, RenderedCharacters
 from tasks.data.torchvision_data import prepare_torchvision
 from tasks.data.training import FineTuning, Training, train
@@ -58,13 +59,17 @@ class ImageClassification(Domain[ImageWorkload, ClassifierSpec]):
         """Build one of torchvision's models, or call the user's factory."""
         return build_vision(model, dataset)
 
+    def metric(self, workload: ImageWorkload) -> Score:
+        """Return top-1 accuracy."""
+        return METRICS["top1"]
+
     def evaluate(self, job: Job[ImageWorkload], call: Call, workspace: Workspace, *, apart: bool = False) -> Quality:
         """Compute top-1 and top-5 accuracy on the test split."""
         split = load_samples(job.dataset, "test", workspace.store)
         return evaluate_batches(
             call,
             split.batches(1 if apart else job.workload.evaluate.batch_size),
-            METRICS["top1"],
+            self.metric(job.workload),
             total=len(split),
             apart=apart,
             also={"top5": "top5-of-any"},

@@ -18,7 +18,7 @@ from storage.digest import file_digest
 from tasks.data.evaluation import Quality, as_quality, evaluate_batches, outputs_in_order
 from tasks.data.metrics import METRICS
 from tasks.data.samples import TARGET, Batch, Column, load_samples, read_description
-from tasks.data.scores import Kept
+from tasks.data.scores import Kept, Score
 from tasks.data.training import Training, train
 from tasks.data.weights import build_blank, load_state
 from tasks.domains.base import Axes, Domain, Weights, write_preprocessing
@@ -141,6 +141,10 @@ input_ids, attention_mask = {{ tensor }}([row.ids for row in rows]), {{ tensor }
         rows = ids[positions].long().view(batch_size, length)
         return {"input_ids": rows, "attention_mask": torch.ones_like(rows)}
 
+    def metric(self, workload: EncoderWorkload) -> Score:
+        """Return ``evaluate.metric``, or the task's own."""
+        return METRICS[workload.metric]
+
     def evaluate(self, job: Job[EncoderWorkload], call: Call, workspace: Workspace, *, apart: bool = False) -> Quality:
         """Compute ``evaluate.metric`` of the whole test split, and the task's other metric with it."""
         texts, workload = load_texts(job.dataset, "test", workspace.store), job.workload
@@ -148,7 +152,7 @@ input_ids, attention_mask = {{ tensor }}([row.ids for row in rows]), {{ tensor }
             quality = evaluate_batches(
                 call,
                 texts.batches(workload.evaluate.batch_size, apart=apart),
-                METRICS[workload.metric],
+                self.metric(workload),
                 total=len(texts),
                 apart=apart,
                 also=_ALSO[workload.metric],
@@ -180,7 +184,7 @@ input_ids, attention_mask = {{ tensor }}([row.ids for row in rows]), {{ tensor }
         scored = {
             name: METRICS[name].conclude(Kept([METRICS[name].take(found, target)])) for name, target in targets.items()
         }
-        return as_quality(METRICS[workload.metric], scored, len(texts), apart=apart)
+        return as_quality(self.metric(workload), scored, len(texts), apart=apart)
 
     def calibration(
         self, job: Job[EncoderWorkload], store: ArtifactStore, batch_size: int

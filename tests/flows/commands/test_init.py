@@ -25,6 +25,7 @@ from storage.errors import ConfigurationError
 from tasks.workload import read_workload
 from tests.documentation.pages import ROOT
 from tests.tasks.domains.text_encoder.encoders import LABELS, write_directory, write_table
+from tests.tasks.outliers import write_networks
 
 MODULE = """
 import torch
@@ -117,6 +118,8 @@ def test_a_table_gets_its_columns(folder: Path) -> None:
         "target": "weight",
     }
     assert document["evaluate"] == {"metric": "mse"}
+    strict = {"objective": "fastest", "quality_drop": "relative", "max_quality_drop": 0.01, "min_size_ratio": 1.2}
+    assert document["gate"] == strict
     (folder / "own_metric.py").write_text("def worst(outputs, targets):\n    return (outputs[:, 0] - targets).abs()\n")
     own = ("--metric", "own_metric:worst", "--lower-is-better", "-o", "own.toml")
     document = written(
@@ -124,6 +127,7 @@ def test_a_table_gets_its_columns(folder: Path) -> None:
         Path("own.toml"),
     )
     assert document["evaluate"] == {"metric": "own_metric:worst", "higher_is_better": False}
+    assert document["gate"] == strict
     refused = init("--model", "torch.nn:Linear", "--data", "table.csv", "--target", "wieght")
     assert 'table.csv has no column "wieght" (did you mean "weight"?).' in str(refused.exception)
 
@@ -156,6 +160,30 @@ def test_an_old_checkpoint_of_torchvisions_gets_as_many_outputs_as_it_has(folder
     ]
     refused = init("--model", "resnet81", "--checkpoint", "old.pth", "--data", "photos")
     assert 'is no model that init knows (did you mean "resnet18"?)' in str(refused.exception)
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_weights_that_int8_spoils_are_named_before_a_night(folder: Path) -> None:
+    write_networks(folder)
+    options = ("--model", "arrival_net:Net", "--data", "arrival_net:read", "--checkpoint", "planted.pth")
+    done = init(*options, "-o", "net.toml")
+    document = written(done, folder / "net.toml")
+    bounds = {"quality_drop": "absolute", "max_quality_drop": 0.5}
+    assert document["gate"] == {"objective": "fastest", "min_size_ratio": 1.2} | bounds
+    assert "\nChose gate.max_quality_drop = 0.5: accuracy is a percentage, of which half a point is" in done.output
+    said = r"static-int8/torchscript loses [\d.]+% of accuracy on 256 samples; the layers that lose most: third, "
+    assert re.search(rf"(?m)^  ! {said}", done.output)
+    text = (folder / "net.toml").read_text(encoding="utf-8")
+    assert re.search(rf"(?m)^# {said}", text[text.index('name = "static-int8"') : text.index("[benchmark]")])
+    checked = CliRunner().invoke(
+        workloads, ["--check", "-w", "net.toml", "--store", "store", "--format", "json"], standalone_mode=False
+    )
+    assert checked.return_value == 0
+    losses = {each["candidate"]: each["loss"] for each in json.loads(checked.stdout)[0]["candidates"]}
+    assert losses["float/torchscript"] is None
+    assert losses["static-int8/torchscript"]["layers"][0] == "third"
+    assert losses["static-int8/torchscript"]["share"] > 0.3
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import pytest
 
 from flows.commands.setup import preview_lines
 from tasks.refs import ModuleCoverage
-from tasks.results import CandidatePreview, Preview
+from tasks.results import CandidatePreview, Preview, QualityLoss
 
 FLOAT = [ModuleCoverage(module=f"conv{n}", type="Conv2d", parameters=9, quantized=False, reason="x") for n in range(7)]
 FOUND = Preview(
@@ -59,4 +59,22 @@ def test_what_is_odd_about_the_data_stands_under_their_sizes() -> None:
         "photos: fits",
         "  data      2,000 test",
         "  ! the median picture is enlarged 7 times",
+    ]
+
+
+def test_a_loss_is_a_line_that_says_how_much_where_and_what_to_do() -> None:
+    loss = QualityLoss(metric="mse", higher_is_better=False, share=0.35, samples=1024)
+    located = {"layers": ("a", "b"), "ranks_for": "openvino", "exclude": ("head", "a", "b"), "share_left": 0.02}
+    found = Preview(
+        workload="net",
+        candidates=(
+            CandidatePreview(candidate="int8/eager", loss=loss),
+            CandidatePreview(candidate="int8/openvino", loss=loss.model_copy(update=located)),
+        ),
+    )
+    assert [line.plain for line in preview_lines(found) if "!" in line.plain] == [
+        "  ! int8/eager is 35.0% worse in mse on 1,024 samples.",
+        "  ! int8/openvino is 35.0% worse in mse on 1,024 samples; the layers that lose most in torch's conversion: "
+        'a, b. Keep them float: exclude = ["head", "a", "b"], which leaves a loss of 2.0%; exclude more of those that '
+        "`nightquant sensitivity` ranks.",
     ]

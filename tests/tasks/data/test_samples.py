@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,15 @@ from torch import Tensor
 
 from storage.artifacts import ArtifactStore
 from storage.errors import InputError, StoreError
-from tasks.data.samples import TARGET, ColumnWriter, Description, find_or_write, load_samples, write_split
+from tasks.data.samples import (
+    TARGET,
+    ColumnWriter,
+    Description,
+    Samples,
+    find_or_write,
+    load_samples,
+    write_split,
+)
 from tasks.refs import DatasetRef
 
 SHAPE = (3, 4, 5)
@@ -158,3 +167,49 @@ def test_a_column_that_grew_is_a_file_of_numpys_own(tmp_path: Path, count: int) 
     np.save(tmp_path / "expected.npy", rows)
     assert (tmp_path / "test.images.npy").read_bytes() == (tmp_path / "expected.npy").read_bytes()
     assert column.length == count
+
+
+def drawn(root: Path, split: str, at_most: int, columns: dict[str, Tensor | list[Tensor]], **described: Any) -> Samples:
+    """A data set's split as it is read with `at_most`."""
+
+    def fill(folder: Path) -> Description:
+        write_split(folder, split, columns)
+        return Description(**described)
+
+    store = ArtifactStore(root)
+    dataset = find_or_write(store, described, fill)
+    return load_samples(dataset.model_copy(update={"at_most": at_most}), split, store)
+
+
+def test_a_sample_is_drawn_with_its_targets_and_is_the_same_each_time(tmp_path: Path) -> None:
+    columns = {"values": torch.arange(100.0), TARGET: torch.arange(100)}
+    first, again, every = (
+        drawn(tmp_path, "test", count, columns, splits={"test": 100}, inputs=("values",)) for count in (10, 10, 100)
+    )
+    assert (len(first), len(every)) == (10, 100)
+    assert first["values"].tolist() == first.target.tolist() == again.target.tolist() == sorted(first.target.tolist())
+    # Not the first ones, nor every tenth: labels may be in any order.
+    assert len({int(target) % 10 for target in first.target}) > 3
+    assert len(set(first.target.diff().tolist())) > 3
+    whole = drawn(tmp_path, "calibration", 10, columns, splits={"calibration": 100}, inputs=("values",))
+    assert len(whole) == 100
+
+
+def test_of_a_stream_of_tokens_the_first_ones_are_read(tmp_path: Path) -> None:
+    found = drawn(tmp_path, "test", 3, {"tokens": torch.arange(100)}, splits={"test": 100}, vocabulary=100)
+    assert found["tokens"].tolist() == list(range(48))
+
+
+def test_records_of_any_shapes_are_drawn_whole(tmp_path: Path) -> None:
+    texts = [torch.full((length,), length) for length in range(1, 31)]
+    found = drawn(tmp_path / "texts", "test", 4, {"input_ids": texts}, splits={"test": 30}, vocabulary=40)
+    column = found.columns["input_ids"]
+    assert (len(found), len(column)) == (4, 4)
+    assert all(set(column[row].tolist()) == {len(column[row])} for row in range(4))
+    batches = [torch.full((8 if number < 12 else 4, 1), number) for number in range(13)]
+    batched = drawn(
+        tmp_path / "batches", "test", 20, {"values": batches, TARGET: batches}, splits={"test": 100},
+        inputs=("values",), collated=True,
+    )  # fmt: skip
+    assert len(batched) == sum(batch.size for batch in batched.batches(1)) >= 20
+    assert all(torch.equal(batch.inputs[0], batch.target) for batch in batched.batches(1) if batch.target is not None)
