@@ -54,7 +54,7 @@ class _File(BaseModel):
 
 
 class Manifest(BaseModel):
-    """``artifact.json``, which others may have written; ``made_from`` is what the digest was computed from."""
+    """Content of ``artifact.json``, which is untrusted; ``digest`` is computed from ``kind`` and ``made_from``."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -76,19 +76,19 @@ class Artifact:
 
     @property
     def size(self) -> int:
-        """Bytes of all its files."""
+        """Total size of the files in bytes."""
         return sum(entry.size for entry in self.files)
 
     @property
     def modified(self) -> float:
-        """When its newest file was written, in seconds since 1970."""
+        """Time at which the newest file was written, in seconds since 1970."""
         return max(entry.modified for entry in self.files)
 
 
 class ArtifactStore:
-    """Artifacts under the root `place`; those of an object store are used from copies under the local `root`.
+    """Artifacts under the root `place`; artifacts on an object store are copied to the local folder `root`.
 
-    Its methods raise `StoreError` if the store cannot be read or written, or an artifact is not what was published.
+    Methods raise `StoreError` if the store cannot be read or written, or if an artifact is damaged.
     """
 
     def __init__(self, place: StoreRoot | Path | str) -> None:
@@ -98,7 +98,7 @@ class ArtifactStore:
         self._copies = LocalRoot(self.root)
 
     def find(self, kind: str, digest: str) -> Path | None:
-        """Find an artifact's folder, fetched on first use and checked once in a process; None if there is none."""
+        """Return an artifact's folder, or None; fetch it on first use, and check it once per process."""
         location = _location(kind, digest)
         if not self._store.exists(f"{location}/{MANIFEST}"):
             return None
@@ -108,25 +108,25 @@ class ArtifactStore:
         return self.root / location
 
     def path(self, kind: str, digest: str) -> Path:
-        """The folder of an artifact that must exist."""
-        found = self.find(kind, digest)
-        if found is None:
+        """Return the folder of an artifact that must exist."""
+        folder = self.find(kind, digest)
+        if folder is None:
             raise StoreError(
                 f"The store {self.place} has no {kind} artifact {digest[:12]}.",
-                hint="It was removed after it was made: run the night again.",
+                hint="It has been removed since it was built. Run the night again.",
             )
-        return found
+        return folder
 
     def manifest_digest(self, kind: str, digest: str) -> str:
-        """SHA-256 of an artifact's ``artifact.json`` as it lies in the store; nothing else is fetched for it."""
+        """Return the SHA-256 of an artifact's ``artifact.json`` in the store, without fetching other files."""
         location = _location(kind, digest)
         try:
             return hashlib.sha256(self._store.read(f"{location}/{MANIFEST}")).hexdigest()
         except FileNotFoundError as error:
-            raise self._damaged(location, "it is not there") from error
+            raise self._damaged(location, f"{MANIFEST} is missing") from error
 
     def copy(self, kind: str, digest: str, target: Path, *, only: str = "", without: str = "") -> list[str]:
-        """Copy an artifact's files (`only` one, or all `without` one), check the copies, return their names."""
+        """Copy files of an artifact (`only` one, or all but `without`), check the copies and return their names."""
         location, folder = _location(kind, digest), self.path(kind, digest)
         files = self._manifest(location, (folder / MANIFEST).read_bytes()).files
         names = [name for name in files if name != without and only in ("", name)]
@@ -136,12 +136,12 @@ class ArtifactStore:
             except OSError as error:
                 raise unwritable(target, error) from error
             if file_digest(target / name) != files[name].sha256:
-                raise self._damaged(location, f"{name} is not what was published")
+                raise self._damaged(location, f"{name} was changed")
         return names
 
     @contextmanager
     def create(self, kind: str, digest: str, made_from: Mapping[str, object]) -> Iterator[Path]:
-        """Yield an empty folder to fill; publish it at the end, unless another process published the same."""
+        """Yield an empty folder to fill; publish it at the end, unless another process has published the artifact."""
         location = _location(kind, digest)
         with writing(self.root, self.root), self._draft(digest) as work:
             yield work
@@ -157,7 +157,7 @@ class ArtifactStore:
                 self._store.publish(self.root / location, location, MANIFEST)
 
     def work_folder(self, digest: str) -> Path:
-        """Create a folder from which unfinished work continues after a kill; remove it once the work is done."""
+        """Create a folder from which work can continue after a kill; the caller removes it at the end."""
         folder = self.root / "work" / digest
         with writing(self.root, self.root):
             folder.mkdir(parents=True, exist_ok=True)
@@ -178,24 +178,24 @@ class ArtifactStore:
             for name in self._manifest(location, content).files:
                 target = work / name
                 target.parent.mkdir(parents=True, exist_ok=True)
-                with suppress(FileNotFoundError):  # which the check of the copy then names
+                with suppress(FileNotFoundError):  # the check below reports a missing file
                     self._store.download(f"{location}/{name}", target)
             (work / MANIFEST).write_bytes(content)
             self._check(location, work)
             self._copies.publish(work, location, MANIFEST)
 
     def _check(self, location: str, folder: Path | None = None) -> None:
-        """Hold the files in an artifact's folder (or in a draft of it) against its manifest."""
+        """Check the files in an artifact's folder (or in a draft of it) against its manifest."""
         folder = folder or self.root / location
         try:
             files = self._manifest(location, (folder / MANIFEST).read_bytes()).files
             present = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir()}
-            if added := sorted(present - {MANIFEST} - files.keys()):
-                raise self._damaged(location, f"{added[0]!r} is in no manifest")
+            if unlisted := sorted(present - {MANIFEST} - files.keys()):
+                raise self._damaged(location, f"{unlisted[0]!r} is not in its manifest")
             for name, facts in files.items():
                 status = (folder / name).stat()
-                if _unchanged_digest(folder / name, status.st_ino, status.st_mtime_ns, status.st_size) != facts.sha256:
-                    raise self._damaged(location, f"{name} is not what was published")
+                if _cached_digest(folder / name, status.st_ino, status.st_mtime_ns, status.st_size) != facts.sha256:
+                    raise self._damaged(location, f"{name} was changed")
         except FileNotFoundError as error:
             raise self._damaged(location, f"{Path(error.filename).relative_to(folder)} is missing") from error
         except OSError as error:
@@ -208,23 +208,23 @@ class ArtifactStore:
             problem = error.errors(include_url=False, include_input=False)[0]
             raise self._damaged(location, f"in its {MANIFEST}, {problem['msg']}") from error
         if _location(manifest.kind, manifest.digest) != location:
-            raise self._damaged(location, f"its {MANIFEST} is another artifact's")
+            raise self._damaged(location, f"its {MANIFEST} belongs to another artifact")
         return manifest
 
-    def _damaged(self, location: str, what: str) -> StoreError:
+    def _damaged(self, location: str, problem: str) -> StoreError:
         return StoreError(
-            f"The artifact {self._store.uri(location)} is damaged: {what}.",
-            hint="Remove it (nightquant store check lists all of them) and run the night again, which makes it again.",
+            f"The artifact {self._store.uri(location)} is damaged: {problem}.",
+            hint="Remove it and run the night again to rebuild it. To find others, run: nightquant store check",
         )
 
 
 def artifact_digest(kind: str, made_from: Mapping[str, object]) -> str:
-    """Name an artifact by everything that decides its content."""
+    """Return an artifact's digest, computed from everything that decides its content."""
     return digest_of({"kind": kind, "made_from": dict(made_from)})
 
 
 def artifacts_in(root: StoreRoot) -> list[Artifact]:
-    """List every artifact with its files and manifest; files that are not where artifacts belong are left out."""
+    """List every artifact with its files and manifest; ignore files outside the artifacts' folders."""
     folders: dict[str, list[Entry]] = {}
     for entry in root.list("artifacts"):
         if place := _LOCATION.match(entry.name):
@@ -240,12 +240,12 @@ def artifacts_in(root: StoreRoot) -> list[Artifact]:
 
 
 @lru_cache(maxsize=4096)
-def _unchanged_digest(path: Path, inode: int, modified_ns: int, size: int) -> str:
-    """SHA-256 of a file, computed once for as long as the file system says that it is the same."""
+def _cached_digest(path: Path, inode: int, modified_ns: int, size: int) -> str:
+    """Return a file's SHA-256, cached until its inode, modification time or size changes."""
     return file_digest(path)
 
 
 def _location(kind: str, digest: str) -> str:
     if not _KIND.fullmatch(kind) or not _DIGEST.fullmatch(digest):
-        raise StoreError(f"{kind[:80]!r} {digest[:80]!r} names no artifact.", hint="Run the night again.")
+        raise StoreError(f"{kind[:80]!r} {digest[:80]!r} is not an artifact's name.", hint="Run the night again.")
     return f"artifacts/{kind}/{digest[:2]}/{digest}"

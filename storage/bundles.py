@@ -1,6 +1,6 @@
 """Bundles under ``<root>/handoff/``: immutable folders, and a mutable ``current.json`` for each workload.
 
-A bundle appears in one step, and ``current.json`` is replaced in one step, after the bundle that it names is there.
+A bundle appears in one step. ``current.json`` is replaced in one step, once the bundle that it names exists.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class BundleEntry:
 
 
 class BundleStore:
-    """Bundles of one store. An unknown workload or version raises `ConfigurationError`, a damaged one `BundleError`."""
+    """Bundles of a store; methods raise `ConfigurationError` for unknown names, and `BundleError` for damaged ones."""
 
     def __init__(self, place: StoreRoot | Path | str, signer: Signer | None = None) -> None:
         self.root = StoreRoot.of(place)
@@ -45,15 +45,15 @@ class BundleStore:
         self.pointers = Pointers(self.root, signer)
 
     def workloads(self) -> list[str]:
-        """Names of the workloads that have a bundle."""
+        """Return the names of the workloads that have a bundle."""
         return sorted({workload for workload, _ in self._bundles("handoff")})
 
     def versions(self, workload: str) -> list[str]:
-        """Versions of a workload's bundles, oldest night first; [] if there is none."""
+        """Return the versions of a workload's bundles, oldest night first; [] if there are none."""
         return sorted(version for _, version in self._bundles(location_of(workload)))
 
     def entries(self, workload: str | None = None) -> list[BundleEntry]:
-        """Every bundle, or those of one workload."""
+        """List all bundles, or the bundles of one workload."""
         found = []
         for name in self.workloads() if workload is None else [workload]:
             pointer = self.pointer(name)
@@ -64,11 +64,11 @@ class BundleStore:
         return found
 
     def pointer(self, workload: str) -> Pointer | None:
-        """The pointer to the workload's current bundle; None if nothing has been promoted yet."""
+        """Read the pointer to the workload's current bundle; return None if nothing has been promoted yet."""
         return self.pointers.read(workload)
 
     def require(self, workload: str, version: str | None = None) -> str:
-        """The version asked for, or the current one."""
+        """Return the version, or the current one by default; it must exist."""
         known = self.versions(workload)
         if not known:
             raise ConfigurationError(
@@ -87,15 +87,15 @@ class BundleStore:
         return version
 
     def draft(self) -> AbstractContextManager[Path]:
-        """Yield an empty folder in which to fill a bundle; remove it afterwards unless :meth:`publish` took it."""
+        """Yield an empty folder in which to fill a bundle; remove it afterwards unless :meth:`publish` moved it."""
         return copies.draft(self.root)
 
     def opened(self, location: str) -> AbstractContextManager[Path]:
-        """Yield a bundle's folder, whatever it holds: the store's own, or a temporary copy from an object store."""
+        """Yield a bundle's unchecked folder: the store's own, or a temporary copy from an object store."""
         return copies.downloaded(self.root, location)
 
     def publish(self, draft: Path, workload: str, version: str) -> bool:
-        """Make a sealed draft visible as a bundle; False if that version is there already, which then stays."""
+        """Make a sealed draft visible as a bundle; return False, and change nothing, if that version exists."""
         location = location_of(workload, version)
         check_sums(draft)
         for path in draft.iterdir():
@@ -103,7 +103,7 @@ class BundleStore:
         return self.root.publish(draft, location, SUMS)
 
     def promote(self, workload: str, version: str, *, by: str, reason: str, replacing: str | None) -> Pointer:
-        """Switch to a bundle that the night chose, unless it was withdrawn; what stays current is signed anew.
+        """Switch to the bundle that a night chose, unless it was withdrawn; sign a bundle again if it stays current.
 
         Parameters
         ----------
@@ -118,9 +118,9 @@ class BundleStore:
         return self._switch("promote", workload, version, by=by, reason=reason, replacing=replacing)
 
     def renew(self, workload: str, version: str | None = None) -> None:
-        """Sign the pointer to what stays current again, if this signer signed it and it has not expired.
+        """Sign the pointer to the current bundle again, if this signer signed it and it has not expired.
 
-        Others may have changed it. `ConflictError` if another bundle than `version` is current (None: any may be).
+        Raise `ConflictError` if a bundle other than `version` has become current (None: accept any bundle).
         """
         if self.signer is None:
             return
@@ -133,9 +133,9 @@ class BundleStore:
         self.pointers.change(workload, decide)
 
     def sign(self, workload: str, version: str, sha256sums: str) -> Pointer | None:
-        """Vouch for a bundle by hand, whoever signed before: sign its list and, where it is current, the pointer.
+        """Sign a bundle's list by hand, regardless of earlier signatures; if it is current, sign the pointer too.
 
-        `sha256sums` stands for what was looked at. Returns the pointer, or None where another bundle is current.
+        `sha256sums` is the digest of the list that a person reviewed. Return None if another bundle is current.
         """
         signer, name = self.pointers.require_signer(), f"{location_of(workload, version)}/{SUMS}"
         content = self.root.read(name)
@@ -161,12 +161,12 @@ class BundleStore:
     def roll_back(
         self, workload: str, version: str | None = None, *, by: str, reason: str, replacing: str | None = None
     ) -> Pointer:
-        """Switch to an earlier bundle (any named one, or the previous), and withdraw the one that was current.
+        """Switch to an earlier bundle (`version`, or the previous one) and withdraw the current bundle.
 
         Parameters
         ----------
         replacing
-            The version to withdraw; by default the one that is current when this is called.
+            Version to withdraw; by default the current one.
 
         Raises
         ------
@@ -179,7 +179,7 @@ class BundleStore:
         return self._switch("rollback", workload, version, by=by, reason=reason, replacing=replacing)
 
     def local_folder(self, workload: str, version: str) -> Path:
-        """Return the bundle's folder on this host; from an object store, a complete copy that never changes."""
+        """Return the bundle's folder on this host; for an object store, a complete copy that never changes."""
         location = location_of(workload, self.require(workload, version))
         if self.root.local is not None:
             return self.root.local / location
@@ -193,7 +193,7 @@ class BundleStore:
         def decide(pointer: Pointer | None) -> Pointer:
             before = self.pointers.last(pointer, workload, by_hand=action != "promote")
             current = pointer.version if pointer else None
-            # A roll-back withdraws as well, which whoever made `version` current meanwhile may not have done.
+            # A roll-back must also withdraw, even if another process has made `version` current meanwhile.
             is_done = version == current and (action != "rollback" or current == replacing)
             if not is_done and current != replacing:
                 raise conflict(workload, pointer, replacing)
@@ -204,7 +204,7 @@ class BundleStore:
                 )
             if pointer is not None and (is_done or (action == "promote" and target in pointer.withdrawn)):
                 return self._vouched(pointer, before)
-            # The bundle must be good at the moment of the switch, whatever has touched it meanwhile.
+            # The bundle must be intact at the moment of the switch.
             location = location_of(workload, self.require(workload, target))
             with self.opened(location) as folder:
                 sums = self._check(location, folder)
@@ -223,7 +223,7 @@ class BundleStore:
             raise BundleError(message, hint=error.hint) from error.__cause__
 
     def is_signed(self, workload: str, version: str) -> bool:
-        """Whether the signer signed the bundle's list; always where there is no signer."""
+        """Return whether the signer signed the bundle's list; True if there is no signer."""
         try:
             return self.signer is None or bool(self._signed_sums(self.signer, workload, version))
         except BundleError:
@@ -241,7 +241,7 @@ class BundleStore:
             raise BundleError(error.message, hint=how) from error
 
     def _vouched(self, pointer: Pointer, before: Statement | None) -> Pointer:
-        """Return the pointer with a new signed statement, if there is a key, and the bundle is signed with it."""
+        """Return the pointer with a new signed statement, if there is a key; the bundle must be signed with it too."""
         if self.signer is None:
             return pointer
         workload, version = pointer.workload, pointer.version

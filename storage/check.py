@@ -1,4 +1,4 @@
-"""``store check``: what is wrong in a store, and what to do about it."""
+"""``store check``: find the problems in a store, each with a remedy."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _ABANDONED_S = 3600.0  # no writer leaves a file or an artifact's folder untouch
 
 @dataclass(frozen=True)
 class Problem:
-    """Something wrong: where, what, and what to do."""
+    """A problem in a store: its place, a description and a remedy."""
 
     where: str
     what: str
@@ -36,7 +36,7 @@ class Problem:
 
 @dataclass(frozen=True)
 class Checked:
-    """How much was checked, and what is wrong with it."""
+    """The number of results files and artifacts that were checked, and the problems."""
 
     results_files: int
     artifacts: int
@@ -72,7 +72,7 @@ def check(root: StoreRoot | Path | str) -> Checked:
         Problem(entry.name, "is left over from a writer that was killed", "Run: nightquant store gc")
         for entry in leftovers(root, time.time() - _ABANDONED_S)
     ]
-    if not problems:  # the catalog is built from the files: if those are broken, it means nothing
+    if not problems:  # the catalog is built from the files, so that broken files make its check meaningless
         problems += _check_catalog(root, artifacts)
     return Checked(results_files, len(artifacts), tuple(problems))
 
@@ -141,7 +141,7 @@ def _check_bundles(root: StoreRoot) -> Iterator[Problem]:
     sums: dict[str, str] = {}
     for location, files in folders.items():
         if f"{location}/{SUMS}" not in {entry.name for entry in files}:
-            # On an object store the list comes last, so that a young folder may be a bundle that is being uploaded.
+            # On an object store the list is written last, so a young folder may be an upload in progress.
             if root.local is not None or max(entry.modified for entry in files) < time.time() - _ABANDONED_S:
                 yield Problem(location, f"has no {SUMS}, so it is not a bundle", "Remove the folder.")
             continue
@@ -167,7 +167,7 @@ def _check_pointer(
         yield Problem(name, f"cannot be used: {error.message.rstrip('.')}", error.hint or "Remove the folder.")
         return
     if pointer is None:
-        return  # removed since the listing
+        return  # the pointer was removed after the listing
     if pointer.workload != workload:
         yield Problem(name, f"is {pointer.workload}'s, not {workload}'s", "Restore it from a copy.")
     if f"{base}/{pointer.version}" not in folders:

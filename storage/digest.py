@@ -1,4 +1,4 @@
-"""JSON documents, and digests: one name for everything that decides an artifact's content."""
+"""Canonical JSON, digests of values and files, and untrusted JSON files."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ _LARGEST_JSON = 64 * 1024**2
 
 
 def canonical_json(value: object) -> str:
-    """Serialize a JSON value so that equal values have equal text; NaN and infinities are a `ValueError`."""
+    """Serialize a JSON value so that equal values have equal text; raise `ValueError` for NaN and infinities."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
 
 
 def digest_of(value: Mapping[str, object]) -> str:
-    """SHA-256 (64 hexadecimal digits) of the canonical JSON of `value`."""
+    """Return the SHA-256 (64 hexadecimal digits) of the canonical JSON of `value`."""
     return hashlib.sha256(canonical_json(value).encode("ascii")).hexdigest()
 
 
 def file_digest(path: Path) -> str:
-    """SHA-256 (64 hexadecimal digits) of a file's bytes."""
+    """Return the SHA-256 (64 hexadecimal digits) of a file's bytes."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def read_json(path: Path) -> Any:  # JSON of any shape
-    """Read a JSON file of somebody else's.
+    """Read an untrusted JSON file.
 
     Raises
     ------
@@ -40,7 +40,7 @@ def read_json(path: Path) -> Any:  # JSON of any shape
     """
     try:
         if path.stat().st_size > _LARGEST_JSON:
-            raise InputError(f"{path}: larger than {_LARGEST_JSON} bytes, which no such file is")
+            raise InputError(f"{path}: larger than {_LARGEST_JSON} bytes, the limit for JSON files")
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path}: cannot be read as JSON: {first_line(error)}") from error

@@ -1,6 +1,6 @@
-"""Errors that a user can cause; the command line prints them without a traceback and exits with their ``exit_code``.
+"""Errors that a user can cause: the command line prints them without a traceback and exits with their ``exit_code``.
 
-Messages quote text from outside: they show no credentials, nothing that a terminal obeys, and no endless lines.
+Messages may quote untrusted text, so credentials are removed, control characters are escaped and long lines are cut.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from storage.transient import is_transient
 
 _LONGEST_LINE, _LONGEST = 2000, 20_000
 _SCHEME = r"(?P<scheme>\b[A-Za-z][A-Za-z0-9+.-]*://)"
-# Up to the last @ of the authority, however the password is written.
+# Match up to the last @ of the authority, because a password may contain one.
 _CREDENTIALS = re.compile(_SCHEME + r"[^\s/?#]*@")
 _QUERY = re.compile(_SCHEME + r"(?P<rest>[^\s?#'\"<>]*)[?#][^\s'\"<>]*")
 
 
 def shown(uri: str) -> str:
-    """A URI (or a chain of them) without user, password and query, which may hold a signature; a path as it is."""
+    """Remove user, password and query (which may contain a signature) from a URI or a chain of them; keep a path."""
     without = _CREDENTIALS.sub(r"\g<scheme>", uri)
     return "::".join(_QUERY.sub(r"\g<scheme>\g<rest>", part) for part in without.split("::"))
 
 
 def printable(text: str) -> str:
-    """A message's text with URIs as `shown`, control and direction characters escaped, and long lines cut."""
+    """Remove credentials and queries from a message, escape control and direction characters, and cut long lines."""
     text = _QUERY.sub(r"\g<scheme>\g<rest>", _CREDENTIALS.sub(r"\g<scheme>", text))
     escaped = "".join(
         character if character.isprintable() or character in "\n\t" else ascii(character)[1:-1] for character in text
@@ -39,26 +39,26 @@ def printable(text: str) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A proposal to follow a message about a name that there is not; "" where no known one is like it."""
+    """Suggest the known name most like an unknown one, as the end of a message; "" if none is similar."""
     near = get_close_matches(name, dict.fromkeys(known), 1)
     return f' (did you mean "{near[0]}"?)' if near else ""
 
 
 def _cut(text: str, longest: int) -> str:
-    # A little more than `longest` is left alone, so that what was cut once is not cut again.
+    # Allow 50 characters more, so that a text that was cut once is not cut again.
     return text if len(text) <= longest + 50 else f"{text[:longest]}… ({len(text):,} characters)"
 
 
 class NightquantError(Exception):
     """An expected failure, shown to the user as is; `hint` says what to do about it.
 
-    Stages that end with a `transient` one, because a network or a server failed for now, are tried again.
+    A stage is retried if its error is `transient`: a network or a server failed temporarily.
     """
 
     exit_code: ClassVar[int] = 2
 
     def __init__(self, message: str, *, hint: str = "", transient: bool = False) -> None:
-        # Here, because it passes every message, and much of what messages quote comes from outside.
+        # Every message passes through here, and many messages quote untrusted text.
         self.message, self.hint = printable(message), printable(hint)
         self.transient = transient
         super().__init__(self.message)
@@ -76,7 +76,7 @@ class ConfigurationError(NightquantError):
 
 
 class UnavailableError(ConfigurationError):
-    """This machine lacks what a candidate needs, a package or instructions; the candidate is skipped."""
+    """This machine lacks a package or CPU instructions that a candidate needs; the candidate is skipped."""
 
 
 class InputError(NightquantError):
@@ -98,7 +98,7 @@ class MeasurementError(NightquantError):
 
 
 class StoreError(NightquantError):
-    """The store cannot be read or written, or something in it is broken."""
+    """The store cannot be read or written, or part of it is damaged."""
 
 
 class NightRunningError(NightquantError):
@@ -108,7 +108,7 @@ class NightRunningError(NightquantError):
 
 
 class ConflictError(NightquantError):
-    """Another writer changed what is current after the caller had looked; nothing was switched."""
+    """Another writer changed the current bundle after the caller read it; nothing was switched."""
 
     exit_code = 1
 
@@ -120,23 +120,23 @@ class BundleError(NightquantError):
 
 
 def first_line(error: BaseException) -> str:
-    """What a library's error says, without what it adds below and without the full stop."""
+    """Return the first line of a library's error message, without its full stop."""
     return (str(error).strip() or type(error).__name__).splitlines()[0].rstrip(".")
 
 
 def unwritable(place: object, error: OSError) -> StoreError:
-    """The error for a store that cannot be written, with the operating system's reason."""
+    """Return the error for a store that cannot be written, with the operating system's reason."""
     return StoreError(
         f"The store {place} cannot be written: {error.strerror or error}.",
-        hint="Free some space or fix the permissions, or choose another place with --store; the next run continues "
-        "from what is already there.",
+        hint="Free some space, fix the permissions, or choose another store with --store. The next run continues where "
+        "this one stopped.",
         transient=is_transient(error),
     )
 
 
 @contextmanager
 def writing(place: object, folder: Path) -> Iterator[None]:
-    """Turn the operating system's errors at `folder`, in it or above it into that of a store that cannot be written."""
+    """Turn the operating system's errors at `folder`, below it or above it into a `StoreError`."""
     try:
         yield
     except OSError as error:

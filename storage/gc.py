@@ -1,4 +1,4 @@
-"""``store gc``: remove artifacts that nothing kept refers to, and what killed writers left."""
+"""``store gc``: remove artifacts that nothing refers to any more, and files that killed writers left behind."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from storage.holder import Holder, hold
 from storage.results.catalog import CATALOG, build
 from storage.root import Entry, StoreRoot, fsync
 
-# A run's artifacts are referred to by its rows only at its end: no night takes this long.
+# A run's rows refer to its artifacts only after the run has ended, and no night takes this long.
 YOUNG_S = 24 * 3600.0
-# The next run continues half a download or a training from its last epoch; a much later one hardly ever does.
+# The next run resumes partial downloads and training; a run a month later hardly ever does.
 _UNFINISHED_S = 30 * 24 * 3600.0
 _DIGEST = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
-# Only names that nightquant uses, so that no other files are lost when a folder is mistaken for a store.
+# Match only names that nightquant writes, so that `store gc` on the wrong folder removes no other files.
 _TEMPORARY = re.compile(
     r"artifacts/\.tmp/([0-9a-f]{12}-)?[0-9a-f]{32}/.|\.probe/[0-9a-f]{32}$"
     r"|((results/.*|handoff/[^/]+|reports|\.locks|\.probe)/)?\.[^/]*-[0-9a-f]{32}\.tmp$"
@@ -37,7 +37,7 @@ _UNFINISHED = re.compile(
 
 @dataclass(frozen=True)
 class Collected:
-    """What was (or on a dry run would be) removed, and how many artifacts stay."""
+    """Artifacts and files that were removed (or would be, on a dry run), and the number of artifacts that stay."""
 
     removed: tuple[Artifact, ...]
     leftovers: tuple[Entry, ...]
@@ -45,7 +45,7 @@ class Collected:
 
     @property
     def bytes_freed(self) -> int:
-        """Bytes of all that was removed."""
+        """Total size of the removed files in bytes."""
         return sum(artifact.size for artifact in self.removed) + sum(entry.size for entry in self.leftovers)
 
 
@@ -54,13 +54,13 @@ def collect(
 ) -> Collected:
     """Remove artifacts that neither a bundle nor a row of the newest nights refers to; rows are never removed.
 
-    Kept are: what a row of each workload's newest `keep_nights` nights or any file of a bundle names, what those were
-    made from, the evaluation outputs of what is kept, and whatever is younger than a day at `now` (Unix time).
+    Bundles and the rows of each workload's newest `keep_nights` nights keep the artifacts that they name, with
+    their inputs and evaluation outputs. An artifact younger than a day at `now` (Unix time) stays as well.
 
     Raises
     ------
     NightRunningError
-        A night holds the store: it may use an old artifact again that no row names yet. A dry run does not mind.
+        A night holds the store: it may reuse an old artifact that no row names yet. A dry run never raises this.
     StoreError
         There is no store, or it cannot be used.
     """
@@ -79,23 +79,23 @@ def collect(
 
 def _collect(root: StoreRoot, keep_nights: int, now: float, *, dry_run: bool) -> Collected:
     artifacts = artifacts_in(root)
-    # Every digest that a bundle or its pointer mentions.
+    # Collect every digest that a bundle or its pointer names.
     documents = [root.read(entry.name) for entry in root.list("handoff") if entry.name.endswith(".json")]
     bundled = {digest for content in documents for digest in _DIGEST.findall(content.decode("utf-8", "replace"))}
-    kept = _reachable(artifacts, _row_digests(root, keep_nights) | bundled)
-    removed = [item for item in artifacts if item.digest not in kept and item.modified < now - YOUNG_S]
-    rest = leftovers(root, now - YOUNG_S)
+    reachable = _reachable(artifacts, _row_digests(root, keep_nights) | bundled)
+    removed = [item for item in artifacts if item.digest not in reachable and item.modified < now - YOUNG_S]
+    files = leftovers(root, now - YOUNG_S)
     if not dry_run:
         for artifact in removed:
             _remove(root, artifact)
-        for entry in rest:
+        for entry in files:
             root.delete(entry.name)
-        _remove_emptied_folders(root, rest)
-    return Collected(tuple(removed), tuple(rest), len(artifacts) - len(removed))
+        _remove_emptied_folders(root, files)
+    return Collected(tuple(removed), tuple(files), len(artifacts) - len(removed))
 
 
 def leftovers(root: StoreRoot, before: float) -> list[Entry]:
-    """List temporary files unchanged since `before` (Unix time); resumable downloads and trainings a month later."""
+    """List temporary files last changed before `before` (Unix time), and resumable work a month older than that."""
     kinds = (_TEMPORARY, before), (_UNFINISHED, before - _UNFINISHED_S)
     return [
         entry
@@ -105,7 +105,7 @@ def leftovers(root: StoreRoot, before: float) -> list[Entry]:
 
 
 def _row_digests(root: StoreRoot, keep_nights: int) -> set[str]:
-    # From the files, not from the catalog, which may be older than a run's last rows.
+    # Read the results files, because the catalog may lack a run's last rows.
     with tempfile.TemporaryDirectory(prefix="nightquant-") as scratch:
         path = Path(scratch) / CATALOG
         build(root, path)
@@ -130,43 +130,43 @@ from kept union from promoted
 """
 
 
-def _reachable(artifacts: list[Artifact], wanted: set[str]) -> set[str]:
-    named = {item.digest: set(_DIGEST.findall(item.manifest.model_dump_json())) for item in artifacts if item.manifest}
-    kept: set[str] = set()
-    new = wanted & named.keys()
+def _reachable(artifacts: list[Artifact], roots: set[str]) -> set[str]:
+    names = {item.digest: set(_DIGEST.findall(item.manifest.model_dump_json())) for item in artifacts if item.manifest}
+    reachable: set[str] = set()
+    new = roots & names.keys()
     while new:
-        kept |= new
-        new = {digest for name in new for digest in named[name] & named.keys()} - kept
+        reachable |= new
+        new = {digest for name in new for digest in names[name] & names.keys()} - reachable
     # Nothing refers to an evaluation's outputs: they refer to the candidate that was evaluated.
     outputs = {item.digest for item in artifacts if item.kind == "outputs"}
-    return kept | {digest for digest in outputs & named.keys() if named[digest] & kept}
+    return reachable | {digest for digest in outputs & names.keys() if names[digest] & reachable}
 
 
 def _remove_emptied_folders(root: StoreRoot, removed: Iterable[Entry]) -> None:
     if root.local is None:
         return
     for entry in removed:
-        # Others stay: a writer may be about to put something into them.
+        # Leave other folders, because a writer may be about to use them.
         if entry.name.startswith(("artifacts/", "work/", "downloads/")):
             own = 3 if entry.name.startswith("artifacts/") else 2  # artifacts/.tmp/<name>, work/<digest>
-            with suppress(OSError):  # something young is in it
+            with suppress(OSError):  # the folder contains a younger file
                 for folder in list(PurePosixPath(entry.name).parents)[:-own]:
                     (root.local / folder).rmdir()
 
 
 def _remove(root: StoreRoot, artifact: Artifact) -> None:
     if root.local is not None:
-        # Moved away in one step: a kill leaves it complete, or as a leftover that the next collection removes, but
-        # never half of it where the next night would put it again.
+        # Rename the folder first: a kill then leaves the artifact complete, or a leftover that the next `store gc`
+        # removes, but never an incomplete artifact.
         aside = root.local / "artifacts" / ".tmp" / f"{artifact.digest[:12]}-{uuid.uuid4().hex}"
         try:
             aside.parent.mkdir(exist_ok=True)
             (root.local / artifact.location).rename(aside)
-            fsync(aside.parent)  # or a power cut could undo the move and not the removal
+            fsync(aside.parent)  # otherwise a power failure could undo the rename but not the removal
             shutil.rmtree(aside)
         except OSError as error:
             raise unwritable(root.url, error) from error
         return
-    # The manifest first: without it the artifact does not exist, whatever a kill leaves of the rest.
+    # Delete the manifest first: without it the artifact does not exist, even if a kill leaves other files.
     for entry in sorted(artifact.files, key=lambda entry: entry.name != f"{artifact.location}/{MANIFEST}"):
         root.delete(entry.name)

@@ -1,12 +1,12 @@
-"""One night at a time on a store: who holds it, and whose night did not come to its end.
+"""Allow one night at a time on a store, and find the nights that died.
 
-The kernel's lock decides: it is free as soon as its holder is dead, however it died. The record beside it only names
-the holder, which takes its own record away at its end.
+The kernel's lock decides: it is released as soon as its holder dies, for any reason. The record alongside only names
+the holder, which removes its own entry when it ends.
 
-On an object store, whose nights may be of many hosts, a lease decides besides (Gray and Cheriton, "Leases: an efficient
-fault-tolerant mechanism for distributed file cache consistency", SOSP 1989). The holder renews an object by conditional
-puts while it is alive; one that has not been renewed for `LEASE_S` is anybody's. The store's clock alone decides how
-old it is, so that hosts need not agree about the time.
+On an object store, which many hosts may use, a lease decides as well (Gray and Cheriton, "Leases: an efficient
+fault-tolerant mechanism for distributed file cache consistency", SOSP 1989). The holder renews an object with
+conditional puts while it is alive. A lease that has not been renewed for `LEASE_S` is free. The store's clock alone
+measures its age, so that the clocks of hosts need not agree.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from storage.root import StoreRoot
 
 _LOG = logging.getLogger(__name__)
 _LOCK, _RECORD = "night", "night.json"
-# Dead runs that no server knows any more must not pile up.
+# Dead runs that the server no longer has must not accumulate.
 _REMEMBERED = 20
 LEASE_S = 180.0
 _RENEW_S = 30.0
@@ -39,9 +39,9 @@ _RENEW_S = 30.0
 
 @dataclass(frozen=True)
 class Holder:
-    """A run that holds a store; ``flow_run_id`` is Prefect's, "" outside of a flow run, ``since`` has a time zone.
+    """A run that holds a store; ``flow_run_id`` is Prefect's ("" outside a flow run), and ``since`` has a time zone.
 
-    ``store`` is filled in by `hold`: in a copy of the store the record means nothing, for the run may be alive.
+    `hold` fills in ``store``. Records in a copy of the store are ignored, because the run may be alive in the original.
     """
 
     run_id: str
@@ -52,7 +52,7 @@ class Holder:
     store: str = ""
 
     def describe(self) -> str:
-        """Who it is and since when, for a message."""
+        """Return the run, its process and its start, for a message."""
         return f"run {self.run_id} (process {self.pid} on {self.host}) since {self.since:%Y-%m-%d %H:%M} UTC"
 
 
@@ -60,7 +60,7 @@ _HOLDERS = TypeAdapter(tuple[Holder, ...])
 
 
 class HeldStore:
-    """A store that this process holds; ``dead`` are earlier holders that did not come to their end, latest last."""
+    """A store that this process holds; ``dead`` lists earlier holders that died, the latest last."""
 
     def __init__(self, records: LocalRoot, holder: Holder, dead: tuple[Holder, ...]) -> None:
         self._records = records
@@ -69,12 +69,12 @@ class HeldStore:
         self._write((*self.dead, holder))
 
     def forget(self, dead: Holder) -> None:
-        """Drop a dead holder: whatever it left has been seen to."""
-        self.dead = tuple(each for each in self.dead if each != dead)
+        """Drop a dead holder, once its leftovers are recorded."""
+        self.dead = tuple(holder for holder in self.dead if holder != dead)
         self._write((*self.dead, self._holder))
 
     def release(self) -> None:
-        """Say that the holder came to its end."""
+        """Record that the holder ended."""
         self._write(self.dead)
 
     def _write(self, holders: tuple[Holder, ...]) -> None:
@@ -104,29 +104,30 @@ def hold(place: StoreRoot | Path | str, holder: Holder) -> Iterator[HeldStore]:
         dead = _read(records, root.url)
 
         def has_died(content: bytes) -> bool:
-            # It held the lock that is held now.
+            # The dead holder had the lock that this process has now.
             return _parsed(content, root.url) == dead[-1:] != ()
 
         content = _HOLDERS.dump_json((holder,))
         try:
-            # In a folder, the kernel's lock is enough.
+            # For a local store, the kernel's lock is enough.
             lease = nullcontext(b"") if root.local else leased(root, f".locks/{_RECORD}", content, has_died)
             before = stack.enter_context(lease)
         except LeasedError as error:
             left = f"If it is dead, the store is free in {error.left_s:.0f} s. "
             raise _running(root, _parsed(error.content, root.url), left) from error
-        # Of another host.
+        # The lease may have a dead holder on another host.
         dead += tuple(other for other in _parsed(before, root.url) if other not in dead)
         held = HeldStore(records, holder, dead)
         yield held
-        # Not after an error: whoever reports a run's end may have been stopped with it.
+        # Do not release after an error, which may also have stopped the process that reports the run's end.
         held.release()
 
 
 def _running(root: StoreRoot, holders: tuple[Holder, ...], hint: str = "") -> NightRunningError:
     who = holders[-1].describe() if holders else "a run that has just begun"
     return NightRunningError(
-        f"Another night holds the store {root.url}: {who}.", hint=f"{hint}Wait for its end, or end it, and run again."
+        f"Another night holds the store {root.url}: {who}.",
+        hint=f"{hint}Wait until it ends, or stop it; then run again.",
     )
 
 
@@ -139,13 +140,13 @@ def _read(records: LocalRoot, store: str) -> tuple[Holder, ...]:
 
 def _parsed(document: bytes, store: str) -> tuple[Holder, ...]:
     try:
-        return tuple(each for each in _HOLDERS.validate_json(document) if each.store == store)
-    except ValidationError:  # the record only informs: a night must not fail for it
+        return tuple(holder for holder in _HOLDERS.validate_json(document) if holder.store == store)
+    except ValidationError:  # a night must not fail because of the record, which only informs
         return ()
 
 
 class LeasedError(Exception):
-    """Somebody else holds the lease: what they wrote into it, and in how many seconds it ends unless they renew it."""
+    """Another process holds the lease: `content` is its record, and the lease ends in `left_s` unless it is renewed."""
 
     def __init__(self, content: bytes, left_s: float) -> None:
         super().__init__(f"it ends in {left_s:.0f} s unless it is renewed")
@@ -155,19 +156,19 @@ class LeasedError(Exception):
 
 @contextmanager
 def leased(root: StoreRoot, name: str, content: bytes, is_over: Callable[[bytes], bool]) -> Iterator[bytes]:
-    """Hold the lease `name` while the block runs; yield what a holder that did not come to its end had written, or b"".
+    """Hold the lease `name` while the block runs; yield the record of a holder that died, or b"".
 
     Parameters
     ----------
     content
-        What others read of this holder, in one line.
+        Record of this holder in one line, for other processes.
     is_over
-        Whether the holder that wrote this is known to be dead, so that nobody need wait until its lease ends.
+        Return whether the holder with this record is known to be dead, so that its lease is free at once.
 
     Raises
     ------
     LeasedError
-        Somebody else holds it.
+        Another process holds the lease.
     StoreError
         The store cannot be used.
     """
@@ -177,29 +178,29 @@ def leased(root: StoreRoot, name: str, content: bytes, is_over: Callable[[bytes]
     try:
         yield before
     finally:
-        # After an error it stays for `LEASE_S`, with the name of who did not come to an end.
+        # After an error the lease stays for `LEASE_S`, with the name of the holder that died.
         renewal.ended.set()
     renewal.join()
     if not renewal.is_lost:
         try:
             root.swap(name, b"", renewal.etag)
-        except StoreError as error:  # what was held for is done, and the lease ends by itself
-            _LOG.warning("the store's lease was not given back: %s", error)
+        except StoreError as error:  # the work is done, and the lease expires by itself
+            _LOG.warning("the store's lease could not be released, and expires by itself: %s", error)
 
 
 def _take(root: StoreRoot, name: str, content: bytes, is_over: Callable[[bytes], bool]) -> tuple[str, bytes]:
     while True:
-        found = root.stamped(name)
-        before = _content(found.content) if found else b""
-        if found and before and found.age_s < LEASE_S and not is_over(before):
-            raise LeasedError(before, LEASE_S - found.age_s)
-        # Another one may have been quicker: its lease is then found, and is young.
-        if (etag := root.swap(name, _marked(content), found.etag if found else None)) is not None:
+        current = root.stamped(name)
+        before = _content(current.content) if current else b""
+        if current and before and current.age_s < LEASE_S and not is_over(before):
+            raise LeasedError(before, LEASE_S - current.age_s)
+        # If another process is faster, the next round reads its young lease.
+        if (etag := root.swap(name, _marked(content), current.etag if current else None)) is not None:
             return etag, before
 
 
 def _marked(content: bytes) -> bytes:
-    """New bytes each time: a store may tell versions apart by their bytes alone."""
+    """Make the bytes unique, because a store may distinguish versions by their bytes alone."""
     return uuid.uuid4().hex.encode() + b"\n" + content
 
 
@@ -216,18 +217,18 @@ class _Renewal(threading.Thread):
         self.is_lost = False
 
     def run(self) -> None:
-        # The holder goes on whatever goes wrong: what it writes is kept apart by other means.
+        # The holder continues without a lease, because its writes are safe next to those of other nights.
         while not self.is_lost and not self.ended.wait(_RENEW_S):
             try:
                 self._renew()
             except StoreError as error:
-                _LOG.warning("the store's lease was not renewed: %s", error)
+                _LOG.warning("the store's lease could not be renewed: %s", error)
         if self.is_lost:
-            _LOG.warning("the store's lease is lost: another night may run at once")
+            _LOG.warning("the store's lease is lost: another night may run at the same time")
 
     def _renew(self) -> None:
         renewed = self._root.swap(self._name, _marked(self._content), self.etag)
-        if renewed is None and (found := self._root.stamped(self._name)) and _content(found.content) == self._content:
-            renewed = found.etag  # an answer was lost, and the same put was made again
+        if renewed is None and (lease := self._root.stamped(self._name)) and _content(lease.content) == self._content:
+            renewed = lease.etag  # the put succeeded, but its answer was lost and the put was repeated
         self.is_lost = renewed is None
         self.etag = renewed or self.etag

@@ -1,4 +1,4 @@
-"""Numbers as people read them, in fitting units; what is missing is a dash."""
+"""Format numbers for people, in suitable units; a missing value becomes a dash."""
 
 from __future__ import annotations
 
@@ -12,34 +12,34 @@ _DURATIONS = (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6), ("ns", 1e-9))
 
 
 def size(value: float | None) -> str:
-    """Bytes in a decimal unit, to three digits."""
+    """Format bytes in a decimal unit, to three digits."""
     return MISSING if value is None else _scaled(value, size_unit(value))
 
 
 def duration(value: float | None) -> str:
-    """Seconds in a fitting unit, to three digits."""
+    """Format seconds in a suitable unit, to three digits."""
     return MISSING if value is None else _scaled(value, duration_unit(value))
 
 
 def size_unit(largest: float) -> tuple[str, float]:
-    """The unit for sizes up to `largest` bytes, and how many bytes it is."""
+    """Return the unit for sizes up to `largest` bytes, and its size in bytes."""
     return _unit(largest, _SIZES)
 
 
 def duration_unit(largest: float) -> tuple[str, float]:
-    """The unit for durations up to `largest` seconds, and how many seconds it is."""
+    """Return the unit for durations up to `largest` seconds, and its length in seconds."""
     return _unit(largest, _DURATIONS)
 
 
 def quality_unit(metric: str) -> str:
-    """The unit of differences in a quality metric as it follows the number; "" for one that has none."""
+    """Return the unit that follows a difference in a quality metric; "" for a metric without a unit."""
     if metric in ("top1", "top5"):
         return " points"
     return "%" if metric.endswith("_percent") else ""
 
 
 def ratio(value: float | None, low: float | None = None, high: float | None = None) -> str:
-    """A ratio with a times sign, and its interval if there is one."""
+    """Format a ratio with a times sign, and with its interval if it has one."""
     if value is None:
         return MISSING
     interval = "" if low is None or high is None else f" ({low:.2f} to {high:.2f})"
@@ -47,45 +47,45 @@ def ratio(value: float | None, low: float | None = None, high: float | None = No
 
 
 def difference(value: float | None, unit: str = "") -> str:
-    """A difference with its sign and unit, to three digits."""
+    """Format a difference with its sign and unit, to three digits."""
     if value is None:
         return MISSING
     return "0" if value == 0 else f"{value:+.3g}{unit}".replace("-", "−")
 
 
 def number(value: float | None, spec: str = ".4g") -> str:
-    """A number in a format of Python's; four significant digits by default."""
+    """Format a number with a Python format specification; the default is four significant digits."""
     return MISSING if value is None else format(value, spec)
 
 
 def percent(value: float | None) -> str:
-    """A share in percent, with two digits below 10%."""
+    """Format a share in percent, with one decimal below 10%."""
     return MISSING if value is None else f"{100 * value:.{0 if abs(value) >= 0.095 else 1}f}%"
 
 
 def moment(value: dt.datetime | None) -> str:
-    """A time in UTC, to the minute."""
+    """Format a time in UTC, to the minute."""
     return MISSING if value is None else f"{value.astimezone(dt.UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def metric(value: float | None, name: str) -> str:
-    """A number in the unit of the metric `name`."""
+    """Format a number in the unit of the metric `name`."""
     return {"size_bytes": size, "speedup": ratio}.get(name, number)(value)
 
 
 def change(value: float | None) -> str:
-    """A relative change with its sign, in percent."""
+    """Format a relative change with its sign, in percent."""
     return MISSING if value is None else f"{value:+.1%}".replace("-", "−")
 
 
 def name(candidate: str) -> Markup:
-    """A candidate's name as HTML that may be broken after the slash."""
+    """Return a candidate's name as HTML that allows a line break after the slash."""
     return escape(candidate).replace("/", Markup("/<wbr>"))
 
 
-def plural(found: int, noun: str) -> str:
-    """A number of things: "1 alarm", "2 alarms"."""
-    return f"{found} {noun}{'' if found == 1 else 's'}"
+def plural(count: int, noun: str) -> str:
+    """Format a number of things: "1 alarm", "2 alarms"."""
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _unit(largest: float, units: tuple[tuple[str, float], ...]) -> tuple[str, float]:

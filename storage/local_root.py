@@ -27,16 +27,16 @@ class LocalRoot(StoreRoot):
         self.url = str(folder)
 
     def list(self, prefix: str) -> list[Entry]:
-        found = []
+        entries = []
         with self._reading():
             for folder, _, names in os.walk(self.local / prefix, onerror=_raise_unless_missing):
                 for name in names:
                     path = Path(folder, name)
-                    with suppress(FileNotFoundError):  # removed since it was listed, as temporary files are
+                    with suppress(FileNotFoundError):  # temporary files may be gone by now
                         status = path.stat()
                         name = path.relative_to(self.local).as_posix()
-                        found.append(Entry(name, status.st_size, status.st_mtime))
-        return sorted(found)
+                        entries.append(Entry(name, status.st_size, status.st_mtime))
+        return sorted(entries)
 
     def exists(self, name: str) -> bool:
         with self._reading():
@@ -60,17 +60,17 @@ class LocalRoot(StoreRoot):
         return Stamped(content, hashlib.sha256(content).hexdigest(), time.time() - modified)
 
     def swap(self, name: str, content: bytes, etag: str | None) -> str | None:
-        """Replace a file if it still has this tag: under a lock, read it again, then `put`."""
+        """Lock the store, read the file again, and replace it if its tag is unchanged."""
         with self.lock("swap"):
-            found = self.stamped(name)
-            if (found.etag if found else None) != etag:
+            current = self.stamped(name)
+            if (current.etag if current else None) != etag:
                 return None
             self.put(name, content)
         return hashlib.sha256(content).hexdigest()
 
     def put_new(self, name: str, content: bytes) -> bool:
-        """Write a file unless the name is taken: temporary name, fsync, link, fsync of the folder."""
-        with self._written_beside(name, content) as (temporary, target):
+        """Write a file unless it exists: temporary file, fsync, link, fsync of the folder."""
+        with self._temporary_file(name, content) as (temporary, target):
             try:
                 target.hardlink_to(temporary)
             except FileExistsError:
@@ -78,8 +78,8 @@ class LocalRoot(StoreRoot):
         return True
 
     def put(self, name: str, content: bytes | Path) -> None:
-        """Write or replace a file: temporary name, fsync, rename, fsync of the folder."""
-        with self._written_beside(name, content) as (temporary, target):
+        """Write or replace a file: temporary file, fsync, rename, fsync of the folder."""
+        with self._temporary_file(name, content) as (temporary, target):
             temporary.replace(target)
 
     def publish(self, folder: Path, location: str, marker: str) -> bool:
@@ -97,7 +97,7 @@ class LocalRoot(StoreRoot):
                     return False
                 if not final.exists():
                     raise
-                # Half a folder, the rest of which a kill or a person has removed.
+                # The folder is incomplete: a kill or a person removed some of its files.
                 aside = folder.with_name(uuid.uuid4().hex)
                 final.rename(aside)
                 folder.rename(final)
@@ -114,10 +114,10 @@ class LocalRoot(StoreRoot):
             (self.local / name).unlink(missing_ok=True)
 
     @contextmanager
-    def _written_beside(self, name: str, content: bytes | Path) -> Iterator[tuple[Path, Path]]:
-        """Yield a complete file under a temporary name, and the path at which it belongs."""
+    def _temporary_file(self, name: str, content: bytes | Path) -> Iterator[tuple[Path, Path]]:
+        """Write a complete file under a temporary name; yield its path and the final path."""
         target = self.local / name
-        # No suffix of the final name: readers' globs (*.parquet) must not match a half-written file.
+        # Drop the final name's suffix, so that readers' globs (*.parquet) do not match an incomplete file.
         temporary = target.with_name(f".{target.stem}-{uuid.uuid4().hex}.tmp")
         with self._writing(), ExitStack() as stack:
             make_folder(target.parent)

@@ -13,7 +13,7 @@ from pathlib import Path
 from storage.errors import StoreError, unwritable
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
-# In this order for everybody: two that hold them in different orders would wait for each other.
+# All processes must lock in this order: different orders would deadlock.
 _HOST_FOLDERS = (Path("/run/lock"), Path("/dev/shm"), Path("/tmp"))
 
 
@@ -23,18 +23,17 @@ def host_lock(
 ) -> Iterator[None]:
     """Hold the lock `name` of this host while the block runs; wait, without polling, until it is free.
 
-    It is held in every one of `folders` in which this process can hold it, so that it excludes everybody who shares at
-    least one of them. No choice between them is the same for all users: only root may write to ``/run/lock`` on some
-    systems, a service may have a ``/tmp`` of its own or see all but ``/dev`` read-only, and a log-out or a cleaner may
-    remove a file. A socket in the abstract namespace would need no file, but belongs to a network namespace, which
-    containers do not share; folders can be shared with them. The environment (``TMPDIR``) has no say.
+    The process takes the lock in each of `folders` that it can use, so that it excludes all processes that share one of
+    them. No single folder works for all users. Only root may write to ``/run/lock`` on some systems; a service may have
+    its own ``/tmp`` or see all but ``/dev`` read-only. A log-out or a cleaner may remove a file. An abstract socket
+    would need no file, but belongs to a network namespace, which containers do not share. ``TMPDIR`` is ignored.
 
-    It is not re-entrant: a process that asks for a lock it already holds waits forever.
+    The lock is not re-entrant: a process that takes a lock it already holds waits forever.
 
     Raises
     ------
     StoreError
-        It can be held in none of the folders.
+        The lock cannot be taken in any of the folders.
     """
     if not _NAME.fullmatch(name):
         raise ValueError(f"{name!r} is not a valid lock name: expected lower-case letters, digits and hyphens")
@@ -57,7 +56,7 @@ def host_lock(
 
 @contextmanager
 def file_lock(path: Path, *, shared: bool = False, wait: bool = True) -> Iterator[None]:
-    """Hold ``flock`` on a file, which stays; without `wait`, raise `BlockingIOError` if another process holds it."""
+    """Hold ``flock`` on a file and keep the file; without `wait`, raise `BlockingIOError` if it is already locked."""
     with ExitStack() as stack:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -72,12 +71,12 @@ def file_lock(path: Path, *, shared: bool = False, wait: bool = True) -> Iterato
 
 @contextmanager
 def passing_lock(path: Path) -> Iterator[None]:
-    """Hold the lock file `path` while the block runs and remove it afterwards, for work that is done once."""
+    """Hold the lock file `path` while the block runs, and remove it afterwards; use it for work that is done once."""
     while True:
         with path.open("ab") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not _is_at(lock.fileno(), path):
-                # Its last holder has removed it, and another process may hold a new one.
+                # Its last holder has removed the file, and another process may hold a new one.
                 continue
             try:
                 yield
@@ -95,9 +94,9 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 @contextmanager
 def _held(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
-    """Hold ``flock`` on a file that all users share; what cannot be opened raises `OSError`."""
+    """Hold ``flock`` on a file that all users share; raise `OSError` if it cannot be opened."""
     while True:
-        # Closing releases a lock: no child inherits the file.
+        # Closing the file releases the lock, because no child process inherits the file.
         with open(path, "rb", opener=_open_shared) as lock:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -111,7 +110,7 @@ def _held(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
 
 
 def _open_shared(path: str, flags: int) -> int:
-    """Open a file, which may be another user's, for reading: that is enough to lock it, and all that others allow."""
+    """Open a file for reading, which is enough to lock it and works for files of other users."""
     flags |= os.O_NOFOLLOW
     while True:
         # Without O_CREAT first: Linux refuses to "create" another user's file in a sticky folder.
@@ -119,5 +118,5 @@ def _open_shared(path: str, flags: int) -> int:
             return os.open(path, flags)
         with suppress(FileExistsError):  # another process was quicker
             descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o644)
-            os.fchmod(descriptor, 0o644)  # whatever the umask
+            os.fchmod(descriptor, 0o644)  # regardless of the umask
             return descriptor

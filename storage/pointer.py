@@ -1,4 +1,4 @@
-"""``current.json``: which bundle of a workload is current, how it came to be, and a signed statement of it."""
+"""``current.json``: a workload's current bundle, the switches that led to it, and a signed statement about it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LONGEST = 16 << 20  # a switch takes 300 bytes
 
 
 class Switch(FrozenDocument):
-    """One change of the current bundle: to what, when, by whom and why."""
+    """One change of the current bundle: its new version, and the time, author and reason of the change."""
 
     action: Action
     version: str
@@ -42,8 +42,8 @@ class Switch(FrozenDocument):
 class Pointer(FrozenDocument):
     """``current.json``: the bundle that is deployed, with every switch that led to it, oldest first.
 
-    ``sha256sums`` is the digest of the bundle's ``SHA256SUMS``. No night promotes the ``withdrawn`` versions, which
-    people rolled back from, by itself again. ``signed`` is None without a key.
+    ``sha256sums`` is the digest of the bundle's ``SHA256SUMS``. Nights never promote the ``withdrawn`` versions, from
+    which people rolled back. ``signed`` is None without a key.
     """
 
     format: Literal[1] = 1
@@ -60,16 +60,16 @@ class Pointer(FrozenDocument):
         return next((switch.version for switch in reversed(self.history) if switch.version not in passed_over), None)
 
     def text(self) -> str:
-        """The file's content."""
+        """Return the file's content."""
         return self.model_dump_json(indent=1, exclude_none=True, by_alias=True) + "\n"
 
     def statement(self, keys: Sequence[Ed25519PublicKey], threshold: int = 1) -> Statement:
-        """Return what the pointer states with the signatures of at least `threshold` different keys of `keys`.
+        """Return the pointer's statement, which at least `threshold` different `keys` must have signed.
 
         Raises
         ------
         BundleError
-            It is not signed, or by fewer of these keys.
+            Fewer of these keys signed it.
         """
         if self.signed is None:
             name = self.workload
@@ -80,7 +80,7 @@ class Pointer(FrozenDocument):
         return self.signed.statement(self.workload, keys, threshold)
 
     def check_says(self, statement: Statement) -> None:
-        """Refuse, with a `BundleError`, a pointer that a signed statement is not about."""
+        """Raise `BundleError` if the pointer differs from a signed statement."""
         fields = ("workload", "version", "sha256sums", "withdrawn")
         if any(getattr(self, name) != getattr(statement, name) for name in fields):
             raise BundleError(f"The current.json of {self.workload} is not what was signed.", hint="Do not use it.")
@@ -102,13 +102,13 @@ def switched(pointer: Pointer | None, workload: str, switch: Switch) -> Pointer:
 
 
 def signed(pointer: Pointer, signer: Signer, before: Statement | None, now: datetime) -> Pointer:
-    """Return the pointer with a new statement, whose serial is above that of `before`."""
+    """Return the pointer with a new signed statement, whose serial is greater than the serial of `before`."""
     statement = Statement(
         workload=pointer.workload,
         version=pointer.version,
         sha256sums=pointer.sha256sums,
         withdrawn=pointer.withdrawn,
-        # The time, so that it grows where the one before was lost.
+        # Start from the time, so that the serial grows even if the statement before was lost.
         serial=max(int(now.timestamp()), before.serial + 1 if before else 1),
         signed_at=now,
         expires_at=now + signer.valid,
@@ -126,21 +126,21 @@ def stated(
     max_age: timedelta | None = None,
     state: Path | None = None,
 ) -> Statement:
-    """Return what a copy of ``current.json`` states, for those who deploy the workload and trust the keys alone.
+    """Return the statement in a copy of ``current.json``, for deploy teams that trust only the keys.
 
     Parameters
     ----------
     keys, threshold
-        So many of these public keys must have signed it.
+        At least `threshold` of these public keys must have signed it.
     min_version, max_age
         See `check_statement`.
     state
-        The file of `check_serial`.
+        File that `check_serial` reads and writes.
 
     Raises
     ------
     BundleError
-        It is not to be used.
+        The copy must not be used.
     ConfigurationError
         The threshold is above the number of keys, or `state` is damaged.
     """
@@ -166,7 +166,7 @@ def location_of(workload: str, version: str | None = None) -> str:
     Raises
     ------
     ConfigurationError
-        It is not a name that a workload or a version of a bundle can have.
+        The workload or the version is not a valid name.
     """
     for name, pattern in ((workload, WORKLOAD), (version, VERSION)):
         if name is not None and not pattern.fullmatch(name):

@@ -1,6 +1,6 @@
-"""The store's side of ``current.json``: reading it, replacing it, and what a night may take for its own.
+"""Read and replace ``current.json`` in a store, and decide whether a night may trust it.
 
-Others may write to the store: a night trusts what it signed itself, if that is no older than what it signed last.
+Others may write to the store, so a night trusts only its own signatures, and only the newest of them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from storage.pointer import Pointer, location_of
 from storage.root import StoreRoot, check_writable
 from storage.trust import VARIABLE, Signer, Statement, check_serial, check_statement, seen_in
 
-# Of many writers at once, one succeeds each time.
+# When many writers compete, one of them succeeds each time.
 _TRIES = 20
 _PAUSE_S = 0.1
 _Decided = TypeVar("_Decided", bound=Pointer | None)
@@ -29,7 +29,7 @@ class Pointers:
 
     def __init__(self, root: StoreRoot, signer: Signer | None) -> None:
         self._root, self._signer = root, signer
-        # A copy of this machine's; in a local folder it is as old as the store, if that is restored from a copy.
+        # The record is on this host. For a local store it is inside the store, so that both are restored together.
         self._seen = root.lock_folder() / "signed.json"
 
     def read(self, workload: str) -> Pointer | None:
@@ -49,14 +49,14 @@ class Pointers:
         Parameters
         ----------
         decide
-            Return what to write in place of a pointer (None: there is none yet), or the same pointer or None to write
-            nothing. It is called again each time that the pointer changed before it could be replaced, and raises if
-            the change must not be made any more.
+            Return the pointer to write in place of the current one (None: there is none yet). Return the same pointer
+            or None to write nothing. Raise if the change must no longer be made. The function is called again whenever
+            the pointer has changed meanwhile.
 
         Raises
         ------
         ConflictError
-            Others changed the pointer each time.
+            Others changed the pointer during every attempt.
         StoreError
             The store cannot be used, or does not support conditional writes.
         """
@@ -83,16 +83,16 @@ class Pointers:
         )
 
     def last(self, pointer: Pointer | None, workload: str, *, by_hand: bool = False) -> Statement | None:
-        """Return what this signer stated last, about this very pointer; None if nothing was signed yet.
+        """Return this signer's last statement, which must be about this pointer; None if nothing was signed yet.
 
-        If a person decides (`by_hand`), also return None for what is refused otherwise.
+        If a person decides (`by_hand`), return None instead of raising `BundleError`.
 
         Raises
         ------
         ConfigurationError
             The pointer is signed, and there is no key.
         BundleError
-            It is signed by others, was changed, or is older than what was signed here.
+            The pointer was signed by others, was changed, or is older than the last statement signed here.
         """
         if self._signer is None:
             if pointer is not None and pointer.signed is not None:
@@ -113,7 +113,7 @@ class Pointers:
         return before
 
     def renewable(self, pointer: Pointer) -> Statement:
-        """Return what was stated last, if it may be stated again: this signer signed it, and it has not expired."""
+        """Return the last statement if it may be renewed: this signer signed it, and it has not expired."""
         before = self.last(pointer, pointer.workload)
         if before is None:
             raise _unsigned(pointer.workload)
@@ -121,7 +121,7 @@ class Pointers:
         return before
 
     def cosign(self, workload: str, trusted: Sequence[Ed25519PublicKey], sha256sums: str) -> Pointer:
-        """Sign what one of the `trusted` keys states too, if it is about the bundle `sha256sums` looked at."""
+        """Add signatures to a statement that a `trusted` key signed, if it names the bundle with this digest."""
         signer = self.require_signer()
 
         def decide(pointer: Pointer | None) -> Pointer:
@@ -138,7 +138,7 @@ class Pointers:
         return self.change(workload, decide)
 
     def require_signer(self) -> Signer:
-        """Return the signer; `ConfigurationError` if there is none."""
+        """Return the signer; raise `ConfigurationError` if there is none."""
         if self._signer is None:
             raise ConfigurationError(
                 f"{self._root.url}: only who has the key can sign what is current.",
@@ -162,7 +162,7 @@ class Pointers:
 
 
 def conflict(workload: str, pointer: Pointer | None, seen: str | None) -> ConflictError:
-    """Return the error for a change that was decided while another bundle (`seen`; None: none) was current."""
+    """Return the error for a change that was decided while the bundle `seen` (None: no bundle) was current."""
     if pointer is None:
         now = f'"{workload}" has no current bundle now'
     else:
@@ -177,7 +177,7 @@ def conflict(workload: str, pointer: Pointer | None, seen: str | None) -> Confli
 
 
 def how_to_sign(workload: str, version: str = "") -> str:
-    """Return what a person does who has looked at a bundle, and finds it good."""
+    """Return the hint for a person who has reviewed a bundle and wants to sign it."""
     words = ["nightquant", "handoff", "sign", workload, version]
     return f"See what happened to it; where all is well, vouch for it: {' '.join(words).rstrip()}"
 
@@ -191,6 +191,6 @@ def _name(workload: str) -> str:
 
 
 def _has_landed(before: Pointer | None, after: Pointer, found: Pointer | None) -> bool:
-    """Whether `found` has the switch from `before` to `after`: the answer was lost, and the put was repeated."""
+    """Return whether `found` has the switch to `after`: the put succeeded, and only its answer was lost."""
     known, wanted = (pointer.history if pointer else () for pointer in (before, after))
     return len(wanted) > len(known) and found is not None and found.history[: len(wanted)] == wanted

@@ -1,7 +1,7 @@
-"""Record the switches and the ends of nights that died before they could do so themselves.
+"""Record switches and runs of nights that died before they could record them.
 
-If a night dies between a switch and its record, the history in ``current.json`` has the switch, the bundle's manifest
-the reason, and the measurements were recorded before. The next night records the missing rows from these.
+If a night dies between a switch and its record, the store has the switch in ``current.json``, the reason in the
+bundle's manifest, and the measurements. The next night records the missing rows from these.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _BY = re.compile(r"run ([A-Za-z0-9][A-Za-z0-9._-]*)")
 
 
 def by_run(run_id: str) -> str:
-    """The name under which a night's run enters its switches into a pointer's history."""
+    """Return the name under which a run enters its switches in a pointer's history."""
     return f"run {run_id}"
 
 
@@ -43,17 +43,17 @@ class Unrecorded:
     before: str
 
     def describe(self) -> str:
-        """Which run handed over which bundle."""
-        return f"run {self.run_id} handed over {self.workload}/{self.switch.version}"
+        """Return which run published which bundle, for a message."""
+        return f"run {self.run_id} published {self.workload}/{self.switch.version}"
 
 
 def unrecorded_switches(place: StoreRoot | Path | str) -> list[Unrecorded]:
-    """Return every night's switch that ``promotions`` lacks, unless the run's measurements are gone as well.
+    """Return every night's switch that ``promotions`` lacks, unless the run's measurements are missing too.
 
-    A pointer that cannot be read is left out: everything that uses the workload's bundles reports it.
+    A pointer that cannot be read is skipped, because other commands report it.
     """
     root = StoreRoot.of(place)
-    # The pointers come first: a night that goes on meanwhile has recorded by then what they say.
+    # Read the pointers first, so that a night that is still running can record its switches in the meantime.
     switches = list(_night_switches(BundleStore(root)))
     if not switches:
         return []
@@ -74,19 +74,19 @@ def _night_switches(bundles: BundleStore) -> Iterator[Unrecorded]:
         before = ""
         for switch in pointer.history if pointer else ():
             match = _BY.fullmatch(switch.by)
-            # Others may have written to the file, and the version becomes part of a path.
+            # The file is untrusted, and the version becomes part of a path.
             if switch.action == "promote" and match and VERSION.fullmatch(switch.version):
                 yield Unrecorded(workload, match[1], switch, before)
             before = switch.version
 
 
 def record_switch(place: StoreRoot | Path | str, missing: Unrecorded) -> None:
-    """Record the promoted candidate's row; what was decided on the others died with the night.
+    """Record the promoted candidate's row; the decisions on other candidates are lost.
 
     Raises
     ------
     BundleError
-        The bundle is not what was handed over.
+        The bundle is not the one that was published.
     StoreError
         The store cannot be read or written.
     """
@@ -95,11 +95,11 @@ def record_switch(place: StoreRoot | Path | str, missing: Unrecorded) -> None:
     with BundleStore(root).opened(location) as folder:
         sums = check_sums(folder)
         if sums != missing.switch.sha256sums:
-            raise BundleError(f"{root.uri(location)} is another bundle than was handed over.", hint="Do not use it.")
+            raise BundleError(f"{root.uri(location)} is not the bundle that was published.", hint="Do not use it.")
         manifest = read_manifest(folder, sums)
     entry = find_files(root, MEASUREMENTS).file_of(missing.run_id)
     if entry is None:
-        raise StoreError(f"The measurements of run {missing.run_id} are gone.", hint="Restore them from a copy.")
+        raise StoreError(f"The measurements of run {missing.run_id} are missing.", hint="Restore them from a copy.")
     measured = [
         row
         for row in read_rows(root, entry.name).to_pylist()
@@ -107,10 +107,10 @@ def record_switch(place: StoreRoot | Path | str, missing: Unrecorded) -> None:
     ]
     switch, digest, gate = missing.switch, manifest["sources"]["quantized"], manifest["gate"]
     packaged = {"recipe": manifest["recipe"]["name"], "runtime": manifest["model"]["runtime"]}
-    # An earlier night may have packaged the content under a name that the recipe no longer has.
-    found = (row for row in measured if row["artifact_digest"] == digest and row["setting"] == "primary")
-    candidate = next(found, packaged)
-    # The rules of an earlier night saw other numbers.
+    # An earlier night may have packaged the content under an old name of the recipe.
+    matching = (row for row in measured if row["artifact_digest"] == digest and row["setting"] == "primary")
+    candidate = next(matching, packaged)
+    # If an earlier night packaged the bundle, its rules were applied to other numbers.
     rules = gate["rules"] if manifest["run_id"] == missing.run_id else []
     row: Row = {
         "run_id": missing.run_id,
@@ -127,7 +127,7 @@ def record_switch(place: StoreRoot | Path | str, missing: Unrecorded) -> None:
         "artifact_digest": digest,
         "incumbent_version": missing.before or None,
         "incumbent_stays": False if missing.before else None,
-        "incumbent_reason": "replaced, as its history says; the night died before it recorded why"
+        "incumbent_reason": "replaced according to current.json; the night died before it recorded the reason"
         if missing.before
         else None,
     }
@@ -149,13 +149,13 @@ def record_dead_run(place: StoreRoot | Path | str, dead: Holder) -> bool:
         "run_id": dead.run_id,
         "night": measured[0]["night"],
         "started_at": dead.since,
-        # When the last thing was written that is known of it.
+        # The last time at which the run is known to have been alive.
         "finished_at": datetime.fromtimestamp(entry.modified, UTC),
         "status": "failed",
         "profile": measured[0]["profile"],
         "workloads": len({row["workload"] for row in measured}),
-        "candidates_ok": sum(found == "ok" for found in status.values()),
-        "candidates_failed": sum(found == "failed" for found in status.values()),
+        "candidates_ok": sum(outcome == "ok" for outcome in status.values()),
+        "candidates_failed": sum(outcome == "failed" for outcome in status.values()),
         "fingerprint": next((row["fingerprint"] for row in measured if row["fingerprint"]), None),
         "message": f"the night died: {dead.describe()}; the next night recorded this",
     }

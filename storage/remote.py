@@ -1,6 +1,6 @@
-"""Opening a remote file at any byte, by scheme: HTTP through httpx, everything else through fsspec.
+"""Open remote files at any byte: HTTP through httpx, all other schemes through fsspec.
 
-Libraries that use urllib have neither retries nor a time limit, and may hide failures: `with_retries` watches it.
+Libraries that download with urllib have neither retries nor a time limit, and may hide failures: see `with_retries`.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ _PIECE = 1 << 20
 
 
 class Broken(Exception):  # noqa: N818
-    """The transfer failed for now: try again."""
+    """The transfer failed temporarily and can be retried."""
 
     transient = True
 
 
 class Refused(Exception):  # noqa: N818
-    """The file is not available, however often one tries."""
+    """The file is not available, and a retry cannot help."""
 
     transient = False
 
 
 @dataclass(frozen=True)
 class Stream:
-    """Bytes of a remote file from `start` on; ``total`` is the length of the complete file if it is known."""
+    """Bytes of a remote file from ``start`` on; ``total`` is the length of the complete file, if known."""
 
     start: int
     total: int | None
@@ -49,14 +49,14 @@ class Stream:
 
 
 def open_stream(uri: str, start: int) -> AbstractContextManager[Stream]:
-    """Open a remote file at byte `start`, or at 0 if the server cannot; :attr:`Stream.start` says which."""
+    """Open a remote file at byte `start`, or at 0 if the server does not support it (see :attr:`Stream.start`)."""
     return _open_http(uri, start) if urlsplit(uri).scheme in ("http", "https") else _open_fsspec(uri, start)
 
 
 @contextmanager
 def _open_http(uri: str, start: int) -> Iterator[Stream]:
     headers = {"Accept-Encoding": "identity"} | ({"Range": f"bytes={start}-"} if start else {})
-    # A redirect is a request too, and held to the same rule. A proxy never leads to this machine.
+    # The hook checks redirects too. A proxy is never used for this host.
     hooks = {"request": [lambda request: _check_http(str(request.url))]}
     is_own = _is_loopback(urlsplit(uri).hostname or "")
     try:
@@ -76,22 +76,22 @@ def _http_stream(response: httpx.Response, start: int) -> Stream:
     if status in (200, 206):
         begin = start if status == 206 else 0
         length = response.headers.get("Content-Length", "")
-        # Pieces as they come: collected ones would be lost when the connection breaks.
-        known = re.fullmatch("[0-9]{1,18}", length)
-        return Stream(begin, begin + int(length) if known else None, response.iter_raw())
+        # Pass on pieces of any size: buffered bytes would be lost if the connection breaks.
+        is_known = re.fullmatch("[0-9]{1,18}", length)
+        return Stream(begin, begin + int(length) if is_known else None, response.iter_raw())
     if status == 416 and start:
-        # Nothing follows what is here: it is complete, or another version of the file. Its SHA-256 will tell.
+        # The remote file ends here: the part is complete, or of another version, which its SHA-256 will show.
         return Stream(start, None, iter(()))
     reason = f"the server answered {status} {response.reason_phrase}".rstrip()
     raise (Broken if status in STATUSES else Refused)(reason)
 
 
 def _check_http(uri: str) -> None:
-    """Refuse plain HTTP, which is unprotected, to anywhere but this machine."""
+    """Refuse plain HTTP, which is not encrypted, except to this host."""
     parts = urlsplit(uri)
     if parts.scheme != "https" and not _is_loopback(parts.hostname or ""):
         raise ConfigurationError(
-            f"{parts.scheme}://{parts.hostname}{parts.path}: plain HTTP is allowed to this machine only.",
+            f"{parts.scheme}://{parts.hostname}{parts.path}: plain HTTP is allowed to this host only.",
             hint="Use https.",
         )
 
@@ -111,10 +111,10 @@ def _open_fsspec(uri: str, start: int) -> Iterator[Stream]:
     except ImportError as error:
         raise ConfigurationError(
             f"{scheme}:// needs a package that is not installed: {error}.",
-            hint="For s3:// install nightquant[s3]; for others see fsspec's documentation.",
+            hint="For s3:// install nightquant[s3]; for other schemes see fsspec's documentation.",
         ) from error
     except ValueError as error:
-        raise ConfigurationError(f"{scheme}:// is not a scheme that fsspec knows: {error}.") from error
+        raise ConfigurationError(f"fsspec does not support the scheme {scheme}://: {error}.") from error
     with _classified():
         size = file_system.size(path)
         file = file_system.open(path, "rb")
@@ -141,16 +141,16 @@ _TIMEOUT_S = 30.0
 
 
 def with_retries(download: Callable[[], R], *, retries: int = 4, first_wait_s: float = 0.5) -> R:
-    """Call a function that downloads with urllib, up to `retries` times again after a transient failure.
+    """Call a function that downloads with urllib, and retry it up to `retries` times after transient failures.
 
     Pauses grow exponentially from `first_wait_s`. Other threads of the process must not use urllib meanwhile.
 
     Raises
     ------
     Broken
-        The last failure was transient as well; it is the cause.
+        The last attempt failed with a transient error as well; that error is the cause.
     Exception
-        The failure is not transient: whatever the function raised.
+        The function failed with another error, which is raised unchanged.
     """
     for attempt in itertools.count():
         with _watching() as watch:
@@ -166,7 +166,7 @@ def with_retries(download: Callable[[], R], *, retries: int = 4, first_wait_s: f
 
 
 class _Watch(OpenerDirector):
-    """Opens URLs as another opener does, with a time limit, and remembers how that went."""
+    """An opener that adds a time limit to another opener and remembers its failures."""
 
     def __init__(self, opener: OpenerDirector) -> None:
         super().__init__()
@@ -185,7 +185,7 @@ class _Watch(OpenerDirector):
         return response
 
     def explains(self, error: Exception) -> bool:
-        # A body that is cut short is no error to http.client; its reader then finds a wrong checksum.
+        # http.client does not report a truncated body; the caller then finds a wrong checksum.
         is_cut_short = isinstance(error, RuntimeError) and self._remaining() > 0
         return is_cut_short or any(map(is_transient, [error, *self._failures]))
 

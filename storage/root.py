@@ -21,13 +21,13 @@ from storage.locks import file_lock
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
-_LONGEST_PART = 255  # bytes, of every file system in use
+_LONGEST_PART = 255  # bytes, the limit of common file systems
 _LONGEST = 1024
 
 
 @dataclass(frozen=True, order=True)
 class Entry:
-    """A file in the store: its name relative to the root, its bytes, and when it was written (seconds since 1970)."""
+    """A file in the store: its name relative to the root, size in bytes, and write time in seconds since 1970."""
 
     name: str
     size: int
@@ -36,7 +36,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Stamped:
-    """A file's content, an entity tag that no other content of it has, and its age in seconds by the store's clock."""
+    """A file's content, its entity tag (unique to this content), and its age in seconds by the store's clock."""
 
     content: bytes
     etag: str
@@ -44,13 +44,13 @@ class Stamped:
 
 
 class StoreRoot(abc.ABC):
-    """Where a store is; names are relative to it and use forward slashes.
+    """The root of a store; file names are relative to it and use forward slashes.
 
-    A file is never visible before it is complete. Every operation raises `StoreError` when the place refuses it.
+    A file is never visible before it is complete. Every operation raises `StoreError` if the disk or server fails.
     """
 
     url: str  # the root's absolute path or URL
-    local: Path | None = None  # its folder, unless it is on an object store
+    local: Path | None = None  # the folder of a local store
 
     @staticmethod
     def of(place: StoreRoot | Path | str) -> StoreRoot:
@@ -71,40 +71,40 @@ class StoreRoot(abc.ABC):
                 hint="Use a local path or s3://bucket/prefix.",
             )
         folder = Path(text.removeprefix("file://")).expanduser().absolute()
-        # By name, because the module imports this one.
+        # By name, because that module imports this one.
         return cast(StoreRoot, resolve_name("storage.local_root:LocalRoot")(folder))
 
     def uri(self, name: str) -> str:
-        """The file's absolute path or URL."""
+        """Return the file's absolute path or URL."""
         return f"{self.url}/{name}"
 
     @abc.abstractmethod
     def list(self, prefix: str) -> list[Entry]:
-        """List every file under a folder, at any depth, sorted by name; never cached; [] if there is none."""
+        """List all files under a folder, at any depth, sorted by name; listings are never cached."""
 
     @abc.abstractmethod
     def exists(self, name: str) -> bool:
-        """Whether there is a file of that name."""
+        """Return whether the file exists."""
 
     @abc.abstractmethod
     def read(self, name: str) -> bytes:
-        """Read a file; `FileNotFoundError` if there is none."""
+        """Read a file; raise `FileNotFoundError` if it does not exist."""
 
     @abc.abstractmethod
     def digest(self, name: str) -> str:
-        """Return a file's SHA-256 (64 hexadecimal digits), read in pieces; `FileNotFoundError` if there is none."""
+        """Return a file's SHA-256 (64 hexadecimal digits); raise `FileNotFoundError` if it does not exist."""
 
     @abc.abstractmethod
     def stamped(self, name: str) -> Stamped | None:
-        """Read a file with its entity tag; None if there is none."""
+        """Read a file with its entity tag; return None if it does not exist."""
 
     @abc.abstractmethod
     def swap(self, name: str, content: bytes, etag: str | None) -> str | None:
-        """Replace a file that has this tag (None: no file); return its new tag, or None if others were quicker."""
+        """Replace a file if it has this tag (None: if it does not exist); return the new tag, or None if it differs."""
 
     @abc.abstractmethod
     def put_new(self, name: str, content: bytes) -> bool:
-        """Write a file unless the name is taken; False if it is. Never overwrites, even in a race."""
+        """Write a file unless it exists; return whether it was written. Never overwrite a file, even in a race."""
 
     @abc.abstractmethod
     def put(self, name: str, content: bytes | Path) -> None:
@@ -112,33 +112,33 @@ class StoreRoot(abc.ABC):
 
     @abc.abstractmethod
     def publish(self, folder: Path, location: str, marker: str) -> bool:
-        """Move or copy a folder into the store, the file `marker` last; False if `location` is complete already."""
+        """Move or copy a folder into the store, the file `marker` last; return False if `location` is complete."""
 
     @abc.abstractmethod
     def download(self, name: str, target: Path) -> None:
-        """Copy a file to a local path, whose folder exists; `FileNotFoundError` if there is none."""
+        """Copy a file to a local path in an existing folder; raise `FileNotFoundError` if it does not exist."""
 
     @abc.abstractmethod
     def delete(self, name: str) -> None:
-        """Remove a file if it is there."""
+        """Remove a file if it exists."""
 
     def lock(self, name: str, *, shared: bool = False) -> AbstractContextManager[None]:
-        """Hold a lock on this store while the block runs; on an object store, among this host's processes only."""
+        """Lock this store while the block runs; on an object store, lock out only processes of this host."""
         return file_lock(self.lock_folder() / name, shared=shared)
 
     def lock_folder(self) -> Path:
-        """The folder of this store's locks; on an object store it is one of this host and user."""
+        """Return the folder of this store's lock files; for an object store, a folder of this host and user."""
         return self.local / ".locks" if self.local else cache_folder(self.url) / "locks"
 
     def filesystem(self) -> AbstractFileSystem | None:
-        """The fsspec file system through which others read ``s3://``; None for a folder."""
+        """Return the fsspec file system with which other libraries read ``s3://``; None for a local folder."""
         return None
 
 
 def check_writable(place: StoreRoot | Path | str) -> None:
-    """Write and remove a small file, so that a `StoreError` comes before hours of work are spent on it.
+    """Write and remove a small file, so that an unusable store raises `StoreError` before hours of work are lost.
 
-    Two writes under conditions that do not hold must be refused, because some object stores ignore such conditions.
+    Also make two conditional writes that the store must refuse, because some object stores ignore conditions.
     """
     root = StoreRoot.of(place)
     name = f".probe/{uuid.uuid4().hex}"
@@ -152,10 +152,10 @@ def check_writable(place: StoreRoot | Path | str) -> None:
 
 
 def unconditional(url: str, header: str) -> StoreError:
-    """Return the error for an object store in which one writer can overwrite another's bytes unseen."""
+    """Return the error for an object store without conditional writes, where writers overwrite each other."""
     return StoreError(
         f"The store {url} does not support `{header}` for puts.",
-        hint="Use an object store that does, as S3 does, or a folder: otherwise two writers overwrite each other.",
+        hint="Use S3, another object store that supports it, or a folder. Otherwise two writers overwrite each other.",
     )
 
 
@@ -163,18 +163,18 @@ _chosen_cache = ""
 
 
 def set_cache_folder(folder: str) -> None:
-    """Keep copies of object stores in `folder` from now on, in this process alone; "" goes back to the default."""
+    """Set this process's folder for copies of object stores; "" restores the default."""
     global _chosen_cache
     _chosen_cache = folder
 
 
 def cache_folder(url: str) -> Path:
-    """The folder for copies from `url`, below `cache_base`."""
+    """Return the folder below `cache_base` for copies from `url`."""
     return cache_base() / hashlib.sha256(url.encode()).hexdigest()[:16]
 
 
 def cache_base() -> Path:
-    """The chosen folder, that of ``NIGHTQUANT_CACHE``, or the user's cache folder."""
+    """Return the folder of `set_cache_folder`, of ``NIGHTQUANT_CACHE``, or the user's cache folder."""
     if chosen := _chosen_cache or os.environ.get("NIGHTQUANT_CACHE"):
         return Path(chosen).expanduser().absolute()
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "nightquant"
@@ -190,7 +190,7 @@ def fsync(path: Path) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder and those above it, on the disk too: what is flushed in a folder is lost with the folder's name."""
+    """Create a folder and its parents, and flush each to disk, so that a power failure cannot undo their creation."""
     if not path.is_dir():
         make_folder(path.parent)
         try:
@@ -201,14 +201,14 @@ def make_folder(path: Path) -> None:
 
 
 def why_unsafe(name: str) -> str:
-    """Why a relative name must not be joined to a folder; "" if it may be. A back slash counts as a separator."""
+    """Return why a relative name must not be joined to a folder; "" if it is safe. A backslash is a separator."""
     path = PurePosixPath(name)
     if not path.parts:
         return "it is empty"
     if path.is_absolute() or ".." in path.parts or "\\" in name:
-        return "it would land outside its folder"
+        return "it leads out of its folder"
     if "\0" in name or any(unicodedata.category(character) == "Cs" for character in name):
-        return "it is no name of a file"
+        return "it is not a valid file name"
     if len(name.encode()) > _LONGEST or max(len(part.encode()) for part in path.parts) > _LONGEST_PART:
         return "it is too long"
     return ""

@@ -1,4 +1,4 @@
-"""Files from anywhere: local ones in place, remote ones downloaded, checked and resumed where they broke off."""
+"""Use local files in place; download and check remote files, and resume broken downloads."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Listener = Callable[[float, float, str], None]
 
 @dataclass(frozen=True)
 class Source:
-    """A file, or what an archive holds, by its SHA-256; `path` downloads it if it is not here yet."""
+    """A file or an archive's content with its SHA-256; ``path`` downloads it on first use."""
 
     sha256: str
     path: Callable[[], Path]
@@ -40,12 +40,12 @@ def fetch(
     first_wait_s: float = 0.5,
     progress: Listener = lambda done, total, unit: None,
 ) -> Iterator[Source]:
-    """Give access to a file; remove what was downloaded when the block ends without an error.
+    """Give access to a file; remove the download if the block ends without an error.
 
-    The URI is a plain path, ``file://``, ``https://``, ``http://`` to this machine, or anything that fsspec opens; all
-    but local files need their SHA-256. Nothing is downloaded before :attr:`Source.path` is called. A download stays in
-    `folder` as ``<sha256>.part`` until it is right, and continues there after a crash or an error; a broken one is
-    resumed `retries` times, with pauses that grow from `first_wait_s`. Another process waits for the same file.
+    The URI is a plain path, ``file://``, ``https://``, ``http://`` to this host, or anything that fsspec opens. Remote
+    files need their SHA-256. :attr:`Source.path` starts the download, into ``<sha256>.part`` in `folder`. A later call
+    resumes an unfinished download. A broken connection is resumed `retries` times, with pauses that grow from
+    `first_wait_s`. Processes that want the same file wait for each other.
     """
     local = local_path(uri)
     if local is not None:
@@ -56,7 +56,7 @@ def fetch(
     if sha256 is None:
         raise ConfigurationError(
             f"{shown(uri)} is remote and has no sha256.",
-            hint="Add its SHA-256 next to its URI; without it there is no telling what was run.",
+            hint="Add its SHA-256 next to its URI, so that every run uses the same file.",
         )
     download = _Download(uri, folder, sha256, max_bytes, retries, first_wait_s, progress)
     with ExitStack() as stack:
@@ -64,7 +64,7 @@ def fetch(
 
 
 def local_path(uri: str) -> Path | None:
-    """The path that a plain path or a ``file://`` URI names, or None for anything remote."""
+    """Return the path that a plain path or a ``file://`` URI names; None for a remote file."""
     if "://" not in uri:
         return Path(uri)
     try:
@@ -89,7 +89,9 @@ def _check_local(path: Path, sha256: str | None, max_bytes: int) -> str:
             f"{path}: cannot be read: {error.strerror or error}.", transient=is_transient(error)
         ) from error
     if sha256 is not None and digest != sha256:
-        raise InputError(f"{path}: its SHA-256 is {digest}, but {sha256} was expected.", hint="Is it the right file?")
+        raise InputError(
+            f"{path}: its SHA-256 is {digest}, but {sha256} was expected.", hint="Correct the path or the sha256."
+        )
     return digest
 
 
@@ -130,15 +132,15 @@ class _Download:
             if (digest := file_digest(part)) == self.sha256:
                 return
             os.truncate(part, 0)
-            # A resumed download may be of two versions of the file: once more from the start.
+            # A resumed download may mix two versions of the file: download it again from the start.
             if is_last or not is_resumed:
                 raise InputError(
                     f"{shown(self.uri)}: its SHA-256 is {digest}, but {self.sha256} was expected.",
-                    hint="The file has changed or is not the one that was meant; correct the URI or the sha256.",
+                    hint="The file has changed or is the wrong file. Correct the URI or the sha256.",
                 )
 
     def _receive(self, part: Path) -> bool:
-        """Fill `part` to the end, however often the connection breaks; return whether it was resumed."""
+        """Download the rest of `part`, with retries; return whether the download was resumed."""
         is_resumed = False
         for attempt in itertools.count():
             try:
@@ -148,11 +150,10 @@ class _Download:
                 break
             except (Broken, Refused) as error:
                 if isinstance(error, Refused) or attempt == self.retries:
-                    tried = f" (tried {attempt + 1} times)" if attempt else ""
+                    attempts = f" (tried {attempt + 1} times)" if attempt else ""
                     raise InputError(
-                        f"{shown(self.uri)} is not available: {error}{tried}.",
-                        hint="Check the URI and the network; what was downloaded so far is kept, and the next run "
-                        "continues from it.",
+                        f"{shown(self.uri)} is not available: {error}{attempts}.",
+                        hint="Check the URI and the network. The next run resumes the download.",
                         transient=error.transient,
                     ) from error
             time.sleep(backoff_s(attempt, self.first_wait_s))
@@ -176,5 +177,5 @@ class _Download:
         if size > self.max_bytes:
             raise InputError(
                 f"{shown(self.uri)}: {size} bytes or more, but at most {self.max_bytes} are allowed.",
-                hint="Raise max_bytes if that is right.",
+                hint="Raise max_bytes if the file may be this large.",
             )

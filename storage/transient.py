@@ -1,6 +1,6 @@
-"""Whether a failure is transient: a network or a server failed for now, and the same call may succeed later.
+"""Decide whether a failure is transient: a network or a server failed, and the same call may succeed later.
 
-Libraries report such failures in types of their own and need not be installed, so that types are listed by name.
+Error types of libraries are listed by name, because the libraries may not be installed.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from collections.abc import Iterator
 from http.client import IncompleteRead
 
 STATUSES = frozenset({408, 425, 429, 500, 502, 503, 504})
-# S3 gives these the status of a wrong request or of a conflict.
+# S3 reports these with the status of a bad request or a conflict.
 _CODES = frozenset({"RequestTimeout", "OperationAborted", "ConditionalRequestConflict"})
-# Those that Python does not turn into a ConnectionError or a TimeoutError.
+# Python maps these neither to ConnectionError nor to TimeoutError.
 _ERRNOS = frozenset(
     {
         *(errno.EBUSY, errno.ESTALE, errno.ENOTCONN),
         *(errno.ENETDOWN, errno.ENETUNREACH, errno.ENETRESET, errno.EHOSTDOWN, errno.EHOSTUNREACH),
     }
 )
-_LASTING = (FileExistsError, FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
+_PERMANENT = (FileExistsError, FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
 _NAMES = frozenset(
     {
         "aiohttp.client_exceptions.ClientConnectionError",
@@ -40,10 +40,10 @@ _LONGEST_WAIT_S = 60.0
 
 
 def is_transient(error: BaseException) -> bool:
-    """Say whether the failed call may succeed later; False for a failure of an unknown kind.
+    """Return whether the failed call may succeed later; False for a failure of an unknown kind.
 
-    The outermost error of the chain that says anything decides: its attribute ``transient``, the status of a server's
-    answer, its type or its number. A certificate that is refused stays refused, whatever the library makes of it.
+    The outermost error of the chain that can be classified decides: by its attribute ``transient``, the server's
+    status, its type or its error number. A refused certificate is never transient.
     """
     chain = list(_chain(error))
     if any(isinstance(link, ssl.SSLCertVerificationError) for link in chain):
@@ -52,7 +52,7 @@ def is_transient(error: BaseException) -> bool:
 
 
 def backoff_s(attempt: int, first_s: float) -> float:
-    """Return the seconds to wait after failed attempt number 0, 1, …: growing up to a minute, with jitter."""
+    """Return the seconds to wait after attempt number 0, 1, …; the wait grows up to a minute and has jitter."""
     return min(_LONGEST_WAIT_S, first_s * 2.0**attempt) * random.uniform(0.5, 1.0)
 
 
@@ -62,16 +62,16 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
     while link is not None and id(link) not in seen:
         seen.add(id(link))
         yield link
-        reason = getattr(link, "reason", None)  # of urllib's URLError, which is not raised from it
-        # Suppressed contexts as well: httpcore raises "from None".
+        reason = getattr(link, "reason", None)  # urllib's URLError keeps its cause here
+        # Follow suppressed contexts too, because httpcore raises "from None".
         link = reason if isinstance(reason, BaseException) else link.__cause__ or link.__context__
 
 
 def _verdict(error: BaseException) -> bool | None:
-    """Say whether this error alone tells of a transient failure (True), a lasting one (False), or neither."""
-    said = getattr(error, "transient", None)
-    if isinstance(said, bool):
-        return said
+    """Classify this error alone: True for a transient failure, False for a permanent one, None if unknown."""
+    flag = getattr(error, "transient", None)
+    if isinstance(flag, bool):
+        return flag
     if (answer := answer_of(error)) is not None:
         status, code = answer
         return status in STATUSES or code in _CODES
@@ -81,15 +81,15 @@ def _verdict(error: BaseException) -> bool | None:
         return True
     if isinstance(error, OSError) and error.errno in _ERRNOS:
         return True
-    return False if isinstance(error, _LASTING) else None
+    return False if isinstance(error, _PERMANENT) else None
 
 
 def answer_of(error: BaseException) -> tuple[int, str] | None:
-    """Return the status and S3's code of the server's answer that an error stands for; None if it did not answer."""
+    """Return the HTTP status and S3's error code of a server's answer; None if the server did not answer."""
     response = getattr(error, "response", None)
     if isinstance(response, dict):  # botocore's
-        found = response.get("ResponseMetadata", {}).get("HTTPStatusCode"), response.get("Error", {}).get("Code", "")
-        return found if isinstance(found[0], int) else None
+        status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+        return (status, response.get("Error", {}).get("Code", "")) if isinstance(status, int) else None
     for owner, name in ((response, "status_code"), (error, "status"), (error, "status_code"), (error, "code")):
         status = getattr(owner, name, None)
         if isinstance(status, int) and 400 <= status < 600:

@@ -1,8 +1,8 @@
-"""What is signed, and who is believed: Ed25519 keys, and statements that expire about the current bundle.
+"""Ed25519 keys, and signed, expiring statements about the current bundle.
 
-A statement is what The Update Framework's timestamp and snapshot are: a workload's version and the digest of its
-``SHA256SUMS``, with a serial number that only grows and a time of expiry. Without a key one can therefore serve only
-what is current, or an error. It is kept in a DSSE envelope (github.com/secure-systems-lab/dsse) in ``current.json``.
+A statement does the work of the timestamp and snapshot of The Update Framework. It has a workload's version, the digest
+of its ``SHA256SUMS``, a growing serial number and a time of expiry. Without a key, an attacker can therefore serve only
+the current bundle or an error. ``current.json`` stores it in a DSSE envelope (github.com/secure-systems-lab/dsse).
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _SEEN = TypeAdapter(dict[str, tuple[int, str]])
 
 @dataclass(frozen=True)
 class Signer:
-    """The keys that sign: the first one bundles, every one the pointer to the current bundle, which is `valid` so long.
+    """Signing keys: the first key signs bundles, and all keys sign the pointer, for the time `valid`.
 
-    Several are for a change of keys, and for deploy teams that ask for more than one signature.
+    Use several keys to replace a key, or if deploy teams require more than one signature.
     """
 
     keys: tuple[Ed25519PrivateKey, ...]
@@ -45,12 +45,12 @@ class Signer:
 
     @staticmethod
     def of(value: str, days: float = 30.0) -> Signer | None:
-        """Return the signer of a setting: private keys in PEM without a password, or their file's path; None for "".
+        """Read a setting: private keys in PEM without a password, or the path of their file; return None for "".
 
         Raises
         ------
         ConfigurationError
-            It is neither; the message does not show it.
+            The setting is neither; the message does not show its value.
         """
         if not value:
             return None
@@ -68,26 +68,26 @@ class Signer:
 
     @property
     def public(self) -> tuple[Ed25519PublicKey, ...]:
-        """The public halves, in the same order."""
+        """Public keys, in the same order."""
         return tuple(key.public_key() for key in self.keys)
 
 
 def public_keys(paths: Sequence[Path]) -> tuple[Ed25519PublicKey, ...]:
-    """Read public keys, each from its PEM file; `ConfigurationError` names one that is not a public Ed25519 key."""
-    found = []
+    """Read a public key from each PEM file; raise `ConfigurationError` for a file without a public Ed25519 key."""
+    keys = []
     for path in paths:
         try:
             key = load_pem_public_key(path.read_bytes())
         except (OSError, ValueError) as error:
-            raise ConfigurationError(f"{path}: it does not hold a public key in PEM.") from error
+            raise ConfigurationError(f"{path}: not a readable public key in PEM.") from error
         if not isinstance(key, Ed25519PublicKey):
             raise ConfigurationError(f"{path}: not an Ed25519 key.")
-        found.append(key)
-    return tuple(found)
+        keys.append(key)
+    return tuple(keys)
 
 
 def signers_among(keys: Sequence[Ed25519PublicKey], signatures: Sequence[bytes], message: bytes) -> int:
-    """Count the different keys of `keys` that made one of the signatures."""
+    """Count how many different `keys` made one of the signatures."""
     return sum(
         any(_is_good(key, signature, message) for signature in signatures)
         for key in {key.public_bytes_raw(): key for key in keys}.values()
@@ -109,10 +109,10 @@ class FrozenDocument(BaseModel):
 
 
 class Statement(FrozenDocument):
-    """What is signed: `version`, whose ``SHA256SUMS`` has the digest `sha256sums`, is the workload's current bundle.
+    """A signed statement that `version`, whose ``SHA256SUMS`` has this digest, is the workload's current bundle.
 
-    It was so at `signed_at`, and says nothing after `expires_at`. ``serial`` grows with every statement. ``withdrawn``
-    is signed as well, or a night could be made to promote again what people rolled back from.
+    It holds from `signed_at` until `expires_at`. ``serial`` grows with every statement. ``withdrawn`` is signed as
+    well; otherwise an attacker could make a night promote a withdrawn bundle again.
     """
 
     format: Literal[1] = 1
@@ -133,7 +133,7 @@ class Signature(FrozenDocument):
 
 
 class Envelope(FrozenDocument):
-    """A DSSE envelope: a statement's bytes, and who signed them."""
+    """A DSSE envelope: a statement's bytes and their signatures."""
 
     payload_type: Literal["application/vnd.nightquant.current+json"] = Field(PAYLOAD_TYPE, alias="payloadType")
     payload: Base64Bytes
@@ -145,32 +145,32 @@ class Envelope(FrozenDocument):
         return Envelope(payload=base64.b64encode(statement.model_dump_json().encode())).cosigned(signer)
 
     def cosigned(self, signer: Signer) -> Envelope:
-        """Return the envelope with the signer's signatures as well."""
-        mine = {hashlib.sha256(key.public_key().public_bytes_raw()).hexdigest(): key for key in signer.keys}
-        signatures = [each for each in self.signatures if each.keyid not in mine]
+        """Return the envelope with the signer's signatures added."""
+        keys = {hashlib.sha256(key.public_key().public_bytes_raw()).hexdigest(): key for key in signer.keys}
+        signatures = [signature for signature in self.signatures if signature.keyid not in keys]
         signatures += [
-            Signature(keyid=name, sig=base64.b64encode(key.sign(self._message()))) for name, key in mine.items()
+            Signature(keyid=name, sig=base64.b64encode(key.sign(self._message()))) for name, key in keys.items()
         ]
         return self.model_copy(update={"signatures": tuple(signatures)})
 
     def statement(self, workload: str, keys: Sequence[Ed25519PublicKey], threshold: int = 1) -> Statement:
-        """Return what at least `threshold` different keys of `keys` signed; `BundleError` if fewer did."""
-        count = signers_among(keys, [each.sig for each in self.signatures], self._message())
+        """Return the statement; raise `BundleError` if fewer than `threshold` different `keys` signed it."""
+        count = signers_among(keys, [signature.sig for signature in self.signatures], self._message())
         if count < threshold:
             raise BundleError(
-                f"The current.json of {workload} is signed by {count} of the {len(keys)} given keys, and {threshold} "
-                "must.",
-                hint="Do not use it: it was changed, or signed by someone else.",
+                f"The current.json of {workload} is signed with {count} of the {len(keys)} given keys, but needs "
+                f"{threshold}.",
+                hint="Do not use it: it was changed, or signed with another key.",
             )
         try:
             return Statement.model_validate_json(self.payload)
         except ValidationError as error:
             raise BundleError(
-                f"The signed statement in the current.json of {workload} is of another version."
+                f"The signed statement in the current.json of {workload} has an unknown format."
             ) from error
 
     def _message(self) -> bytes:
-        """DSSE's pre-authentication encoding, over which signatures are made."""
+        """Return DSSE's pre-authentication encoding, which is what the keys sign."""
         return b"DSSEv1 %d %s %d %s" % (len(PAYLOAD_TYPE), PAYLOAD_TYPE.encode(), len(self.payload), self.payload)
 
 
@@ -181,42 +181,42 @@ def check_statement(
     min_version: str = "",
     max_age: timedelta | None = None,
 ) -> None:
-    """Refuse, with a `BundleError`, a statement of another workload, an expired one, or one that is too old.
+    """Raise `BundleError` if a statement is about another workload, has expired or is too old.
 
     Parameters
     ----------
     min_version
-        Refuse earlier nights than that of this version. Only the date counts: versions of one night have no order.
+        Oldest version to accept. Only its date counts, because versions of one night have no order.
     max_age
-        Refuse what was signed longer ago.
+        Longest time since the statement was signed.
     """
     now = datetime.now(UTC)
-    said = f"The signed current.json names {statement.version} of {statement.workload}"
+    content = f"The signed current.json names {statement.version} of {statement.workload}"
     if statement.workload != workload:
-        raise BundleError(f"{said}, not of {workload}.", hint="Do not use it: it is another workload's.")
+        raise BundleError(f"{content}, not of {workload}.", hint="Do not use it: it belongs to another workload.")
     if now >= statement.expires_at:
         raise BundleError(
-            f"{said} until {statement.expires_at:%Y-%m-%d %H:%M} UTC, which is over.",
-            hint=f"Fetch it again; if it is the newest, run a night, or: nightquant handoff sign {workload}",
+            f"{content}, but expired at {statement.expires_at:%Y-%m-%d %H:%M} UTC.",
+            hint=f"Fetch it again. If the newest one has expired, run a night, or: nightquant handoff sign {workload}",
         )
     if max_age is not None and now - statement.signed_at > max_age:
         raise BundleError(
-            f"{said} as of {statement.signed_at:%Y-%m-%d %H:%M} UTC, which is longer ago than allowed.",
+            f"{content}, but was signed at {statement.signed_at:%Y-%m-%d %H:%M} UTC, longer ago than allowed.",
             hint="Fetch it again.",
         )
     if statement.version[:10] < min_version[:10]:
-        raise BundleError(f"{said}, which is of an earlier night than {min_version}.")
+        raise BundleError(f"{content}, which is of an earlier night than {min_version}.", hint="Fetch it again.")
 
 
 def check_serial(path: Path, statement: Statement, *, remember: bool = True) -> None:
-    """Refuse a statement that is older than the newest one of its workload that was seen, and remember this one.
+    """Raise `BundleError` if a newer statement of the workload was seen before; otherwise remember this one.
 
-    `path` is a small JSON file, one for any number of workloads, which is made if it is missing.
+    `path` is a small JSON file for any number of workloads, which is created if it is missing.
 
     Raises
     ------
     BundleError
-        A newer statement was seen, or another one with this serial.
+        A newer statement was seen, or a different statement with this serial.
     ConfigurationError
         The file is damaged.
     """
@@ -226,9 +226,9 @@ def check_serial(path: Path, statement: Statement, *, remember: bool = True) -> 
         serial, known = seen.get(statement.workload, (0, ""))
         if statement.serial < serial or (statement.serial == serial and digest != known):
             raise BundleError(
-                f"The signed current.json of {statement.workload} has the serial {statement.serial}, and {serial} "
+                f"The signed current.json of {statement.workload} has the serial {statement.serial}, but {serial} "
                 "was seen before: it is an old copy.",
-                hint=f"Do not use it, and fetch it again. What was seen is kept in {path}.",
+                hint=f"Do not use it; fetch it again. The serials seen before are recorded in {path}.",
             )
         if remember:
             seen[statement.workload] = (statement.serial, digest)
@@ -236,12 +236,12 @@ def check_serial(path: Path, statement: Statement, *, remember: bool = True) -> 
 
 
 def seen_in(path: Path) -> dict[str, tuple[int, str]]:
-    """Return serial and digest of the newest statement that was seen, by workload; {} if there is no such file yet."""
+    """Return the serial and digest of each workload's newest statement seen; {} if the file does not exist yet."""
     try:
         return _SEEN.validate_json(path.read_bytes())
     except FileNotFoundError:
         return {}
     except ValidationError as error:
-        raise ConfigurationError(f"{path}: not a file of what was seen; restore it from a copy.") from error
+        raise ConfigurationError(f"{path}: not a record of serials seen; restore it from a copy.") from error
     except OSError as error:
         raise StoreError(f"{path}: cannot be read: {error.strerror or error}.") from error

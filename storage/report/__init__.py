@@ -1,4 +1,4 @@
-"""The night's report: one HTML file that needs nothing else."""
+"""The night's report: one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -38,26 +38,26 @@ def write_report(
         target.write_text(page, encoding="utf-8")
     except OSError as error:
         raise ConfigurationError(
-            f"The report {target} cannot be written: {error.strerror}.", hint="Choose another place with -o."
+            f"The report {target} cannot be written: {error.strerror}.", hint="Choose another file with -o."
         ) from error
     return night
 
 
 def _find_night(connection: duckdb.DuckDBPyConnection, night: dt.date | None) -> dt.date:
-    found = connection.execute("select distinct night from measurements order by night").fetchall()
-    nights: list[dt.date] = [row[0] for row in found]
+    rows = connection.execute("select distinct night from measurements order by night").fetchall()
+    nights: list[dt.date] = [row[0] for row in rows]
     if not nights:
-        raise ConfigurationError("The store holds no measurements.", hint="Run a night first: nightquant nightly.")
+        raise ConfigurationError("The store has no measurements.", hint="Run a night first: nightquant nightly.")
     if night is not None and night not in nights:
         raise ConfigurationError(
-            f"There are no results of the night {night}.",
+            f"The store has no results of the night {night}.",
             hint=f"The store has nights from {nights[0]} to {nights[-1]}.",
         )
     return night or nights[-1]
 
 
 def _render(connection: duckdb.DuckDBPyConnection, night: dt.date, unrecorded: Sequence[Row]) -> str:
-    """Render the page as HTML: no script, no network, every text escaped."""
+    """Render the page as HTML without scripts or network access; all text is escaped."""
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("storage.report", "."),
         autoescape=True,
@@ -93,10 +93,10 @@ def _section(
     outcome: Row,
     findings: Iterable[Regression],
 ) -> dict[str, object]:
-    history = history_of(connection, name, night, (found for found in findings if found.workload == name))
+    history = history_of(connection, name, night, (finding for finding in findings if finding.workload == name))
     marks = marks_of([*(str(row["name"]) for row in rows), *history.rows])
     names = [str(row["name"]) for row in rows]
-    # The bundle itself was timed where none of the candidates is the same.
+    # The bundle has a row of its own if no candidate has the same bytes.
     own = (str(row["name"]) for row in rows if row["setting"] == "incumbent" and outcome["outcome"] == "kept")
     current = next(own, str(outcome["candidate"] or ""))
     shown, bounds = shown_of(history, names), bounds_of(rows)
@@ -106,7 +106,7 @@ def _section(
     return {
         "name": name,
         "outcome": outcome,
-        "current": current,  # the name of the row that is current after the night, "" if there is none
+        "current": current,  # name of the row that is current after the night, or ""
         "rows": rows,
         "marks": marks,
         "bounds": bounds,
@@ -121,10 +121,11 @@ def _can_draw() -> bool:
 
 
 def _failures(candidates: dict[str, list[Row]]) -> dict[tuple[str, str, str], list[str]]:
-    found: dict[tuple[str, str, str], list[str]] = {}
+    failures: dict[tuple[str, str, str], list[str]] = {}
     for workload, rows in candidates.items():
         for row in rows:
             if row["status"] == "failed":
                 error = str(row["error"] or "no reason was recorded")
-                found.setdefault((workload, str(row["stage"] or humanize.MISSING), error), []).append(str(row["name"]))
-    return found
+                key = (workload, str(row["stage"] or humanize.MISSING), error)
+                failures.setdefault(key, []).append(str(row["name"]))
+    return failures

@@ -1,4 +1,4 @@
-"""A night as a report shows it: candidates and their marks, outcomes, bounds, the machine, and the nights before."""
+"""Data of a night for its report: candidates and their marks, outcomes, bounds, the machine, and earlier nights."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from storage.results.history import changes_between
 from storage.results.query import rows_of
 from storage.results.regressions import Regression
 
-# Okabe and Ito's colours, which colour-blind people can tell apart, without the yellow that is too pale on white; with
-# a marker each, so that colour is never the only sign.
+# Okabe and Ito's colours, which colour-blind people can distinguish, without yellow, which is too pale on white. Marks
+# also have different markers, so that colour is never the only sign.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#000000", "#56B4E9", "#E69F00")
-# matplotlib's markers, and each one's outline in a square from 0 to 16.
+# Outlines of matplotlib's markers in a square from 0 to 16.
 _MARKERS = {
     "o": "M8 2a6 6 0 1 0 .01 0z",
     "s": "M3 3h10v10H3z",
@@ -34,14 +34,14 @@ _MARKERS = {
 
 @dataclass(frozen=True)
 class Mark:
-    """A colour, as CSS has it, and one of matplotlib's markers."""
+    """A CSS colour and one of matplotlib's markers."""
 
     colour: str
     marker: str
 
     @property
     def svg(self) -> str:
-        """The mark for a line of text; its name stands beside it, so that screen readers pass it over."""
+        """The mark as inline SVG, which screen readers skip because the name is next to it."""
         outline = _MARKERS[self.marker]
         return (
             f'<svg class="mark" viewBox="0 0 16 16" aria-hidden="true"><path fill="{self.colour}" d="{outline}"/></svg>'
@@ -49,7 +49,7 @@ class Mark:
 
 
 def marks_of(candidates: Iterable[str]) -> dict[str, Mark]:
-    """A mark per candidate, by its name; 49 different ones."""
+    """Return a mark for each candidate by name; there are 49 different marks."""
     markers, count = list(_MARKERS), len(_COLOURS)
     return {
         name: Mark(_COLOURS[index % count], markers[(index + index // count) % count])
@@ -73,10 +73,10 @@ from (select unnest(flatten(list_transform($evidence, lambda each: internal.cond
 
 @dataclass(frozen=True)
 class Condition:
-    """The machine during one workload's benchmark; None is what was not recorded.
+    """The machine during one workload's benchmark; None means that a number was not recorded.
 
-    ``resolution`` is the far end of the A/A interval from 1, ``load`` the load average before; ``waiting`` and
-    ``stolen`` are shares of the benchmark's time, and ``undecided`` counts candidates on hold.
+    ``resolution`` is the distance from 1 to the far end of the A/A interval, and ``load`` the load average before.
+    ``waiting`` and ``stolen`` are shares of the benchmark's time, and ``undecided`` counts candidates on hold.
     """
 
     workload: str
@@ -90,16 +90,16 @@ class Condition:
 
     @property
     def is_known(self) -> bool:
-        """Whether anything was recorded that could have been trouble."""
-        return any(each is not None for each in (self.resolution, self.waiting, self.stolen))
+        """Whether any number was recorded that can show trouble."""
+        return any(value is not None for value in (self.resolution, self.waiting, self.stolen))
 
 
 def candidates_of(connection: duckdb.DuckDBPyConnection, night: dt.date) -> dict[str, list[Row]]:
     """Return a night's rows of ``outcomes`` by workload, the best candidate first, each with a ``name``."""
-    found: dict[str, list[Row]] = {}
+    candidates: dict[str, list[Row]] = {}
     for row in rows_of(connection, _CANDIDATES, night=night):
-        found.setdefault(str(row["workload"]), []).append(row)
-    return found
+        candidates.setdefault(str(row["workload"]), []).append(row)
+    return candidates
 
 
 def outcomes_of(connection: duckdb.DuckDBPyConnection, night: dt.date) -> dict[str, Row]:
@@ -129,14 +129,14 @@ def conditions_of(
 
 
 def _condition(workload: str, rows: Sequence[Row], seen: Row) -> Condition:
-    resolution = max((found for row in rows if (found := number(row, "resolution")) is not None), default=None)
+    resolution = max((value for row in rows if (value := number(row, "resolution")) is not None), default=None)
     load, waiting, stolen = (number(seen, name) for name in ("load", "waiting", "stolen"))
     processors = number(seen, "processors")
     sentences = {
         "waiting": f"tasks waited for a processor in {percent(waiting)} of the time",
-        "stolen": f"{percent(stolen)} of the processors' time went to other machines on the host",
+        "stolen": f"other virtual machines took {percent(stolen)} of the processors' time",
     }
-    troubles = [f"the same model against itself was up to {percent(resolution)} off"]
+    troubles = [f"two copies of the same model differed by up to {percent(resolution)}"]
     troubles = troubles if resolution is not None and resolution > WIDEST else []
     named: object = seen.get("troubles")
     troubles += [sentences[name] for name in named] if isinstance(named, list) else []
@@ -154,7 +154,7 @@ def _condition(workload: str, rows: Sequence[Row], seen: Row) -> Condition:
 
 NIGHTS = 30
 
-# Only that night's machines, and the caches that decided then: other ratios are another history.
+# Select only the night's machines and deciding caches, because other ratios belong to another history.
 _ROWS = """
 with same as (select distinct machine, caches from trend where workload = $workload and night = $night)
 select recipe || '/' || runtime as name, recipe, night, machine, environment,
@@ -176,13 +176,13 @@ order by night
 """
 
 _ACCEPTED = """
-select night, recipe || '/' || runtime || ' ' || metric || ' accepted by ' || acknowledged_by || ': ' || reason as said
+select night, recipe || '/' || runtime || ' ' || metric || ' accepted by ' || acknowledged_by || ': ' || reason as text
 from acknowledgements
 where workload = $workload and night <= $night
-order by acknowledged_at, said
+order by acknowledged_at, text
 """
 
-_SAID = {
+_CAUSES = {
     "environment": "{text}",
     "data": "another data set",
     "checkpoint": "another checkpoint",
@@ -193,7 +193,7 @@ _SAID = {
 
 @dataclass(frozen=True)
 class Event:
-    """What happened on a night, in words; ``promoted`` are candidates' names, ``accepted`` acknowledged findings."""
+    """Events of a night in words; ``promoted`` has candidates' names, and ``accepted`` acknowledged findings."""
 
     night: dt.date
     changes: tuple[str, ...] = ()
@@ -211,38 +211,38 @@ class History:
 
     @property
     def nights(self) -> list[dt.date]:
-        """The nights, the oldest first."""
+        """All nights with rows, the oldest first."""
         return sorted({night_of(row) for rows in self.rows.values() for row in rows})
 
 
 def history_of(
     connection: duckdb.DuckDBPyConnection, workload: str, night: dt.date, findings: Iterable[Regression]
 ) -> History:
-    """The last nights of a workload on a night's machines."""
+    """Return the last nights of a workload on a night's machines."""
     rows: dict[str, list[Row]] = {}
     for row in rows_of(connection, _ROWS, workload=workload, night=night, nights=NIGHTS):
         rows.setdefault(str(row["name"]), []).append(row)
     history = History(rows, ())
     changes, promoted, alarms, accepted = (defaultdict[dt.date, list[str]](list) for _ in range(4))
-    for mine in rows.values():
-        for before, after in pairwise(mine):
+    for candidate_rows in rows.values():
+        for before, after in pairwise(candidate_rows):
             for cause, text in changes_between([before], after).items():
-                if said := _SAID.get(cause, ""):
-                    changes[night_of(after)].append(said.format(text=text.removeprefix("environment: "), **after))
+                if template := _CAUSES.get(cause, ""):
+                    changes[night_of(after)].append(template.format(text=text.removeprefix("environment: "), **after))
     for row in rows_of(connection, _PROMOTED, workload=workload, night=night):
         promoted[night_of(row)].append(str(row["name"]))
-    for found in findings:
-        if found.is_bad and found.since is not None:
-            alarms[found.since].append(f"{found.recipe}/{found.runtime} {found.kind}")
+    for finding in findings:
+        if finding.is_bad and finding.since is not None:
+            alarms[finding.since].append(f"{finding.recipe}/{finding.runtime} {finding.kind}")
     for row in rows_of(connection, _ACCEPTED, workload=workload, night=night):
-        accepted[night_of(row)].append(str(row["said"]))
+        accepted[night_of(row)].append(str(row["text"]))
     events = (
-        Event(each, *(tuple(dict.fromkeys(kind[each])) for kind in (changes, promoted, alarms, accepted)))
-        for each in history.nights
+        Event(date, *(tuple(dict.fromkeys(kind[date])) for kind in (changes, promoted, alarms, accepted)))
+        for date in history.nights
     )
     return History(rows, tuple(event for event in events if event != Event(event.night)))
 
 
-def shown_of(history: History, wanted: Sequence[str], most: int = 8) -> list[str]:
-    """The candidates with a history, in the order `wanted`: more than `most` lines cannot be told apart."""
-    return [name for name in wanted if len(history.rows.get(name, ())) > 1][:most]
+def shown_of(history: History, names: Sequence[str], most: int = 8) -> list[str]:
+    """Return the first of `names` with a history; more than `most` lines in a plot cannot be distinguished."""
+    return [name for name in names if len(history.rows.get(name, ())) > 1][:most]

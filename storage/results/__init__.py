@@ -1,4 +1,4 @@
-"""What a row of results is, and which values its columns of names may take; importing this costs nothing."""
+"""Types of result rows and of the names in their columns; this module imports nothing heavy."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ Status = Literal["ok", "failed", "skipped"]
 Setting = Literal["primary", "throughput", "a/a", "incumbent"]
 Verdict = Literal["valid", "inconclusive", "not-measured"]
 Decision = Literal["promote", "pass", "hold", "reject"]
-# In which state of the caches a call is timed: as in a loop of calls, or after other work has had them.
+# State of the caches when a call is timed: warm in a loop of calls, or cold after other work has used them.
 Caches = Literal["warm", "cold"]
-# What a night's comparison with earlier ones finds, and in which number.
+# Kinds of findings in a comparison with earlier nights, and the numbers that are compared.
 FindingKind = Literal["slower", "larger", "worse", "vanished", "appeared", "improved"]
 FindingMetric = Literal["speedup", "size_bytes", "quality_difference", "quality", "candidate"]
 
-# The column that maps columns of its row to why they are NULL although they should have a value.
+# The column that maps other columns of its row to the reason why their values are unknown.
 UNKNOWN = "unknown"
 
-# Above these shares of a benchmark's time its numbers are worse than a quiet machine's: in which some task waited for a
-# processor, and which other machines on the host had of the processors.
+# Above these shares of a benchmark's time, its numbers are worse than on a quiet machine: time in which a task waited
+# for a processor, and processor time that other virtual machines took.
 WAITED_SHARE, STOLEN_SHARE = 0.2, 0.02
-# An A/A interval wider than this to either side says that the machine does not resolve small differences.
+# If an A/A interval reaches further than this to either side, the machine is too noisy for small differences.
 WIDEST = 0.05
 
-# Maps may be written as pairs; a date-time is a date too.
+# Maps may be given as pairs, and a datetime is a date too.
 Cell: TypeAlias = (
     str
     | int
@@ -43,17 +43,17 @@ Row: TypeAlias = Mapping[str, Cell]
 
 
 def caches_of(row: Row) -> Caches:
-    """By calls with which caches the gate decides on a measurement: rows of earlier versions know of warm ones only."""
+    """Return the state of the caches by which the gate decides; rows of earlier versions have only warm calls."""
     return "cold" if row.get("caches") == "cold" else "warm"
 
 
 def deciding(row: Row, column: str) -> str:
-    """The column of a measurement that the gate decides by, of a pair such as ``speedup`` and ``cold_speedup``."""
+    """Return which column of a pair such as ``speedup`` and ``cold_speedup`` the gate decides by."""
     return f"cold_{column}" if caches_of(row) == "cold" else column
 
 
 def number(row: Row, column: str) -> float | None:
-    """The number in a column; None where there is none."""
+    """Return the number in a column, or None if it has none."""
     value = row.get(column)
     if value is None or isinstance(value, int | float):
         return value
@@ -61,14 +61,14 @@ def number(row: Row, column: str) -> float | None:
 
 
 def night_of(row: Row) -> dt.date:
-    """The row's night."""
+    """Return the row's night."""
     night = row["night"]
     assert isinstance(night, dt.date)
     return night
 
 
 def why_unknown(row: Row, *columns: str) -> str:
-    """Return why one of these columns has no value although it should; "" if none is recorded as unknown."""
-    reasons: object = row.get(UNKNOWN)  # a map column: as pairs, too
-    found = dict(reasons) if isinstance(reasons, Mapping | list | tuple) else {}
-    return next((str(found[column]) for column in columns if column in found), "")
+    """Return the reason why one of these columns is unknown; "" if none is recorded as unknown."""
+    reasons: object = row.get(UNKNOWN)  # a map, or pairs
+    known = dict(reasons) if isinstance(reasons, Mapping | list | tuple) else {}
+    return next((str(known[column]) for column in columns if column in known), "")

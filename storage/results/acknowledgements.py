@@ -1,4 +1,4 @@
-"""Accepting what a night found: a reason in the store, from which on the number has a new reference."""
+"""Accept findings of a night: the store records the reason, and the number gets a new reference."""
 
 from __future__ import annotations
 
@@ -25,31 +25,32 @@ def acknowledge(
     by: str,
     reason: str,
 ) -> list[Regression]:
-    """Accept the findings of a night (each workload's newest by default) that fit; return them.
+    """Accept the matching findings of a night (each workload's newest by default); return them.
 
-    Their references begin anew with that night. What appeared or vanished is told once and needs no acceptance.
+    Their references restart on that night. Candidates that appeared or vanished are reported once and need no
+    acceptance.
 
     Raises
     ------
     ConfigurationError
-        None fits, or there is no reason.
+        No finding matches, or the reason is empty.
     """
     if not reason.strip():
-        raise ConfigurationError("An acknowledgement needs a reason.", hint='Say why: --reason "…".')
+        raise ConfigurationError("An acknowledgement needs a reason.", hint='Give it with --reason "…".')
     compared = compare_night(root, night)
-    open_findings = [each for each in compared.findings if each.metric != "candidate"]
+    open_findings = [finding for finding in compared.findings if finding.metric != "candidate"]
     accepted = [
-        each
-        for each in open_findings
-        if each.workload in workloads
-        and (not recipes or each.recipe in recipes)
-        and (not runtimes or each.runtime in runtimes)
-        and (not metrics or each.metric in metrics)
+        finding
+        for finding in open_findings
+        if finding.workload in workloads
+        and (not recipes or finding.recipe in recipes)
+        and (not runtimes or finding.runtime in runtimes)
+        and (not metrics or finding.metric in metrics)
     ]
     if not accepted:
-        known = "; ".join(each.describe() for each in open_findings) or "nothing"
+        known = "; ".join(finding.describe() for finding in open_findings) or "none"
         raise ConfigurationError(
-            f"There is nothing to acknowledge for {', '.join(workloads)}.", hint=f"The night found: {known}."
+            f"There is nothing to acknowledge for {', '.join(workloads)}.", hint=f"Findings of the night: {known}."
         )
     now = dt.datetime.now(dt.UTC)
     run_id = f"acknowledged-{now:%Y%m%d}-{uuid.uuid4().hex[:12]}"
@@ -57,13 +58,13 @@ def acknowledge(
     rows: list[Row] = [
         {
             **common,
-            "night": compared.nights[each.workload],
-            "workload": each.workload,
-            "recipe": each.recipe,
-            "runtime": each.runtime,
-            "metric": each.metric,
+            "night": compared.nights[finding.workload],
+            "workload": finding.workload,
+            "recipe": finding.recipe,
+            "runtime": finding.runtime,
+            "metric": finding.metric,
         }
-        for each in accepted
+        for finding in accepted
     ]
     ResultsStore(root).append("acknowledgements", rows, run_id, now)
     refresh(root)

@@ -1,4 +1,4 @@
-"""The catalog: ``results.duckdb``, generated from the results files and swapped in whole."""
+"""The catalog: ``results.duckdb``, generated from the results files and replaced atomically."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from storage.results.tables import MEASUREMENTS, TABLES, Table
 from storage.root import Entry, StoreRoot
 
 CATALOG = "results.duckdb"
-# Up to this many rows are copied into the catalog, which then opens from any place; more stay in the files.
+# Up to this many rows are copied into the catalog, which can then be moved; if there are more, they stay in the files.
 MATERIALIZE_UP_TO = 2_000_000
-# The command-line client of the package index is a release behind the library and reads no newer format.
+# The published command-line client is a release behind the library, and cannot read a newer format.
 _STORAGE_VERSION = "v1.5.0"
 _RAW = ("block_launch", "block_round", "block_s", "cold_launch", "cold_s")
 _KEYS = "run_id, night, workload, recipe, runtime, setting, threads, batch_size, fingerprint, sequence_length"
@@ -30,13 +30,13 @@ _RAW_BLOCKS = ("internal.raw_blocks", f"{_KEYS}, {', '.join(_RAW)}")
 
 
 def refresh(root: StoreRoot | Path | str, *, materialize_up_to: int = MATERIALIZE_UP_TO) -> str:
-    """Build the catalog and swap it in; return its path or URL. Readers keep the one that they have open.
+    """Build the catalog and replace the old one; return its path or URL. Readers keep the catalog that they have open.
 
-    One with views over the files names them by the store's place: `open_catalog` notices when the store has moved;
-    other clients cannot, so run ``nightquant store compact`` there once.
+    A large catalog has views that name the files by absolute path. If the store moves, `open_catalog` notices this;
+    for other clients, run ``nightquant store compact`` once.
 
-    Refreshers of one host wait for each other, so that none publishes an older listing over a newer one; those of
-    several hosts on one object store list the files again after publishing, and start over if some came in meanwhile.
+    On one host, callers wait for each other, so that an older listing never replaces a newer one. On an object store,
+    the files are listed again after publishing, and the catalog is built again if another host has added some.
     """
     root = StoreRoot.of(root)
     with root.lock("catalog"):
@@ -50,7 +50,7 @@ def refresh(root: StoreRoot | Path | str, *, materialize_up_to: int = MATERIALIZ
 
 
 def current_names(root: StoreRoot) -> list[str]:
-    """The results files that together hold every row once."""
+    """Return the names of the results files that together have every row once."""
     return [entry.name for table in TABLES.values() for entry in find_files(root, table).current]
 
 
@@ -65,7 +65,7 @@ def build(root: StoreRoot, target: Path, *, materialize_up_to: int = MATERIALIZE
         for table in TABLES.values():
             files = find_files(root, table).current
             footers = [footer(root, entry) for entry in files]
-            fill = _copy_rows if sum(each.num_rows for each in footers) <= materialize_up_to else _name_files
+            fill = _copy_rows if sum(metadata.num_rows for metadata in footers) <= materialize_up_to else _name_files
             for entry in files if fill is _copy_rows else ():
                 check_file(root, entry.name)
             if files:
@@ -86,11 +86,11 @@ def build(root: StoreRoot, target: Path, *, materialize_up_to: int = MATERIALIZE
 
 @cache
 def _empty() -> bytes:
-    """A catalog without rows. Each build starts from a copy: its views and comments take longer than a night's rows."""
+    """Return an empty catalog, which every build copies: views and comments take longer than a night's rows."""
     with tempfile.TemporaryDirectory(prefix="nightquant-") as scratch:
         file = Path(scratch) / CATALOG
         with _changed(file) as connection:
-            connection.execute("create schema internal")  # what SHOW TABLES need not show
+            connection.execute("create schema internal")  # hidden from SHOW TABLES
             connection.execute("create table internal.catalog_files (table_name text, name text, bytes bigint)")
             connection.execute("create table internal.catalog_root (url text)")
             connection.execute(
@@ -111,7 +111,7 @@ def _empty() -> bytes:
 
 @contextmanager
 def _changed(file: Path) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Change a local catalog, or make one, in one transaction; the file is whole after the block."""
+    """Change or create a local catalog in one transaction; the file is complete after the block."""
     with duckdb.connect() as connection:
         connection.execute(f"attach '{quoted(str(file))}' as catalog (storage_version '{_STORAGE_VERSION}')")
         connection.execute("use catalog")
@@ -128,7 +128,7 @@ def _columns(table: Table) -> str:
 
 @cache
 def version() -> str:
-    """Return the digest of a catalog's columns and views: one with another has to be built again."""
+    """Return a digest of the catalog's columns and views; a catalog with another digest must be rebuilt."""
     tables = {table.name: [f"{column.name} {column.type}" for column in table.columns] for table in TABLES.values()}
     return digest_of({"tables": tables, "views": view_files()})
 
@@ -152,7 +152,7 @@ def _copy_rows(
     """Fill the table `name` with the files' rows."""
     filesystem, base = arrow_files(root)
     options = ds.ParquetFragmentScanOptions(page_checksum_verification=True)
-    # With the fixed schema a column that a file is too old to have reads as NULL, and no file is opened twice.
+    # With a fixed schema, columns that an old file lacks are NULL, and no file is opened twice.
     data = ds.dataset(
         [f"{base}/{entry.name}" for entry in files],
         schema=table.schema,
@@ -181,10 +181,10 @@ def _name_files(
     """Replace the table `name` by a view over the files."""
     connection.execute(f"drop table {name}")
     paths = ", ".join(f"'{quoted(root.uri(entry.name))}'" for entry in files)
-    # Types by their DuckDB names: a column that no file has is NULL of its own type, not of any.
+    # Use DuckDB's names of types, so that a column that no file has is NULL with its own type.
     types = connection.from_arrow(table.schema.empty_table())
     typed = dict(zip(types.columns, types.types, strict=True))
-    missing = set(table.schema.names).difference(*(each.schema.to_arrow_schema().names for each in footers))
+    missing = set(table.schema.names).difference(*(metadata.schema.to_arrow_schema().names for metadata in footers))
     absent = "".join(f", null::{typed[column]} as {column}" for column in sorted(missing))
     connection.execute(
         f"create view {name} as select {columns} "

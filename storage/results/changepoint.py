@@ -1,20 +1,20 @@
-"""Since when a noisy series has left its reference: a change-point test of nights that differ in precision.
+"""Find the night on which a noisy series left its reference: a change-point test for nights of different precision.
 
-Every night but the last is tried as the start of a lasting change: the nights since then against the reference, by
-their likelihood ratio, each night weighing by its precision. Page's CUSUM [1]_ sums up the evidence for a change of one
-given size; this takes the size that fits best, the generalized likelihood ratio [2]_ [3]_, so that nights of very
-different precision count for what they are worth. In change-point form [4]_ it needs no separate phase in which a
-reference is collected. A night's variance is its interval's and the night-to-night variance of the series. That is not
-known: it is averaged over, with its restricted likelihood [5]_ from the reference nights and a prior, so that a short
-history has the wide tails that it deserves.
+Every night but the last is tried as the start of a lasting change. The nights since then are compared with the
+reference by their likelihood ratio, weighted by precision. Page's CUSUM [1]_ sums the evidence for a change of a fixed
+size. This test takes the size that fits best, the generalized likelihood ratio [2]_ [3]_, which suits nights of very
+different precision. In change-point form [4]_ it needs no separate phase to collect a reference. A night's variance is
+the variance of its interval plus the night-to-night variance of the series. The latter is unknown, so the test
+averages over it, weighted by a prior and the restricted likelihood [5]_ of the reference nights. A short history
+therefore gets wide tails.
 
 References
 ----------
 .. [1] E. S. Page, "Continuous inspection schemes", Biometrika 41 (1954).
 .. [2] A. S. Willsky and H. L. Jones, "A generalized likelihood ratio approach to the detection and estimation of jumps
        in linear systems", IEEE Trans. Automatic Control 21 (1976).
-.. [3] T. L. Lai, "Sequential changepoint detection in quality control and dynamical systems", JRSS B 57 (1995): the
-       same, limited to a window.
+.. [3] T. L. Lai, "Sequential changepoint detection in quality control and dynamical systems", JRSS B 57 (1995), for
+       a limited window.
 .. [4] D. M. Hawkins, P. Qiu and C. W. Kang, "The changepoint model for statistical process control", J. Quality
        Technology 35 (2003).
 .. [5] H. D. Patterson and R. Thompson, "Recovery of inter-block information when block sizes are unequal", Biometrika
@@ -31,17 +31,17 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import chdtri, ndtr, ndtri
 
-REFERENCE_NIGHTS = 30  # the first ones; the reference stays what they say
-LEAST_NIGHTS = 3  # without as many in the reference nothing is compared
-WINDOW = 45  # nights that a change may have begun on, counted back from the last
-LEAST_EFFECT = 0.03  # of the logarithm; smaller changes are none
-LEAST_SIGMA = 1.0  # in standard deviations of a night: what a series cannot hold still by itself is no change
-ALPHA = 5e-4  # one-sided; benchmarks/regressions.py shows what comes of it
-EFFECTIVE_NIGHTS = 1.2  # Kish's effective number: no single night decides
-RESOLVED = 0.25  # a series that would not show such a change within five nights is not comparable
+REFERENCE_NIGHTS = 30  # the first nights of a series, which fix its reference
+LEAST_NIGHTS = 3  # least number of reference nights for a comparison
+WINDOW = 45  # last nights on which a change may have begun
+LEAST_EFFECT = 0.03  # least change of the logarithm
+LEAST_SIGMA = 1.0  # least change in standard deviations of a night: a smaller change is ordinary scatter
+ALPHA = 5e-4  # one-sided; benchmarks/regressions.py shows its false alarms
+EFFECTIVE_NIGHTS = 1.2  # least effective number of nights (Kish), so that no single night decides
+RESOLVED = 0.25  # a series is comparable if five nights would show a change of this size
 _DISAGREE = 1e-3
 _OVER = 5.0  # logarithm of the likelihood ratio at which the last nights are back at the reference
-_SPREAD = 0.5  # of the prior, log-normal, around a night-to-night standard deviation of 1.5%
+_SPREAD = 0.5  # scale of the log-normal prior around a night-to-night standard deviation of 1.5%
 _TAU = np.exp(np.linspace(np.log(0.002), np.log(0.4), 16))[:, None]
 _LOG_PRIOR = -0.5 * (np.log(_TAU / 0.015) / _SPREAD) ** 2
 
@@ -51,12 +51,12 @@ Indices = NDArray[np.intp]
 
 @dataclass(frozen=True)
 class Scan:
-    """Every possible start of a change up to the last night, one element each.
+    """All possible starts of a change up to the last night; the arrays have one element per start.
 
-    ``starts`` index the first changed night. ``reference`` is the mean of the reference nights, as a logarithm, and
-    ``nights`` their number; ``shift`` is the mean of the nights since, less the reference. ``p`` is the one-sided
-    probability of such a shift by chance; 1 if the change is too small to matter, one night's, or over. ``evidence`` is
-    the logarithm of the likelihood ratio, and ``resolution`` the least shift that five nights would show.
+    ``starts`` are indices of the first changed night. ``reference`` is the mean logarithm of the reference nights, and
+    ``nights`` their number. ``shift`` is the mean of the nights since, less the reference. ``p`` is the one-sided
+    probability of such a shift by chance, or 1 if the change is too small, lasted one night, or is over. ``evidence``
+    is the logarithm of the likelihood ratio. ``resolution`` is the least shift that five nights would show.
     """
 
     starts: Indices
@@ -69,7 +69,7 @@ class Scan:
 
     @property
     def best(self) -> int:
-        """Position of the most certain start."""
+        """Index of the most certain start."""
         return int(np.argmin(self.p))
 
     @property
@@ -84,25 +84,25 @@ class Scan:
 
 
 def scan(values: Floats, sds: Floats) -> Scan | None:
-    """Compare the last nights of a series with its first ones; None if there are too few.
+    """Compare the last nights of a series with its first nights; return None if there are too few.
 
     Parameters
     ----------
     values
-        One number a night, the oldest first, on a logarithmic scale.
+        One number per night on a logarithmic scale, the oldest first.
     sds
-        Standard deviation of each by its own interval. One below the series' median counts as the median: few launches
-        say little about their own scatter, and a narrow interval is luck more often than precision.
+        Standard deviation of each value, from its interval. Values below the series' median are raised to it: an
+        interval from few launches is more often narrow by luck than by precision.
     """
     count = len(values)
     if count < LEAST_NIGHTS + 2:
         return None
     limit = _reference_nights(values, sds)
-    kept = np.r_[0 : min(limit, count), max(limit, count - WINDOW) : count]
-    x, sd = values[kept], np.maximum(sds, np.median(sds))[kept]
+    chosen = np.r_[0 : min(limit, count), max(limit, count - WINDOW) : count]
+    x, sd = values[chosen], np.maximum(sds, np.median(sds))[chosen]
     starts = np.arange(max(LEAST_NIGHTS, len(x) - WINDOW), len(x) - 1)
     nights = np.minimum(starts, limit)
-    # [night-to-night deviation, sums over the nights before]; the sums' columns are picked by where a range ends.
+    # Arrays [night-to-night deviation, number of nights summed]; the end of a range of nights selects the column.
     weight = 1 / (_TAU**2 + sd**2)
     weights, logs, first, second, squares = map(
         _cumulated, (weight, np.log(weight), weight * x, weight * x * x, weight**2)
@@ -121,7 +121,7 @@ def scan(values: Floats, sds: Floats) -> Scan | None:
     shift = mean - reference
     variance = 1 / since + 1 / before
     length = len(x) - starts
-    # Nights that contradict each other more than by chance: their interval is as wide as they scatter [6]_.
+    # If nights contradict each other more than by chance, widen their interval to their scatter [6]_.
     q = np.maximum(second[:, [-1]] - second[:, starts] - since * mean**2, 0)
     variance = variance * np.where(q > chdtri(length - 1, _DISAGREE), q / (length - 1), 1)
     z = shift / np.sqrt(variance)
@@ -142,7 +142,7 @@ def scan(values: Floats, sds: Floats) -> Scan | None:
 
 
 def _reference_nights(values: Floats, sds: Floats) -> int:
-    """Number of nights in the reference; fewer where a change came before it was complete."""
+    """Return the number of nights in the reference; fewer if a change came before it was complete."""
     if len(values) <= REFERENCE_NIGHTS:
         return REFERENCE_NIGHTS
     early = scan(values[:REFERENCE_NIGHTS], sds[:REFERENCE_NIGHTS])
@@ -150,8 +150,8 @@ def _reference_nights(values: Floats, sds: Floats) -> int:
 
 
 def _is_over(x: Floats, weight: Floats, reference: Floats, shift: Floats, starts: Indices) -> NDArray[np.bool_]:
-    """Whether the last nights, two or more, are back at the reference: Page's test for the way back."""
-    nights = np.cumsum(weight[::-1])[1:]  # of the last two nights, of the last three, …
+    """Return whether the last two or more nights are back at the reference, by Page's test in reverse."""
+    nights = np.cumsum(weight[::-1])[1:]  # the last two nights, the last three, …
     values = np.cumsum((weight * x)[::-1])[1:]
     ratio = shift[:, None] * (values - nights * (reference + shift / 2)[:, None])
     since_start = np.arange(2, len(x) + 1) < (len(x) - starts)[:, None]
@@ -159,5 +159,5 @@ def _is_over(x: Floats, weight: Floats, reference: Floats, shift: Floats, starts
 
 
 def _cumulated(terms: Floats) -> Floats:
-    """Sums over the first 0, 1, 2, … nights: [rows, nights + 1]."""
+    """Return sums over the first 0, 1, 2, … nights; the shape is [rows, nights + 1]."""
     return np.concatenate([np.zeros((len(terms), 1)), np.cumsum(terms, 1)], 1)

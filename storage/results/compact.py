@@ -1,13 +1,13 @@
-"""Compaction: a finished month's files become one, while readers and writers go on.
+"""Compaction: merge a finished month's files into one, while readers and writers continue.
 
-A month passes through three states, each reached by one atomic step, so that a kill at any moment leaves one of them:
+A month passes through three states. Each is reached by one atomic step, so that a kill always leaves one of them:
 
-1. The runs' own files, which the catalog names and readers' ``**/*.parquet`` find.
-2. A whole-month ``.pq`` file, which no reader's glob matches, is beside them, and the next catalog names it instead.
-3. At least `grace` later, unless a late run came in, the month's folder is exchanged for one that holds the same rows
-   as one ``.parquet`` file (a hard link to the ``.pq``), and the runs' own files are deleted.
+1. The runs' own files exist; the catalog names them and readers' ``**/*.parquet`` finds them.
+2. A ``.pq`` file for the whole month, which no reader's glob matches, is added, and the next catalog names it instead.
+3. At least `grace` later, unless a late run came in, the month's folder is exchanged for a folder with one
+   ``.parquet`` file of the same rows (a hard link to the ``.pq``). The runs' own files are then deleted.
 
-So a glob counts every row once. On an object store, which has no exchange, it may miss rows for a moment.
+A glob therefore counts every row once. On an object store, which has no exchange, it may miss rows for a moment.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from storage.results.tables import TABLES, Table
 from storage.results.writer import serialized
 from storage.root import StoreRoot, fsync, make_folder
 
-# A run that started before midnight may publish into the old month for a while; nothing is gained by hurry.
+# A run that started before midnight may publish into the old month for a while, and compaction is not urgent.
 MONTH_SETTLES = dt.timedelta(days=2)
-# Readers hold a catalog for minutes at most.
+# Readers keep a catalog open for minutes at most.
 GRACE = dt.timedelta(hours=12)
 RETIRED = "results/.retired"
 
 
 @dataclass(frozen=True)
 class Compacted:
-    """What one compaction did: months merged, months whose small files were dropped, small files dropped."""
+    """Result of a compaction: months merged, months whose small files were removed, number of small files removed."""
 
     written: tuple[str, ...]
     retired: tuple[str, ...]
@@ -48,7 +48,7 @@ class Compacted:
 
 
 def compact(root: StoreRoot | Path | str, *, now: dt.datetime | None = None, grace: dt.timedelta = GRACE) -> Compacted:
-    """Merge the files of months that ended two days ago; drop those merged at least `grace` ago."""
+    """Merge the files of months that ended two days ago; remove files that were merged at least `grace` ago."""
     root = StoreRoot.of(root)
     now = now or dt.datetime.now(dt.UTC)
     open_month = f"{now.astimezone(dt.UTC) - MONTH_SETTLES:%Y-%m}"
@@ -56,21 +56,21 @@ def compact(root: StoreRoot | Path | str, *, now: dt.datetime | None = None, gra
     retired: list[str] = []
     removed = 0
     with root.lock("compaction"):
-        refresh(root)  # from here on no new reader opens a catalog that names a replaced file
+        refresh(root)  # from now on, no new reader opens a catalog that names a replaced file
         for table in TABLES.values():
             _sweep(root, table)
             files = find_files(root, table)
             for month, whole in files.newest.items():
-                gone = files.months.get(month, [])
+                small = files.months.get(month, [])
                 is_old = whole.entry.modified <= (now - grace).timestamp()
-                is_due = is_old and whole.runs.issuperset(file.run_id for file in gone)
-                if is_due and not root.exists(_visible(table, whole)) and _retire(root, table, whole, gone):
-                    removed += len(gone)
+                is_due = is_old and whole.runs.issuperset(file.run_id for file in small)
+                if is_due and not root.exists(_visible(table, whole)) and _retire(root, table, whole, small):
+                    removed += len(small)
                     retired.append(f"{table.name} {month}")
             _drop_superseded(root, table, files)
-            for month, loose in files.months.items():
-                fresh = [file for file in loose if file.run_id not in files.compacted_runs]
-                # A lone run's file is rewritten too: the catalog goes on naming the .pq.
+            for month, small in files.months.items():
+                fresh = [file for file in small if file.run_id not in files.compacted_runs]
+                # Rewrite the file of a single run too, because the catalog continues to name the .pq file.
                 if month < open_month and fresh:
                     _write(root, table, month, files.newest.get(month), fresh)
                     written.append(f"{table.name} {month}")
@@ -83,12 +83,12 @@ def _write(root: StoreRoot, table: Table, month: str, before: CompactedFile | No
     rows = pa.concat_tables(_read(root, table, name) for name in entries)
     runs = {file.run_id for file in fresh} | (before.runs if before else frozenset())
     number = before.number + 1 if before else 1
-    # Never overwritten: of two compactors, the later one would otherwise replace a file that a catalog names already.
+    # Never overwrite a file: a second compactor would replace a file that a catalog already names.
     root.put_new(f"{folder(table)}/compacted/{month}-{number:04}.pq", whole_month(table, rows, runs))
 
 
 def whole_month(table: Table, rows: pa.Table, runs: Iterable[str]) -> bytes:
-    """A compacted file as bytes: the rows in the table's order, the runs in its footer, field metadata kept."""
+    """Return a compacted file's bytes: rows in the table's order, the runs in the footer, field metadata unchanged."""
     ordered = rows.sort_by([(name, "ascending") for name in table.order])
     metadata = {**(table.schema.metadata or {}), RUNS_KEY: json.dumps(sorted(runs)).encode()}
     return serialized(table, ordered.replace_schema_metadata(metadata))
@@ -109,11 +109,11 @@ def _visible(table: Table, whole: CompactedFile) -> str:
     return f"{folder(table)}/month={whole.month}/compacted-{whole.number:04}.parquet"
 
 
-def _retire(root: StoreRoot, table: Table, whole: CompactedFile, gone: Sequence[RunFile]) -> bool:
+def _retire(root: StoreRoot, table: Table, whole: CompactedFile, small: Sequence[RunFile]) -> bool:
     visible = _visible(table, whole)
     if root.local is not None:
         return _exchange_month(root, root.local, table, whole, visible)
-    for file in gone:
+    for file in small:
         root.delete(file.entry.name)
     for entry in root.list(f"{folder(table)}/month={whole.month}"):
         if PurePosixPath(entry.name).name.startswith("compacted-") and entry.name != visible:
@@ -123,7 +123,7 @@ def _retire(root: StoreRoot, table: Table, whole: CompactedFile, gone: Sequence[
 
 
 def _drop_superseded(root: StoreRoot, table: Table, files: Files) -> None:
-    """Delete a month's older ``.pq`` files once globs find the newest: no catalog in use names them by then."""
+    """Delete a month's older ``.pq`` files once globs find the newest, when no open catalog names them any more."""
     for month, entries in files.superseded.items():
         if entries and root.exists(_visible(table, files.newest[month])):
             for entry in entries:
@@ -140,7 +140,7 @@ def _exchange_month(root: StoreRoot, base: Path, table: Table, whole: CompactedF
             target.hardlink_to(base / whole.entry.name)
         fsync(prepared)
         make_folder(month)
-        # Exclusive: writers link their files under this lock: no run comes in between the check and the exchange.
+        # Take an exclusive lock, so that no writer can add a run between the check and the exchange.
         with root.lock("results"):
             is_whole = all(
                 path.stem in whole.runs for path in month.glob("*.parquet") if not path.name.startswith("compacted-")
@@ -153,13 +153,13 @@ def _exchange_month(root: StoreRoot, base: Path, table: Table, whole: CompactedF
 
 
 def _sweep(root: StoreRoot, table: Table) -> None:
-    if root.local is not None and (taken := root.local / RETIRED / table.name).exists():
-        with writing(root.url, taken):
-            shutil.rmtree(taken)
+    if root.local is not None and (retired := root.local / RETIRED / table.name).exists():
+        with writing(root.url, retired):
+            shutil.rmtree(retired)
 
 
 def exchange(first: Path, second: Path) -> None:
-    """Exchange two folders' names in one step, by ``renameat2``; without it (NFS, macOS) three renames do."""
+    """Exchange two folders' names in one step with ``renameat2``, or without it (NFS, macOS) in three renames."""
     at_fdcwd, rename_exchange = -100, 2
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if rename is not None:

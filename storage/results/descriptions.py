@@ -1,4 +1,4 @@
-"""What every table, view and column means: for ``--list``, docs/results.md and the catalog's own comments."""
+"""Meanings of all tables, views and columns, for ``--list``, docs/results.md and the catalog's comments."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _COLUMN = re.compile(r"^column (\w+): (.+)$")
 
 @dataclass(frozen=True)
 class Described:
-    """A table or view: what it holds, a query to start from, and what those columns mean that no table has."""
+    """A table or view: its meaning, an example query, and the meanings of columns that are in no table."""
 
     name: str
     kind: str
@@ -36,17 +36,17 @@ def described() -> list[Described]:
 
 
 def view_files() -> dict[str, str]:
-    """Every view's SQL by file name, in the order in which they build on each other."""
+    """Return each view's SQL by file name, in the order in which views build on each other."""
     folder = resources.files("storage.results") / "views"
-    found = [item for item in folder.iterdir() if item.name.endswith(".sql")]
-    files = {item.name: item.read_text(encoding="utf-8") for item in sorted(found, key=lambda item: item.name)}
+    items = sorted((item for item in folder.iterdir() if item.name.endswith(".sql")), key=lambda item: item.name)
+    files = {item.name: item.read_text(encoding="utf-8") for item in items}
     for name, share in (("WAITED_SHARE", WAITED_SHARE), ("STOLEN_SHARE", STOLEN_SHARE)):
         files = {file: sql.replace(f"{{{name}}}", str(share)) for file, sql in files.items()}
     return files
 
 
 def add_comments(connection: duckdb.DuckDBPyConnection) -> None:
-    """Comment on every table, view and column of the connection's current catalog, where its other clients see it."""
+    """Add comments to every table, view and column of the connection's current catalog, for all its clients."""
     listed = connection.execute(
         "select table_name, column_name, table_name in (select view_name from duckdb_views()) from duckdb_columns() "
         "where database_name = current_database() and schema_name = 'main'"
@@ -62,30 +62,30 @@ def add_comments(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 def quoted(text: str) -> str:
-    """Text inside single quotes of SQL."""
+    """Escape text for single quotes in SQL."""
     return text.replace("'", "''")
 
 
 def _view(file: str, sql: str) -> Described:
-    # Its first lines: the meaning, an example, columns that are no table's, and what only a reader of the SQL needs.
+    # The comments: the meaning, an example, columns that are in no table, and notes for readers of the SQL.
     comments = [line.removeprefix("--").strip() for line in sql.splitlines() if line.startswith("--")]
     meaning, _, rest = "\n".join(comments).partition("\nexample: ")
-    example, *others = rest.splitlines()
-    columns = {found[1]: found[2] for line in others if (found := _COLUMN.match(line))}
+    example, *lines = rest.splitlines()
+    columns = {match[1]: match[2] for line in lines if (match := _COLUMN.match(line))}
     return Described(Path(file).stem.partition("_")[2], "view", meaning.replace("\n", " "), example, columns)
 
 
 def _columns_of(name: str) -> dict[str, str]:
-    """What each column means; a view's that it does not explain itself mean what they do in the table it reads."""
+    """Return each column's meaning; a view's column has the meaning in the view's file, or in a table that it reads."""
     if table := TABLES.get(name):
         return _meanings(table)
     view, sql = next((view, sql) for file, sql in view_files().items() if (view := _view(file, sql)).name == name)
     words = re.findall(r"\w+", sql)
-    read = sorted(
+    sources = sorted(
         (table for table in TABLES.values() if table.name in words), key=lambda table: words.index(table.name)
     )
     meanings: dict[str, str] = {}
-    for table in (*read, MEASUREMENTS, *TABLES.values()):
+    for table in (*sources, MEASUREMENTS, *TABLES.values()):
         meanings = _meanings(table) | meanings
     return meanings | view.columns
 

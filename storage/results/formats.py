@@ -1,4 +1,4 @@
-"""Rows as text, fitted to a terminal or whole, as JSON or Parquet."""
+"""Format rows as text that fits a terminal, or in full as text, JSON or Parquet."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ import pyarrow.parquet as pq
 
 
 def formatted(rows: pa.Table, format_: str) -> bytes:
-    """Rows in one of `FORMATS`: UTF-8 text that ends with a new line, or a Parquet file.
+    """Write rows in one of `FORMATS`: UTF-8 text that ends with a newline, or a Parquet file.
 
-    JSON is DuckDB's own, with NULL for NaN and infinities; columns of the same name are numbered.
+    Values become JSON as in DuckDB, with null for NaN and infinities; columns of the same name are numbered.
     """
     return FORMATS[format_](rows)
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Rows as text: the columns' names, each row's cells, and which columns are numbers, to be aligned right."""
+    """Rows as text: column names, the cells of each row, and which columns are numbers (aligned right)."""
 
     names: list[str]
     cells: list[list[str]]
@@ -33,7 +33,7 @@ class Grid:
 
 
 def grid(rows: pa.Table) -> Grid:
-    """Write every cell in one line, numbers to six digits."""
+    """Format each cell as one line, and numbers with six digits."""
     names, values = _values(rows)
     numeric = [pa.types.is_integer(kind) or pa.types.is_floating(kind) for kind in rows.schema.types]
     return Grid(names, [[_text(value) for value in row] for row in values], numeric)
@@ -41,14 +41,14 @@ def grid(rows: pa.Table) -> Grid:
 
 @dataclass(frozen=True)
 class _Layout:
-    """How a table saves room: names over two lines, one space between columns, a last column of text below its row."""
+    """Ways for a table to save space: names on two lines, a small gap, and a last column of text below its row."""
 
     folds_names: bool = False
     gap: int = 2
     hangs_last: bool = False
 
 
-# From the one that reads best to the one that needs least room.
+# From the most readable layout to the narrowest.
 _LAYOUTS = (
     _Layout(),
     _Layout(folds_names=True),
@@ -59,9 +59,9 @@ _INDENT = "    "
 
 
 def fitted(rows: pa.Table, width: int) -> bytes:
-    """Rows as text, no line wider than `width` characters: a table if a layout fits, else records.
+    """Format rows as text of at most `width` characters: as a table if a layout fits, else as records.
 
-    What hangs below its row and the lines of records are cut with "…" where they are longer.
+    Text below its row and lines of records are cut with "…" if they are longer.
     """
     text = grid(rows)
     fitting = (lines for layout in _LAYOUTS if (lines := _aligned(text, layout, width)) is not None)
@@ -74,7 +74,7 @@ def _table(rows: pa.Table) -> bytes:
 
 
 def _aligned(text: Grid, layout: _Layout, width: float = inf) -> list[str] | None:
-    """Return the table's lines, or None if it does not fit. Not rich's: a query may have a million rows."""
+    """Return the table's lines, or None if it does not fit; rich would be too slow for a million rows."""
     hangs = layout.hangs_last and len(text.names) > 1 and not text.numeric[-1]
     end = len(text.names) - hangs
     headings = [_folded(name) if layout.folds_names else [name] for name in text.names[:end]]
@@ -98,7 +98,7 @@ def _aligned(text: Grid, layout: _Layout, width: float = inf) -> list[str] | Non
 
 
 def _folded(name: str) -> list[str]:
-    """A name over two lines, parted at the underscore that leaves the longer of them shortest."""
+    """Split a name into two lines at the underscore that makes the longer line shortest."""
     cuts = [index + 1 for index, character in enumerate(name[:-1]) if character == "_"]
     if not cuts:
         return [name]
@@ -165,7 +165,7 @@ FORMATS: dict[str, Callable[[pa.Table], bytes]] = {
 
 
 def _values(rows: pa.Table) -> tuple[list[str], list[list[object]]]:
-    """The columns' names, and each row's values as JSON has them; decimals as text, which is exact."""
+    """Return the columns' names and each row's values as in JSON; decimals become text, which is exact."""
     columns = [column.cast(pa.string()) if pa.types.is_decimal(column.type) else column for column in rows.columns]
     with duckdb.connect() as connection:
         relation = connection.from_arrow(pa.table(columns, names=rows.column_names))

@@ -1,6 +1,6 @@
-"""What a night is compared with: its candidates' earlier numbers, which the catalog selects (70_regressions.sql).
+"""The history that a night is compared with: its candidates' earlier numbers, selected by 70_regressions.sql.
 
-When a number changed, `attribute` says what changed with it: its environment, what it is made of, or nothing known.
+If a number changed, `attribute` looks for the cause: the machine, the environment or an input.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from storage.results import FindingMetric, Row, night_of, number
 from storage.results.changepoint import Floats
 from storage.results.query import rows_of
 
-PRESENCE_DAYS = 90  # older nights do not say which candidates there were
+PRESENCE_DAYS = 90  # days before a night whose candidates are known
 
 _TONIGHT = """
 select workload, recipe, runtime, machine, fingerprint, candidate, series, quality_of, night, is_baseline,
@@ -37,7 +37,7 @@ where setting = 'primary' and rows.night <= newest.night and rows.night > newest
 group by all
 """
 
-_MADE = """
+_INPUT_ROWS = """
 with rows as (from internal.history_on($night)),
 incumbents as (
     select distinct workload, artifact_digest from rows where setting = 'incumbent' and night = last
@@ -53,7 +53,7 @@ order by night, measured_at, run_id
 
 
 class Key(NamedTuple):
-    """A candidate."""
+    """The names that identify a candidate."""
 
     workload: str
     recipe: str
@@ -62,7 +62,7 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True)
 class Tonight:
-    """One good measurement of the night; the hashes find those that it may be compared with."""
+    """One valid measurement of the night; its hashes find the measurements that it can be compared with."""
 
     key: Key
     machine: str | None
@@ -77,9 +77,9 @@ class Tonight:
 
 @dataclass(frozen=True)
 class Series:
-    """A number since its reference began, by night: a size, a quality, or the mean logarithm of a speed-up.
+    """A number by night since its reference began: a size, a quality, or the mean logarithm of a speed-up.
 
-    ``sds`` are a speed-up's standard deviations; a size and a quality have the last night's interval and scale.
+    ``sds`` are standard deviations of a speed-up; sizes and qualities have the last night's interval and scale.
     """
 
     nights: list[dt.date]
@@ -91,56 +91,56 @@ class Series:
 
 
 class History:
-    """The history that a night (each workload's newest if None) is compared with, through an open catalog."""
+    """The history for comparing a night (None: each workload's newest), read through an open catalog."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, night: dt.date | None) -> None:
         self._connection = connection
         self._night = night
 
     def tonight(self) -> list[Tonight]:
-        """Return the night's good measurements, the latest last."""
+        """Return the night's valid measurements, the latest last."""
         return [Tonight(Key(*row[:3]), *row[3:]) for row in self._rows(_TONIGHT)]
 
     def speeds(self) -> dict[int, Series]:
         """Return every speed-up by its series."""
-        found = self._rows("select series, nights, ratios, sds from internal.speeds_on($night)")
-        return {series: Series(nights, np.array(ratios), np.array(sds)) for series, nights, ratios, sds in found}
+        rows = self._rows("select series, nights, ratios, sds from internal.speeds_on($night)")
+        return {series: Series(nights, np.array(ratios), np.array(sds)) for series, nights, ratios, sds in rows}
 
     def numbers(self) -> dict[tuple[int, FindingMetric, int], Series]:
-        """Return every size and quality by candidate, metric and (0 for sizes) baseline with quality metric."""
+        """Return every size and quality by candidate, metric, and the hash of baseline and metric (0 for sizes)."""
         columns = "candidate, metric, quality_of, nights, values, low, high, scale"
-        found = self._rows(f"select {columns} from internal.numbers_on($night)")
-        return {tuple(row[:3]): Series(row[3], np.array(row[4]), None, *row[5:]) for row in found}
+        rows = self._rows(f"select {columns} from internal.numbers_on($night)")
+        return {tuple(row[:3]): Series(row[3], np.array(row[4]), None, *row[5:]) for row in rows}
 
     def presence(self) -> dict[str, dict[dt.date, set[Key]]]:
         """Return each workload's candidates by night, failed ones included."""
-        found: dict[str, dict[dt.date, set[Key]]] = {}
+        candidates: dict[str, dict[dt.date, set[Key]]] = {}
         for *names, nights in self._rows(_PRESENCE):
             key = Key(*names)
             for night in nights:
-                found.setdefault(key.workload, {}).setdefault(night, set()).add(key)
-        return found
+                candidates.setdefault(key.workload, {}).setdefault(night, set()).add(key)
+        return candidates
 
-    def made(self, candidates: Iterable[int]) -> list[Row]:
-        """Return what these candidates' and the current bundles' measurements were made of, oldest first.
+    def inputs(self, candidates: Iterable[int]) -> list[Row]:
+        """Return the inputs and numbers in the measurements of these candidates and current bundles, oldest first.
 
-        ``ratio`` is the speed-up's logarithm, ``ratio_sd`` its standard deviation.
+        ``ratio`` is the speed-up's logarithm, and ``ratio_sd`` its standard deviation.
         """
-        return rows_of(self._connection, _MADE, night=self._night, candidates=list(candidates))
+        return rows_of(self._connection, _INPUT_ROWS, night=self._night, candidates=list(candidates))
 
     def _rows(self, sql: str) -> list[tuple]:  # type: ignore[type-arg]
         return self._connection.execute(sql, {"night": self._night}).fetchall()
 
 
-# Starts whose likelihood is within this factor (as a logarithm) of the best one's are as good; one with a reason is
-# taken before one without.
+# Starts whose likelihood is within this factor (as a logarithm) of the best one are equally good. A start with a known
+# cause is then preferred.
 _AS_GOOD = 3.0
-_NIGHT_SD = 0.015  # night-to-night standard deviation that the incumbent is credited with
+_NIGHT_SD = 0.015  # assumed night-to-night standard deviation of the incumbent
 
 
 @dataclass(frozen=True)
 class Cause:
-    """What changed on the night ``since``: ``names`` as `changes_between` has them, and ``text``, with versions."""
+    """The cause of a change on the night ``since``: ``names`` from `changes_between`, and ``text`` with versions."""
 
     since: dt.date
     names: tuple[str, ...]
@@ -148,42 +148,42 @@ class Cause:
 
 
 def attribute(
-    made: Sequence[Row], starts: Mapping[dt.date, float], shift: float, incumbent: Sequence[Row], metric: str
+    rows: Sequence[Row], starts: Mapping[dt.date, float], shift: float, incumbent: Sequence[Row], metric: str
 ) -> Cause:
-    """Say what changed with a number.
+    """Find the cause of a number's change.
 
     Parameters
     ----------
-    made
-        Rows of the candidate's measurements that were compared, oldest first, as `History.made` returns them.
+    rows
+        Rows of the candidate's measurements that were compared, oldest first, as `History.inputs` returns them.
     starts
         Nights on which the change may have begun, with the logarithm of each one's likelihood.
     shift
-        The change: of the speed-up's logarithm, or of the quality.
+        Change of the speed-up's logarithm, or of the quality.
     incumbent
-        Measurements of the bytes that are the incumbent's, comparable with tonight's and oldest first.
+        Measurements of the incumbent's bytes that are comparable with tonight's, oldest first.
     metric
-        The number's column.
+        Column of the number.
     """
     best = max(starts.values())
-    good = sorted((night for night in starts if best - starts[night] <= _AS_GOOD), key=lambda night: -starts[night])
+    likely = sorted((night for night in starts if best - starts[night] <= _AS_GOOD), key=lambda night: -starts[night])
     changes = {}
-    for night in good:
-        earlier, later = [row for row in made if night_of(row) < night], [row for row in made if night_of(row) == night]
+    for night in likely:
+        earlier, later = [row for row in rows if night_of(row) < night], [row for row in rows if night_of(row) == night]
         changes[night] = changes_between(earlier, later[-1]) if later else {}
-    since = next((night for night in good if changes[night]), good[0])
-    found = changes[since]
+    since = next((night for night in likely if changes[night]), likely[0])
+    causes = changes[since]
     moved = None if metric == "size_bytes" else _moved(incumbent, since, shift, metric)
-    around = {name: text for name, text in found.items() if name in ("machine", "environment")}
-    inputs = {name: text for name, text in found.items() if name not in around}
+    outer = {name: text for name, text in causes.items() if name in ("machine", "environment")}
+    inputs = {name: text for name, text in causes.items() if name not in outer}
     note = ""
-    if moved is not None and not (around and not inputs):
-        note = "; the incumbent's same bytes moved too" if moved else "; the incumbent's same bytes did not move"
-        if around and inputs:
-            found = around if moved else inputs
-        elif not found:
-            note += ": environment or machine" if moved else ": what was built"
-    return Cause(since, tuple(found), (", ".join(found.values()) or "nothing known") + note)
+    if moved is not None and not (outer and not inputs):
+        note = "; the current bundle's number changed too" if moved else "; the current bundle's number did not change"
+        if outer and inputs:
+            causes = outer if moved else inputs
+        elif not causes:
+            note += ": environment or machine" if moved else ": an input of the candidate"
+    return Cause(since, tuple(causes), (", ".join(causes.values()) or "nothing known") + note)
 
 
 def _moved(incumbent: Sequence[Row], since: dt.date, shift: float, metric: str) -> bool | None:
@@ -203,40 +203,40 @@ def _moved(incumbent: Sequence[Row], since: dt.date, shift: float, metric: str) 
         weight = 1 / (sds**2 + (_NIGHT_SD**2 if metric == "speedup" else 0))
         means.append(float(np.average(values, weights=weight)))
         variance += float(1 / weight.sum())
-    # Logarithm of the likelihood ratio of a change as large as the candidate's against none.
+    # Logarithm of the likelihood ratio: a change as large as the candidate's, against no change.
     likelihood = shift * (means[1] - means[0] - shift / 2) / variance
     return likelihood > 0 if abs(likelihood) > 1 else None
 
 
-# A digest covers those of what it is made from: what follows from another is no cause of its own.
+# A digest covers the digests of its inputs, so a changed input is the cause of the changes that follow from it.
 _INPUTS = ("data", "checkpoint", "calibration", "recipe", "source")
 _FOLLOW = {"data": ("checkpoint", "calibration")}
 
 
 def changes_between(earlier: Sequence[Row], now: Row) -> dict[str, str]:
-    """Return what changed, in words, by name: machine, environment, data, checkpoint, recipe, …
+    """Return descriptions of changes by name: machine, environment, data, checkpoint, recipe, …
 
     Parameters
     ----------
     earlier
-        Rows with the columns of ``measurements``, oldest first; an input that one of them lacks is looked up in those
-        before. Columns that they do not have are unknown.
+        Rows with columns of ``measurements``, oldest first. An input that is NULL in a row is looked up in the rows
+        before it. Missing columns are unknown.
     now
         The later row.
     """
     if not earlier:
         return {}
-    last, found = earlier[-1], {}
+    last, changes = earlier[-1], {}
     if last.get("machine") != now.get("machine"):
-        found["machine"] = "another machine"
-    if changed := _environment_changes(last.get("environment"), now.get("environment")):
-        found["environment"] = f"environment: {changed}"
-    found |= {name: name for name in _INPUTS if _differs(earlier, now, f"{name}_digest")}
-    for name in [follower for cause in found for follower in _FOLLOW.get(cause, ())]:
-        found.pop(name, None)
-    if not found and _differs(earlier, now, "artifact_digest"):
-        found["artifact"] = "the candidate's bytes, by an input that is not recorded"
-    return found
+        changes["machine"] = "another machine"
+    if versions := _environment_changes(last.get("environment"), now.get("environment")):
+        changes["environment"] = f"environment: {versions}"
+    changes |= {name: name for name in _INPUTS if _differs(earlier, now, f"{name}_digest")}
+    for name in [follower for cause in changes for follower in _FOLLOW.get(cause, ())]:
+        changes.pop(name, None)
+    if not changes and _differs(earlier, now, "artifact_digest"):
+        changes["artifact"] = "the candidate's bytes, by an input that is not recorded"
+    return changes
 
 
 def _differs(earlier: Sequence[Row], now: Row, column: str) -> bool:
@@ -249,4 +249,4 @@ def _environment_changes(before: object, after: object) -> str:
         return ""
     then, now = json.loads(str(before)), json.loads(str(after))
     changed = [name for name in sorted(then | now) if then.get(name) != now.get(name)]
-    return ", ".join(f"{name} {then.get(name, 'not there')} → {now.get(name, 'not there')}" for name in changed)
+    return ", ".join(f"{name} {then.get(name, 'missing')} → {now.get(name, 'missing')}" for name in changed)

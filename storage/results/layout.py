@@ -1,15 +1,15 @@
-"""Where a table's files are, and which of them hold its rows now.
+"""The files of a table, and which of them have its rows now.
 
 ``results/<table>/month=YYYY-MM/<run-id>.parquet``
     One run's rows, in the month of their publication.
 ``results/promotions/month=YYYY-MM/<run-id>.<workload>.parquet``
-    One run's rows of one workload: each workload's decisions are recorded as soon as they have taken effect.
+    One run's rows of one workload: each workload's decisions are recorded as soon as they take effect.
 ``results/<table>/compacted/YYYY-MM-NNNN.pq``
-    All rows of a finished month; the highest NNNN counts. Its footer names the runs that it holds.
+    All rows of a finished month; the highest NNNN counts. Its footer names the runs in the file.
 ``results/<table>/month=YYYY-MM/compacted-NNNN.parquet``
-    The same rows, once they have taken the place of the runs' own files.
+    The same rows, once they have replaced the runs' own files.
 
-A results file has its own SHA-256 in its footer, computed with zeros in the digest's place: Parquet's checksums cover
+A results file has its own SHA-256 in its footer, computed with zeros in place of the digest. Parquet's checksums cover
 pages, but neither headers nor footers, where a flipped bit changes values as well.
 """
 
@@ -34,10 +34,10 @@ from storage.root import Entry, StoreRoot
 
 _DIGEST = "nightquant.file-sha256"
 _BLANK = "0" * 64
-# Key and value of the footer's metadata as Thrift's compact protocol writes them: 0x18 begins the value, 0x40 is 64.
+# Key and value in the footer as Thrift's compact protocol writes them: 0x18 begins the value, 0x40 is its length (64).
 _WRITTEN = re.compile(re.escape(_DIGEST.encode()) + rb"\x18\x40([0-9a-f]{64})")
 
-# To be added to the footer before `sealed`.
+# Add this to the footer before calling `sealed`.
 PLACEHOLDER = {_DIGEST: _BLANK}
 
 
@@ -48,14 +48,14 @@ def sealed(content: bytes) -> bytes:
 
 
 def problem_of(content: bytes) -> str:
-    """Say what is wrong with a file by its own digest; "" if it fits."""
-    is_there = False
+    """Check a file against its own digest; return the problem, or "" if it matches."""
+    has_digest = False
     for place in _WRITTEN.finditer(content):
-        is_there = True
+        has_digest = True
         blank = content[: place.start(1)] + _BLANK.encode() + content[place.end(1) :]
         if hashlib.sha256(blank).hexdigest().encode() == place[1]:
             return ""
-    return "its SHA-256 is not the one that was written with it" if is_there else "it has no SHA-256 of its own"
+    return "its SHA-256 differs from the one in its footer" if has_digest else "it has no SHA-256 in its footer"
 
 
 RUNS_KEY = b"nightquant.runs"
@@ -64,18 +64,18 @@ _MONTH = re.compile(r"^month=(\d{4}-\d{2})$")
 
 
 def folder(table: Table) -> str:
-    """The table's folder, relative to the root."""
+    """Return the table's folder, relative to the root."""
     return f"results/{table.name}"
 
 
 def part_name(run_id: str, part: str = "") -> str:
-    """The name, without its suffix, of the file for one run's rows, or for the part of them that a workload has."""
+    """Return the name, without its suffix, of the file for a run's rows, or for its rows of the workload `part`."""
     return f"{run_id}.{part}" if part else run_id
 
 
 @dataclass(frozen=True)
 class RunFile:
-    """One run's file, or a part of it; ``run_id`` is its name without the suffix, which `part_name` made."""
+    """One run's file, or a part of it; ``run_id`` is its name without the suffix, as from `part_name`."""
 
     entry: Entry
     month: str
@@ -84,7 +84,7 @@ class RunFile:
 
 @dataclass(frozen=True)
 class CompactedFile:
-    """The file that counts for a finished month, and the runs in it."""
+    """The compacted file of a finished month, and the runs in it."""
 
     entry: Entry
     month: str
@@ -94,7 +94,7 @@ class CompactedFile:
 
 @dataclass(frozen=True)
 class Files:
-    """A table's files at one moment: the runs' own, and per month the compacted one that counts and those before it."""
+    """A table's files at one moment: the runs' own files, and the newest and superseded compacted files per month."""
 
     runs: tuple[RunFile, ...]
     newest: dict[str, CompactedFile]
@@ -102,41 +102,41 @@ class Files:
 
     @cached_property
     def compacted_runs(self) -> frozenset[str]:
-        """Every run that a compacted file which counts holds."""
+        """All runs in the newest compacted files."""
         return frozenset(run for file in self.newest.values() for run in file.runs)
 
     @cached_property
     def months(self) -> dict[str, list[RunFile]]:
-        """The runs' own files by month of publication."""
+        """Runs' own files by month of publication."""
         return {month: list(files) for month, files in groupby(self.runs, lambda file: file.month)}
 
     @property
     def current(self) -> list[Entry]:
-        """The files that together hold each row once, by month."""
+        """Files that together have each row once, by month."""
         loose = [(file.month, file.entry) for file in self.runs if file.run_id not in self.compacted_runs]
         compacted = [(month, file.entry) for month, file in self.newest.items()]
         return [entry for _, entry in sorted(compacted + loose)]
 
     @property
     def names(self) -> frozenset[str]:
-        """Names, as from `part_name`, of everything whose rows are in the table."""
+        """Names, as from `part_name`, of all runs and parts in the table."""
         return self.compacted_runs.union(file.run_id for file in self.runs)
 
     def file_of(self, run_id: str) -> Entry | None:
-        """A file that holds this run's rows."""
+        """Return a file with this run's rows, or None."""
         loose = (file.entry for file in self.runs if file.run_id == run_id)
         compacted = (file.entry for file in self.newest.values() if run_id in file.runs)
         return next(loose, None) or next(compacted, None)
 
 
 def find_files(root: StoreRoot, table: Table) -> Files:
-    """List a table's files; temporary and foreign ones are left out."""
+    """List a table's files, without temporary and foreign files."""
     missing = ""
     while True:
         try:
             return _list_files(root, table)
         except StoreError as error:
-            # A compaction has deleted it since the listing; the next listing shows the one that holds its rows now.
+            # A compaction has deleted the file since the listing; the next listing shows the file with its rows.
             if not isinstance(error.__cause__, FileNotFoundError) or error.message == missing:
                 raise
             missing = error.message
@@ -183,7 +183,7 @@ def footer(root: StoreRoot, entry: Entry) -> pq.FileMetaData:
 
 
 def check_file(root: StoreRoot, name: str) -> bytes:
-    """Read a results file whole and hold it against its own digest; `StoreError` if it does not fit."""
+    """Read a complete results file and check its own digest; raise `StoreError` if it does not match."""
     try:
         content = root.read(name)
         if problem := problem_of(content):
@@ -194,18 +194,18 @@ def check_file(root: StoreRoot, name: str) -> bytes:
 
 
 def read_rows(root: StoreRoot, name: str) -> pa.Table:
-    """Read all of a results file, once, and hold it against its checksums; `StoreError` if it is broken."""
+    """Read all rows of a results file and check its checksums; raise `StoreError` if it is damaged."""
     content = check_file(root, name)
     try:
-        # Not read_table: it would take the folder's month=… for a column.
+        # Not read_table, which would turn the folder's month=… into a column.
         return pq.ParquetFile(io.BytesIO(content), page_checksum_verification=True).read()
     except (pa.ArrowException, OSError, ValueError) as error:
         raise broken(root, name, error) from error
 
 
 def broken(root: StoreRoot, name: str, error: Exception) -> StoreError:
-    """The error for a results file that cannot be read."""
+    """Return the error for a results file that cannot be read."""
     return StoreError(
         f"The results file {root.uri(name)} cannot be read: {error}.",
-        hint="See what else is wrong with: nightquant store check. Move a broken file out of the store.",
+        hint="Move the broken file out of the store. To find other problems, run: nightquant store check",
     )

@@ -1,4 +1,4 @@
-"""Reading: the catalog opened so that no query can change the store."""
+"""Open the catalog so that no query can change the store."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from storage.results.descriptions import quoted
 from storage.root import StoreRoot
 
 _READING = frozenset({duckdb.StatementType.SELECT, duckdb.StatementType.PRAGMA})
-# What hides a COPY from a look at a statement's type: a WITH may hold one, and two functions run SQL from text. DuckDB
-# cannot allow a file for reading only, so that a COPY could replace the catalog or a results file.
+# A statement's type may hide a COPY: WITH may contain one, and two functions run SQL from text. DuckDB cannot allow a
+# file for reading only, so a COPY could replace the catalog or a results file.
 _HIDING = re.compile(r"\b(copy|query|json_execute_serialized_sql)\b", re.IGNORECASE)
 _EXPLAIN = re.compile(r"^\s*explain(\s+analyze|\s*\([^)]*\))?\s", re.IGNORECASE)
 
 
 class QueryError(ConfigurationError):
-    """The SQL is wrong or would do more than read; DuckDB's own message."""
+    """The SQL is wrong or would do more than read; the message is often DuckDB's own."""
 
 
 @contextmanager
 def open_catalog(root: StoreRoot | Path | str) -> Iterator[duckdb.DuckDBPyConnection]:
     """Open the store's catalog for reading; yield the connection, whose settings are locked.
 
-    It reads the catalog, the results files if they are too many to be in it, and nothing else. If there are results but
-    no catalog yet, or one whose views name the files of another place, one is built in a temporary folder.
+    The connection can read only the catalog and the results files that it names. If the catalog is missing, or names
+    files of another store, a temporary catalog is built.
     """
     root = StoreRoot.of(root)
     with (
@@ -45,7 +45,7 @@ def open_catalog(root: StoreRoot | Path | str) -> Iterator[duckdb.DuckDBPyConnec
 
 @contextmanager
 def open_fresh(root: StoreRoot | Path | str) -> Iterator[duckdb.DuckDBPyConnection]:
-    """Open a catalog of what is in the store now, built in a temporary folder, even if the store is full."""
+    """Build a temporary catalog of the store's present results and open it, even if the store's disk is full."""
     root = StoreRoot.of(root)
     with tempfile.TemporaryDirectory(prefix="nightquant-") as scratch:
         build(root, Path(scratch) / CATALOG)
@@ -55,8 +55,8 @@ def open_fresh(root: StoreRoot | Path | str) -> Iterator[duckdb.DuckDBPyConnecti
 
 @contextmanager
 def _opened(root: StoreRoot, catalog: Path, scratch: Path) -> Iterator[duckdb.DuckDBPyConnection]:
-    # Attached to a database in memory: opened by itself, a file's database and its locked settings are shared with
-    # every other connection of this process.
+    # Attach the file to a database in memory: if it were opened directly, all connections of this process would share
+    # its database and the locked settings.
     with duckdb.connect() as connection:
         try:
             place = _attach(connection, catalog)
@@ -83,14 +83,14 @@ def _opened(root: StoreRoot, catalog: Path, scratch: Path) -> Iterator[duckdb.Du
 
 
 def rows_of(connection: duckdb.DuckDBPyConnection, sql: str, **parameters: object) -> list[Row]:
-    """Rows of a query with ``$name`` parameters, by column."""
+    """Run a query with ``$name`` parameters; return its rows as dictionaries."""
     cursor = connection.execute(sql, parameters or None)
     names = [column[0] for column in cursor.description or []]
     return [dict(zip(names, row, strict=True)) for row in cursor.fetchall()]
 
 
 def run_query(root: StoreRoot | Path | str, sql: str) -> pa.Table:
-    """Run SQL that reads, over tables and views; return the last statement's rows."""
+    """Run SQL that only reads tables and views; return the rows of the last statement."""
     with open_catalog(root) as connection:
         try:
             result: pa.Table | None = None
@@ -103,7 +103,7 @@ def run_query(root: StoreRoot | Path | str, sql: str) -> pa.Table:
                 raise
             raise QueryError(str(error)) from error
     if result is None:
-        raise QueryError("There is no statement to run.")
+        raise QueryError("The query contains no statement.", hint='Example: nightquant query "from leaderboard"')
     return result
 
 
@@ -115,7 +115,7 @@ def _catalog_file(root: StoreRoot, scratch: Path) -> Path:
         return path
     if not root.list("results"):
         raise StoreError(
-            f"The store {root.url} holds no results.",
+            f"The store {root.url} has no results.",
             hint="Run a night first (nightquant nightly), or name another store with --store.",
         )
     build(root, scratch / CATALOG)
@@ -123,22 +123,22 @@ def _catalog_file(root: StoreRoot, scratch: Path) -> Path:
 
 
 def _attach(connection: duckdb.DuckDBPyConnection, path: Path) -> str | None:
-    """Attach a catalog; return the root whose files its views name: None if they name none, "" if it is unknown."""
+    """Attach a catalog; return the root of the files that its views name: None for no files, "" if it is unknown."""
     connection.execute(f"attach '{quoted(str(path))}' as results (read_only)")
     connection.execute("use results")
     try:
         if connection.execute("select version from internal.catalog_version").fetchone() != (version(),):
             return ""  # another version of nightquant made it
-        found = connection.execute("select url from internal.catalog_root").fetchone()
+        row = connection.execute("select url from internal.catalog_root").fetchone()
     except duckdb.CatalogException:
         return ""
-    return str(found[0]) if found else None
+    return str(row[0]) if row else None
 
 
 def _is_at(root: StoreRoot, place: str) -> bool:
     if place == root.url:
         return True
-    # The same folder by another name, as through a link.
+    # A link may give the same folder another name.
     return bool(place) and root.local is not None and Path(place).exists() and root.local.samefile(place)
 
 
@@ -149,7 +149,7 @@ def _is_damage(error: duckdb.Error) -> bool:
 
 def _check_reads(connection: duckdb.DuckDBPyConnection, statement: duckdb.Statement) -> None:
     if statement.type == duckdb.StatementType.EXPLAIN:
-        # EXPLAIN ANALYZE runs what it explains.
+        # EXPLAIN ANALYZE runs its statement.
         for part in connection.extract_statements(_EXPLAIN.sub("", statement.query, count=1)):
             if part.type not in _READING:
                 raise QueryError(f"EXPLAIN of {part.type.name} is refused: a query can only read.")
@@ -164,15 +164,15 @@ def _check_reads(connection: duckdb.DuckDBPyConnection, statement: duckdb.Statem
 def _without(sql: str, *kinds: duckdb.token_type) -> str:
     content, tokens = sql.encode(), duckdb.tokenize(sql)
     ends = [*(start for start, _ in tokens[1:]), len(content)]
-    kept = (content[start:end] for (start, kind), end in zip(tokens, ends, strict=True) if kind not in kinds)
-    return b" ".join(kept).decode()
+    parts = (content[start:end] for (start, kind), end in zip(tokens, ends, strict=True) if kind not in kinds)
+    return b" ".join(parts).decode()
 
 
 def _check_is_pivot(connection: duckdb.DuckDBPyConnection, statement: duckdb.Statement) -> None:
-    # DuckDB turns one statement with PIVOT in it into several, whether it reads or writes. Inside EXISTS its grammar
-    # accepts nothing but reading.
+    # DuckDB splits a statement with PIVOT into several, whether it reads or writes. Inside EXISTS, its grammar accepts
+    # only a query that reads.
     query = _without(statement.query, duckdb.token_type.comment).rstrip("; \n\t")
     try:
         connection.extract_statements(f"select exists (\n{query}\n)")
     except duckdb.ParserException as error:
-        raise QueryError("Anything but a plain PIVOT query is refused: a query can only read.") from error
+        raise QueryError("Only a plain PIVOT query is allowed: a query can only read.") from error

@@ -1,6 +1,6 @@
-"""Regressions of a night: every number of its candidates against a reference that stays until somebody resets it.
+"""Find regressions of a night: compare its candidates' numbers with references that stay until they are reset.
 
-docs/regressions.md gives the rules, their sources and what they find.
+docs/regressions.md gives the rules, their sources and their results.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from storage.results.history import History, Key, Series, Tonight, attribute
 from storage.results.query import open_catalog
 from storage.root import StoreRoot
 
-KNOWN_NIGHTS = 10  # nights before that a candidate is known from, so that it does not appear
+KNOWN_NIGHTS = 10  # earlier nights that make a candidate known, so that it does not count as new
 LEAST_SIZE_EFFECT = 0.02  # share of the reference
 LEAST_QUALITY_EFFECT = 0.005  # share of the baseline's quality
 _WORSE: dict[FindingMetric, FindingKind] = {"speedup": "slower", "size_bytes": "larger"}
@@ -31,10 +31,10 @@ _WORSE: dict[FindingMetric, FindingKind] = {"speedup": "slower", "size_bytes": "
 class Regression:
     """One finding about a candidate on a night.
 
-    ``tonight`` with its interval and ``reference`` (over ``nights`` nights) are in the unit of ``metric``; ``change``
-    is the value since the night ``since`` ÷ reference - 1, None if the reference is 0. All are None for a candidate
-    that appeared or vanished. ``cause`` names what changed with it, comma-separated and "" if nothing known did;
-    ``changed`` says so in words.
+    ``tonight`` with its interval and ``reference`` (over ``nights`` nights) are in the unit of ``metric``. ``change``
+    is the value since the night ``since`` ÷ reference - 1, or None if the reference is 0. All are None for a candidate
+    that appeared or vanished. ``cause`` has comma-separated names from `changes_between`, or "" if it is unknown;
+    ``changed`` describes them.
     """
 
     workload: str
@@ -56,11 +56,11 @@ class Regression:
 
     @property
     def is_bad(self) -> bool:
-        """Whether it should wake someone: slower, larger, worse or gone."""
+        """Whether the finding is an alarm: slower, larger, worse or vanished."""
         return self.kind in ("slower", "larger", "worse", "vanished")
 
     def describe(self) -> str:
-        """The finding in a few words, with its numbers."""
+        """Describe the finding in one line, with its numbers."""
         text = f"{self.workload} {self.recipe}/{self.runtime} {self.kind}"
         if self.tonight is None or self.reference is None:
             return text
@@ -68,16 +68,16 @@ class Regression:
         if self.tonight_low is not None and self.tonight_high not in (None, self.tonight_low):
             interval = f" ({self.tonight_low:.4g} to {self.tonight_high:.4g})"
         change = f", {self.change:+.1%}" if self.change is not None else ""
-        changed = f" since {self.since}, with: {self.changed}" if self.since and self.changed else ""
+        changed = f" since {self.since}; cause: {self.changed}" if self.since and self.changed else ""
         return f"{text}: {self.metric} {self.tonight:.4g}{interval}, was {self.reference:.4g}{change}{changed}"
 
 
 @dataclass(frozen=True)
 class NightComparison:
-    """A night against those before; ``nights`` maps the workloads to the night that was compared.
+    """Findings of a night against earlier nights; ``nights`` maps each workload to the night that was compared.
 
-    ``compared`` and ``incomparable`` name numbers, as ``workload recipe/runtime metric``; the latter have no history,
-    or one too noisy to show a change.
+    ``compared`` and ``incomparable`` name numbers as ``workload recipe/runtime metric``. An incomparable number has no
+    history, or a history too noisy to show a change.
     """
 
     findings: tuple[Regression, ...]
@@ -86,28 +86,28 @@ class NightComparison:
     nights: dict[str, dt.date] = field(default_factory=dict)
 
     def of(self, workloads: Collection[str]) -> NightComparison:
-        """The part about some workloads."""
+        """Return the part about some workloads."""
 
-        def theirs(names: tuple[str, ...]) -> tuple[str, ...]:
+        def among(names: tuple[str, ...]) -> tuple[str, ...]:
             return tuple(name for name in names if name.partition(" ")[0] in workloads)
 
         return NightComparison(
-            tuple(each for each in self.findings if each.workload in workloads),
-            theirs(self.compared),
-            theirs(self.incomparable),
+            tuple(finding for finding in self.findings if finding.workload in workloads),
+            among(self.compared),
+            among(self.incomparable),
             {name: night for name, night in self.nights.items() if name in workloads},
         )
 
     def rows(self, run_id: str, night: dt.date) -> list[Row]:
-        """Rows of ``findings``."""
-        return [{**asdict(each), "run_id": run_id, "night": night} for each in self.findings]
+        """Return the findings as rows of the table ``findings``."""
+        return [{**asdict(finding), "run_id": run_id, "night": night} for finding in self.findings]
 
 
 @dataclass(frozen=True)
 class _Change:
-    """A number that changed; ``starts`` maps nights on which that may have begun to the logarithm of a likelihood."""
+    """A number that changed; ``starts`` maps possible first nights of the change to the logarithm of a likelihood."""
 
-    found: Regression
+    finding: Regression
     row: Tonight
     shift: float
     starts: dict[dt.date, float]
@@ -117,7 +117,7 @@ class _Change:
 def compare_night(
     source: StoreRoot | Path | str | duckdb.DuckDBPyConnection, night: dt.date | None = None
 ) -> NightComparison:
-    """Compare a night (each workload's newest by default) with those before it."""
+    """Compare a night (each workload's newest by default) with earlier nights."""
     with nullcontext(source) if isinstance(source, duckdb.DuckDBPyConnection) else open_catalog(source) as connection:
         history = History(connection, night)
         rows = list({row.series: row for row in history.tonight()}.values())
@@ -137,10 +137,10 @@ def compare_night(
                 known = changes.get((row.key, metric))
                 if change is not None and (known is None or _rank(change) > _rank(known)):
                     changes[row.key, metric] = change
-        made = history.made({each.row.candidate for each in changes.values()}) if changes else []
-        found = [_with_cause(each, made) for each in changes.values()] + list(_presence(history))
+        inputs = history.inputs({change.row.candidate for change in changes.values()}) if changes else []
+        findings = [_with_cause(change, inputs) for change in changes.values()] + list(_presence(history))
     return NightComparison(
-        tuple(sorted(found, key=lambda each: (each.workload, each.recipe, each.runtime, each.metric))),
+        tuple(sorted(findings, key=lambda item: (item.workload, item.recipe, item.runtime, item.metric))),
         tuple(name for name, is_compared in compared.items() if is_compared),
         tuple(name for name, is_compared in compared.items() if not is_compared),
         {row.key.workload: row.night for row in rows},
@@ -150,17 +150,17 @@ def compare_night(
 def _metrics(
     rows: Sequence[Tonight], speeds: Mapping[int, Series], numbers: Mapping[tuple[int, FindingMetric, int], Series]
 ) -> dict[int, list[FindingMetric]]:
-    """Return which of tonight's numbers are compared, by candidate: a quality by its interval, if it has one."""
+    """Return the metrics to compare for each candidate; quality is compared as a difference if it has an interval."""
     last = {row.candidate: row.night for row in rows}
     seen = {(row.candidate, "speedup") for row in rows if row.series in speeds and not row.is_baseline
             and speeds[row.series].nights[-1] == row.night}  # fmt: skip
-    seen |= {(key[0], key[1]) for key, found in numbers.items() if found.nights[-1] == last.get(key[0])}
-    found: dict[int, list[FindingMetric]] = {}
+    seen |= {(key[0], key[1]) for key, series in numbers.items() if series.nights[-1] == last.get(key[0])}
+    compared: dict[int, list[FindingMetric]] = {}
     for candidate in last:
         quality: FindingMetric = "quality_difference" if (candidate, "quality_difference") in seen else "quality"
         metrics: tuple[FindingMetric, ...] = ("speedup", "size_bytes", quality)
-        found[candidate] = [metric for metric in metrics if (candidate, metric) in seen]
-    return found
+        compared[candidate] = [metric for metric in metrics if (candidate, metric) in seen]
+    return compared
 
 
 def _speed(row: Tonight, series: Series | None) -> tuple[bool, _Change | None]:
@@ -173,21 +173,21 @@ def _speed(row: Tonight, series: Series | None) -> tuple[bool, _Change | None]:
     best = scanned.best
     shift = float(scanned.shift[best])
     low, value, high = (exp(ratios[-1] + sign * 1.96 * sds[-1]) for sign in (-1, 0, 1))
-    found = Regression(
+    finding = Regression(
         *row.key, "slower" if shift < 0 else "improved", "speedup", value, low, high,
         exp(scanned.reference[best]), exp(shift) - 1, int(scanned.nights[best]),
         machine=row.machine, fingerprint=row.fingerprint,
     )  # fmt: skip
     same = scanned.shift * shift > 0
     starts = {
-        nights[start]: float(found_by)
-        for start, found_by in zip(scanned.starts[same], scanned.evidence[same], strict=True)
+        nights[start]: float(evidence)
+        for start, evidence in zip(scanned.starts[same], scanned.evidence[same], strict=True)
     }
-    return True, _Change(found, row, shift, starts, float(scanned.evidence[best]))
+    return True, _Change(finding, row, shift, starts, float(scanned.evidence[best]))
 
 
 def _number(row: Tonight, series: Series | None, metric: FindingMetric) -> tuple[bool, _Change | None]:
-    """Compare a size or a quality, which is the same every night unless something changed, on whatever machine."""
+    """Compare a size or a quality, which is the same every night and on every machine unless something changed."""
     if series is None or len(series.values) < 2 or series.nights[-1] != row.night:
         return False, None
     nights, values, low, high = series.nights, series.values, series.low, series.high
@@ -201,39 +201,39 @@ def _number(row: Tonight, series: Series | None, metric: FindingMetric) -> tuple
     if not shift or abs(shift) < least or not clears:
         return True, None
     is_worse = (shift < 0) == (metric != "size_bytes" and bool(row.higher_is_better))
-    found = Regression(
+    finding = Regression(
         *row.key, _WORSE.get(metric, "worse") if is_worse else "improved", metric, tonight, low, high, reference,
         tonight / reference - 1 if reference else None, 1, machine=row.machine, fingerprint=row.fingerprint,
     )  # fmt: skip
-    # It began after the last night that was nearer to the reference than to tonight.
+    # The change began after the last night that was nearer to the reference than to tonight.
     moved = (values - reference) / shift >= 0.5
     first = len(moved) - int(np.argmin(moved[::-1]))
-    return True, _Change(found, row, shift, {nights[first]: 0.0}, abs(shift))
+    return True, _Change(finding, row, shift, {nights[first]: 0.0}, abs(shift))
 
 
 def _rank(change: _Change) -> tuple[bool, float]:
-    """Of a candidate's machines and settings the worst is told, then the most certain."""
-    return change.found.is_bad, change.certainty
+    """Rank the changes on a candidate's machines and settings: bad ones first, then the most certain."""
+    return change.finding.is_bad, change.certainty
 
 
-def _with_cause(change: _Change, made: Sequence[Row]) -> Regression:
-    row, found = change.row, change.found
-    mine = [each for each in made if each["is_candidate"] and each["candidate"] == row.candidate]
-    incumbent = [each for each in made if each["is_incumbent"] and each["workload"] == row.key.workload]
-    if found.metric == "speedup":
-        mine = [each for each in mine if each["series"] == row.series]
-        incumbent = [each for each in incumbent if each["machine"] == row.machine]
-    cause = attribute(mine, change.starts, change.shift, incumbent, found.metric)
-    return replace(found, since=cause.since, cause=",".join(cause.names), changed=cause.text)
+def _with_cause(change: _Change, inputs: Sequence[Row]) -> Regression:
+    tonight, finding = change.row, change.finding
+    candidate = [row for row in inputs if row["is_candidate"] and row["candidate"] == tonight.candidate]
+    incumbent = [row for row in inputs if row["is_incumbent"] and row["workload"] == tonight.key.workload]
+    if finding.metric == "speedup":
+        candidate = [row for row in candidate if row["series"] == tonight.series]
+        incumbent = [row for row in incumbent if row["machine"] == tonight.machine]
+    cause = attribute(candidate, change.starts, change.shift, incumbent, finding.metric)
+    return replace(finding, since=cause.since, cause=",".join(cause.names), changed=cause.text)
 
 
 def _presence(history: History) -> Iterator[Regression]:
-    """Candidates that none of the last nights had, and that a night before had and none of tonight's runs has."""
+    """Yield candidates that appeared, which no recent night had, and candidates that vanished tonight."""
     for nights in history.presence().values():
         tonight, *before = [nights[night] for night in sorted(nights, reverse=True)][: 1 + KNOWN_NIGHTS]
         ages = {key: age for age, keys in reversed(list(enumerate(before))) for key in keys}
-        # How far back the candidates of tonight reach: usually to the night before, but further where that night was
-        # asked for some recipes only, and must not make a candidate be forgotten that is gone since.
+        # How far back tonight's candidates were last measured: usually one night, or more if that night ran only some
+        # recipes. A candidate that vanished since is then still reported.
         reach = max((ages[key] for key in tonight if key in ages), default=0)
         for key in sorted(tonight - ages.keys()) if before else ():
             yield Regression(*key, "appeared", "candidate")

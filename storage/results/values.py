@@ -1,7 +1,7 @@
-"""Which values a column takes, and what becomes of a row that has others.
+"""Check the values of rows, and save the valid part of rows with invalid values.
 
-One odd number must not cost its row, let alone other workloads': a value that its column does not take becomes NULL,
-and ``unknown`` says why. A row is dropped only if it lacks a required value or repeats a key.
+One invalid number must not cost its row or other workloads' rows: it becomes NULL, and ``unknown`` says why. A row is
+dropped only if it lacks a required value or repeats a key.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("threads", "rank"), (1, inf)),
     "ratio": (5e-324, inf),
     "share": (0, 1),
-    # Distances as multiples of an output's range: two outputs may be further apart than the reference's range is wide.
+    # Distances as multiples of an output's range, which may be above 1.
     "ranges": (0, inf),
 }
-_NAMED = 3  # rows that a line names before it counts them
+_NAMED = 3  # a message names this many rows and counts the rest
 
 
 def array_of(column: Column, values: Sequence[Cell]) -> pa.Array[pa.Scalar[pa.DataType]]:
-    """Return values as the column's Arrow array; NULL is left to the caller.
+    """Return values as the column's Arrow array; the caller checks for NULL.
 
     Raises
     ------
     ValueError
-        The column does not take one of them; the message says which one and why.
+        The column does not accept one of the values; the message says which one and why.
     """
     try:
         array = pa.array(values, column.type)
@@ -45,14 +45,14 @@ def array_of(column: Column, values: Sequence[Cell]) -> pa.Array[pa.Scalar[pa.Da
         if value not in (None, *column.choices):
             raise ValueError(f"{value!r} is not one of {', '.join(column.choices)}")
     for value in values if pa.types.is_integer(column.type) else ():
-        if isinstance(value, float) and not value.is_integer():  # Arrow would cut it
+        if isinstance(value, float) and not value.is_integer():  # Arrow would truncate it
             raise ValueError(f"{value} is not a whole number")
     _check_numbers(column, array)
     return array
 
 
 def why_not(column: Column, *values: Cell) -> str:
-    """Return why the column does not take one of some values; "" if it takes all."""
+    """Return why the column does not accept one of the values; "" if it accepts all."""
     try:
         array_of(column, values)
     except ValueError as error:
@@ -61,17 +61,17 @@ def why_not(column: Column, *values: Cell) -> str:
 
 
 def known(table: Table, row: Row, columns: Iterable[Column] | None = None) -> Row:
-    """Return the row with NULL for each value that its column does not take, and with the reasons in ``unknown``.
+    """Return the row with NULL for each value that its column does not accept, and with the reasons in ``unknown``.
 
     Parameters
     ----------
     columns
-        The columns to look at; None for all of the table's.
+        Columns to check; None for all columns of the table.
     """
     values, reasons = dict(row), _reasons(row)
     for column in table.columns if columns is None else columns:
         if column.name != UNKNOWN and (value := row.get(column.name)) is not None:
-            values[column.name], why = _taken(column, value)
+            values[column.name], why = _accepted(column, value)
             reasons |= {column.name: why} if why else {}
     if reasons and UNKNOWN in table.names:
         values[UNKNOWN] = reasons
@@ -79,7 +79,7 @@ def known(table: Table, row: Row, columns: Iterable[Column] | None = None) -> Ro
 
 
 def admit(table: Table, rows: Sequence[Row]) -> tuple[list[Row], list[str]]:
-    """Return the rows that the table takes, see `known`, and lines that name what it does not take and why.
+    """Return the rows that the table accepts (see `known`), and a message for each value or row that it does not.
 
     A row that lacks a required value or repeats a key is dropped.
     """
@@ -93,7 +93,7 @@ def admit(table: Table, rows: Sequence[Row]) -> tuple[list[Row], list[str]]:
             dropped.append(f"{table.name}: the row {_label(row)} is dropped: {whys}")
         else:
             complete.append(row)
-    # As Arrow has them: values that Python tells apart may be the same there.
+    # Compare Arrow's values, because values that differ in Python may be equal in Arrow.
     keys = [column for column in table.columns if column.name in table.key]
     arrays = {column.name: array_of(column, [row.get(column.name) for row in complete]) for column in keys}
     first: dict[tuple[object, ...], Row] = {}
@@ -103,20 +103,21 @@ def admit(table: Table, rows: Sequence[Row]) -> tuple[list[Row], list[str]]:
     return list(first.values()), [*_unknown(table, first.values()), *dropped]
 
 
-def _taken(column: Column, value: Cell) -> tuple[Cell, str]:
-    """Return what a column takes of a value, and why it does not take all of it."""
+def _accepted(column: Column, value: Cell) -> tuple[Cell, str]:
+    """Return the part of a value that a column accepts, and why it does not accept the rest."""
     if isinstance(value, str):
-        # Half a character, as in names of files that are not UTF-8: no column takes it, and the rest is worth keeping.
+        # Escape lone surrogates, as in file names that are not UTF-8, to keep the rest of the text.
         value = value.encode("utf-8", "backslashreplace").decode("utf-8")
     why = why_not(column, value)
     if why and isinstance(value, Mapping) and pa.types.is_map(column.type):
         whys = {name: why_not(column, {name: item}) for name, item in value.items()}
-        kept = {name: item for name, item in value.items() if not whys[name]}
-        return kept, "; ".join(f"{name}: {why}" for name, why in whys.items() if why)
+        valid = {name: item for name, item in value.items() if not whys[name]}
+        return valid, "; ".join(f"{name}: {why}" for name, why in whys.items() if why)
     if why and isinstance(value, list | tuple) and pa.types.is_list(column.type):
-        # Lists of a row belong together item by item, so that none may become shorter than the others.
-        found = [why_not(column, [item]) for item in value]
-        return [None if bad else item for item, bad in zip(value, found, strict=True)], next(filter(None, found), why)
+        # The lists of a row belong together item by item, so that no list may become shorter than the others.
+        problems = [why_not(column, [item]) for item in value]
+        items = [None if problem else item for item, problem in zip(value, problems, strict=True)]
+        return items, next(filter(None, problems), why)
     return (None, why) if why else (value, "")
 
 
@@ -128,7 +129,7 @@ def _check_numbers(column: Column, array: pa.Array[pa.Scalar[pa.DataType]]) -> N
     if not (pa.types.is_floating(array.type) or pa.types.is_integer(array.type)):
         return
     if pa.types.is_floating(array.type) and len(bad := array.filter(pc.invert(pc.is_finite(array)))):
-        raise ValueError(f"{bad[0].as_py()} is not a finite number")  # NaN would sort first and be every maximum
+        raise ValueError(f"{bad[0].as_py()} is not a finite number")  # NaN would be the maximum of every query
     low, high = _BOUNDS.get(column.unit, (-inf, inf))
     for value in (pc.min(array).as_py(), pc.max(array).as_py()):
         if value is not None and not low <= value <= high:
@@ -156,7 +157,7 @@ def _unknown(table: Table, rows: Iterable[Row]) -> Iterator[str]:
 
 
 def _label(row: Row) -> str:
-    """Name a row as people know it: its workload, candidate, module or metric; of a run its id."""
+    """Name a row for people: by its workload, candidate, module and metric, or a run by its id."""
     parts = {name: str(row[name]) for name in ("workload", "recipe", "runtime", "module", "metric") if row.get(name)}
     if "recipe" in parts and "runtime" in parts:
         parts["recipe"] += f"/{parts.pop('runtime')}"

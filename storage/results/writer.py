@@ -1,4 +1,4 @@
-"""Append-only writing: one Parquet file per run and table, whose rows are checked first."""
+"""Append results: check a run's rows, and write one Parquet file per run and table."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from storage.results.values import admit, array_of
 from storage.root import StoreRoot
 
 _RUN_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-_ROW_GROUP = 122_880  # DuckDB's own vector of rows: one group is one unit of its parallel scan
+_ROW_GROUP = 122_880  # DuckDB's default: one row group is one unit of its parallel scan
 
 
 class ResultsStore:
@@ -29,15 +29,15 @@ class ResultsStore:
         self.root = StoreRoot.of(root)
 
     def append(self, table: str, rows: Sequence[Row], run_id: str, published: datetime, part: str = "") -> str:
-        """Write one run's rows of one table, or the `part` of them that has this name; return the file's path or URL.
+        """Write one run's rows of a table, or the named `part` of them; return the file's path or URL.
 
-        If these rows are in the store already (their file, or in a compacted month) nothing is written and the
-        existing file is returned, so that a retried run never counts twice. `published` decides the month's folder.
+        If the store has these rows already (in their file or a compacted month), write nothing and return the existing
+        file, so that a retried run never counts twice. `published` decides the month's folder.
 
         Raises
         ------
         StoreError
-            The table does not take a row as it is (see `validated`; nothing is written), or the store fails.
+            A row is invalid (see `validated`; nothing is written), or the store fails.
         """
         layout = _layout(table, run_id, published)
         name, _ = self._put(layout, validated(layout, rows, run_id), part_name(run_id, part), published)
@@ -53,20 +53,20 @@ class ResultsStore:
     ) -> None:
         """Write one run's rows of several tables, or the `part` of them; tables without rows are left out.
 
-        A value that its column does not take costs itself only, and a row that cannot be kept costs no other row (see
-        `storage.results.values`); `tell` is called with a line about each. A table that fails costs no other table.
+        A value that its column does not accept becomes NULL, and an invalid row is dropped (see
+        `storage.results.values`). `tell` receives a line about each. A table that fails does not affect other tables.
 
         Raises
         ------
         StoreError
-            As `append`, after all other tables were written; but a bad value is not an error here.
+            A table could not be written, and the other tables were. An invalid value does not raise this.
         """
         failures: list[Exception] = []
         for table, rows in tables.items():
             try:
                 for line in self._record(table, rows, run_id, published, part) if rows else ():
                     tell(line)
-            except Exception as error:  # noqa: BLE001 - raised below: the other tables have no part in it
+            except Exception as error:  # noqa: BLE001 - raised below, once the other tables are written
                 failures.append(error)
         for failure in failures[:1]:
             for other in failures[1:]:
@@ -74,7 +74,7 @@ class ResultsStore:
             raise failure
 
     def _record(self, table: str, rows: Sequence[Row], run_id: str, published: datetime, part: str) -> list[str]:
-        """Write one table's rows; return the lines about them, none if they are in the store already."""
+        """Write one table's rows; return the lines about them, or none if the store has the rows already."""
         layout = _layout(table, run_id, published)
         _refuse_defects(layout, rows, run_id)
         kept, lines = admit(layout, rows)
@@ -85,7 +85,7 @@ class ResultsStore:
     def _put(self, table: Table, rows: pa.Table, stem: str, published: datetime) -> tuple[str, bool]:
         content = serialized(table, rows)
         name = f"{folder(table)}/month={published.astimezone(UTC):%Y-%m}/{stem}.parquet"
-        # Shared: writers never wait for each other, only for the instant in which a compacted month is swapped in.
+        # Take a shared lock, so that writers wait only while a compacted month is swapped in.
         with self.root.lock("results", shared=True):
             existing = find_files(self.root, table).file_of(stem)
             if existing is None:
@@ -104,7 +104,7 @@ def _layout(table: str, run_id: str, published: datetime) -> Table:
 
 
 def serialized(table: Table, rows: pa.Table) -> bytes:
-    """Rows as Parquet: zstd, dictionaries for text, byte-stream-split for reals, checksums of pages, and a digest."""
+    """Write rows as Parquet: zstd, dictionaries for text, byte-stream-split for reals, page checksums, and a digest."""
     leaves = [leaf for field in table.schema for leaf in _leaves(field.name, field.type)]
     text = [path for path, type_ in leaves if pa.types.is_string(type_)]
     real = [path for path, type_ in leaves if pa.types.is_floating(type_)]
@@ -113,7 +113,7 @@ def serialized(table: Table, rows: pa.Table) -> bytes:
         buffer,
         rows.schema,
         compression="zstd",
-        use_dictionary=text,  # type: ignore[arg-type]  # a list of columns is good too
+        use_dictionary=text,  # type: ignore[arg-type]  # the stubs miss that a list of columns is allowed
         column_encoding=dict.fromkeys(real, "BYTE_STREAM_SPLIT"),
         write_page_checksum=True,
     ) as writer:
@@ -132,13 +132,13 @@ def _leaves(path: str, type_: pa.DataType) -> list[tuple[str, pa.DataType]]:
 
 
 def validated(table: Table, rows: Sequence[Row], run_id: str) -> pa.Table:
-    """Turn rows into an Arrow table of the table's schema, sorted by its order.
+    """Turn rows into an Arrow table with the table's schema, sorted in its order.
 
     Raises
     ------
     StoreError
-        A row has columns that the table does not have, another run's id, or no value for a required column; a column
-        does not take a value (see `storage.results.values`); or two rows have the same key.
+        A row has an unknown column, another run's id, no value for a required column, or an invalid value (see
+        `storage.results.values`); or two rows have the same key.
     """
     _refuse_defects(table, rows, run_id)
     arrays = []
@@ -160,7 +160,7 @@ def validated(table: Table, rows: Sequence[Row], run_id: str) -> pa.Table:
 
 
 def _refuse_defects(table: Table, rows: Sequence[Row], run_id: str) -> None:
-    """Refuse what no measurement can cause: only the code that made such rows is wrong."""
+    """Refuse rows that only a defect in the code can cause."""
     required = {column.name for column in table.columns if not column.nullable}
     for position, row in enumerate(rows):
         if unknown := sorted(set(row) - table.names):

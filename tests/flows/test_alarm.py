@@ -50,8 +50,8 @@ GONE: dict[str, Any] = dict.fromkeys(
 @pytest.mark.slow
 def test_a_finding_is_told_with_its_numbers_and_what_changed_with_it():
     assert finding().describe() == (
-        "word-lm int8/eager slower: speedup 1.2 (1.1 to 1.3), was 1.5, -20.0% since 2026-11-19, "
-        "with: environment: torch 2.14.0 → 2.15.0"
+        "word-lm int8/eager slower: speedup 1.2 (1.1 to 1.3), was 1.5, -20.0% since 2026-11-19; "
+        "cause: environment: torch 2.14.0 → 2.15.0"
     )
     assert finding("vanished", **GONE).describe() == "word-lm int8/eager vanished"
 

@@ -81,7 +81,7 @@ def test_without_a_winner_the_nearest_and_its_reason_are_shown() -> None:
 
 def test_an_unknown_current_bundle_is_not_called_none() -> None:
     why = "passes all 2 rules; the current bundle is unknown: current.json is damaged"
-    lines = printed([row("dynamic-int8", "hold", why), BASELINE], outcome="held", warning="Look at current.json.")
+    lines = printed([row("dynamic-int8", "hold", why), BASELINE], outcome="held", warning="Check current.json.")
     assert lines[-2].startswith("→ the current bundle is unknown; nearest is dynamic-int8/torchscript, held:")
 
 

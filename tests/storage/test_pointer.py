@@ -43,7 +43,7 @@ def test_what_is_current_is_stated_with_its_digest(tmp_path: Path):
     ("made", "why"),
     [
         (pointer(workload="resnet18"), "of resnet18, not of word-lm"),
-        (pointer(days=1e-9), "which is over"),
+        (pointer(days=1e-9), "but expired at"),
         (pointer(at=NOW - timedelta(hours=3)), "longer ago than allowed"),
         (pointer().model_copy(update={"signed": None}), "is not signed"),
         (pointer().model_copy(update={"workload": "resnet18"}), ""),
@@ -76,7 +76,7 @@ def test_so_many_different_keys_must_have_signed(tmp_path: Path):
     stated(two, "word-lm", PUBLIC, threshold=2)
     stated(two, "word-lm", PUBLIC[1:])  # after a change of keys the first is not believed any more
     for keys, threshold in ((PUBLIC, 3), (PUBLIC[1:], 2), (PUBLIC[2:], 1)):
-        with pytest.raises(BundleError, match="is signed by"):
+        with pytest.raises(BundleError, match="is signed with"):
             stated(two, "word-lm", keys, threshold=threshold)
     for keys, threshold in ((PUBLIC[:1] * 2, 2), ((), 1)):
         with pytest.raises(ConfigurationError, match="fewer public keys"):
@@ -88,7 +88,7 @@ def test_one_key_that_signs_twice_is_no_second_signature(tmp_path: Path):
     document["signed"]["signatures"] *= 2
     document["signed"]["signatures"][1]["keyid"] = "0" * 64
     (tmp_path / "current.json").write_text(json.dumps(document))
-    with pytest.raises(BundleError, match="signed by 1 of the 3"):
+    with pytest.raises(BundleError, match="signed with 1 of the 3"):
         stated(tmp_path / "current.json", "word-lm", PUBLIC, threshold=2)
 
 

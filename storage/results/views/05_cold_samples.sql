@@ -1,6 +1,6 @@
 -- Raw calls with cold caches, one row each: the list columns of a measurement, unnested.
 -- example: select recipe, runtime, median(seconds) from cold_samples where workload = 'word-lm' group by recipe, runtime
--- column launch: launch (a fresh process) that the call was timed in
+-- column launch: launch (a fresh process) in which the call was timed
 -- column seconds: seconds of the call
 create view cold_samples as
 select

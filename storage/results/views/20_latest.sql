@@ -1,8 +1,8 @@
--- Every row of each workload's newest night; if several runs measured a candidate that night, the last run's.
+-- Every row of each workload's newest night; if several runs measured a candidate that night, only the last run counts.
 -- example: select workload, recipe, runtime, setting, latency_s, verdict from latest
 --
--- A run may be limited to some recipes: it replaces what it measured, not what an earlier run measured.
--- In two steps, because the night is found without looking at the runs, and then only its rows are read.
+-- A run may be limited to some recipes, so it replaces only the candidates that it measured.
+-- The query has two steps: it finds the night without the runs, and then reads only the rows of that night.
 -- newest_nights(asked, nights := 30) has the last nights up to `asked` of the workloads that were measured on it.
 create macro newest_nights(asked, nights := 1) as table
 select workload, night

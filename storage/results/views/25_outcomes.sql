@@ -1,24 +1,23 @@
--- What became of each candidate on each workload's newest night, and why: its last measurement, and that of the current
--- bundle if no candidate is the same. Every page and screen reads this. outcomes_on(date '2026-11-21') has a night,
--- outcomes_on(null, nights := 30) the last nights, and outcomes_of(['<run id>', ...]) those of some runs.
+-- The outcome of each candidate on each workload's newest night, its reason and its last measurement. If no candidate
+-- has the current bundle's bytes, the bundle has a row too. outcomes_on(date '2026-11-21') has one night,
+-- outcomes_on(null, nights := 30) the last nights, and outcomes_of(['<run id>', ...]) some runs.
 -- example: select workload, candidate, became, why from outcomes where setting = 'primary' order by workload, rank
 -- column candidate: recipe/runtime
--- column became: promote, stays (it is current and remains so), goes, pass, hold, reject, failed, skipped or baseline
--- column why: the gate's reason, or the stage and error of a failure
+-- column became: promote, stays (current before and after), goes, pass, hold, reject, failed, skipped or baseline
+-- column why: reason of the gate, or stage and error of a failure
 -- column passes: whether the gate's decision is promote or pass
--- column rank: 1 for the best candidate of the workload: passing ones first, failed ones last; the bundle has none
--- column deciding_speedup: the speed-up by the caches that the gate decides by; 1 for the baseline
--- column deciding_speedup_low: lower end of its 95% interval
--- column deciding_speedup_high: upper end of its 95% interval
--- column deciding_latency_s: median seconds of one call by the same caches
--- column resolution: how far from 1 the interval of the A/A check reaches, by the same caches
--- column goodness: what the gate's objective ranks by: deciding_speedup, or size_ratio
--- column best_float: the host's fastest float candidate of the night
--- column speedup_over_best_float: deciding_speedup / that of best_float
+-- column rank: 1 for the best candidate of the workload; passing ones come first, failed ones last; the bundle has none
+-- column deciding_speedup: speed-up in the calls (warm or cold) by which the gate decides; 1 for the baseline
+-- column deciding_speedup_low: lower end of the 95% interval of deciding_speedup
+-- column deciding_speedup_high: upper end of the 95% interval of deciding_speedup
+-- column deciding_latency_s: median seconds of one of these calls
+-- column resolution: distance from 1 to the far end of the A/A interval of these calls
+-- column goodness: number by which the gate's objective ranks: deciding_speedup or size_ratio
+-- column best_float: fastest float candidate of the night on the host
+-- column speedup_over_best_float: deciding_speedup / deciding_speedup of best_float
 -- column unbeaten: whether no other candidate is better in size, deciding_speedup and quality at once
 --
--- Hosts and baselines are kept apart for best_float: a night's runs need not share them, and ratios of others do not
--- compare.
+-- best_float compares only rows with the same host and baseline, because other ratios are not comparable.
 create macro outcomes_of(runs) as table
 with measured as (
     select *,

@@ -1,20 +1,20 @@
--- Each workload's newest night for people, the best passing candidate first. All that was measured is in latest, and
--- leaderboard_on(date '2026-11-21') has every column of a night, leaderboard_on(null) of the newest.
+-- A summary of each workload's newest night, the best passing candidate first. The view latest has all measurements;
+-- leaderboard_on(date '2026-11-21') has every column for a night, and leaderboard_on(null) for the newest night.
 -- example: from leaderboard where workload = 'word-lm'
--- column rank: 1 for the best candidate of the workload, those that pass before those that do not
+-- column rank: 1 for the best candidate of the workload; passing candidates come first
 -- column candidate: recipe/runtime
--- column decision: promote, stays (it is the current bundle and remains it), pass, hold or reject; baseline or failed
+-- column decision: promote, stays (current before and after), pass, hold or reject; baseline or failed
 -- column quality_difference: quality - baseline quality, in the workload's metric, rounded to three digits
 -- column size_ratio: baseline size / candidate size, rounded to three digits; above 1 is smaller
 -- column speedup: baseline latency / candidate latency over paired launches, rounded to three digits; above 1 is faster
--- column interval: the 95% interval of the speed-up, as text
--- column cold_speedup: the same of calls with cold caches; the best is the one by the caches that the gate decides by
--- column latency_ms: milliseconds a call: the baseline's median / speedup, so that the two agree; its own is in latest
--- column memory_mb: peak resident memory above the process before loading, in millions of bytes
--- column why: the gate's reason, less what the decision says already (promotions has it whole), or the failure
+-- column interval: 95% interval of speedup, as text
+-- column cold_speedup: speedup with cold caches; the gate ranks by warm or cold calls, as the workload says
+-- column latency_ms: milliseconds per call: baseline median / speedup, so that both agree; latest has the own median
+-- column memory_mb: peak resident memory above its level before loading, in millions of bytes
+-- column why: short reason of the gate (promotions has the full one), or the failure
 --
--- Of leaderboard_on's columns, speedup_over_best_float compares with the host's fastest float candidate that night, not
--- with the one that is the baseline.
+-- In leaderboard_on, speedup_over_best_float compares with the night's fastest float candidate on the host instead of the
+-- baseline.
 create macro leaderboard_on(asked) as table
 select
     workload, rank,

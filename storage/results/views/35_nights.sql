@@ -1,14 +1,14 @@
--- What became of each workload on its newest night: whether a bundle was promoted or stays current, and why.
--- nights_on(date '2026-11-21') has a night, nights_on(null, nights := 30) the last nights.
+-- The outcome of each workload's newest night: whether a bundle was promoted or stays current, and why.
+-- nights_on(date '2026-11-21') has one night, nights_on(null, nights := 30) the last nights.
 -- example: select workload, night, outcome, candidate, version, why from nights
 -- column outcome: promoted, kept, held (nothing could be decided), nothing passed or not judged
--- column candidate: the candidate whose bundle is current after the night, as recipe/runtime; NULL if there is none
--- column version: version of the bundle that is current after the night; NULL if there is none, or if it is unknown
--- column since: the night on which that bundle was first promoted
--- column replaced: version of the bundle that was current before, if another replaced it
--- column why: the gate's reason
--- column warning: why somebody should look; NULL if nobody need
--- column run_id: the last run of the night that decided
+-- column candidate: candidate whose bundle is current after the night, as recipe/runtime; NULL if there is none
+-- column version: version of the bundle that is current after the night; NULL if there is none or it is unknown
+-- column since: night on which that bundle was first promoted
+-- column replaced: version of the bundle that it replaced, or NULL
+-- column why: reason of the gate
+-- column warning: reason to look at the decision, or NULL
+-- column run_id: last run of the night that decided
 create macro nights_on(asked, nights := 1) as table
 with decided as (
     select * from promotions
@@ -53,19 +53,19 @@ select
     came.version, case when outcome = 'promoted' then came.night else bundles.since end as since,
     case when outcome = 'promoted' then incumbent_version end as replaced,
     case
-        when outcome = 'not judged' then 'the gate was not asked'
+        when outcome = 'not judged' then 'the gate did not run'
         when outcome = 'promoted' then reason
         when outcome = 'kept' then coalesce(incumbent_reason, reason)
         when incumbent_reason is not null
-            then 'which bundle is current could not be looked up: ' || incumbent_reason
-        when outcome = 'held' then 'no candidate could be promoted yet, and none was current before'
-        else 'no candidate passes the gate, and none was current before'
+            then 'the current bundle could not be looked up: ' || incumbent_reason
+        when outcome = 'held' then 'no candidate could be promoted yet, and no bundle was current before'
+        else 'no candidate passes the gate, and no bundle was current before'
     end as why,
     case
         when outcome = 'promoted' and bundle_version is null
-            then 'No bundle of it was handed over: the run''s message says why.'
+            then 'No bundle was published: the run''s message says why.'
         when outcome = 'kept' and incumbent_reason like 'it is unknown%'
-            then 'Nobody knows tonight whether it is still good.'
+            then 'It is unknown tonight whether the bundle is still good.'
         when outcome = 'kept' and (
             incumbent_reason like 'no candidate passes that could replace it%'
             or exists (
@@ -74,7 +74,7 @@ select
                     and row.artifact_digest = bundles.artifact_digest
             )
         ) then 'The gate rejects it tonight, and nothing can replace it.'
-        when outcome in ('held', 'nothing passed') and incumbent_reason is not null then 'Look at current.json.'
+        when outcome in ('held', 'nothing passed') and incumbent_reason is not null then 'Check current.json.'
     end as warning,
     came.run_id
 from came

@@ -1,8 +1,8 @@
--- Each candidate over the nights, per machine: what was measured, with its interval.
+-- Each candidate over the nights, per machine: its measurements with their intervals.
 -- example: select night, speedup, speedup_low, speedup_high from trend where workload = 'resnet18' and runtime = 'eager'
--- column deciding_speedup: the speed-up by the caches that the gate decides by
--- column deciding_speedup_low: lower end of its 95% interval
--- column deciding_speedup_high: upper end of its 95% interval
+-- column deciding_speedup: speed-up in the calls (warm or cold) by which the gate decides
+-- column deciding_speedup_low: lower end of the 95% interval of deciding_speedup
+-- column deciding_speedup_high: upper end of the 95% interval of deciding_speedup
 create view trend as
 select
     workload, recipe, runtime, fingerprint, night, run_id, profile, measured_at, verdict,

@@ -1,10 +1,10 @@
--- What each run's machine was like during each workload's benchmark; NULL is what was not recorded.
+-- The state of each run's host during each workload's benchmark; NULL means that it was not recorded.
 -- example: select night, workload, load, waiting, stolen, troubles from conditions where troubles <> []
--- column load: load average of the last minute before the benchmark
--- column processors: processors of the host that timed
+-- column load: load average over the last minute before the benchmark
+-- column processors: number of processors of the host
 -- column waiting: share of the benchmark's time in which a task waited for a processor
--- column stolen: share of the processors' time that went to other machines on the host
--- column troubles: which of waiting and stolen make the numbers worse than a quiet machine's
+-- column stolen: share of the processors' time that other virtual machines took
+-- column troubles: which of waiting and stolen are high enough to spoil the numbers
 create macro internal.conditions_in(evidence) as
 list_transform(
     from_json(coalesce(evidence, '[]'), '[{"workload":"VARCHAR","before":"VARCHAR","after":"VARCHAR"}]'),

@@ -1,5 +1,5 @@
--- Every candidate that failed, newest first, with the stage and the reason: once whole where several candidates share it,
--- then its first line.
+-- Every failed candidate, newest first, with stage and reason. If several candidates share a reason, only the first has
+-- it in full, and the others have its first line.
 -- example: select night, workload, recipe, stage, error from failures limit 20
 create view failures as
 select night, run_id, workload, recipe, runtime, setting, stage,

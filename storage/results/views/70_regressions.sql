@@ -1,8 +1,8 @@
--- What the last run of each workload's newest night found against the nights before; without what was acknowledged.
+-- Findings of the last run of each workload's newest night against earlier nights, without acknowledged findings.
 -- example: select workload, recipe, runtime, kind, metric, tonight, reference, change, since, changed from regressions
 --
--- A reference begins anew on the night on which a new bundle of the candidate was promoted, and where a finding was
--- acknowledged. The night of a promotion itself is still compared with what was before.
+-- A reference restarts after the night on which a new bundle of the candidate was promoted, and on a night whose finding
+-- was acknowledged. The night of a promotion itself is still compared with the old reference.
 create macro internal.resets_on(asked) as table
 select hash(workload, recipe, runtime) as candidate, metric, max(resets.night) as since
 from (
@@ -18,9 +18,9 @@ join newest_nights(asked) as newest using (workload)
 where resets.night + holds_after <= newest.night
 group by all;
 
--- Good rows of the asked night and of the year before. Student's quantile at the launches of a row is what makes the
--- intervals of few launches so wide, not their scatter: it counts as after five launches, the number that the alarms are
--- tuned with (benchmarks.regressions). Hashes stand for names, which are slow to hand over by the thousand.
+-- Valid rows of the night asked for and of the year before. Student's quantile, not scatter, makes the intervals of few
+-- launches wide. They are rescaled to five launches, the number with which benchmarks.regressions tuned the alarms.
+-- Hashes stand for names, which are slow to transfer by the thousand.
 create macro internal.history_on(asked) as table
 select rows.*, newest.night as last,
     hash(workload, recipe, runtime) as candidate,
@@ -35,8 +35,8 @@ join newest_nights(asked) as newest using (workload)
 where status = 'ok' and setting in ('primary', 'incumbent')
     and rows.night <= newest.night and rows.night > newest.night - 365;
 
--- Speed-ups on one machine and in one setting, by night: a night's runs weigh by precision, so that a later run that was
--- noisy takes nothing back of what an earlier one found.
+-- Speed-ups on one machine and in one setting, by night. A night's runs are weighted by precision, so that a later,
+-- noisy run does not cancel the findings of an earlier one.
 create macro internal.speeds_on(asked) as table
 select series, list(night order by night) as nights, list(ratio order by night) as ratios,
     list(sd order by night) as sds
@@ -50,7 +50,7 @@ from (
 )
 group by series;
 
--- Sizes and qualities on whatever machine, of each night the last one.
+-- Sizes and qualities on any machine; the last measurement of each night counts.
 create macro internal.numbers_on(asked) as table
 with rows as materialized (
     select candidate, quality_of, night, measured_at, run_id, size_bytes, quality, quality_difference,

@@ -1,10 +1,10 @@
--- What each candidate of the newest night executed: the share of time in int8, by which instructions, what is dearest in
--- float, and what speaks against int8 having run as promised. See docs/proof.md.
+-- The operations that each candidate of the newest night executed: the share of time in int8, the instructions, the most
+-- expensive float operator, and warnings that int8 did not run as promised. See docs/proof.md.
 -- example: select workload, recipe, runtime, int8_time_share, instructions, doubts from executed where doubts <> ''
 -- column instructions: kinds of arithmetic with their shares of the time, the largest first
--- column dearest_float: the operator in float that takes most of the time, and why, where that is known
--- column doubts: sentences, a line each; empty where there are none
--- column unknown: why numbers are missing that the night looked for; NULL if none is
+-- column dearest_float: float operator that takes most of the time, and the reason if it is known
+-- column doubts: warnings as sentences, one per line; empty if there are none
+-- column unknown: why expected numbers are missing; NULL if none are missing
 create macro internal.instructions_in_words(shares) as
     array_to_string(list_transform(
         list_reverse_sort(list_transform(map_entries(shares), lambda entry: {share: entry.value, kind: entry.key})),

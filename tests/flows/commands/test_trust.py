@@ -85,7 +85,7 @@ def test_a_mirror_that_stands_still_is_found_out(mirror: Mirror, tmp_path: Path)
     store = tmp_path / "store"
     publish(BundleStore(store, signer_of(KEY, days=1e-9)), 1, "tiny")
     frozen = mirror.verify(store / "handoff/tiny")
-    assert (frozen["stage"], "which is over" in str(frozen["problem"])) == ("pointer", True)
+    assert (frozen["stage"], "but expired at" in str(frozen["problem"])) == ("pointer", True)
     assert "earlier night" in str(mirror.verify(mirror.second, "--min-version", "2026-11-22")["problem"])
 
 
@@ -115,7 +115,7 @@ def test_who_has_another_key_or_none_says_nothing_about_what_is_current(
     mirror: Mirror, served: Callable[[Path], Path], tmp_path: Path
 ):
     publish(BundleStore(tmp_path, signer_of(OTHER)), 1, "tiny")
-    assert "is signed by 0" in str(mirror.verify(tmp_path / "handoff/tiny")["problem"])
+    assert "is signed with 0" in str(mirror.verify(tmp_path / "handoff/tiny")["problem"])
     unsigned = served(mirror.first)
     document = json.loads((unsigned / "current.json").read_text())
     del document["signed"]

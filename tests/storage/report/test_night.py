@@ -85,7 +85,7 @@ def test_a_quiet_machine_is_no_trouble(filled: Path) -> None:
 @pytest.mark.slow
 def test_a_coarse_benchmark_is_trouble_whatever_the_machine_says(filled: Path) -> None:
     found = of_busy(filled, [evidence(waiting=0, stolen=0)], row(resolution=0.31))
-    assert found.troubles == ("the same model against itself was up to 31% off",)
+    assert found.troubles == ("two copies of the same model differed by up to 31%",)
 
 
 @pytest.mark.parametrize("recorded", [None, "[]"])

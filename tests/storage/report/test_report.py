@@ -100,7 +100,7 @@ def test_an_older_night_is_reported_as_it_was(filled: Path, tmp_path: Path) -> N
     assert result.exit_code == 0
     text = (tmp_path / "sub" / "r.html").read_text(encoding="utf-8")
     assert "Night of 2026-03-01" in text
-    assert "Drawn from the second night on." in text
+    assert "The plot appears from the second night on." in text
     assert "slower" not in text
 
 
@@ -155,7 +155,7 @@ def test_a_workload_that_is_decided_with_cold_caches_is_ordered_by_them_and_says
     ]
     assert cells(page, "speed-up")[:2] == ["3.00× (2.97 to 3.03)", "9.00× (8.91 to 9.09)"]
     assert "Speed with cold caches against quality" in page
-    assert "The gate decides by cold ones." in page
+    assert "The gate decides by cold calls." in page
 
 
 @pytest.mark.slow

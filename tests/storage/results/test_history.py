@@ -20,7 +20,7 @@ SAME = {
         ({}, {}),
         ({"machine": "n"}, {"machine": "another machine"}),
         ({"environment": NEW}, {"environment": "environment: torch 2.14.0 → 2.15.0"}),
-        ({"environment": json.dumps({})}, {"environment": "environment: torch 2.14.0 → not there"}),
+        ({"environment": json.dumps({})}, {"environment": "environment: torch 2.14.0 → missing"}),
         ({"environment": None}, {}),
         ({"data_digest": "e", "checkpoint_digest": "x"}, {"data": "data"}),
         ({"checkpoint_digest": "x", "artifact_digest": "b"}, {"checkpoint": "checkpoint"}),

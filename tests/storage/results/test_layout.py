@@ -60,7 +60,7 @@ def test_store_check_names_a_file_with_a_flipped_bit_wherever_it_is(store: Path)
         results(store).write_bytes(flipped(content, bit))
         (problem,) = check(store).problems
         assert problem.where.endswith("r1.parquet")
-        assert problem.what == "cannot be read: its SHA-256 is not the one that was written with it"
+        assert problem.what == "cannot be read: its SHA-256 differs from the one in its footer"
 
 
 def flip_a_value(store: Path) -> None:
@@ -71,9 +71,9 @@ def flip_a_value(store: Path) -> None:
 
 def test_a_flipped_bit_never_reaches_the_catalog_nor_a_compacted_month(store: Path) -> None:
     flip_a_value(store)
-    with pytest.raises(StoreError, match=r"r1\.parquet cannot be read: its SHA-256 is not the one"):
+    with pytest.raises(StoreError, match=r"r1\.parquet cannot be read: its SHA-256 differs"):
         refresh(store)
-    with pytest.raises(StoreError, match=r"r1\.parquet cannot be read: its SHA-256 is not the one"):
+    with pytest.raises(StoreError, match=r"r1\.parquet cannot be read: its SHA-256 differs"):
         compact(store, now=dt.datetime(2026, 5, 1, tzinfo=dt.UTC))
     assert not list(store.rglob("*.pq"))
 

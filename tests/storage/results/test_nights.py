@@ -53,10 +53,10 @@ def test_an_unknown_current_bundle_is_warned_of_and_not_called_none(tmp_path: Pa
     kept = BEFORE | {"incumbent_reason": reason}
     found = outcome(tmp_path / "known", [{"decision": "hold", **kept}], before=[{"bundle_version": "v1"}])
     assert (found["outcome"], found["version"], found["why"]) == ("kept", "v1", reason)
-    assert found["warning"] == "Nobody knows tonight whether it is still good."
+    assert found["warning"] == "It is unknown tonight whether the bundle is still good."
     found = outcome(tmp_path / "unknown", [{"decision": "hold", "incumbent_reason": reason}])
     assert (found["outcome"], found["version"]) == ("held", None)
-    assert "which bundle is current could not be looked up" in str(found["why"])
+    assert "the current bundle could not be looked up" in str(found["why"])
 
 
 def test_a_kept_bundle_that_the_gate_rejects_is_warned_of(tmp_path: Path) -> None:

@@ -286,7 +286,7 @@ def test_the_incumbents_same_bytes_tell_the_environment_from_what_was_built(
     (found,) = find_regressions(tmp_path)
     assert found.cause == cause
     assert found.changed is not None
-    assert ("same bytes" in found.changed) is (moved is not None)
+    assert ("current bundle" in found.changed) is (moved is not None)
 
 
 def promote(store: Path, index: int, version: str) -> None:

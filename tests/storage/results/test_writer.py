@@ -91,7 +91,7 @@ def test_an_unknown_table_and_a_naive_time_are_refused(tmp_path: Path) -> None:
 
 def test_an_unwritable_store_says_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "store").write_text("a file, no folder")
-    with pytest.raises(StoreError, match="choose another place with --store"):
+    with pytest.raises(StoreError, match="choose another store with --store"):
         ResultsStore(tmp_path / "store").append("runs", [run_row("r1", NIGHT)], "r1", at(NIGHT))
 
 
