@@ -1,7 +1,7 @@
-"""``python -m flows`` is ``nightquant``."""
+"""Run ``nightquant`` with ``python -m flows``."""
 
 from flows.cli import main
 
-# Worker processes import the main module again, under another name.
+# Worker processes import this module again under another name.
 if __name__ == "__main__":
     main()

@@ -1,4 +1,4 @@
-"""What a night reports: findings become notifications, events and artifacts, and the leaderboard a table."""
+"""Alerts and artifacts of a night: findings become notifications, events and artifacts; the leaderboard, a table."""
 
 from __future__ import annotations
 
@@ -33,38 +33,37 @@ EVENT = "nightquant.regression"
 
 @dataclass(frozen=True)
 class Raised:
-    """An alarm that was raised, in one line; ``failed`` maps notifications that did not get through to the reason."""
+    """Summary of an alert in one line; ``failed`` maps each notification that failed to the reason."""
 
     message: str
     failed: dict[str, str] = field(default_factory=dict)
 
 
-def raise_alarm(found: Findings, settings: Settings, *, run_id: str = "") -> Raised:
-    """Report findings; called in the flow, so that artifacts belong to its run.
+def raise_alarm(findings: Findings, settings: Settings, *, run_id: str = "") -> Raised:
+    """Report findings; call this within the flow, so that artifacts belong to its run.
 
-    On a regression, an absence, or a look back that failed, the notification block and the webhook of the settings are
-    called. Then each regression becomes a Prefect event, on which automations can act, and all findings become a
-    markdown and a table artifact. An event or an artifact that fails is named in the message. Nothing that fails stops
-    anything else.
+    After a regression, an absence or a failed look back, call the webhook and the notification block of the settings.
+    Then each regression becomes a Prefect event, on which automations can act, and all findings become a Markdown and a
+    table artifact. The message names events and artifacts that failed; no failure stops the other steps.
     """
-    findings = found.comparison.findings
-    bad = [finding for finding in findings if finding.is_bad]
-    message = summary_line(found)
-    failed = _notify(settings, message, found) if bad or found.absences or found.troubles else {}
-    # The troubles are problems of the run, whose own message has them.
-    parts = [summary_line(replace(found, troubles={}))]
-    if (findings or found.absences) and own_server_died():
+    changes = findings.comparison.findings
+    bad = [finding for finding in changes if finding.is_bad]
+    message = summary_line(findings)
+    failed = _notify(settings, message, findings) if bad or findings.absences or findings.troubles else {}
+    # Leave out the troubles: the run's own message names them.
+    parts = [summary_line(replace(findings, troubles={}))]
+    if (changes or findings.absences) and own_server_died():
         return Raised("; ".join([*parts, "no event and no artifact in Prefect: its server died"]), failed)
     if bad and (why := _attempt(lambda: _emit(bad, run_id))):
         parts.append(f"no event in Prefect: {why}")
-    if (findings or found.absences) and (why := _attempt(lambda: _show(found, message))):
+    if (changes or findings.absences) and (why := _attempt(lambda: _show(findings, message))):
         parts.append(f"no artifact in Prefect's UI: {why}")
     return Raised("; ".join(parts), failed)
 
 
-def summary_line(found: Findings) -> str:
-    """Describe findings in one line: the regressions themselves, the number of the rest."""
-    comparison = found.comparison
+def summary_line(findings: Findings) -> str:
+    """Describe findings in one line: each regression, and the counts of the others."""
+    comparison = findings.comparison
     bad = [finding.describe() for finding in comparison.findings if finding.is_bad]
     unknown = len(comparison.incomparable)
     parts = [f"{len(bad)} regression{'s' if len(bad) > 1 else ''}: {', '.join(bad)}"] if bad else []
@@ -76,15 +75,15 @@ def summary_line(found: Findings) -> str:
     for kind in ("improved", "appeared"):
         count = sum(finding.kind == kind for finding in comparison.findings)
         parts += [f"{count} {kind}"] if count else []
-    return "; ".join([*parts, *found.absences, *found.lines()])
+    return "; ".join([*parts, *findings.absences, *findings.lines()])
 
 
 def publish_leaderboard(outcomes: Sequence[Row], report: str) -> None:
-    """Show the leaderboard as a table, and link to the report if there is one, on the current flow run."""
+    """Attach the leaderboard to the current flow run as a table, with a link to the report if there is one."""
     if own_server_died():
         logging.getLogger(__name__).warning("no leaderboard in Prefect's UI: its server died")
         return
-    shown = [row for row in outcomes if row["setting"] == "primary" and row["became"] != "baseline"]
+    challengers = [row for row in outcomes if row["setting"] == "primary" and row["became"] != "baseline"]
     table = [
         {
             "workload": row["workload"],
@@ -96,16 +95,16 @@ def publish_leaderboard(outcomes: Sequence[Row], report: str) -> None:
             "decision": became(row),
             "why": row["why"] or "",
         }
-        for row in shown
+        for row in challengers
     ]
 
     try:
-        create_table_artifact(table, key="leaderboard", description="Every candidate of the night against its baseline")
+        create_table_artifact(table, key="leaderboard", description="The night's candidates compared with baselines")
         if report:
             link = "The night's report, one HTML file"
             create_link_artifact(report, link_text=report, key="report", description=link)
     except (httpx.HTTPError, PrefectException) as error:
-        # The rows are in the store by now; the flow's own last report will say that the server is gone.
+        # The rows are already in the store, and the end of the flow run will report the missing server.
         logging.getLogger(__name__).warning("no leaderboard in Prefect's UI: %s", error)
 
 
@@ -125,52 +124,51 @@ def _emit(bad: Sequence[Regression], run_id: str) -> None:
             },
             payload=_as_json(finding) | {"run_id": run_id, "text": finding.describe()},
         )
-    # A thread sends the events. The nightly command stops its own server before this process ends, when Prefect's
-    # flush at exit would find no server.
+    # A thread sends the events. Send them all now: the nightly command stops its server before Prefect's flush at exit.
     EventsWorker.instance().drain()
 
 
-def _show(found: Findings, message: str) -> None:
-    findings = found.comparison.findings
-    create_markdown_artifact(_markdown(found), key="regressions", description=message[:1000])
-    if findings:
-        rows = [_as_json(finding) for finding in findings]
-        create_table_artifact(rows, key="regressions-table", description="Tonight against the nights before")
+def _show(findings: Findings, message: str) -> None:
+    changes = findings.comparison.findings
+    create_markdown_artifact(_markdown(findings), key="regressions", description=message[:1000])
+    if changes:
+        rows = [_as_json(finding) for finding in changes]
+        create_table_artifact(rows, key="regressions-table", description="Tonight compared with earlier nights")
 
 
-def _markdown(found: Findings) -> str:
-    findings = found.comparison.findings
+def _markdown(findings: Findings) -> str:
+    changes = findings.comparison.findings
     sections = {
-        "Regressions": [finding.describe() for finding in findings if finding.is_bad],
-        "Missing": found.absences,
-        "Not looked at": found.lines(),
-        "Improvements without an explanation": [found.describe() for found in findings if found.kind == "improved"],
-        "New candidates": [found.describe() for found in findings if found.kind == "appeared"],
+        "Regressions": [finding.describe() for finding in changes if finding.is_bad],
+        "Missing": findings.absences,
+        "Not checked": findings.lines(),
+        "Improvements without an explanation": [change.describe() for change in changes if change.kind == "improved"],
+        "New candidates": [change.describe() for change in changes if change.kind == "appeared"],
     }
-    parts = ["# Tonight against the nights before\n"]
+    parts = ["# Tonight compared with earlier nights\n"]
     for title, lines in sections.items():
         if lines:
             parts += [f"## {title}\n", *(f"- {line}" for line in lines), ""]
     return "\n".join(parts)
 
 
-def _notify(settings: Settings, message: str, found: Findings) -> dict[str, str]:
-    """Call what the settings name; return what failed, and why."""
-    regressions = [_as_json(finding) for finding in found.comparison.findings if finding.is_bad]
+def _notify(settings: Settings, message: str, findings: Findings) -> dict[str, str]:
+    """Call the webhook and the block of the settings; return each failure with its reason."""
+    regressions = [_as_json(finding) for finding in findings.comparison.findings if finding.is_bad]
     payload = {"event": EVENT, "message": message, "regressions": regressions}
-    payload |= {"absences": list(found.absences), "troubles": found.lines()}
+    payload |= {"absences": list(findings.absences), "troubles": findings.lines()}
     slug, url = settings.notification_block, settings.webhook_url
     calls: dict[str, Callable[[], None]] = {}
-    # The webhook comes first: it needs nothing of Prefect's server.
+    # The webhook comes first because it does not need Prefect's server.
     if url.get_secret_value():
         calls["webhook"] = lambda: _post(Webhook(url=url), payload)
     if slug:
-        calls[f"notification block {slug}"] = lambda: _call_block(slug, _markdown(found), message, payload)
+        calls[f"notification block {slug}"] = lambda: _call_block(slug, _markdown(findings), message, payload)
     return {name: why for name, call in calls.items() if (why := _attempt(call))}
 
 
 def _attempt(call: Callable[[], None]) -> str:
-    """Return why a call failed, "" if it did not; what others raise is named by its type, because it may hold a URL."""
+    """Return why a call failed, or ""; an unknown error gives only its type because its text may contain a URL."""
     try:
         call()
     except httpx.HTTPStatusError as error:
@@ -186,13 +184,13 @@ def _attempt(call: Callable[[], None]) -> str:
 
 def _call_block(slug: str, body: str, subject: str, payload: Mapping[str, object]) -> None:
     try:
-        block = cast(Block, Block.load(slug))  # no coroutine: no event loop runs here
+        block = cast(Block, Block.load(slug))  # not a coroutine, because no event loop runs here
     except ValidationError as error:
-        wrong = f'The block "{slug}" cannot be loaded: {error.error_count()} of its values are wrong'
+        wrong = f'The block "{slug}" cannot be loaded: {error.error_count()} of its values are invalid'
         raise ConfigurationError(wrong) from error
     except ValueError as error:
         raise ConfigurationError(
-            f'Prefect\'s server has no block "{slug}".', hint="prefect block ls lists them, as type/name"
+            f'Prefect\'s server has no block "{slug}".', hint="List the blocks, as type/name: prefect block ls"
         ) from error
     if isinstance(block, NotificationBlock):
         block.notify(body, subject)  # type: ignore[unused-coroutine]

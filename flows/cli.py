@@ -12,23 +12,23 @@ from click.shell_completion import CompletionItem
 from flows.execution.signals import Terminated, unwinding_on_sigterm
 from storage.errors import NightquantError
 
-# By name: where the subcommand is, and what it does. Its module is imported on use, so that ``--help`` stays fast.
+# Location and help of each subcommand. Its module is imported on use, so that ``--help`` stays fast.
 COMMANDS = {
-    "status": ("status:command", "Show the state of the store; the same as no command."),
-    "nightly": ("nightly:nightly", "Quantize, evaluate, benchmark and hand over: one night."),
+    "status": ("status:command", "Show the state of the store (the default command)."),
+    "nightly": ("nightly:nightly", "Run one night: quantize, evaluate, benchmark, publish."),
     "serve": ("nightly:serve", "Serve the nightly deployment from this one process."),
     "workloads": ("setup:workloads", "List the workloads and their recipes, or check workload files."),
     "init": ("init:command", "Write a workload file for a model of your own."),
-    "show": ("story:command", "Tell a workload's story: bundle, history, layers, recipe."),
+    "show": ("story:command", "Show a workload's bundle, history, layers and recipe."),
     "compare": ("compare:command", "Compare two runs, candidate by candidate."),
-    "query": ("query:query", "Ask the results in SQL."),
-    "report": ("query:report", "Write the night's report as one HTML file."),
-    "acknowledge": ("status:acknowledge", "Accept what a night found, with a reason."),
+    "query": ("query:query", "Query the results with SQL."),
+    "report": ("query:report", "Write a night's report as one HTML file."),
+    "acknowledge": ("status:acknowledge", "Accept a night's regressions, with a reason."),
     "generate": ("models:generate", "Sample text from a language model, float or quantized."),
-    "sensitivity": ("models:sensitivity", "Rank a model's layers by what quantizing them costs."),
-    "doctor": ("setup:doctor", "Say whether a benchmark on this machine can be trusted."),
+    "sensitivity": ("models:sensitivity", "Rank a model's layers by their loss from quantization."),
+    "doctor": ("setup:doctor", "Check whether benchmarks on this machine are reliable."),
     "handoff": ("handoff:command", "List, show, verify, sign, export, promote or roll back bundles."),
-    "operations": ("operations:command", "Set up alarms for nights that fail or never begin."),
+    "operations": ("operations:command", "Set up alerts for nights that fail or never begin."),
     "store": ("store:command", "Check, compact or clean the store."),
     "config": ("setup:config", "Show the settings and where each comes from."),
 }
@@ -38,11 +38,11 @@ class LazyGroup(click.Group):
     """A group whose subcommands are imported on use."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """List the subcommands in the order of a newcomer's day."""
+        """List the subcommands in the order in which a new user needs them."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import and return one subcommand."""
+        """Import and return one subcommand, or None if it does not exist."""
         return self.load(cmd_name) if cmd_name in COMMANDS else None
 
     @staticmethod
@@ -52,7 +52,7 @@ class LazyGroup(click.Group):
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Complete subcommands from the table, importing none; options as click does."""
+        """Complete subcommands from `COMMANDS` without importing them; leave options to click."""
         if incomplete.startswith("-"):
             return click.Command.shell_complete(self, ctx, incomplete)
         return [
@@ -60,7 +60,7 @@ class LazyGroup(click.Group):
         ]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the subcommands from the table, importing none."""
+        """List the subcommands from `COMMANDS` without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, meaning) for name, (_, meaning) in COMMANDS.items()])
 
@@ -70,11 +70,11 @@ class LazyGroup(click.Group):
 @click.option("--debug", is_flag=True, help="Show tracebacks and Prefect's own log.")
 @click.pass_context
 def nightquant(context: click.Context, debug: bool) -> None:
-    """Quantize PyTorch models to int8 every night, measure honestly, hand the winner over.
+    """Quantize PyTorch models to int8 every night, measure them, and publish the best candidate.
 
     \b
-    Exit codes: 0 good, 1 some work failed, 2 the request or the configuration is wrong, 3 a regression was found,
-    4 another night holds the store.
+    Exit codes: 0 success, 1 some work failed, 2 the request or the configuration is invalid, 3 a regression was
+    found, 4 another night has locked the store.
 
     \b
     Example:
@@ -89,11 +89,11 @@ def nightquant(context: click.Context, debug: bool) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line and exit with its code; expected errors are one message without a traceback."""
-    given = sys.argv[1:] if arguments is None else arguments
-    debug = "--debug" in given
-    # Users write --debug anywhere; click wants a group's option before the subcommand.
-    ordered = (["--debug"] if debug else []) + [argument for argument in given if argument != "--debug"]
+    """Run the command line and exit with its code; show an expected error as one message without a traceback."""
+    words = sys.argv[1:] if arguments is None else arguments
+    debug = "--debug" in words
+    # Accept --debug anywhere: click expects a group's option before the subcommand.
+    ordered = (["--debug"] if debug else []) + [argument for argument in words if argument != "--debug"]
     try:
         with unwinding_on_sigterm():
             code = nightquant.main(ordered, prog_name="nightquant", standalone_mode=False)
@@ -109,7 +109,7 @@ def main(arguments: list[str] | None = None) -> None:
     except Terminated:
         _fail("Stopped by SIGTERM.", 143)
     except BrokenPipeError:
-        # The reader (head, say) has seen enough: not an error. What is still buffered goes nowhere.
+        # A reader such as head has closed the pipe, which is not an error. Discard the rest of the output.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(0)
     sys.exit(code if isinstance(code, int) else 0)

@@ -1,4 +1,4 @@
-"""What a person reads at the terminal: numbers in words, tables, and how a night ended, within 80 columns."""
+"""Terminal output: formatted numbers, tables, and the outcome of a night, within 80 columns."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from storage.results.query import open_catalog, rows_of
 
 _WIDTH = 80
 _OUTCOMES = {"promote": "promoted", "pass": "passes", "hold": "held", "reject": "rejected"}
-# The candidate nearest to a promotion is the most worth knowing. One that passes and was not chosen cannot be (eager).
+# Outcomes from the closest to promotion: a candidate that passes without being promoted cannot be packaged (eager).
 _NEAREST = ("hold", "reject", "pass")
 
 
 class TextTable(Table):
-    """A table whose cells are shown as they are: the name of a module may look like rich's markup."""
+    """A table that shows its cells literally: the name of a module may look like rich's markup."""
 
     def __init__(self, *headings: str, right: Collection[str] = (), **options: Any) -> None:
-        """Make a column for each heading; those in `right` hold numbers."""
+        """Make a column for each heading; align the columns in `right` to the right."""
         super().__init__(**options)
         for heading in headings:
             self.add_column(heading, overflow="fold", justify="right" if heading in right else "left")
@@ -38,18 +38,18 @@ class TextTable(Table):
 
 
 def new_table(title: str, *headings: str, right: Collection[str] = ()) -> TextTable:
-    """Make a table with a title and lines, whose cells wrap."""
+    """Make a table with a title and grid lines, whose cells wrap."""
     return TextTable(*headings, right=right, title=title)
 
 
 def plain_table(*headings: str, right: Collection[str] = ()) -> TextTable:
-    """Make a table without lines, for numbers that are compared down a column; without headings it has no header."""
+    """Make a table without grid lines; it has no header if all headings are empty."""
     options = {"box": None, "padding": (0, 2, 0, 0), "pad_edge": False, "header_style": "dim"}
     return TextTable(*headings, right=right, show_header=any(headings), **options)
 
 
 def marked_lines(lines: Iterable[tuple[str, str | Text]], width: int = 1) -> Table:
-    """Put texts under each other, each beside its mark, whose column of `width` stays empty where a text wraps."""
+    """Put each text on its own line, after its mark; wrapped lines are indented by the marks' `width`."""
     grid = Table.grid(padding=(0, 1))
     grid.add_column(width=width)
     grid.add_column(overflow="fold")
@@ -59,24 +59,24 @@ def marked_lines(lines: Iterable[tuple[str, str | Text]], width: int = 1) -> Tab
 
 
 def faster(row: Row, prefix: str = "deciding_") -> str:
-    """Write a speed-up with half its interval's width; by default it is the one that the gate decides by."""
+    """Format a speed-up with half the width of its interval; by default the speed-up that the gate uses."""
     return ratio_within(*(number(row, f"{prefix}speedup{end}") for end in ("", "_low", "_high")))
 
 
 def ratio_within(value: float | None, low: float | None, high: float | None) -> str:
-    """Write a ratio with half its interval's width on the logarithm, if the interval is known: ``5.43× ±3%``."""
+    """Format a ratio with half the width of its interval, on the logarithm, if that is known: ``5.43× ±3%``."""
     if value is None or not low or not high:
         return ratio(value)
     return f"{ratio(value)} ±{100 * ((high / low) ** 0.5 - 1):.0f}%"
 
 
 def signed(value: float | None) -> str:
-    """Write a difference with its sign: ``+0.012``."""
+    """Format a difference with its sign: ``+0.012``."""
     return MISSING if value is None else f"{value:+.2g}"
 
 
 def age(span: dt.timedelta) -> str:
-    """Write how long ago something was, in its largest complete unit: ``2 days ago``."""
+    """Format the time since an event in its largest complete unit: ``2 days ago``."""
     seconds = span.total_seconds()
     for unit, length in (("day", 86_400), ("hour", 3_600), ("minute", 60)):
         if seconds >= length:
@@ -85,7 +85,7 @@ def age(span: dt.timedelta) -> str:
 
 
 def became(row: Row) -> str:
-    """Write in one word what became of a candidate: its row of ``outcomes`` says it."""
+    """Return a candidate's outcome in one word; `row` is its row of ``outcomes``."""
     return _OUTCOMES.get(str(row["became"]), str(row["became"] or MISSING))
 
 
@@ -95,29 +95,29 @@ def metric_of(rows: Sequence[Row]) -> str:
 
 
 def new_console(*, stderr: bool = False) -> Console:
-    """Return a console as wide as the terminal, or of 80 columns where there is none."""
+    """Return a console as wide as the terminal, or 80 columns wide without a terminal."""
     console = Console(stderr=stderr)
     return console if console.is_terminal else Console(width=_WIDTH, stderr=stderr)
 
 
 def outcomes_of_run(store: str, run_id: str) -> list[Row]:
-    """Return what became of a run's candidates, the best one of each workload first."""
+    """Return the rows of ``outcomes`` of a run's candidates, the best one of each workload first."""
     with open_catalog(store) as connection:
         return rows_of(connection, "from outcomes_of([$run]) order by workload, rank", run=run_id)
 
 
 def night_lines(outcomes: Sequence[Row], nights: Sequence[Row]) -> Iterator[RenderableType]:
-    """Describe every workload of a run: its baseline, a line a candidate, and what came of it.
+    """Describe every workload of a run: its baseline, one line per candidate, and its outcome.
 
     Parameters
     ----------
     outcomes, nights
         The run's rows of the views ``outcomes`` and ``nights``.
     """
-    came = {str(row["workload"]): row for row in nights}
+    night_of = {str(row["workload"]): row for row in nights}
     primary = [row for row in outcomes if row["setting"] == "primary"]
-    for workload, found in groupby(primary, key=lambda row: str(row["workload"])):
-        rows = list(found)
+    for workload, group in groupby(primary, key=lambda row: str(row["workload"])):
+        rows = list(group)
         yield Text()
         yield Text(workload, style="bold")
         yield from _wrapped(" ", _baseline(rows))
@@ -125,12 +125,12 @@ def night_lines(outcomes: Sequence[Row], nights: Sequence[Row]) -> Iterator[Rend
             yield _table(measured)
         yield from _without_result(rows, "failed", "✗", "bold red")
         yield from _without_result(rows, "skipped", "–")
-        yield from _outcome(rows, came.get(workload, {}))
+        yield from _outcome(rows, night_of.get(workload, {}))
 
 
 def shown_path(path: str) -> str:
-    """Write a path in the working folder without that folder's own."""
-    here = os.getcwd() + os.sep  # noqa: PTH109 - a URL must stay as it is
+    """Shorten a path in the working folder to a relative path."""
+    here = os.getcwd() + os.sep  # noqa: PTH109 - pathlib would change a URL
     return path.removeprefix(here)
 
 
@@ -142,7 +142,7 @@ def _baseline(rows: Sequence[Row]) -> str:
     cold = " with cold caches" if row["caches"] == "cold" else ""
     parts = [f"{duration(number(row, 'deciding_latency_s'))}{cold}", size(number(row, "size_bytes"))]
     parts += [] if quality is None else [f"{row['quality_metric']} {quality:.4g}"]
-    parts += [] if resolution is None else [f"resolution ±{100 * resolution:.0f}%"]
+    parts += [] if resolution is None else [f"noise ±{100 * resolution:.0f}%"]
     return f"baseline {row['candidate']}: {', '.join(parts)}"
 
 
@@ -155,18 +155,18 @@ def _table(rows: Sequence[Row]) -> Table:
     ]
     columns = zip((*numbers, "decision"), *cells, strict=True)
     room = _WIDTH - 2 - sum(2 + max(map(len, column)) for column in columns)
-    for row, shown in zip(rows, cells, strict=True):
+    for row, texts in zip(rows, cells, strict=True):
         is_current = row["became"] in ("promote", "stays")
         name = f"{'★' if is_current else ' '} {_shortened(str(row['candidate']), room)}"
-        table.row(name, *shown, style="bold green" if is_current else "")
+        table.row(name, *texts, style="bold green" if is_current else "")
     return table
 
 
 def _without_result(rows: Sequence[Row], outcome: str, mark: str, style: str = "") -> Iterator[Text]:
-    """Say each reason for having failed or been skipped once, however many candidates it cost."""
-    found = sorted((row for row in rows if row["became"] == outcome), key=lambda row: str(row["why"]))
-    for why, alike in groupby(found, key=lambda row: str(row["why"])):
-        names = sorted(_shortened(str(row["candidate"]), _WIDTH // 2) for row in alike)
+    """Name each reason for failed or skipped candidates once, with all of its candidates."""
+    affected = sorted((row for row in rows if row["became"] == outcome), key=lambda row: str(row["why"]))
+    for why, group in groupby(affected, key=lambda row: str(row["why"])):
+        names = sorted(_shortened(str(row["candidate"]), _WIDTH // 2) for row in group)
         first, _, rest = why.partition("\n")
         more = ' (more: nightquant query "from failures")' if rest else ""
         yield from _wrapped(mark, f"{', '.join(names)} {outcome}: {first}{more}", style)
@@ -180,12 +180,12 @@ def _outcome(rows: Sequence[Row], night: Row) -> Iterator[Text]:
     elif judged := [row for row in rows if row["became"] in _NEAREST]:
         nearest = min(judged, key=lambda row: _NEAREST.index(str(row["became"])))
         name = _shortened(str(nearest["candidate"]), _WIDTH // 2)
-        stands = "nothing is handed over"
+        result = "no bundle is published"
         if night.get("outcome") == "kept":
-            stands = "the current bundle stays"
+            result = "the current bundle stays"
         elif night.get("warning"):
-            stands = "the current bundle is unknown"
-        yield from _wrapped("→", f"{stands}; nearest is {name}, {became(nearest)}: {nearest['why']}")
+            result = "the current bundle is unknown"
+        yield from _wrapped("→", f"{result}; the closest candidate is {name}, {became(nearest)}: {nearest['why']}")
 
 
 def _wrapped(mark: str, text: str, style: str = "") -> Iterator[Text]:
@@ -195,7 +195,7 @@ def _wrapped(mark: str, text: str, style: str = "") -> Iterator[Text]:
 
 
 def _shortened(name: str, width: int) -> str:
-    """Cut out the middle of a name that is too long: recipes tend to differ at their ends."""
+    """Cut out the middle of a name that is too long, because recipes tend to differ at their ends."""
     if len(name) <= width:
         return name
     head = (width - 1) // 2

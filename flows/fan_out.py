@@ -1,4 +1,4 @@
-"""Submit the workloads' stages and gather what became of them: a failure becomes part of the result, never an error."""
+"""Submit the workloads' stages and gather their results; a failure becomes part of the result and raises nothing."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Key = tuple[str, str]  # recipe and runtime
 
 @dataclass(frozen=True)
 class Submitted:
-    """One workload's stages as futures; those of candidates by recipe and runtime."""
+    """One workload's stages as futures; candidates are keyed by recipe and runtime."""
 
     workload: Workload
     store: str
@@ -52,7 +52,7 @@ class Submitted:
 
 
 def submit(workload: Workload, store: str) -> Submitted:
-    """Submit every stage up to evaluation; each waits for the ones it needs, and nothing here waits."""
+    """Submit every stage up to evaluation without waiting; each stage waits for its own inputs."""
     dataset = steps.prepare.submit(workload, store)
     job = steps.obtain.submit(workload, later(dataset), store)
     built: dict[Key, PrefectFuture[CandidateRef]] = {}
@@ -66,7 +66,7 @@ def submit(workload: Workload, store: str) -> Submitted:
 
 
 def later(future: PrefectFuture[R]) -> R:
-    """Pass a future as another task's argument: Prefect puts its result in its place, which its types do not say."""
+    """Return a future, typed as its result, to pass to another task: Prefect replaces the future by its result."""
     return cast(R, future)
 
 
@@ -74,9 +74,9 @@ def gather(submitted: Submitted) -> WorkloadResult:
     """Wait for a workload's stages and compare its candidates."""
     dataset, job = settle(submitted.dataset, "prepare"), settle(submitted.job, "checkpoint")
     checkpoint = job if isinstance(job, Failure) else job.checkpoint
-    for what, made in (("the data", dataset), ("the checkpoint's file", checkpoint)):
-        if not isinstance(made, Failure) and made.notes:
-            note(f"{submitted.workload.name}: {what}: {'; '.join(made.notes)}")
+    for name, output in (("the data", dataset), ("the checkpoint's file", checkpoint)):
+        if not isinstance(output, Failure) and output.notes:
+            note(f"{submitted.workload.name}: {name}: {'; '.join(output.notes)}")
     failure = next((outcome for outcome in (dataset, job) if isinstance(outcome, Failure)), None)
     result = WorkloadResult(
         workload=submitted.workload,
@@ -104,12 +104,13 @@ def _compared(result: WorkloadResult, store: str) -> WorkloadResult:
     if baseline is None or baseline.evaluation is None:
         why = baseline.failure.error if baseline and baseline.failure else "it was not run"
         return _fail_rest(result, "compare", f"The baseline {result.workload.benchmark.baseline} failed: {why}")
-    evaluations = [each.evaluation for each in result.candidates if each.evaluation is not None]
+    evaluations = [candidate.evaluation for candidate in result.candidates if candidate.evaluation is not None]
     comparisons = settle(steps.compare.submit(result.workload, baseline.evaluation, evaluations, store), "compare")
     if isinstance(comparisons, Failure):
         return _fail_rest(result, "compare", comparisons.error)
-    found = {(each.recipe, each.runtime): comparison for each, comparison in zip(evaluations, comparisons, strict=True)}
-    return _update(result, lambda each: {"comparison": found.get((each.recipe, each.runtime))})
+    keys = [(evaluation.recipe, evaluation.runtime) for evaluation in evaluations]
+    by_key = dict(zip(keys, comparisons, strict=True))
+    return _update(result, lambda candidate: {"comparison": by_key.get((candidate.recipe, candidate.runtime))})
 
 
 def _with_incumbent(result: WorkloadResult, store: str) -> WorkloadResult:
@@ -120,20 +121,20 @@ def _with_incumbent(result: WorkloadResult, store: str) -> WorkloadResult:
     if result.job is None:
         unknown = UnknownIncumbent(reason="it was not looked up, because the workload's data or weights are missing")
         return result.model_copy(update={"incumbent": unknown})
-    built = [each.built for each in result.candidates if each.built is not None]
-    found: Incumbent | UnknownIncumbent | Failure | None
-    found = settle(steps.find_incumbent.submit(result.job, built, store), "handoff")
-    if isinstance(found, Failure):
-        found = UnknownIncumbent(reason=f"it could not be looked up: {found.error}")
-    elif found is not None and found.candidate is not None and not found.same_as:
-        found = found.model_copy(update=_evaluated(result, result.job, found.candidate, store))
-    return result.model_copy(update={"incumbent": found})
+    built = [candidate.built for candidate in result.candidates if candidate.built is not None]
+    incumbent: Incumbent | UnknownIncumbent | Failure | None
+    incumbent = settle(steps.find_incumbent.submit(result.job, built, store), "handoff")
+    if isinstance(incumbent, Failure):
+        incumbent = UnknownIncumbent(reason=f"it could not be looked up: {incumbent.error}")
+    elif incumbent is not None and incumbent.candidate is not None and not incumbent.same_as:
+        incumbent = incumbent.model_copy(update=_evaluated(result, result.job, incumbent.candidate, store))
+    return result.model_copy(update={"incumbent": incumbent})
 
 
 def _evaluated(
     result: WorkloadResult, job: Job[Workload], candidate: CandidateRef, store: str
 ) -> dict[str, Evaluation | Comparison | Failure]:
-    """Evaluate the current bundle's files and compare them with the baseline; return fields of an `Incumbent`."""
+    """Evaluate the current bundle and compare it with the baseline; return the fields of an `Incumbent`."""
     baseline = result.baseline()
     if baseline is None or baseline.evaluation is None:
         return {"failure": Failure(stage="compare", error=f"The baseline {result.workload.benchmark.baseline} failed.")}
@@ -148,55 +149,55 @@ def _evaluated(
 
 
 def _update(result: WorkloadResult, change: Callable[[CandidateResult], dict[str, object]]) -> WorkloadResult:
-    """Change each candidate by the fields that `change` returns for it."""
-    candidates = tuple(each.model_copy(update=change(each)) for each in result.candidates)
+    """Update each candidate with the fields that `change` returns for it."""
+    candidates = tuple(candidate.model_copy(update=change(candidate)) for candidate in result.candidates)
     return result.model_copy(update={"candidates": candidates})
 
 
 def _fail_rest(result: WorkloadResult, stage: str, error: str) -> WorkloadResult:
-    """Mark every candidate, and the current bundle, that had not failed yet as failed at `stage`."""
+    """Mark the candidates and the current bundle as failed at `stage`, except those that failed earlier."""
     failure = Failure(stage=stage, error=error)
     return _with_failures(result, lambda name: failure)
 
 
 def _with_failures(result: WorkloadResult, failure_of: Callable[[str], Failure | None]) -> WorkloadResult:
-    """Add the failure, if any, that a name stands for to each candidate and to the current bundle."""
-    held = result.incumbent
-    if isinstance(held, Incumbent) and held.candidate is not None:
-        why = held.failure or failure_of(held.candidate.name + INCUMBENT_SUFFIX)
-        result = result.model_copy(update={"incumbent": held.model_copy(update={"failure": why})})
-    return _update(result, lambda each: {"failure": each.failure or failure_of(f"{each.recipe}/{each.runtime}")})
+    """Add to each candidate, and to the current bundle, the failure that `failure_of` returns for its name."""
+    current = result.incumbent
+    if isinstance(current, Incumbent) and current.candidate is not None:
+        why = current.failure or failure_of(current.candidate.name + INCUMBENT_SUFFIX)
+        result = result.model_copy(update={"incumbent": current.model_copy(update={"failure": why})})
+    return _update(result, lambda one: {"failure": one.failure or failure_of(f"{one.recipe}/{one.runtime}")})
 
 
 def study_layers(result: WorkloadResult, store: str) -> tuple[WorkloadResult, list[str]]:
-    """Add the sensitivity of every quantized recipe's layers; also return what could not be studied, and why.
+    """Add the layer sensitivities of every quantizing recipe; also return a remark for each study that failed.
 
-    A study that fails costs its rows, not the candidate: what it explains was measured all the same.
+    A failed study loses its rows, but the candidate keeps its measurements.
     """
     if result.job is None:
         return result, []
-    good = {each.recipe for each in result.candidates if each.failure is None}
+    good = {candidate.recipe for candidate in result.candidates if candidate.failure is None}
     futures = {
         recipe.name: steps.study.submit(result.job, recipe, store)
         for recipe in result.workload.recipe
         if METHODS[recipe.method].quantizes and recipe.name in good
     }
-    found: list[LayerSensitivity] = []
+    sensitivities: list[LayerSensitivity] = []
     remarks = []
     for name, future in futures.items():
         layers = settle(future, "study")
         if isinstance(layers, Failure):
             remarks.append(f"{result.workload.name} · {name}: layers not studied: {layers.error}")
         else:
-            found += layers
-    return result.model_copy(update={"sensitivities": tuple(found)}), remarks
+            sensitivities += layers
+    return result.model_copy(update={"sensitivities": tuple(sensitivities)}), remarks
 
 
 def benchmark_all(results: list[WorkloadResult], settings: Settings, store: str) -> Iterator[WorkloadResult]:
-    """Time every workload's candidates, on hosts of the wanted fingerprint only; yield each workload that is through.
+    """Time every workload's candidates on hosts with the configured fingerprint; yield each finished workload.
 
-    A cluster gets all workloads at once, keeps them until a host is free, and times one on each host; a host of its own
-    times one after the other.
+    A cluster receives all workloads at once, queues them, and times one per host. Without a cluster, this host times
+    one workload after another.
     """
     try:
         pin = place_benchmarks(settings)
@@ -216,61 +217,61 @@ def benchmark_all(results: list[WorkloadResult], settings: Settings, store: str)
 
 def _submit_benchmark(result: WorkloadResult, settings: Settings, store: str) -> PrefectFuture[BenchmarkResult] | None:
     candidates = [
-        BenchmarkCandidate(candidate=each.built, outputs=each.evaluation.outputs, standing=_standing(result, each))
-        for each in result.candidates
-        if each.failure is None and each.built is not None and each.evaluation is not None
+        BenchmarkCandidate(candidate=one.built, outputs=one.evaluation.outputs, standing=_standing(result, one))
+        for one in result.candidates
+        if one.failure is None and one.built is not None and one.evaluation is not None
     ]
     if not candidates or result.job is None:
         return None
-    held = result.incumbent
-    if isinstance(held, Incumbent) and held.candidate and held.evaluation and held.failure is None:
-        outputs = held.evaluation.outputs
-        candidates.append(BenchmarkCandidate(candidate=held.candidate, outputs=outputs, standing="incumbent"))
+    current = result.incumbent
+    if isinstance(current, Incumbent) and current.candidate and current.evaluation and current.failure is None:
+        outputs = current.evaluation.outputs
+        candidates.append(BenchmarkCandidate(candidate=current.candidate, outputs=outputs, standing="incumbent"))
     return steps.benchmark.submit(result.job, candidates, settings.profile, store, settings.fingerprint)
 
 
 def _standing(result: WorkloadResult, candidate: CandidateResult) -> Literal["settled", "challenger", "defender"]:
-    """What a candidate's speed decides, after all that is known of it before it is timed."""
+    """Return what a candidate's speed decides, given what is known before it is timed."""
     gate = result.workload.gate
     if gate.objective == "smallest" and gate.min_speedup is None:
         return "settled"
-    held = result.incumbent
-    if isinstance(held, Incumbent) and held.same_as == f"{candidate.recipe}/{candidate.runtime}":
+    current = result.incumbent
+    if isinstance(current, Incumbent) and current.same_as == f"{candidate.recipe}/{candidate.runtime}":
         return "defender"
     promising = may_be_promoted(result.workload, candidate_columns(result, candidate))
     return "challenger" if promising else "settled"
 
 
 def _with_benchmark(result: WorkloadResult, future: PrefectFuture[BenchmarkResult]) -> WorkloadResult:
-    """Add the benchmark; a candidate that it refused (its output was wrong, say) has failed.
+    """Add the benchmark; a candidate that it refused, because of a wrong output for example, has failed.
 
-    What was refused in a further setting is reported; the primary one counts all the same.
+    A refusal in a secondary setting is only reported, because the primary setting decides.
     """
     benchmark = settle(future, "benchmark")
     if isinstance(benchmark, Failure):
         return _fail_rest(result, benchmark.stage, benchmark.error)
     refused = {key: Failure(stage="benchmark", error=error) for key, error in benchmark.refused.items()}
-    names = {f"{each.recipe}/{each.runtime}" for each in result.candidates}
+    names = {f"{candidate.recipe}/{candidate.runtime}" for candidate in result.candidates}
     for key in sorted(refused.keys() - names):
         note(f"{result.workload.name} · {key}: not measured: {refused[key].error}")
     return _with_failures(result.model_copy(update={"benchmark": benchmark}), refused.get)
 
 
 def settle(future: PrefectFuture[R], stage: str) -> R | Failure:
-    """Wait for a stage; return its result, or why it failed."""
+    """Wait for a stage; return its result or its failure."""
     try:
         future.wait()
         # Prefect's types do not say that a failed task's result is its exception.
         outcome: R | BaseException = future.result(raise_on_failure=False)
     except httpx.HTTPError as unheard:
         return Failure(stage=stage, error=f"Prefect's server did not answer: {unheard or type(unheard).__name__}")
-    except Exception as lost:  # noqa: BLE001 - a worker that is gone: each task runner has errors of its own for it
+    except Exception as lost:  # noqa: BLE001 - each task runner has its own errors for a lost worker
         if (interruption := interruption_behind(lost)) is not None:
             raise interruption from None
         return Failure(stage=stage, error=f"The worker was lost: {lost or type(lost).__name__}")
     if not isinstance(outcome, BaseException) and future.state.is_completed():
         return outcome
-    # Dask's and Ray's futures make a crashed state of what is raised while they wait.
+    # Dask's and Ray's futures turn an exception that is raised while they wait into a crashed state.
     if isinstance(outcome, BaseException) and (interruption := interruption_behind(outcome)) is not None:
         raise interruption from None
     text = str(outcome) if isinstance(outcome, BaseException) else (future.state.message or future.state.name)

@@ -1,6 +1,6 @@
-"""Hand one workload over: judge its candidates, package the winner or renew what stays, and return how that came out.
+"""Publish one workload: judge its candidates, then package the winner or re-sign the bundle that stays current.
 
-Nothing here writes results: the caller records the outcome, which is what has happened and not what was intended.
+This module does not write results. The caller records the outcome, so that the rows describe events, not intentions.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from tasks.results import Incumbent, RunInfo, UnknownIncumbent, WorkloadResult
 
 @dataclass(frozen=True)
 class Handover:
-    """What became of a workload's bundle.
+    """Outcome of publishing one workload.
 
-    `judgement` holds the decisions as they came out, None if it is unknown whether the switch took place. `version` is
-    current afterwards, "" if none is or if it is unknown. `problem` says why a bundle was not made, judged or renewed.
+    `judgement` contains the final decisions, or None if it is unknown whether the switch took place. `version` is the
+    current version afterwards, "" for none or unknown. `problem` says why a bundle was not made, judged or re-signed.
     """
 
     judgement: Judgement | None
@@ -44,16 +44,16 @@ def hand_over(
     package: Callable[[Provenance, str | None], BundleRef],
     renew: Callable[[str, str], None],
 ) -> Handover:
-    """Judge a workload's candidates, package the winner, and renew the signature of a current bundle that stays.
+    """Judge a workload's candidates, and package the winner or re-sign the current bundle.
 
     Parameters
     ----------
     rows
         The workload's measurements of this run.
     package
-        Packages a promoted candidate, which replaces the version that it was compared with; None if there was none.
+        Packages a promoted candidate, which replaces the version that it was compared with (None: no version).
     renew
-        Renews the signature of a workload's version, which must still be current.
+        Re-signs a workload's version, which must still be current.
     """
     name = result.workload.name
     current, pointer = _look_up(result, bundles)
@@ -64,13 +64,13 @@ def hand_over(
         done = Handover(judgement, (standing.version or "") if standing and standing.stays else "", problem)
     else:
         replacing = current.version if isinstance(current, Incumbent) else None
-        made = attempt(f"packaging {name}", lambda: package(_provenance(result, judgement, rows, run), replacing))
-        if not isinstance(made, Exception):
-            withdrawn = "somebody rolled back from this content meanwhile" if made.outcome == "withdrawn" else ""
-            outcome = judgement.not_packaged(withdrawn, made.version) if withdrawn else judgement.packaged(made.version)
-            return Handover(outcome, made.version)
-        done = _not_packaged(judgement, bundles, name, run, made)
-    # A bundle that was not looked at is not signed again.
+        bundle = attempt(f"packaging {name}", lambda: package(_provenance(result, judgement, rows, run), replacing))
+        if not isinstance(bundle, Exception):
+            why = "somebody rolled back from this content during the night" if bundle.outcome == "withdrawn" else ""
+            outcome = judgement.not_packaged(why, bundle.version) if why else judgement.packaged(bundle.version)
+            return Handover(outcome, bundle.version)
+        done = _not_packaged(judgement, bundles, name, run, bundle)
+    # Only a bundle that was examined tonight is signed again.
     if isinstance(current, Incumbent) and done.version == current.version:
         refused = attempt(f"renewing {name}", partial(renew, name, current.version))
         if refused is not None:
@@ -82,15 +82,16 @@ def hand_over(
 def _not_packaged(
     judgement: Judgement, bundles: BundleStore, workload: str, run: RunInfo, error: Exception
 ) -> Handover:
-    """Return what is current after packaging ended in an error; an object store may have switched, its answer lost."""
+    """Return what is current after packaging failed: an object store may have switched although its answer was lost."""
     why = f"its bundle could not be made: {reason(error)}"
     try:
         now = bundles.pointer(workload)
     except StoreError as unreadable:
-        return Handover(None, problem=f"{why}; whether it is current is unknown: {reason(unreadable)}")
+        return Handover(None, problem=f"{why}; it is unknown whether the bundle is current: {reason(unreadable)}")
     version = now.version if now else ""
     if now is not None and now.history and now.history[-1].by == by_run(run.run_id):
-        return Handover(judgement.packaged(version), version, f"{version} is current, but then: {reason(error)}")
+        problem = f"{version} is current, but a later step failed: {reason(error)}"
+        return Handover(judgement.packaged(version), version, problem)
     name = judgement.promoted.candidate if judgement.promoted else "the winner"
     problem = f"{name} was chosen, but {why}{f'; {version} stays current' if version else ''}"
     return Handover(judgement.not_packaged(why, version), version, problem)
@@ -99,46 +100,46 @@ def _not_packaged(
 def _look_up(
     result: WorkloadResult, bundles: BundleStore
 ) -> tuple[Incumbent | UnknownIncumbent | None, Pointer | None]:
-    """Return what was found out tonight about the current bundle, if that is still the current one."""
-    found = result.incumbent
+    """Return tonight's results for the current bundle, or unknown if another bundle has become current."""
+    looked_up = result.incumbent
     try:
         pointer = bundles.pointer(result.workload.name)
     except StoreError as error:
         return UnknownIncumbent(reason=reason(error)), None
-    before = found.version if isinstance(found, Incumbent) else ""
+    before = looked_up.version if isinstance(looked_up, Incumbent) else ""
     if pointer is None:
-        gone = UnknownIncumbent(reason=f"{before} was current when it was looked up, and nothing is current now")
+        gone = UnknownIncumbent(reason=f"{before} was current when it was looked up, and no bundle is current now")
         return gone if before else None, None
-    if isinstance(found, UnknownIncumbent):
-        return found.model_copy(update={"version": pointer.version}), pointer
+    if isinstance(looked_up, UnknownIncumbent):
+        return looked_up.model_copy(update={"version": pointer.version}), pointer
     if before != pointer.version:
         by = pointer.history[-1].by if pointer.history else "somebody"
         why = f"{by} switched from {before or 'no bundle'} to {pointer.version} while the night ran"
         return UnknownIncumbent(version=pointer.version, reason=why), pointer
-    return found, pointer
+    return looked_up, pointer
 
 
 def _withdrawn(result: WorkloadResult, pointer: Pointer | None) -> set[str]:
-    """Return the candidates whose content people rolled back from."""
+    """Return the candidates whose content has been withdrawn by a rollback."""
     if pointer is None or result.job is None:
         return set()
     contents = withdrawn_contents(pointer)
     return {
-        f"{each.recipe}/{each.runtime}"
-        for each in result.candidates
-        if each.built is not None and content_of(result.job, each.built) in contents
+        f"{candidate.recipe}/{candidate.runtime}"
+        for candidate in result.candidates
+        if candidate.built is not None and content_of(result.job, candidate.built) in contents
     }
 
 
 def _provenance(result: WorkloadResult, judgement: Judgement, rows: Sequence[Row], run: RunInfo) -> Provenance:
     winner = judgement.promoted
-    made = next(each for each in result.candidates if winner and f"{each.recipe}/{each.runtime}" == winner.candidate)
-    if winner is None or result.job is None or made.built is None or made.evaluation is None:
-        raise RuntimeError(f"{result.workload.name} {made.recipe}/{made.runtime} was promoted but never built")
+    chosen = next(c for c in result.candidates if winner and f"{c.recipe}/{c.runtime}" == winner.candidate)
+    if winner is None or result.job is None or chosen.built is None or chosen.evaluation is None:
+        raise RuntimeError(f"{result.workload.name} {chosen.recipe}/{chosen.runtime} was promoted but never built")
     return Provenance(
         job=result.job,
-        candidate=made.built,
-        evaluation=made.evaluation,
+        candidate=chosen.built,
+        evaluation=chosen.evaluation,
         decision=winner,
         measurements=list(rows),
         night=run.night,

@@ -1,4 +1,4 @@
-"""One run's bookkeeping: what it was asked, what it found so far, and the rows that say so."""
+"""Bookkeeping of one run: the request, the results so far, and their rows."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from flows.execution.signals import attempt, reason
 from flows.handover import Handover
 from flows.request import NightlyRequest
 from flows.settings import Settings
+from storage.humanize import plural
 from storage.results import Row, RunStatus
 from storage.root import StoreRoot
 from tasks.doctor import check_steal, check_waiting
@@ -37,26 +38,26 @@ class Night:
     workloads: list[Workload]
     flow_run_id: str
     started_at: datetime
-    store: str  # its absolute path or URL: another process may have another working folder
+    store: str  # absolute path or URL: another process may have another working folder
     results: list[WorkloadResult] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
-    promotions: dict[str, list[Row]] = field(default_factory=dict)  # what was decided, by workload
-    bundles: dict[str, str] = field(default_factory=dict)  # the version that is current afterwards, by workload
-    kept: list[str] = field(default_factory=list)  # the workloads whose bundle was current before and stays so
-    problems: dict[str, str] = field(default_factory=dict)  # what failed besides candidates, and why
-    remarks: list[str] = field(default_factory=list)  # what else the run's message must say
-    report: str = ""  # its URL, once it is written
+    promotions: dict[str, list[Row]] = field(default_factory=dict)  # decisions by workload
+    bundles: dict[str, str] = field(default_factory=dict)  # current version by workload, after the decisions
+    kept: list[str] = field(default_factory=list)  # workloads whose current bundle stays current
+    problems: dict[str, str] = field(default_factory=dict)  # reason by action, for failures other than candidates'
+    remarks: list[str] = field(default_factory=list)  # further sentences for the run's message
+    report: str = ""  # URL of the report, once it is written
 
     @classmethod
     def begin(cls, request: NightlyRequest, settings: Settings, flow_run_id: str, attempt: int = 1) -> Night:
         """Validate the request against the workload files and name the run.
 
-        The run's id follows from Prefect's flow run if there is one, so that a writer that is called again finds its
-        file instead of doubling its rows. A flow run that is retried measures anew: that is another run.
+        The run's id is derived from Prefect's flow run if there is one. So a writer that is called again finds its
+        existing file instead of duplicating rows. A retried flow run measures again and is therefore another run.
         """
         now = datetime.now(UTC)
         night = request.night or now.astimezone().date()
-        # The last digits: the first ones are the time, and a scheduler makes several flow runs in a millisecond.
+        # Take the last digits: the first encode the time, and a scheduler creates several flow runs in a millisecond.
         run_id = f"{night:%Y%m%d}-{(flow_run_id or uuid.uuid4().hex).replace('-', '')[-12:]}"
         run_id += f"-{attempt}" if attempt > 1 else ""
         info = RunInfo(run_id=run_id, night=night, profile=settings.profile)
@@ -64,32 +65,32 @@ class Night:
         return cls(request, settings, info, request.load_workloads(), flow_run_id, now, store)
 
     def add(self, result: WorkloadResult) -> None:
-        """Add a workload that is through."""
+        """Add the result of a finished workload."""
         self.results.append(result)
         self.rows.extend(measurement_rows(self.info, result, datetime.now(UTC)))
         if result.dataset is not None:
             self.remarks += [f"{result.workload.name}: {note}" for note in result.dataset.notes]
 
     def attempt(self, what: str, do: Callable[[], R]) -> R | None:
-        """Return the result of `do`; if it fails, that becomes a problem of the run, and None is returned."""
-        done = attempt(what, do)
-        if isinstance(done, Exception):
-            self.fail(what, reason(done))
+        """Return the result of `do`; if it fails, record a problem of the run and return None."""
+        outcome = attempt(what, do)
+        if isinstance(outcome, Exception):
+            self.fail(what, reason(outcome))
             return None
-        return done
+        return outcome
 
     def fail(self, what: str, why: str) -> None:
-        """Add a problem, which costs the exit code 1."""
+        """Record that the action `what` failed, which makes the exit code 1."""
         known = self.problems.get(what, "")
         if why not in known:
             self.problems[what] = f"{known}; {why}" if known else why
 
     def decide(self, workload: str, outcome: Handover) -> list[Row]:
-        """Add what became of a workload's candidates and its bundle; return the rows that say so."""
+        """Add the decisions about a workload's candidates and bundle; return their rows."""
         if outcome.version:
             self.bundles[workload] = outcome.version
         if outcome.problem:
-            self.fail(f"handing over {workload}", outcome.problem)
+            self.fail(f"publishing {workload}", outcome.problem)
         judgement = outcome.judgement
         if judgement is None:
             return []
@@ -105,55 +106,56 @@ class Night:
         return self.promotions[workload]
 
     def measured(self) -> dict[str, list[Row]]:
-        """Return the rows of what was measured, by table."""
+        """Return the measured rows by table."""
         layers = [row for result in self.results for row in layer_rows(self.info, result)]
         return {"measurements": self.rows, "layers": layers}
 
     def candidates(self) -> tuple[int, int]:
-        """Count the good and the failed candidates; those that this machine cannot have are neither."""
+        """Count the measured and the failed candidates; skipped candidates count as neither."""
         rows = [row for row in self.rows if row["setting"] != "incumbent"]
         status = {(row["workload"], row["recipe"], row["runtime"]): row["status"] for row in rows}
-        found = list(status.values())
-        return found.count("ok"), found.count("failed")
+        values = list(status.values())
+        return values.count("ok"), values.count("failed")
 
     def benchmarks(self) -> list[BenchmarkResult]:
         """Return the benchmarks of all workloads."""
         return [result.benchmark for result in self.results if result.benchmark is not None]
 
     def trouble(self) -> list[str]:
-        """Say what else ran beside the benchmarks, and what that cost."""
-        found = []
+        """Describe what disturbed the benchmarks, and how small a difference they can still show."""
+        descriptions = []
         for benchmark in self.benchmarks():
             before, after = map(Evidence.model_validate_json, (benchmark.evidence_before, benchmark.evidence_after))
             checks = check_waiting(before, after), check_steal(before, after)
             if disturbed := [check.found for check in checks if check.status != "ok"]:
                 launches = max((timing.launches for timing in benchmark.timings), default=0)
-                cost = f"differences below {100 * benchmark.resolution:.0f}% do not show after {launches} launches"
-                found.append(f"{benchmark.workload}: {', '.join(disturbed)}; {cost}")
-        return found
+                cost = f"differences below {100 * benchmark.resolution:.0f}% are noise after {launches} launches"
+                descriptions.append(f"{benchmark.workload}: {', '.join(disturbed)}; {cost}")
+        return descriptions
 
     def has_failures(self) -> bool:
-        """Whether a candidate, a hand-over or anything else failed."""
+        """Return whether anything failed: a candidate, publishing a workload, or another action."""
         return bool(self.candidates()[1] or self.problems)
 
     def message(self) -> str:
         """Describe the run's outcome in one line."""
         good, failed = self.candidates()
-        parts = [f"{good} candidates of {len(self.workloads)} workloads measured", f"{failed} failed"]
+        workloads = plural(len(self.workloads), "workload")
+        parts = [f"{plural(good, 'candidate')} of {workloads} measured", f"{failed} failed"]
         parts += [f"{what} failed: {why}" for what, why in self.problems.items()]
         parts.append(f"{len(self.bundles.keys() - set(self.kept))} promoted")
         parts += [f"{len(self.kept)} kept"] if self.kept else []
         return ", ".join([*parts, *self.remarks])
 
     def run_row(self, status: RunStatus | None = None, message: str = "") -> Row:
-        """Return the run's own row of ``runs``, by default with the outcome as far as it is known."""
+        """Return the run's row of ``runs``, by default with the outcome so far."""
         status = status or ("failed" if self.has_failures() else "completed")
         benchmarks = self.benchmarks()
         evidence = [
-            {"workload": each.workload, "before": each.evidence_before, "after": each.evidence_after}
-            for each in benchmarks
+            {"workload": result.workload, "before": result.evidence_before, "after": result.evidence_after}
+            for result in benchmarks
         ]
-        # Of the host that benchmarked: on a cluster it is another one than this.
+        # Describe the host that ran the benchmarks: on a cluster it is not this one.
         timed_on = Evidence.model_validate_json(benchmarks[0].evidence_before) if benchmarks else None
         good, failed = self.candidates()
         return {
@@ -178,12 +180,12 @@ class Night:
 
 
 def _git_commit() -> str | None:
-    """Return the commit of nightquant's own checkout; None in a virtual environment in somebody else's repository."""
+    """Return the commit of nightquant's own checkout; None if nightquant is installed inside another repository."""
     root = Path(__file__).resolve().parents[1]
     try:
         project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]["name"]
-        asked = ["git", "-C", str(root), "rev-parse", "--show-toplevel", "HEAD"]
-        folder, commit = subprocess.run(asked, capture_output=True, text=True, check=True).stdout.splitlines()
-    except (OSError, ValueError, KeyError, subprocess.CalledProcessError):  # no such file, no git, no repository
+        command = ["git", "-C", str(root), "rev-parse", "--show-toplevel", "HEAD"]
+        folder, commit = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+    except (OSError, ValueError, KeyError, subprocess.CalledProcessError):  # no checkout, or no git
         return None
     return commit if project == "nightquant" and Path(folder) == root else None

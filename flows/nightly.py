@@ -1,4 +1,4 @@
-"""The flows: ``nightly-quantization`` takes every workload through the chain, and ``compact-results`` is the upkeep."""
+"""The flows: ``nightly-quantization`` runs a night, and ``compact-results`` merges its small result files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from flows import steps
 from flows.alarm import publish_leaderboard, raise_alarm
 from flows.console import outcomes_of_run
 from flows.execution.context import INVOCATION, Execution, Invocation, current_invocation, executing
-from flows.execution.signals import attempt, heard_everywhere, interruption_behind, reason, undisturbed
+from flows.execution.signals import attempt, ignoring_interruptions, interruption_behind, reason, sigterm_as_interrupt
 from flows.execution.task_runners import CONFIGURED, make_task_runner, refuse_namesakes
 from flows.fan_out import benchmark_all, gather, study_layers, submit
 from flows.findings import end_dead_runs, look_back, reported
@@ -43,7 +43,7 @@ GOOD, WORK_FAILED, REGRESSED = 0, 1, 3
 
 
 def _run_name() -> str:
-    """``night 2026-11-21: lstm-demo, resnet18``, as Prefect's UI lists it."""
+    """Name the flow run for Prefect's UI: ``night 2026-11-21: lstm-demo, resnet18``."""
     request: NightlyRequest = this_flow_run.parameters["request"]
     night = request.night or datetime.now().astimezone().date()
     return f"night {night}: {', '.join(Path(name).stem for name in request.workloads) or 'every workload'}"
@@ -52,7 +52,7 @@ def _run_name() -> str:
 @flow(
     name="nightly-quantization",
     flow_run_name=_run_name,
-    description="Quantize, evaluate, benchmark, record and hand over every workload.",
+    description="Quantize, evaluate, benchmark, record and publish every workload.",
     task_runner=CONFIGURED,
     persist_result=False,
     validate_parameters=True,
@@ -62,21 +62,21 @@ def nightly_quantization(
 ) -> State[NightSummary] | State[NightRunningError]:
     """Run one night.
 
-    One workload's failure never stops the others: it becomes rows with its error, and the run ends Failed after
-    everything else has finished. If the run is cancelled, the rows of the workloads that were through are kept. If
-    another night holds the store, the run is cancelled at once.
+    A workload's failure never stops the others: it becomes rows with its error, and the run ends Failed after
+    everything else has finished. If the run is cancelled, the rows of the workloads that were measured are kept. If
+    another night has locked the store, the run is cancelled at once.
     """
     began = time.perf_counter()
     invocation = current_invocation()
-    asked = request.model_dump(include={"store", "profile"}, exclude_none=True)
-    settings = invocation.settings.model_copy(update=asked)
-    # The lock of an object store lies there.
+    overrides = request.model_dump(include={"store", "profile"}, exclude_none=True)
+    settings = invocation.settings.model_copy(update=overrides)
+    # The cache folder contains the lock of an object store.
     set_cache_folder(settings.cache)
-    settings.signer()  # a wrong key is told now, not after hours of work
+    settings.signer()  # refuse a wrong key now, not after hours of work
     night = Night.begin(request, settings, str(this_flow_run.id or ""), this_flow_run.run_count)
     try:
         with hold(night.store, Holder(night.info.run_id, night.flow_run_id)) as held:
-            _record_what_died(night, held)
+            _record_dead_runs(night, held)
             end_dead_runs(held, night.flow_run_id)
             return _carry_out(night, invocation.reporter, began)
     except NightRunningError as error:
@@ -84,19 +84,19 @@ def nightly_quantization(
 
 
 def run_here(request: NightlyRequest, settings: Settings, reporter: Reporter) -> State[Any]:
-    """Run one night in this process, and report it."""
+    """Run one night in this process and report its progress."""
     INVOCATION.set(Invocation(settings, reporter))
     flow = nightly_quantization.with_options(task_runner=make_task_runner(settings))
     return flow(request, return_state=True)
 
 
 def serve(request: NightlyRequest, cron: str, timezone: str) -> None:
-    """Serve the deployment ``nightly-quantization/served`` from this process, until it is ended."""
+    """Serve the deployment ``nightly-quantization/served`` from this process until it is stopped."""
     refuse_namesakes("Prefect")
     try:
         schedule = Cron(cron, timezone=timezone)
     except ValueError as error:
-        raise ConfigurationError(f"The schedule {cron!r} in {timezone!r} is wrong: {error}.") from error
+        raise ConfigurationError(f"The schedule {cron!r} in the time zone {timezone!r} is invalid: {error}.") from error
     nightly_quantization.serve(
         name="served",
         schedule=schedule,
@@ -105,12 +105,12 @@ def serve(request: NightlyRequest, cron: str, timezone: str) -> None:
     )
 
 
-def _record_what_died(night: Night, held: HeldStore) -> None:
-    """Record what nights before this one did and did not live to record."""
+def _record_dead_runs(night: Night, held: HeldStore) -> None:
+    """Record the switches and the ends of earlier nights that died before they could record them."""
     for missing in night.attempt("looking for unrecorded switches", lambda: unrecorded_switches(night.store)) or ():
         failed = attempt(f"recording that {missing.describe()}", partial(record_switch, night.store, missing))
-        became = "this night recorded that" if failed is None else f"it could not be recorded: {reason(failed)}"
-        night.remarks.append(f"{missing.describe()} and died; {became}")
+        result = "this night recorded that" if failed is None else f"that could not be recorded: {reason(failed)}"
+        night.remarks.append(f"{missing.describe()} and died; {result}")
     for dead in held.dead:
         night.attempt(f"recording the end of run {dead.run_id}", partial(record_dead_run, night.store, dead))
 
@@ -118,16 +118,16 @@ def _record_what_died(night: Night, held: HeldStore) -> None:
 def _carry_out(night: Night, reporter: Reporter, began: float) -> State[NightSummary]:
     with executing(night.settings, reporter) as execution:
         try:
-            with heard_everywhere():
+            with sigterm_as_interrupt():
                 _measure(night)
                 steps.record(night.info, night.measured(), night.store)
-                # Before all that may fail or be killed: nothing must silence it.
+                # This comes before every step that may fail or be killed, so that the alert is always sent.
                 findings, alarm = _alert(night)
                 _hand_over(night)
                 _finish(night)
         except BaseException as error:
             stop = interruption_behind(error) or error
-            _keep_what_is_finished(night, stop, execution)
+            _save_finished(night, stop, execution)
             if stop is error:
                 raise
             raise stop from None
@@ -144,19 +144,19 @@ def _carry_out(night: Night, reporter: Reporter, began: float) -> State[NightSum
         findings=tuple(finding.describe() for finding in findings),
         wall_s=time.perf_counter() - began,
         busy_s=execution.busy_s(),
-        benchmark_wall_s=sum(each.wall_s for each in night.benchmarks()),
-        benchmark_timed_s=sum(each.timed_s for each in night.benchmarks()),
+        benchmark_wall_s=sum(benchmark.wall_s for benchmark in night.benchmarks()),
+        benchmark_timed_s=sum(benchmark.timed_s for benchmark in night.benchmarks()),
     )
     if summary.exit_code == GOOD:
         return Completed(message=summary.message, data=summary)
-    # A name of its own: the alarm has told of it, and an automation on the name Failed would tell it again.
+    # The alert has already been sent, and an automation on the state name Failed would send another one.
     name = "Regressed" if summary.exit_code == REGRESSED else None
     return Failed(name=name, message=summary.message, data=summary)
 
 
 def _measure(night: Night) -> None:
     submitted = [submit(workload, night.store) for workload in night.workloads]
-    # No candidate is timed before every workload is through: training beside a benchmark would spoil it.
+    # Timing starts only after all other stages: training during a benchmark would disturb the measurements.
     gathered = [gather(futures) for futures in submitted]
     if night.info.profile == "full":
         studied = [study_layers(result, night.store) for result in gathered]
@@ -167,23 +167,24 @@ def _measure(night: Night) -> None:
 
 
 def _alert(night: Night) -> tuple[tuple[Regression, ...], str]:
-    """Look back at earlier nights and raise the alarm; return what was found, and the alarm in one line."""
+    """Compare with earlier nights and send the alert; return the regressions and the alert in one line."""
     request, info = night.request, night.info
     everything = not (request.workloads or request.recipes)
-    found = look_back(night.store, info.night, {each.name for each in night.workloads}, is_everything=everything)
-    told = reported(found, request.recipes)
-    raised = night.attempt("the alarm", lambda: raise_alarm(told, night.settings, run_id=info.run_id))
-    for what, why in (found.troubles | (raised.failed if raised else {})).items():
-        night.fail(what, why)
-    rows = found.comparison.rows(info.run_id, info.night)
+    names = {workload.name for workload in night.workloads}
+    findings = look_back(night.store, info.night, names, is_everything=everything)
+    news = reported(findings, request.recipes)
+    alert = night.attempt("sending the alert", lambda: raise_alarm(news, night.settings, run_id=info.run_id))
+    for action, why in (findings.troubles | (alert.failed if alert else {})).items():
+        night.fail(action, why)
+    rows = findings.comparison.rows(info.run_id, info.night)
     night.attempt("recording the findings", lambda: steps.record(info, {"findings": rows}, night.store))
-    return told.comparison.findings, raised.message if raised else ""
+    return news.comparison.findings, alert.message if alert else ""
 
 
 def _hand_over(night: Night) -> None:
-    """Hand every workload over, and record each one's decisions as soon as they have taken effect."""
+    """Publish every workload's winner, and record a workload's decisions as soon as they have taken effect."""
     for result in night.results:
-        night.attempt(f"handing over {result.workload.name}", partial(_hand_over_one, night, result))
+        night.attempt(f"publishing {result.workload.name}", partial(_hand_over_one, night, result))
 
 
 def _hand_over_one(night: Night, result: WorkloadResult) -> None:
@@ -193,43 +194,43 @@ def _hand_over_one(night: Night, result: WorkloadResult) -> None:
         [row for row in night.rows if row["workload"] == name],
         night.info,
         BundleStore(night.store),
-        package=lambda made, replacing: steps.package(made, night.store, replacing),
+        package=lambda provenance, replacing: steps.package(provenance, night.store, replacing),
         renew=partial(_renew, night),
     )
     steps.record(night.info, {"promotions": night.decide(name, outcome)}, night.store, name)
 
 
 def _renew(night: Night, workload: str, version: str) -> None:
-    """Sign the current bundle again if it stays; if that is refused, a person has to look."""
+    """Re-sign the current bundle if it stays current and a signing key is set."""
     if night.settings.signer() is not None:
         steps.renew(workload, night.store, version)
 
 
 def _finish(night: Night) -> None:
-    """Make what people look at, then record the run itself: its status knows of everything that failed."""
+    """Make the catalog and the report, then record the run itself, so that its status covers every failure."""
     night.attempt("building the catalog", lambda: refresh(night.store))
     row = night.run_row()
-    night.report = night.attempt("the report", lambda: steps.report(night.info, night.store, row)) or ""
+    night.report = night.attempt("writing the report", lambda: steps.report(night.info, night.store, row)) or ""
     run_id = night.info.run_id
     night.attempt("the leaderboard", lambda: publish_leaderboard(outcomes_of_run(night.store, run_id), night.report))
     steps.record(night.info, {"runs": [night.run_row()]}, night.store)
     night.attempt("building the catalog", lambda: refresh(night.store))
 
 
-def _keep_what_is_finished(night: Night, stop: BaseException, execution: Execution) -> None:
-    through = {result.workload.name for result in night.results}
-    missing = [workload.name for workload in night.workloads if workload.name not in through]
+def _save_finished(night: Night, stop: BaseException, execution: Execution) -> None:
+    measured = {result.workload.name for result in night.results}
+    missing = [workload.name for workload in night.workloads if workload.name not in measured]
     failed = isinstance(stop, Exception)
     why = (str(stop) if failed else "") or type(stop).__name__
     message = f"stopped ({why}); not measured: {', '.join(missing) or 'nothing'}"
-    with undisturbed():
+    with ignoring_interruptions():
         if not failed:  # an error is shown when the run ends
             execution.reporter.noted(message)
-        # The stages go first: what they still do would take the time that is left for the rows.
+        # Stop the stages first: they would use up the time that is left for recording.
         execution.workers.stop()
         run = {"runs": [night.run_row("failed" if failed else "cancelled", message)]}
         record = partial(steps.record.fn, night.info, store=night.store)
-        # What was recorded before is left as it is, and what is refused takes nothing else with it.
+        # Rows that are already recorded stay as they are, and one failed recording does not prevent the others.
         recordings: list[Callable[[], object]] = [
             partial(record, night.measured()),
             *(partial(record, {"promotions": rows}, part=name) for name, rows in night.promotions.items()),
@@ -238,14 +239,14 @@ def _keep_what_is_finished(night: Night, stop: BaseException, execution: Executi
             partial(refresh, night.store),
         ]
         outcomes = [attempt("keeping what is finished", recording) for recording in recordings]
-        # If the store is what stopped the run, its own error says so already, and the run ends with it.
+        # If a store error stopped the run, the run ends with that error, which already says so.
         if not isinstance(stop, StoreError):
-            for error in dict.fromkeys(reason(each) for each in outcomes if isinstance(each, Exception)):
+            for error in dict.fromkeys(reason(outcome) for outcome in outcomes if isinstance(outcome, Exception)):
                 execution.reporter.noted(f"not everything could be recorded: {error}")
 
 
 def _record_own_switches(night: Night) -> None:
-    """Record from the history what this run handed over, if it was stopped before the rows that say why."""
+    """Record this run's switches from the pointers' history if it was stopped before it recorded its decisions."""
     for switch in unrecorded_switches(night.store):
         if switch.run_id == night.info.run_id:
             record_switch(night.store, switch)
@@ -253,15 +254,15 @@ def _record_own_switches(night: Night) -> None:
 
 @task(name="compact", persist_result=False)
 def compact_months(store: str) -> str:
-    """Merge the small files of finished months; readers and writers go on meanwhile."""
+    """Merge the small files of finished months while readers and writers continue."""
     return str(compact(store))
 
 
-@flow(name="compact-results", description="Merge the small result files of finished months into one a table.")
+@flow(name="compact-results", description="Merge the small result files of finished months into one file per table.")
 def compact_results(store: str | None = None) -> str:
-    """Compact the results of a store (default: the settings'); return one line of what was done."""
+    """Compact the results of `store`, by default the store in the settings; return a summary of one line."""
     settings = load_settings(store=store)
     set_cache_folder(settings.cache)
-    done = compact_months(settings.store)
-    get_run_logger().info("compacted: %s", done)
-    return done
+    summary = compact_months(settings.store)
+    get_run_logger().info("compacted: %s", summary)
+    return summary

@@ -1,4 +1,4 @@
-"""The state of a store: its last night, its last good night, what is current, and what needs attention."""
+"""State of a store: its last night, its last good night, current bundles, and concerns that need attention."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tasks.gate import hands_over
 if TYPE_CHECKING:
     from storage.results.regressions import Regression
 
-# A night begins every day at the same hour, and is through an hour later at the latest.
+# Nights begin at the same time every day and take at most an hour.
 _OVERDUE = dt.timedelta(hours=25)
 
 _LAST_RUN = """
@@ -54,7 +54,7 @@ order by workload, goodness desc nulls last, recipe, runtime
 
 _WARNED = "from nights where run_id = $run and warning is not null order by workload"
 
-# A store's night is good if it completed with nothing failed, a workload's if nothing of that workload failed.
+# A night is good for a store if it completed without a failure, and for a workload if none of its candidates failed.
 _LAST_GOOD = "select max(finished_at) as at from runs where status = 'completed'"
 _LAST_GOOD_OF_WORKLOAD = """
 select max(finished_at) as at
@@ -72,9 +72,9 @@ where status <> 'cancelled'
 
 @dataclass(frozen=True)
 class LastRun:
-    """The newest night's last run; counts are of candidates, but ``kept`` of workloads whose incumbent stays.
+    """Last run of the newest night, with counts of candidates by outcome.
 
-    ``alarms`` counts regressions that nobody has acknowledged.
+    ``kept`` counts workloads whose current bundle stays, and ``alarms`` unacknowledged regressions.
     """
 
     run_id: str
@@ -95,7 +95,7 @@ class LastRun:
 
 @dataclass(frozen=True)
 class Current:
-    """A workload's current bundle, and the switch that made it so."""
+    """A workload's current bundle, and the switch that made it current."""
 
     workload: str
     version: str
@@ -107,7 +107,7 @@ class Current:
 
 @dataclass(frozen=True)
 class Concern:
-    """Something that needs attention, and the command that goes on with it, without its ``--store``."""
+    """A problem that needs attention, and the command to run next, without ``--store``."""
 
     kind: str
     text: str
@@ -116,7 +116,7 @@ class Concern:
 
 @dataclass(frozen=True)
 class Overview:
-    """What ``nightquant status`` shows; ``last_run`` is None if no night has left results."""
+    """State of a store as ``nightquant status`` shows it; ``last_run`` is None if the store has no results."""
 
     store: str
     exists: bool
@@ -126,7 +126,7 @@ class Overview:
 
 
 def overview(place: str, now: dt.datetime) -> Overview:
-    """Look a store over; nothing is written.
+    """Read the state of a store without writing anything.
 
     Raises
     ------
@@ -144,21 +144,21 @@ def overview(place: str, now: dt.datetime) -> Overview:
             if runs := rows_of(connection, _LAST_RUN):
                 last_run = TypeAdapter(LastRun).validate_python({**runs[0], "alarms": len(regressions)})
                 concerns += _troubles(connection, last_run, now)
-            concerns += [Concern("regression", found.describe(), 'query "FROM regressions"') for found in regressions]
+            concerns += [Concern("regression", item.describe(), 'query "FROM regressions"') for item in regressions]
             concerns += _held_winners(rows_of(connection, _RIVALS))
     exists = filled or bool(current) or (root.local is not None and root.local.is_dir())
     return Overview(root.url, exists, last_run, current, tuple(concerns))
 
 
 def has_results(root: StoreRoot) -> bool:
-    """Whether any night has left results."""
+    """Return whether the store has results of any night."""
     return root.exists(CATALOG) or bool(root.list("results"))
 
 
 def last_good_night(place: str, workload: str = "") -> dt.datetime | None:
-    """When the last good night of a store, or of one of its workloads, ended; None if there was none.
+    """Return when the last good night of a store, or of one workload, ended; None if there was none.
 
-    A store's night is good if it completed with nothing failed; a workload's, if nothing of that workload failed.
+    A night is good for a store if it completed without a failure, and for a workload if none of its candidates failed.
 
     Raises
     ------
@@ -169,22 +169,22 @@ def last_good_night(place: str, workload: str = "") -> dt.datetime | None:
     if not has_results(root):
         return None
     with open_catalog(root) as connection:
-        asked = {"workload": workload} if workload else {}
-        (row,) = rows_of(connection, _LAST_GOOD_OF_WORKLOAD if workload else _LAST_GOOD, **asked)
+        parameters = {"workload": workload} if workload else {}
+        (row,) = rows_of(connection, _LAST_GOOD_OF_WORKLOAD if workload else _LAST_GOOD, **parameters)
     at = row["at"]
     return at if isinstance(at, dt.datetime) else None
 
 
 def overdue(place: str, workloads: Sequence[str], limit: dt.timedelta, now: dt.datetime) -> list[str]:
-    """Return a line for each workload (for the store if none is named) whose last good night ended too long ago."""
+    """Return one line for each workload (the store, if none is named) whose last good night is older than `limit`."""
     lines = []
     for workload in workloads or ("",):
         at = last_good_night(place, workload)
-        of = f" of {workload}" if workload else ""
+        scope = f" of {workload}" if workload else ""
         if at is None:
-            lines.append(f"no good night{of} yet")
+            lines.append(f"no good night{scope} yet")
         elif now - at > limit:
-            lines.append(f"no good night{of} since {moment(at)}, {age(now - at)}")
+            lines.append(f"no good night{scope} since {moment(at)}, {age(now - at)}")
     return lines
 
 
@@ -196,23 +196,23 @@ def _current(bundles: BundleStore) -> Iterator[Current]:
 
 
 def _unwritable(root: StoreRoot) -> Iterator[Concern]:
-    """Check whether a night could write here, without trying: a look at a store must not change it."""
+    """Check whether a night can write to the store, without writing to it."""
     if root.local is None:
         return
     nearest = next(folder for folder in (root.local, *root.local.parents) if folder.exists())
     if not os.access(nearest, os.W_OK | os.X_OK):
-        yield Concern("unwritable", f"{nearest} cannot be written by you, so that no night can run here", "doctor")
+        yield Concern("unwritable", f"you may not write to {nearest}, so no night can run here", "doctor")
 
 
 def _regressions(connection: duckdb.DuckDBPyConnection) -> list[Regression]:
     rows = rows_of(connection, "from regressions")
     if not rows:
         return []
-    # Imported here: it brings SciPy, which takes longer than all the rest, and most nights find nothing.
+    # This import loads SciPy, which takes longer than the rest of the command, and most nights have no regression.
     from storage.results.regressions import Regression
 
-    found = TypeAdapter(list[Regression]).validate_python(rows)
-    return [each for each in found if each.is_bad]
+    regressions = TypeAdapter(list[Regression]).validate_python(rows)
+    return [regression for regression in regressions if regression.is_bad]
 
 
 def _troubles(connection: duckdb.DuckDBPyConnection, last: LastRun, now: dt.datetime) -> Iterator[Concern]:
@@ -231,16 +231,16 @@ def _troubles(connection: duckdb.DuckDBPyConnection, last: LastRun, now: dt.date
 
 
 def _held_winners(decisions: Sequence[Row]) -> Iterator[Concern]:
-    """Name the best held candidate of each workload if it would be better than the promoted one."""
+    """Name each workload's best candidate if it is held and would be better than the promoted one."""
     best = {row["workload"]: row for row in reversed(decisions) if hands_over(str(row["runtime"]))}
     for workload, row in sorted(best.items(), key=lambda item: str(item[0])):
         if row["decision"] == "hold" and number(row, "goodness") is not None:
-            text = f"{workload}: {row['candidate']} would win, and is held: {row['why']}"
+            text = f"{workload}: {row['candidate']} would win but is held: {row['why']}"
             yield Concern("held", text, f"show {workload}")
 
 
 def summary(last: LastRun) -> str:
-    """Say in one line what the last run decided."""
+    """Summarize the last run's decisions in one line."""
     counts = {"promoted": last.promoted, "kept": last.kept, "held": last.held, "failed": last.failed}
-    shown = [f"{count} {name}" for name, count in counts.items()]
-    return ", ".join([*shown, plural(last.alarms, "alarm")])
+    parts = [f"{count} {name}" for name, count in counts.items()]
+    return ", ".join([*parts, plural(last.alarms, "alert")])

@@ -1,4 +1,4 @@
-"""What a person hears of a run while it goes on: bars at a terminal, lines in a log file."""
+"""Progress of a run while it is running: bars at a terminal, lines in a log file."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
-# Where there is no terminal, a stage that runs longer than this is heard of again.
+# Without a terminal, a running stage is reported again after at most this time.
 HEARTBEAT_S = 15.0
 
 
 class Reporter:
-    """Hears how a run goes and ignores it; labels read ``workload · recipe: stage``."""
+    """Receives the progress of a run and ignores it; labels have the form ``workload · recipe: stage``."""
 
     def started(self, label: str) -> None:
-        """Hear that a stage begins."""
+        """Report that a stage begins."""
 
     def progressed(self, label: str, done: float, total: float, unit: str) -> None:
-        """Hear how far a stage is."""
+        """Report a stage's progress."""
 
     def finished(self, label: str, seconds: float, error: str = "") -> None:
-        """Hear that a stage ended, and why if it failed."""
+        """Report that a stage ended, with the error if it failed."""
 
     def noted(self, text: str) -> None:
-        """Hear what a person must know about the run as a whole."""
+        """Report a remark about the complete run."""
 
 
 @dataclass
 class _Running:
-    """A stage that runs; its clock is the monotonic one."""
+    """A running stage; times are from the monotonic clock."""
 
     began: float
-    heard: float
+    reported: float
     done: float = 0.0
     total: float = 0.0
     unit: str = ""
 
     def describe(self, now: float) -> str:
-        """How far it is and, once it is some way, how long it will still take."""
+        """Describe the progress and, after the first 2%, the time left."""
         if not self.total:
             return f"running for {elapsed(now - self.began)}"
         done = f"{self.done:.2f}".rstrip("0").rstrip(".")
@@ -88,7 +88,7 @@ class _Lines(Reporter):
 
     @contextmanager
     def beating(self) -> Iterator[None]:
-        """Tell of stages that run long, in the block."""
+        """Report long-running stages regularly within the block."""
         thread = threading.Thread(target=self._beat, daemon=True)
         thread.start()
         try:
@@ -108,9 +108,9 @@ class _Lines(Reporter):
             now = time.monotonic()
             with self._lock:
                 for label, stage in self._running.items():
-                    # A fifth early: no silence is longer than a heartbeat.
-                    if now - stage.heard >= 0.8 * self.heartbeat_s:
-                        stage.heard = now
+                    # Report a fifth early, so that no pause exceeds the heartbeat.
+                    if now - stage.reported >= 0.8 * self.heartbeat_s:
+                        stage.reported = now
                         self._print(f"{label}: {stage.describe(now)}")
 
     def _print(self, text: str) -> None:
@@ -119,7 +119,7 @@ class _Lines(Reporter):
 
 
 class _Bars(Reporter):
-    """Draws a bar for each running stage, which only pulses until the stage says how far it is, and leaves one line."""
+    """Draws a bar for each running stage, and one line when it ends; the bar pulses until progress is reported."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -149,7 +149,7 @@ class _Bars(Reporter):
         with self._lock:
             if label in self._bars:
                 self.progress.remove_task(self._bars.pop(label))
-        # Escaped: an error's brackets are its own, not rich's markup.
+        # Escape the text: brackets in an error are not rich's markup.
         mark, text = ("[red]✗[/red]", f"{label}: {error}") if error else ("[green]✓[/green]", label)
         took = "" if error else f" [dim]{seconds:.1f} s[/dim]"
         self._console.print(f"{mark} {escape(text)}{took}", highlight=False)
@@ -160,7 +160,7 @@ class _Bars(Reporter):
 
 @contextmanager
 def reporter_for(console: Console) -> Iterator[Reporter]:
-    """Report with bars at a terminal, with lines elsewhere."""
+    """Report with bars at a terminal, and with lines elsewhere."""
     if console.is_terminal:
         bars = _Bars(console)
         with bars.progress:
@@ -172,7 +172,7 @@ def reporter_for(console: Console) -> Iterator[Reporter]:
 
 
 def elapsed(seconds: float) -> str:
-    """Write a stretch of time as minutes and seconds, or hours, minutes and seconds."""
+    """Format a duration as minutes and seconds, or as hours, minutes and seconds."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

@@ -1,4 +1,4 @@
-"""A nightly run from outside: what it is asked to do, as a form in Prefect's UI, and what it came to."""
+"""Request for a nightly run, which Prefect's UI shows as a form, and the summary of its result."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from tasks.workload import Workload, find_workloads
 
 
 class NightlyRequest(Frozen):
-    """A nightly run's parameters; whatever is left out comes from the settings."""
+    """Parameters of a nightly run; the settings supply those that are left out."""
 
     workloads: tuple[str, ...] = Field(
-        default=(), title="Workloads", description="Names of built-in workloads or TOML files; none: every built-in one"
+        default=(), title="Workloads", description="Built-in workloads or TOML files; empty: all built-in workloads"
     )
     recipes: tuple[str, ...] = Field(
-        default=(), title="Recipes", description="Only these recipes (the baseline's is always run); none: all"
+        default=(), title="Recipes", description="Run only these recipes and the baseline's; empty: all recipes"
     )
     profile: Profile | None = Field(
-        default=None, title="Profile", description="How long to measure; none: as the settings say"
+        default=None, title="Profile", description="How long to measure; empty: as in the settings"
     )
-    night: date | None = Field(default=None, title="Night", description="The date the run counts for; none: today")
-    store: str | None = Field(default=None, title="Store", description="The store's root; none: as the settings say")
+    night: date | None = Field(default=None, title="Night", description="Date of the night; empty: today")
+    store: str | None = Field(default=None, title="Store", description="Root of the store; empty: as in the settings")
 
     def load_workloads(self) -> list[Workload]:
         """Read, validate and narrow the workloads to the recipes asked for.
@@ -34,7 +34,7 @@ class NightlyRequest(Frozen):
         Raises
         ------
         ConfigurationError
-            A workload is unknown or wrong, or a recipe is in none of them.
+            A workload is unknown or invalid, or no workload has the recipe.
         """
         workloads = find_workloads(self.workloads, BUILT_IN)
         if not self.recipes:
@@ -44,22 +44,22 @@ class NightlyRequest(Frozen):
             if name not in known:
                 raise ConfigurationError(
                     f'Unknown recipe "{name}"{did_you_mean(name, known)}.',
-                    hint=f"These workloads have: {', '.join(sorted(known))}.",
+                    hint=f"These workloads have the recipes {', '.join(sorted(known))}.",
                 )
         narrowed = []
         for workload in workloads:
-            kept = tuple(item for item in workload.recipe if item.name in (*self.recipes, workload.baseline()[0]))
-            if any(item.name in self.recipes for item in kept):
-                narrowed.append(workload.model_copy(update={"recipe": kept}))
+            chosen = tuple(item for item in workload.recipe if item.name in (*self.recipes, workload.baseline()[0]))
+            if any(item.name in self.recipes for item in chosen):
+                narrowed.append(workload.model_copy(update={"recipe": chosen}))
         return narrowed
 
 
 class NightSummary(Frozen):
-    """What a run came to: the flow run's result, which the command line prints.
+    """Result of a nightly flow run, which the command line prints.
 
-    ``exit_code`` is 1 if some work failed, 3 if a regression was found and nothing failed (fix what failed first: the
-    regression may only be its shadow), 0 otherwise. ``report`` is the URL of the report, "" if it was not written.
-    ``trouble`` says what disturbed the benchmarks. ``busy_s`` is the wall time in which a stage ran.
+    ``exit_code`` is 1 if some work failed, 3 if a regression was found and nothing failed, and 0 otherwise. Failures
+    come first because a failure may cause a regression. ``report`` is the URL of the report, "" if it was not written.
+    ``trouble`` describes disturbances of the benchmarks. ``busy_s`` is the wall time in which at least one stage ran.
     """
 
     run_id: str

@@ -1,6 +1,6 @@
-"""Settings: the command-line flag beats the environment (``NIGHTQUANT_…``) beats ``nightquant.toml``.
+"""Settings: flags override environment variables (``NIGHTQUANT_…``), which override ``nightquant.toml``.
 
-Loading them changes nothing but what is returned.
+Loading the settings has no side effects.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ TaskRunnerName = Literal["threads", "dask", "ray"]
 
 
 class Settings(BaseSettings):
-    """The settings of every command on this machine."""
+    """The settings of every command on this host."""
 
     model_config = SettingsConfigDict(
         env_prefix="NIGHTQUANT_", toml_file="nightquant.toml", extra="forbid", frozen=True, env_ignore_empty=True
@@ -32,32 +32,32 @@ class Settings(BaseSettings):
 
     store: str = Field(default="nightquant-store", description="the store's root: a folder or an s3:// URL")
     profile: Profile = Field(default="standard", description="how long benchmarks take")
-    task_runner: TaskRunnerName = Field(default="threads", description="what fans the stages out")
+    task_runner: TaskRunnerName = Field(default="threads", description="what runs the stages in parallel")
     workers: PositiveInt = Field(
-        default_factory=lambda: min(4, os.cpu_count() or 1), description="stages at work at once"
+        default_factory=lambda: min(4, os.cpu_count() or 1), description="number of stages that run at once"
     )
-    stage_timeout_s: PositiveFloat = Field(default=4 * 3600.0, description="a stage that works for longer is ended")
+    stage_timeout_s: PositiveFloat = Field(default=4 * 3600.0, description="seconds a stage may run")
     retry_wait_s: NonNegativeFloat = Field(
-        default=10.0, description="pause before a stage whose network or server failed is tried again; it grows"
+        default=10.0, description="seconds before a failed network or server is tried again; later pauses are longer"
     )
-    server_startup_timeout_s: PositiveFloat = Field(default=90.0, description="patience with Prefect's own server")
-    dask_address: str = Field(default="", description="scheduler to use; none: a local cluster")
-    ray_address: str = Field(default="", description="cluster to use; none: a local one")
-    fingerprint: str = Field(default="", description="benchmark only on hosts of this fingerprint; none: any")
+    server_startup_timeout_s: PositiveFloat = Field(default=90.0, description="seconds to wait for Prefect's server")
+    dask_address: str = Field(default="", description="address of the Dask scheduler; empty: a local cluster")
+    ray_address: str = Field(default="", description="address of the Ray cluster; empty: a local cluster")
+    fingerprint: str = Field(default="", description="benchmark only on hosts with this fingerprint; empty: any host")
     notification_block: str = Field(default="", description="Prefect notification block to call on a regression")
     webhook_url: SecretStr = Field(default=SecretStr(""), description="URL to post regressions to")
     signing_key: SecretStr = Field(
-        default=SecretStr(""), description="Ed25519 key that signs bundles and what is current: PEM text or path"
+        default=SecretStr(""), description="Ed25519 key that signs bundles and current.json: PEM text or path"
     )
     signature_days: PositiveFloat = Field(default=30.0, description="days after which a signed current.json expires")
-    cache: str = Field(default="", description="local cache of a remote store; none: the user's cache folder")
+    cache: str = Field(default="", description="folder that caches a remote store; empty: the user's cache folder")
 
     def signer(self) -> Signer | None:
-        """Return what signs, if a key is set; `ConfigurationError` if the key is not one."""
-        made: Signer | None = resolve_name("storage.trust:Signer").of(
+        """Return the signer, or None without a key; raise `ConfigurationError` if the key is not an Ed25519 key."""
+        signer: Signer | None = resolve_name("storage.trust:Signer").of(
             self.signing_key.get_secret_value(), self.signature_days
         )
-        return made
+        return signer
 
     @classmethod
     def settings_customise_sources(
@@ -68,33 +68,33 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Flags, then environment, then file."""
+        """Give flags precedence over the environment, and the environment over the file."""
         return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
 
 
 def load_settings(**flags: object) -> Settings:
-    """Read the settings; a flag that is None was not given.
+    """Read the settings; flags that are None are ignored.
 
     Raises
     ------
     ConfigurationError
-        A variable or a key of ``nightquant.toml`` is unknown or wrong.
+        A variable or a key of ``nightquant.toml`` is unknown or invalid.
     """
-    given = {name: value for name, value in flags.items() if value is not None}
+    overrides = {name: value for name, value in flags.items() if value is not None}
     try:
-        return Settings(**given)  # type: ignore[arg-type]
+        return Settings(**overrides)  # type: ignore[arg-type]
     except ValidationError as error:
         lines = [f"\n  {'.'.join(map(str, problem['loc']))}: {problem['msg']}" for problem in error.errors()]
         raise ConfigurationError(
-            f"A setting is wrong (flag, NIGHTQUANT_… variable or nightquant.toml):{''.join(lines)}"
+            f"A setting (flag, NIGHTQUANT_… variable or nightquant.toml) is invalid:{''.join(lines)}"
         ) from error
     except (ValueError, RecursionError) as error:
-        raise ConfigurationError(f"nightquant.toml: not valid TOML: {error}.") from error
+        raise ConfigurationError(f"nightquant.toml is not valid TOML: {error}.") from error
 
 
 @contextmanager
 def children_inherit(**variables: str | None) -> Iterator[None]:
-    """Set environment variables for the processes that are started in the block; None takes one away from them."""
+    """Set environment variables for processes that are started in the block; None removes a variable."""
     before = {name: os.environ.pop(name, None) for name in variables}
     os.environ.update({name: value for name, value in variables.items() if value is not None})
     try:
@@ -107,7 +107,7 @@ def children_inherit(**variables: str | None) -> Iterator[None]:
 
 
 def source_of(name: str) -> str:
-    """Return where a setting's value comes from: ``environment``, ``nightquant.toml`` or ``default``."""
+    """Return the source of a setting's value: ``environment, VARIABLE``, ``nightquant.toml`` or ``default``."""
     variable = f"NIGHTQUANT_{name.upper()}"
     if os.environ.get(variable):
         return f"environment, {variable}"

@@ -1,7 +1,7 @@
-"""The chain's Prefect tasks: each a thin wrapper that runs one function of `tasks.stages` in a worker process.
+"""The Prefect tasks of a night: each wraps one function of `tasks.stages`, which runs in a worker process.
 
-Results are small references held in memory. ``persist_result=False`` also keeps Prefect's cache off: the store knows by
-digest what exists, and a measurement must never be looked up.
+Results are small references in memory. ``persist_result=False`` also disables Prefect's cache: artifacts are looked up
+in the store by digest, and measurements are never looked up.
 """
 
 from __future__ import annotations
@@ -44,25 +44,25 @@ Ts = TypeVarTuple("Ts")
 _RETRIES = 3
 
 
-def _is_worth_a_retry(task: object, run: TaskRun, state: State[object]) -> bool:
-    """Decide whether a failed stage is tried again, after a pause that ends at once if the run is stopped."""
+def _should_retry(task: object, run: TaskRun, state: State[object]) -> bool:
+    """Decide whether a failed stage is retried, after a pause that ends at once if the run is stopped."""
     failure = state.data
     if isinstance(failure, BaseException) and is_transient(failure):
         return current_execution().pause(_label(run), run.run_count - 1)
-    # Prefect logs it only if no retry is left. What caused an expected failure may quote a URI with its secrets.
+    # Prefect logs the error only if no retry is left. The cause of an expected failure may quote a URI with secrets.
     get_run_logger().error("Task run failed: %r", failure, exc_info=not isinstance(failure, NightquantError))
     return False
 
 
 def _task(name: str, run_name: str) -> Callable[[Callable[P, R]], Task[P, R]]:
-    """Make a function the Prefect task `name`; its runs, logs and lines at the terminal read `run_name`.
+    """Make a function the Prefect task `name`; runs, logs and terminal lines show `run_name`.
 
-    It is tried again after a transient failure: a network or a server failed for now. That does no harm. Artifacts are
-    found by their digest, rows and bundles that were written are left as they are, and a benchmark keeps nothing of an
-    attempt that failed. Other errors would come again, and so might what killed a worker.
+    A task is retried after a transient failure of a network or a server. Retrying is safe: artifacts are found by their
+    digest, written rows and bundles stay as they are, and a benchmark discards failed attempts. Other errors would
+    occur again, and a killed worker might be killed again.
 
-    No task has a tag: before a task that has one, Prefect asks its server for the tag's limit, and loses the stage if
-    the server restarts just then.
+    No task has a tag: Prefect would ask its server for the tag's limit before each run. If the server restarted at that
+    moment, the stage would be lost.
     """
     return task(
         name=name,
@@ -71,21 +71,21 @@ def _task(name: str, run_name: str) -> Callable[[Callable[P, R]], Task[P, R]]:
         retries=_RETRIES,
         # Prefect's own pause cannot be interrupted.
         retry_delay_seconds=0,
-        retry_condition_fn=_is_worth_a_retry,
+        retry_condition_fn=_should_retry,
     )
 
 
-def _stage(name: str, of: str) -> Callable[[Callable[P, R]], Task[P, R]]:
-    """Make a function the Prefect task ``<of>: <name>``; see `_task`."""
-    return _task(name, f"{of}: {name}")
+def _stage(name: str, subject: str) -> Callable[[Callable[P, R]], Task[P, R]]:
+    """Make a function the Prefect task ``<subject>: <name>``; see `_task`."""
+    return _task(name, f"{subject}: {name}")
 
 
 def _label(run: TaskRun | None = None) -> str:
-    """Return the name of the task run, by which logs and terminal call the stage, with the number of its attempt."""
+    """Return the task run's name, with the number of a repeated attempt, as logs and terminal show it."""
     if run is None:
         context = TaskRunContext.get()
         if context is None:
-            raise RuntimeError("this is no task run")
+            raise RuntimeError("no Prefect task is running")
         run = context.task_run
     return run.name if run.run_count < 2 else f"{run.name} (attempt {run.run_count})"
 
@@ -97,20 +97,20 @@ def _run(stage: Callable[[Workspace, *Ts], R], store: str, *args: *Ts) -> R:
 
 @_stage("prepare data set", "{workload.name}")
 def prepare(workload: Workload, store: str) -> DatasetRef:
-    """Tokenize the corpus, or decode and split the images; found again by digest."""
+    """Tokenize the corpus, or decode and split the images; reuse an artifact with the same digest."""
     return _run(stages.prepare, store, workload)
 
 
 @_stage("obtain checkpoint", "{workload.name}")
 def obtain(workload: Workload, dataset: DatasetRef, store: str) -> Job[Workload]:
-    """Find the workload's float weights in the store; otherwise get them as ``checkpoint.kind`` says, and store them.
+    """Find the workload's float weights in the store, or obtain them as ``checkpoint.kind`` says and store them.
 
     Raises
     ------
     InputError
-        The weights are missing, broken, refused, or do not fit the workload and its data set.
+        The weights are missing, damaged or rejected, or do not fit the workload and its data set.
     ConfigurationError
-        The ``[checkpoint]`` section asks for something impossible.
+        The ``[checkpoint]`` section cannot be carried out.
     StoreError
         The store cannot be written.
     """
@@ -119,13 +119,13 @@ def obtain(workload: Workload, dataset: DatasetRef, store: str) -> Job[Workload]
 
 @_stage("build", "{job.workload.name} · {recipe.name}/{runtime}")
 def build(job: Job[Workload], recipe: Recipe, runtime: str, store: str) -> CandidateRef:
-    """Carry a recipe out for a runtime: quantize and write its files; found again by digest."""
+    """Quantize a recipe for a runtime and write its files; reuse an artifact with the same digest."""
     return _run(stages.build, store, job, recipe, runtime)
 
 
 @_stage("evaluate", "{job.workload.name} · {candidate.name}")
 def evaluate(job: Job[Workload], candidate: CandidateRef, store: str) -> Evaluation:
-    """Compute one candidate's quality and keep its golden outputs and per-sample results.
+    """Compute one candidate's quality, and store its golden outputs and per-sample results.
 
     Raises
     ------
@@ -137,48 +137,47 @@ def evaluate(job: Job[Workload], candidate: CandidateRef, store: str) -> Evaluat
 
 @_stage("compare with the baseline", "{workload.name}")
 def compare(workload: Workload, baseline: Evaluation, candidates: list[Evaluation], store: str) -> list[Comparison]:
-    """Difference of quality with its paired 95% interval, and agreement of the predictions.
+    """Compute the difference of quality with its paired 95% interval, and the agreement of predictions.
 
-    Both read ``samples.safetensors``: ``quality``, float32 [N], each sample's contribution (its mean is the quality),
-    and ``prediction``, int64 [N]. What the contributions are decides the interval. Where a file has no ``quality`` (one
-    random sequence is no sample of anything), or a single one, there is no interval; where it has no ``prediction``
-    there is no agreement.
+    Each evaluation's ``samples.safetensors`` has ``quality``, float32 [N], whose mean is the quality, and
+    ``prediction``, int64 [N]. The kind of these values determines the interval. With no ``quality`` (one random
+    sequence is not a sample) or a single value, there is no interval; without ``prediction``, there is no agreement.
 
     Raises
     ------
     MeasurementError
-        The two were evaluated on different samples, or by different metrics.
+        The evaluations used different samples or different metrics.
     """
     return _run(stages.compare, store, baseline, candidates)
 
 
 @_stage("find incumbent", "{job.workload.name}")
 def find_incumbent(job: Job[Workload], candidates: list[CandidateRef], store: str) -> Incumbent | None:
-    """Look up the workload's current bundle and make its files a candidate again; None if there is no bundle.
+    """Look up the workload's current bundle and make its files a candidate; return None if there is no bundle.
 
-    A bundle whose own files cannot be used (they are damaged, or this version has no such runtime) is returned with the
-    reason as its ``fault``. Any error means that the bundle is unknown, which is not the same as bad or none.
+    A bundle with unusable files (damaged, or for a runtime that this version lacks) is returned with the reason as its
+    ``fault``. If an error is raised, the bundle is unknown, which differs from faulty and from absent.
 
     Parameters
     ----------
     candidates
-        Tonight's candidates, one of which may be the current bundle itself.
+        Tonight's candidates, one of which may be identical to the current bundle.
 
     Raises
     ------
     StoreError
         The store cannot be read or written, or its pointer to the bundle is damaged.
     UnavailableError
-        This machine lacks the package of the bundle's runtime.
+        This host lacks the package of the bundle's runtime.
     BundleError
-        The operating system refuses to read the bundle.
+        The operating system denies reading the bundle.
     """
     return _run(stages.find_incumbent, store, job, candidates)
 
 
 @_stage("study layers", "{job.workload.name} · {recipe.name}")
 def study(job: Job[Workload], recipe: Recipe, store: str) -> tuple[LayerSensitivity, ...]:
-    """Rank the quantized layers by their own noise, and see what keeping the worst ones float gives back."""
+    """Rank the quantized layers by the noise that quantizing each one adds."""
     return _run(stages.study, store, job, recipe)
 
 
@@ -186,33 +185,33 @@ def study(job: Job[Workload], recipe: Recipe, store: str) -> tuple[LayerSensitiv
 def benchmark(
     job: Job[Workload], candidates: list[BenchmarkCandidate], profile: str, store: str, fingerprint: str = ""
 ) -> BenchmarkResult:
-    """Time baseline and candidates interleaved, in fresh processes, alone on the host; never looked up.
+    """Time baseline and candidates interleaved, in fresh processes, one benchmark at a time on a host.
 
-    Refuses hosts of another `fingerprint` ("": any).
+    The result is never looked up. Hosts with another `fingerprint` are refused ("": any host).
     """
     require_fingerprint(fingerprint)
     execution = current_execution()
-    # It limits itself: its wait for another benchmark on this host does not count.
+    # The benchmark limits itself, because waiting for another benchmark on this host does not count.
     limit_s = execution.settings.stage_timeout_s
     return execution.run(stages.benchmark, _label(), None, store, job, candidates, profile, limit_s)
 
 
-@_stage("package", "{made.job.workload.name} · {made.candidate.name}")
-def package(made: Provenance, store: str, replacing: str | None) -> BundleRef:
-    """Write the promoted candidate as a verified bundle, and make it the current one in place of `replacing`.
+@_stage("package", "{provenance.job.workload.name} · {provenance.candidate.name}")
+def package(provenance: Provenance, store: str, replacing: str | None) -> BundleRef:
+    """Write the promoted candidate as a verified bundle, and make it current in place of `replacing`.
 
-    Runs in the flow's own process: it needs no torch, and no other process is given the signing key.
+    This runs in the flow's process because it does not need torch, and only that process has the signing key.
     """
     execution = current_execution()
     with execution.here(_label()) as progress:
         bundles = BundleStore(store, execution.settings.signer())
         workspace = Workspace(ArtifactStore(store), progress)
-        return package_candidate(made, workspace, bundles, replacing)
+        return package_candidate(provenance, workspace, bundles, replacing)
 
 
 @_stage("renew signature", "{workload}")
 def renew(workload: str, store: str, version: str) -> None:
-    """Sign the version that stays current again, in the flow's own process; its expiry moves on."""
+    """Re-sign the version that stays current, in the flow's process, which extends its expiry."""
     execution = current_execution()
     with execution.here(_label()):
         BundleStore(store, execution.settings.signer()).renew(workload, version)
@@ -220,18 +219,18 @@ def renew(workload: str, store: str, version: str) -> None:
 
 @_task("record", "record {run.run_id}")
 def record(run: RunInfo, tables: dict[str, list[Row]], store: str, part: str = "") -> None:
-    """Write the night's rows as Parquet, one file per table (and `part`); a reader never sees half a file.
+    """Write the night's rows as Parquet, atomically, one file per table and `part`.
 
-    The terminal and the run's log say what a row lacks, and why.
+    The terminal and the run's log name each value that a row lacks, with the reason.
     """
     ResultsStore(store).record(tables, run.run_id, datetime.now(UTC), note, part=part)
 
 
 @_task("report", "report {run.night}")
 def report(run: RunInfo, store: str, unrecorded: Row | None = None) -> str:
-    """Write the night's report, one HTML file that needs nothing else, into the store; return its URL.
+    """Write the night's report into the store as one self-contained HTML file; return its URL.
 
-    `unrecorded` is the run's own row of ``runs``, which is recorded after everything that can still fail.
+    `unrecorded` is the run's row of ``runs``, which is recorded last, after every step that may fail.
     """
     root = StoreRoot.of(store)
     name = f"reports/{run.night}.html"

@@ -1,4 +1,4 @@
-"""One workload's story, from its bundles and its nights: what is current and why, how it went, layers, recipe."""
+"""One workload's story, from its bundles and nights: current bundle, past nights, layers and recipe."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from storage.results.query import open_catalog, rows_of
 from storage.root import StoreRoot
 from storage.seal import check_sums, read_manifest
 
-# A night's row is the candidate whose bundle is current after it (its own files, or the candidate that is the same to
-# the byte) or, if there is none, the best of those that were judged.
+# A night's row is the candidate whose bundle is current afterwards (the bundle's files, or an identical candidate). If
+# there is none, it is the best candidate that was judged.
 _HISTORY = """
 select workload, night, rows.run_id, recipe, runtime, rows.candidate, status, speedup, speedup_low, speedup_high,
     caches, cold_speedup, cold_speedup_low, cold_speedup_high,
@@ -46,7 +46,7 @@ with studied as (
 select recipe, night, module, type, sensitivity_rank as rank, sqnr_db, quantized, reason
 from layers join studied using (recipe)
 where workload = $workload and (night, run_id) = newest and sensitivity_rank is not null
--- A recipe's sensitivity stands at each of its candidates.
+-- Each candidate of a recipe repeats the recipe's sensitivity.
 qualify row_number() over (partition by recipe, module order by quantized desc, runtime) = 1
 order by recipe, rank
 """
@@ -68,7 +68,7 @@ _PARTS = {
 
 @dataclass(frozen=True)
 class Current:
-    """The current bundle; ``switch`` made it so, ``decision`` is the gate's (with its rules), as in the manifest."""
+    """The current bundle: the switch that made it current, and the gate's decision and rules from the manifest."""
 
     version: str
     candidate: str
@@ -81,7 +81,7 @@ class Current:
 
 @dataclass(frozen=True)
 class Story:
-    """A workload: ``nights`` is the newest first, ``layers`` the studied ones, the rest by candidate."""
+    """A workload's story: newest ``nights`` first, ``layers`` from studies, and the rest by candidate."""
 
     workload: str
     current: Current | None
@@ -93,7 +93,7 @@ class Story:
 
 @dataclass(frozen=True)
 class Outline:
-    """A workload in one line: the candidate and numbers are those of the last night's row."""
+    """A workload in one line; ``last`` is the last night's row."""
 
     workload: str
     version: str | None
@@ -110,23 +110,23 @@ def outlines(place: str) -> list[Outline]:
         with open_catalog(root) as connection:
             last = {str(row["workload"]): row for row in rows_of(connection, _HISTORY, workload=None, nights=1)}
     pointers = {name: bundles.pointer(name) for name in bundles.workloads()}
-    found = []
+    result = []
     for name in sorted(last.keys() | pointers.keys()):
         pointer = pointers.get(name)
         version, since = (pointer.version, pointer.history[-1].at) if pointer else (None, None)
-        found.append(Outline(name, version, since, last.get(name)))
-    return found
+        result.append(Outline(name, version, since, last.get(name)))
+    return result
 
 
 def story(place: str, workload: str, nights: int) -> Story:
-    """One workload's story, with its last `nights` nights.
+    """Return one workload's story with its last `nights` nights.
 
     Raises
     ------
     ConfigurationError
-        The store knows no such workload.
+        The store does not contain the workload.
     BundleError
-        The current bundle is not what was handed over.
+        The current bundle does not match its checksums.
     """
     root = StoreRoot.of(place)
     bundles = BundleStore(root)
@@ -139,8 +139,8 @@ def story(place: str, workload: str, nights: int) -> Story:
             rows["nights"] = tuple(rows_of(connection, _HISTORY, workload=workload, nights=nights))
     if workload not in known:
         raise ConfigurationError(
-            f'The store {root.url} knows no workload "{workload}".',
-            hint=f"It has: {', '.join(sorted(known)) or 'nothing yet; run a night first (nightquant nightly)'}.",
+            f'The store {root.url} does not contain a workload "{workload}".',
+            hint=f"It contains: {', '.join(sorted(known)) or 'nothing yet; run a night first (nightquant nightly)'}.",
         )
     return Story(workload, _current(bundles, workload), **rows)
 
@@ -153,8 +153,8 @@ def _current(bundles: BundleStore, workload: str) -> Current | None:
     manifest = read_manifest(folder, check_sums(folder))
     gate, recipe, runtime = dict(manifest["gate"]), manifest["recipe"], manifest["model"]["runtime"]
     rules = tuple(gate.pop("rules"))
-    made_as = manifest["sources"]["quantized"]
-    sizes = [row.get("size_bytes") for row in manifest["measurements"] if row.get("artifact_digest") == made_as]
+    digest = manifest["sources"]["quantized"]
+    sizes = [row.get("size_bytes") for row in manifest["measurements"] if row.get("artifact_digest") == digest]
     return Current(
         version=pointer.version,
         candidate=f"{recipe['name']}/{runtime}",

@@ -1,4 +1,4 @@
-"""The subcommands, and the options and formats that several of them share."""
+"""The subcommands, and the options and output formats that they share."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def _night(context: click.Context, parameter: click.Parameter, value: str | None
     try:
         return dt.date.fromisoformat(value)
     except ValueError as error:
-        raise click.BadParameter(f"{value!r} is no date; expected YYYY-MM-DD, for instance 2026-11-21") from error
+        raise click.BadParameter(f"{value!r} is not a date; write YYYY-MM-DD, for instance 2026-11-21") from error
 
 
 def _reason(context: click.Context, parameter: click.Parameter, value: str) -> str:
     if not value.strip():
-        raise click.BadParameter('it is empty; say why, for instance --reason "worse on our traffic"')
+        raise click.BadParameter('the reason is empty; give one, for instance --reason "worse on our traffic"')
     return value
 
 
@@ -65,90 +65,90 @@ def _by(context: click.Context, parameter: click.Parameter, value: str | None) -
 def _age(context: click.Context, parameter: click.Parameter, value: str | None) -> dt.timedelta | None:
     if value is None:
         return None
-    if not (found := re.fullmatch(r"([1-9]\d{0,5})([smhd])", value)):
-        raise click.BadParameter(f"{value!r} is no time; expected seconds, minutes, hours or days: 30s, 90m, 26h or 2d")
-    return dt.timedelta(**{_UNITS[found[2]]: int(found[1])})
+    if not (match := re.fullmatch(r"([1-9]\d{0,5})([smhd])", value)):
+        raise click.BadParameter(f"{value!r} is not a duration; write it like 30s, 90m, 26h or 2d")
+    return dt.timedelta(**{_UNITS[match[2]]: int(match[1])})
 
 
 def complete_workload(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete the name of a built-in workload; other names may be files."""
+    """Complete the name of a built-in workload, or else the name of a file."""
     names = sorted(path.stem for path in BUILT_IN.glob("*.toml") if path.stem.startswith(incomplete))
     return [CompletionItem(name) for name in names] or [CompletionItem(incomplete, type="file")]
 
 
 def complete_recipe(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete the name of a recipe of the workloads that were given, or of every built-in one."""
-    given = context.params.get("workload") or ()
-    paths = [Path(name) if name.endswith(".toml") else BUILT_IN / f"{name}.toml" for name in given]
+    """Complete the name of a recipe of the workloads on the command line, or of every built-in workload."""
+    workloads = context.params.get("workload") or ()
+    paths = [Path(name) if name.endswith(".toml") else BUILT_IN / f"{name}.toml" for name in workloads]
     names: set[str] = set()
     for path in paths or BUILT_IN.glob("*.toml"):
-        # Nobody can read an error at this moment; the command itself will refuse a file that is missing or wrong.
+        # An error cannot be shown during completion; the command itself will report a missing or invalid file.
         with suppress(OSError, ValueError, RecursionError):
             names |= {recipe["name"] for recipe in tomllib.loads(path.read_text(encoding="utf-8")).get("recipe", ())}
     return [CompletionItem(name) for name in sorted(names) if name.startswith(incomplete)]
 
 
-# ``store: str``: the flag's or the settings' value.
+# Passes ``store: str``: the value of the flag or of the settings.
 store_option = click.option(
     "--store",
     metavar="PATH|URL",
     callback=_store,
-    help="The store's root (default: NIGHTQUANT_STORE, nightquant.toml, or ./nightquant-store).",
+    help="Use this store (default: NIGHTQUANT_STORE, nightquant.toml, or ./nightquant-store).",
 )
-# ``workload: tuple[str, ...]``: none given means every built-in one.
+# Passes ``workload: tuple[str, ...]``: an empty tuple means every built-in workload.
 workload_option = click.option(
     "--workload",
     "-w",
     multiple=True,
     metavar="NAME|FILE.toml",
     shell_complete=complete_workload,
-    help="A workload by name or TOML file; repeatable.",
+    help="Use this workload, by name or TOML file; repeatable.",
 )
-# ``recipe: tuple[str, ...]``: none given means all.
+# Passes ``recipe: tuple[str, ...]``: an empty tuple means all recipes.
 recipe_option = click.option(
     "--recipe",
     "-r",
     multiple=True,
     metavar="NAME",
     shell_complete=complete_recipe,
-    help="Only these recipes; repeatable.",
+    help="Use only this recipe; repeatable.",
 )
-# ``workload: str``.
+# Passes ``workload: str``.
 workload_argument = click.argument("workload", shell_complete=complete_workload)
-# ``profile: str | None``.
+# Passes ``profile: str | None``.
 profile_option = click.option(
     "--profile",
     type=click.Choice(PROFILES),
-    help="How long to measure: for up to 1, 5 or 15 min a workload, until speed is decided (default: standard).",
+    help="Measure each workload for at most 1, 5 or 15 min, until its speed is decided (default: standard).",
 )
-# ``by: str``.
-by_option = click.option("--by", metavar="NAME", callback=_by, help="Who (default: the user's name).")
+# Passes ``by: str``.
+by_option = click.option("--by", metavar="NAME", callback=_by, help="Record this name (default: the user's name).")
 
 
 def night_option(help: str) -> Callable[[Function], Function]:  # noqa: A002 - click's own word
-    """``--night``: passes ``night: datetime.date | None``."""
+    """Add ``--night``, which passes ``night: datetime.date | None``."""
     return click.option("--night", metavar="YYYY-MM-DD", callback=_night, help=help)
 
 
 def reason_option(help: str) -> Callable[[Function], Function]:  # noqa: A002 - click's own word
-    """``--reason``, which must be given: passes ``reason: str``."""
+    """Add the required option ``--reason``, which passes ``reason: str``."""
     return click.option("--reason", required=True, callback=_reason, help=help)
 
 
 def age_option(name: str, *, help: str, default: str | None = None) -> Callable[[Function], Function]:  # noqa: A002
-    """An option such as ``--max-age 26h``: passes a `datetime.timedelta`, or None if it was not given."""
+    """Add an option such as ``--max-age 26h``, which passes a `datetime.timedelta`, or None if it is absent."""
     return click.option(name, metavar="AGE", callback=_age, default=default, show_default=True, help=help)
 
 
 def format_option(*formats: str) -> Callable[[Function], Function]:
-    """``--format``: passes ``format: str``; the first format is the default."""
+    """Add ``--format``, which passes ``format: str``; the first format is the default."""
     return click.option(
-        "--format", type=click.Choice(formats), default=formats[0], show_default=True, help="How to print."
+        "--format", type=click.Choice(formats), default=formats[0], show_default=True, help="Print in this format."
     )
 
 
 def print_json(document: object) -> None:
-    """Print one JSON document, and nothing else, to standard output; it may hold models, data classes, dates, paths."""
+    """Print one JSON document to standard output; it may contain models, data classes, dates and paths."""
     click.echo(json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False, default=_as_json))
 
 
@@ -157,15 +157,15 @@ def _as_json(value: object) -> object:
         return value.model_dump(mode="json")
     if is_dataclass(value) and not isinstance(value, type):
         return asdict(value)
-    if isinstance(value, dt.date):  # a date-time too
+    if isinstance(value, dt.date):  # includes datetime
         return value.isoformat()
     if isinstance(value, Path):
         return str(value)
-    raise TypeError(f"{type(value).__name__} has no form in JSON")
+    raise TypeError(f"{type(value).__name__} cannot be written as JSON")
 
 
 def print_result(format: str, document: object, lines: Iterable[str]) -> None:
-    """Print a document as JSON with ``--format json``, otherwise the lines that say the same."""
+    """Print a document as JSON with ``--format json``, otherwise as the equivalent lines."""
     if format == "json":
         print_json(document)
     else:
@@ -174,13 +174,13 @@ def print_result(format: str, document: object, lines: Iterable[str]) -> None:
 
 
 def store_flag(store: str) -> str:
-    """Return the option that a suggested command needs to find this store; "" if the settings name it."""
+    """Return the ``--store`` option for a suggested command; "" if the settings already name the store."""
     return "" if store == load_settings().store else f" --store {store}"
 
 
 @contextmanager
 def progress_of(label: str) -> Iterator[Progress]:
-    """Show what a command does before it prints, on standard error."""
+    """Show a command's progress on standard error."""
     with reporter_for(Console(stderr=True)) as reporter:
         began = time.monotonic()
         reporter.started(label)

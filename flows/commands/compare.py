@@ -1,4 +1,4 @@
-"""``nightquant compare``: two runs, candidate by candidate, and what changed between them."""
+"""``nightquant compare``: compare two runs, candidate by candidate, and name the changes between them."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from storage.results.history import changes_between
 from storage.results.query import open_catalog, rows_of
 from storage.root import StoreRoot
 
-# A night stands for all of its runs; of a candidate that several measured, the last one's row counts.
+# A night stands for all of its runs; if several runs measured a candidate, the last run's row counts.
 _RUNS = """
 select run_id, night, started_at, status, profile, candidates_ok as measured, candidates_failed as failed, host,
     git_commit
 from runs
-where run_id = $asked or night::text = $asked
+where run_id = $name or night::text = $name
 order by started_at, run_id
 """
 
@@ -49,10 +49,10 @@ _KNOWN = "select run_id, night from runs order by night desc, started_at desc li
 
 @dataclass(frozen=True)
 class Pair:
-    """A candidate in both runs; a row is None where it was not in that run. ``changed`` says with what it changed.
+    """A candidate in both runs; the row of a run without the candidate is None. ``changed`` describes the changes.
 
-    ``times_as_fast`` is the second speed-up ÷ the first, None without both; ``is_apart`` whether the two 95% intervals
-    have nothing in common. ``caches`` says of which calls: those that the gate of the second run decided by.
+    ``times_as_fast`` is the second speed-up ÷ the first, or None without both. ``is_apart`` is true if the two 95%
+    intervals do not overlap. Both describe calls with cold or warm ``caches``, whichever the second run's gate uses.
     """
 
     workload: str
@@ -67,7 +67,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class RunComparison:
-    """Two runs (or nights, which may have several); ``changed`` holds what changed for every candidate alike."""
+    """Two runs or nights, with the runs of each; ``changed`` describes the changes that apply to every candidate."""
 
     before: tuple[Row, ...]
     after: tuple[Row, ...]
@@ -81,43 +81,43 @@ class RunComparison:
 @format_option("text", "json")
 @store_option
 def command(first: str, second: str, format: str, store: str) -> None:
-    """Compare two runs, by their ids or nights (YYYY-MM-DD): what each candidate measured, and what changed.
+    """Compare two runs, named by id or night (YYYY-MM-DD): each candidate's measurements, and the changes.
 
-    A night stands for all of its runs. Speed-ups have their 95% intervals; two that are apart do not overlap.
+    A night stands for all of its runs. Speed-ups are shown with 95% intervals; "intervals apart" means no overlap.
 
     \b
     Example:
       nightquant compare 2026-11-20 2026-11-21
       nightquant compare 20261120-0123456789ab 20261121-0123456789ab --format json
     """
-    found = compare_runs(store, first, second)
+    comparison = compare_runs(store, first, second)
     if format == "json":
-        print_json(found)
+        print_json(comparison)
         return
     console = Console()
-    console.print(marked_lines(_runs(found)), highlight=False)
-    for workload, pairs in groupby(found.pairs, key=lambda pair: pair.workload):
-        mine = list(pairs)
-        rows = [row for pair in mine for row in (pair.before, pair.after) if row is not None]
+    console.print(marked_lines(_runs(comparison)), highlight=False)
+    for workload, group in groupby(comparison.pairs, key=lambda pair: pair.workload):
+        pairs = list(group)
+        rows = [row for pair in pairs for row in (pair.before, pair.after) if row is not None]
         metric = metric_of(rows)
         console.print()
         console.print(Text(workload, style="bold"))
         console.print(Text(_line("", "faster", "smaller", metric, "decision", metric), style="dim"), soft_wrap=True)
-        for pair in mine:
+        for pair in pairs:
             for line in _lines(pair, metric):
                 console.print(line, highlight=False, soft_wrap=isinstance(line, Text))
 
 
-def _runs(found: RunComparison) -> Iterator[tuple[str, str]]:
-    for mark, runs in (("A", found.before), ("B", found.after)):
+def _runs(comparison: RunComparison) -> Iterator[tuple[str, str]]:
+    for mark, runs in (("A", comparison.before), ("B", comparison.after)):
         for run in runs:
             counts = f"{plural(int(number(run, 'measured') or 0), 'candidate')}, {run['failed']} failed"
             yield mark, f"{run['night']}  {run['run_id']}  {run['profile']}, {run['status']}: {counts}"
-    yield "≠", "; ".join(found.changed.values()) or "nothing that is recorded, for all candidates alike"
+    yield "≠", "; ".join(comparison.changed.values()) or "no recorded change that applies to all candidates"
 
 
 def _lines(pair: Pair, metric: str) -> Iterator[Text | Table]:
-    """The candidate's name, a row for each run under it, and what is not the same."""
+    """Yield the candidate's name, its row in each run, and the differences."""
     rows = [(mark, row) for mark, row in (("A", pair.before), ("B", pair.after)) if row is not None]
     yield Text(f"  {pair.candidate}{'' if len(rows) == 2 else f' (only in {rows[0][0]})'}")
     for mark, row in rows:
@@ -133,7 +133,7 @@ def _lines(pair: Pair, metric: str) -> Iterator[Text | Table]:
 
 
 def _line(mark: str, faster: str, smaller: str, quality: str, decision: str, metric: str) -> str:
-    """A row whose columns are as wide for every candidate of a workload."""
+    """Format a row with the same column widths for every candidate of a workload."""
     return f"    {mark:1}  {faster:<12}  {smaller:>7}  {quality:>{max(9, len(metric))}}  {decision}"
 
 
@@ -157,18 +157,18 @@ def compare_runs(place: str, first: str, second: str) -> RunComparison:
     Raises
     ------
     ConfigurationError
-        One of them is not in the store.
+        One of the runs is not in the store.
     StoreError
-        The store holds no results.
+        The store contains no results.
     """
     root = StoreRoot.of(place)
     if not has_results(root):
         raise StoreError(
-            f"The store {root.url} holds no results.",
+            f"The store {root.url} contains no results.",
             hint="Run a night first (nightquant nightly), or name another store with --store.",
         )
     with open_catalog(root) as connection:
-        before, after = (_found(connection, asked) for asked in (first, second))
+        before, after = (_runs_named(connection, name) for name in (first, second))
         rows = [
             {
                 (str(row["workload"]), str(row["candidate"])): row
@@ -179,8 +179,8 @@ def compare_runs(place: str, first: str, second: str) -> RunComparison:
     keys = sorted(dict.fromkeys([*rows[0], *rows[1]]), key=lambda key: key[0])
     pairs = [_pair(key, rows[0].get(key), rows[1].get(key)) for key in keys]
     changes = [pair.changed for pair in pairs if pair.before and pair.after]
-    first_ones = changes[0] if changes else {}
-    common = {name: text for name, text in first_ones.items() if all(each.get(name) == text for each in changes)}
+    candidates = changes[0].items() if changes else ()
+    common = {name: text for name, text in candidates if all(change.get(name) == text for change in changes)}
     own = tuple(
         replace(pair, changed={name: pair.changed[name] for name in pair.changed.keys() - common.keys()})
         for pair in pairs
@@ -188,12 +188,12 @@ def compare_runs(place: str, first: str, second: str) -> RunComparison:
     return RunComparison(tuple(before), tuple(after), _changes_of_runs(before, after) | common, own)
 
 
-def _found(connection: duckdb.DuckDBPyConnection, asked: str) -> list[Row]:
-    runs = rows_of(connection, _RUNS, asked=asked)
+def _runs_named(connection: duckdb.DuckDBPyConnection, name: str) -> list[Row]:
+    runs = rows_of(connection, _RUNS, name=name)
     if not runs:
         known = ", ".join(f"{row['run_id']} ({row['night']})" for row in rows_of(connection, _KNOWN))
         raise ConfigurationError(
-            f'There is no run or night "{asked}".', hint=f"The newest are: {known}. A night is written YYYY-MM-DD."
+            f'There is no run or night "{name}".', hint=f"The newest are: {known}. Write a night as YYYY-MM-DD."
         )
     return runs
 
@@ -211,9 +211,9 @@ def _pair(key: tuple[str, str], before: Row | None, after: Row | None) -> Pair:
 
 
 def _changes_of_runs(before: Sequence[Row], after: Sequence[Row]) -> dict[str, str]:
-    found = {}
+    changes = {}
     for column, name in (("profile", "profile"), ("git_commit", "nightquant's commit")):
         old, new = (str(runs[-1][column] or "unknown")[:12] for runs in (before, after))
         if old != new:
-            found[column] = f"{name} {old} → {new}"
-    return found
+            changes[column] = f"{name} {old} → {new}"
+    return changes

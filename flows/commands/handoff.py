@@ -1,4 +1,4 @@
-"""``nightquant handoff``: the bundles, for those who deploy them."""
+"""``nightquant handoff``: the commands for people who deploy bundles."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ command.add_command(sign)
 @format_option("table", "json")
 @store_option
 def list_bundles(workload: str | None, format: str, store: str) -> None:
-    """List every bundle, or those of one WORKLOAD.
+    """List every bundle, or the bundles of one WORKLOAD.
 
     \b
     Example:
@@ -64,19 +64,19 @@ def list_bundles(workload: str | None, format: str, store: str) -> None:
         for entry in bundles.entries(workload)
     ]
     lines = [f"{row['workload']:<16} {row['version']}  {row['state']:<9}  {row['location']}" for row in rows]
-    none = f"No bundles in {store} yet: a night makes one of each workload with a promoted candidate."
+    none = f"{store} has no bundles yet. A night makes a bundle for each workload with a promoted candidate."
     print_result(format, rows, lines or [none])
 
 
 @command.command()
 @workload_argument
 @click.argument("version", required=False)
-@click.option("--history", is_flag=True, help="Show how it came to be current, as JSON.")
+@click.option("--history", is_flag=True, help="Show the history of current bundles, as JSON.")
 @click.option("--manifest", is_flag=True, help="Show the manifest, as JSON.")
 @format_option("text", "json")
 @store_option
 def show(workload: str, version: str | None, history: bool, manifest: bool, format: str, store: str) -> None:
-    """Show the model card of WORKLOAD's current bundle, or of VERSION; all three as one document with --format json.
+    """Show the model card of WORKLOAD's current bundle, or of VERSION; --format json adds manifest and history.
 
     \b
     Example:
@@ -102,15 +102,15 @@ def show(workload: str, version: str | None, history: bool, manifest: bool, form
 @command.command()
 @workload_argument
 @click.argument("version")
-@reason_option("Why; it is kept in the history.")
+@reason_option("Record this reason in the history.")
 @by_option
 @format_option("text", "json")
 @store_option
 def promote(workload: str, version: str, reason: str, by: str, format: str, store: str) -> None:
-    """Make VERSION of WORKLOAD current by hand, a withdrawn one too; nothing is withdrawn.
+    """Make VERSION of WORKLOAD current by hand, even if it was withdrawn; no bundle is withdrawn.
 
-    From then on it is the incumbent: a night replaces it only by a candidate that is decidedly better, or where it
-    fails the gate or was made from another checkpoint.
+    A later night replaces it only by a clearly better candidate, or if it fails the gate or was made from another
+    checkpoint.
 
     \b
     Example:
@@ -120,15 +120,15 @@ def promote(workload: str, version: str, reason: str, by: str, format: str, stor
     before = bundles.pointer(workload)
     pointer = bundles.promote_by_hand(workload, version, by=by, reason=reason)
     if before is not None and pointer.history == before.history:
-        click.echo(f"{version} was current already; nothing changed.", err=True)
+        click.echo(f"{version} is already current; nothing was changed.", err=True)
     _show_switch(pointer, format)
 
 
 @command.command()
 @workload_argument
-@click.option("--to", "version", metavar="VERSION", help="Go to this bundle (default: the one before).")
+@click.option("--to", "version", metavar="VERSION", help="Go to this bundle (default: the previous one).")
 @click.option("--from", "replacing", metavar="VERSION", help="Withdraw this bundle, or refuse if another is current.")
-@reason_option("Why; it is kept in the history.")
+@reason_option("Record this reason in the history.")
 @by_option
 @format_option("text", "json")
 @store_option
@@ -137,9 +137,9 @@ def rollback(
 ) -> None:
     """Make an earlier bundle of WORKLOAD current again.
 
-    What was current is withdrawn: no night promotes it again by itself; rolling back --to it, or promoting it by hand,
-    does. If a night or a colleague makes another bundle current meanwhile, nothing is changed; --from says which bundle
-    you mean.
+    The bundle that was current is withdrawn: no night promotes it again, but you can, with rollback --to or promote.
+    Name the bundle that you mean with --from: if a night or a colleague has made another bundle current, nothing is
+    changed.
 
     \b
     Example:
@@ -151,7 +151,7 @@ def rollback(
 
 
 def _show_switch(pointer: Pointer, format: str) -> None:
-    lines = [f"{pointer.workload}: current is {pointer.version}."]
+    lines = [f"{pointer.workload}: the current version is {pointer.version}."]
     lines += [f"Withdrawn: {', '.join(pointer.withdrawn)}."] if pointer.withdrawn else []
     print_result(format, pointer.model_dump(mode="json", by_alias=True, exclude_none=True), lines)
 
@@ -164,7 +164,7 @@ def _show_switch(pointer: Pointer, format: str) -> None:
 @format_option("text", "json")
 @store_option
 def export(workload: str, version: str | None, output: Path | None, force: bool, format: str, store: str) -> None:
-    """Write WORKLOAD's current bundle, or VERSION, into one file for carrying away.
+    """Write WORKLOAD's current bundle, or VERSION, into one zip file.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""``nightquant generate`` and ``sensitivity``: what a model writes, and which layers lose most by quantization."""
+"""``nightquant generate`` and ``sensitivity``: sample text from a model, and rank its layers by sensitivity."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 @click.command()
 @workload_option
 @recipe_option
-@click.option("--words", default=1000, show_default=True, metavar="N", help="Words to sample.")
-@click.option("--temperature", default=1.0, show_default=True, metavar="T", help="Above 0; lower is surer.")
-@click.option("--seed", default=0, show_default=True, metavar="N", help="Equal seeds give equal text.")
-@click.option("-o", "--output", type=FILE, help="Write here, not to the terminal.")
-@click.option("--compare", is_flag=True, help="Show the float model's text beside the recipe's, from the same seed.")
+@click.option("--words", default=1000, show_default=True, metavar="N", help="Sample this many words.")
+@click.option("--temperature", default=1.0, show_default=True, metavar="T", help="Sample at this temperature.")
+@click.option("--seed", default=0, show_default=True, metavar="N", help="Draw the words with this seed.")
+@click.option("-o", "--output", type=FILE, help="Write to this file instead of the terminal.")
+@click.option("--compare", is_flag=True, help="Also show the float model's text, from the same seed.")
 @format_option("text", "json")
 @store_option
 def generate(
@@ -50,37 +50,37 @@ def generate(
     format: str,
     store: str,
 ) -> None:
-    """Sample text from a word language model; what is missing in the store is trained and quantized first.
+    """Sample text from a word language model, which is trained and quantized first if the store lacks it.
 
     \b
     Example:
       nightquant generate --workload word-lm --words 200 --temperature 0.8
       nightquant generate --workload word-lm --recipe dynamic-int8 --compare
     """
-    from tasks.generate import generate as sample  # torch
+    from tasks.generate import generate as sample  # imports torch
 
     if output is not None and format == "json":
-        raise ConfigurationError("JSON goes to standard output.", hint="Redirect it, or leave out --output.")
-    if output is not None and not output.parent.is_dir():  # said before the work, not after it
-        raise ConfigurationError(f"{output} cannot be written: {output.parent} is no folder.", hint="Make it first.")
-    chosen = _workload(workload or ("word-lm",), recipe, hint="Use --compare for float beside it.")
+        raise ConfigurationError("JSON goes to standard output.", hint="Leave out --output.")
+    if output is not None and not output.parent.is_dir():  # fail before the work, not after it
+        raise ConfigurationError(f"{output} cannot be written: {output.parent} is not a folder.", hint="Create it.")
+    chosen = _workload(workload or ("word-lm",), recipe, hint="To add the float model, use --compare.")
     recipes, texts = _recipes(chosen, recipe, compare), []
-    for each in recipes:
-        with progress_of(f"{chosen.name} · {each.name}: preparing") as progress:
+    for item in recipes:
+        with progress_of(f"{chosen.name} · {item.name}: preparing") as progress:
             workspace = Workspace(ArtifactStore(store), progress)
-            texts.append(sample(chosen, each, workspace, words=words, temperature=temperature, seed=seed))
+            texts.append(sample(chosen, item, workspace, words=words, temperature=temperature, seed=seed))
     if format == "json":
-        print_json({each.name: "".join(text) for each, text in zip(recipes, texts, strict=True)})
+        print_json({item.name: "".join(text) for item, text in zip(recipes, texts, strict=True)})
         return
     with output.open("w", encoding="utf-8") if output else nullcontext() as stream:
         if compare:
-            _print_columns([each.name for each in recipes], texts, Console(file=stream))
+            _print_columns([item.name for item in recipes], texts, Console(file=stream))
         else:
             for piece in texts[0]:
                 click.echo(piece, file=stream, nl=False)
             click.echo(file=stream)
     if output:
-        click.echo(f"Written to {output}.", err=True)
+        click.echo(f"The text is in {output}.", err=True)
 
 
 @click.command()
@@ -91,27 +91,27 @@ def generate(
     default="0,1,2,4",
     show_default=True,
     metavar="K,…",
-    help='Evaluate with the worst K layers kept float; "" for the ranking alone.',
+    help='Evaluate with the worst K layers kept in float; "" shows only the ranking.',
 )
 @format_option("table", "json")
 @store_option
 def sensitivity(workload: tuple[str, ...], recipe: tuple[str, ...], keep: str, format: str, store: str) -> None:
-    """Rank the quantized layers by their own noise; what is missing in the store is made first.
+    """Rank the quantized layers by the noise that each adds; artifacts that the store lacks are made first.
 
     \b
     Example:
       nightquant sensitivity --workload resnet18
       nightquant sensitivity --workload resnet18 --recipe static-int8 --keep 0,1,2
     """
-    from tasks.sensitivity import keep_effects  # torch
+    from tasks.sensitivity import keep_effects  # imports torch
     from tasks.sensitivity import sensitivity as rank
 
-    chosen = _workload(workload, recipe, hint="For instance: nightquant sensitivity -w resnet18")
-    quantizing = _recipe(chosen, recipe, [each for each in chosen.recipe if each.method != "none"], "quantizing recipe")
+    chosen = _workload(workload, recipe, hint="Example: nightquant sensitivity -w resnet18")
+    quantizing = _recipe(chosen, recipe, [item for item in chosen.recipe if item.method != "none"], "quantizing recipe")
     try:
         counts = tuple(sorted({int(part) for part in keep.split(",") if part.strip()}))
     except ValueError as error:
-        raise click.BadParameter(f"{keep!r} is no list of numbers such as 0,1,2", param_hint="--keep") from error
+        raise click.BadParameter(f"{keep!r} is not a list of numbers such as 0,1,2", param_hint="--keep") from error
     with progress_of(f"{chosen.name} · {quantizing.name}: sensitivity") as progress:
         workspace = Workspace(ArtifactStore(store), progress)
         job = obtain(workspace, chosen, prepare(workspace, chosen))
@@ -133,33 +133,32 @@ def _workload(names: tuple[str, ...], recipes: tuple[str, ...], *, hint: str) ->
 
 
 def _recipe(workload: Workload, names: tuple[str, ...], recipes: Sequence[Recipe], what: str = "recipe") -> Recipe:
-    """Return the recipe that was named, or the first one."""
+    """Return the recipe named first in `names`, or else the first recipe."""
     by_name = {recipe.name: recipe for recipe in recipes}
     name = names[0] if names else next(iter(by_name), "")
     if name not in by_name:
-        asked = f' "{name}"' if name else ""
-        raise ConfigurationError(
-            f'Workload "{workload.name}" has no {what}{asked}.', hint=f"It has: {', '.join(by_name)}."
-        )
+        named = f' "{name}"' if name else ""
+        hint = f"Use one of these: {', '.join(by_name)}." if by_name else ""
+        raise ConfigurationError(f'Workload "{workload.name}" has no {what}{named}.', hint=hint)
     return by_name[name]
 
 
 def _recipes(workload: Workload, names: tuple[str, ...], compare: bool) -> list[Recipe]:
-    """Return the recipe to sample with (float by default), or float and the quantized one to compare it with."""
+    """Return the recipe to sample with (by default float), or a float and a quantized recipe to compare."""
     floats = [recipe for recipe in workload.recipe if recipe.method == "none"]
     quantized = [recipe for recipe in workload.recipe if recipe.method != "none"]
     if not compare:
         return [_recipe(workload, names, [*floats, *quantized])]
     if not floats or not (quantized or names):
         raise ConfigurationError(
-            f'Workload "{workload.name}" has no float recipe and quantized recipe to compare.',
-            hint='Add a recipe with method = "none".',
+            f'Workload "{workload.name}" lacks a float or a quantized recipe to compare.',
+            hint='Add both kinds to its file: a recipe with method = "none", and one with another method.',
         )
     return [floats[0], _recipe(workload, names, [*quantized, *floats])]
 
 
 def _print_columns(headings: list[str], texts: list[Iterator[str]], console: Console) -> None:
-    """Grow the texts side by side on a terminal; in a file they appear when they are whole."""
+    """Print the texts side by side, word by word at a terminal and at once in a file."""
     grown = [""] * len(texts)
     with Live(console=console, auto_refresh=False, vertical_overflow="visible") as live:
         for pieces in zip_longest(*texts, fillvalue=""):
@@ -167,13 +166,13 @@ def _print_columns(headings: list[str], texts: list[Iterator[str]], console: Con
             table = Table(expand=True)
             for heading in headings:
                 table.add_column(heading, ratio=1, overflow="fold")
-            # A word of the text may look like rich's markup; Text is shown as it is.
+            # Text prevents words from being read as rich's markup.
             table.add_row(*map(Text, grown))
             live.update(table, refresh=console.is_terminal)
 
 
 def _print_ranking(name: str, ranking: Sequence[LayerSensitivity]) -> None:
-    title = f"{name}: own noise of each quantized layer, worst first"
+    title = f"{name}: noise added by each quantized layer, worst first"
     table = new_table(title, "rank", "module", "type", "SQNR (dB)", right=("rank", "SQNR (dB)"))
     for layer in ranking:
         table.row(layer.rank, layer.module, layer.type, f"{layer.sqnr_db:.1f}")
@@ -182,8 +181,8 @@ def _print_ranking(name: str, ranking: Sequence[LayerSensitivity]) -> None:
 
 def _print_effects(effects: Sequence[KeepEffect]) -> None:
     metric, quality = effects[0].quality_metric, effects[0].float_quality
-    numbers = ("kept", metric, "against float", "size (MB)")
-    title = f"The worst layers kept float ({metric} of the float model: {quality:.4g})"
+    numbers = ("kept", metric, "vs. float", "size (MB)")
+    title = f"Worst layers kept in float ({metric} of the float model: {quality:.4g})"
     table = new_table(title, "kept", "modules", *numbers[1:], right=numbers)
     for effect in effects:
         change = f"{effect.quality - effect.float_quality:+.3g}"

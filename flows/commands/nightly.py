@@ -1,4 +1,4 @@
-"""``nightquant nightly`` and ``nightquant serve``: one night here and now, or every night from this one process."""
+"""``nightquant nightly`` runs one night now; ``nightquant serve`` runs every night from one process."""
 
 from __future__ import annotations
 
@@ -40,11 +40,13 @@ _SERVER = "Prefect's server"
 @recipe_option
 @store_option
 @profile_option
-@night_option("The date that counts (default: today).")
+@night_option("Record the run under this date (default: today).")
 @click.option(
-    "--task-runner", type=click.Choice(get_args(TaskRunnerName)), help="What fans the stages out (default: threads)."
+    "--task-runner",
+    type=click.Choice(get_args(TaskRunnerName)),
+    help="Run the stages with this task runner (default: threads).",
 )
-@click.option("--workers", type=click.IntRange(min=1), help="How many stages run at once.")
+@click.option("--workers", type=click.IntRange(min=1), help="Run this many stages at once.")
 @click.option("--timings", is_flag=True, help="Show where the wall time went.")
 @format_option("text", "json")
 @click.pass_obj
@@ -60,11 +62,11 @@ def nightly(
     timings: bool,
     format: str,
 ) -> int:
-    """Run a night: prepare, train or fetch, quantize, evaluate, benchmark, record, hand over.
+    """Run a night: prepare, train or fetch, quantize, evaluate, benchmark, record and publish.
 
     \b
-    Exit codes: 0 good, 1 some work failed, 2 the request or the configuration is wrong, 3 a regression was found,
-    4 another night holds the store.
+    Exit codes: 0 success, 1 some work failed, 2 the request or the configuration is invalid, 3 a regression was
+    found, 4 another night has locked the store.
 
     \b
     Example:
@@ -80,7 +82,7 @@ def nightly(
     request.load_workloads()
     check_writable(store)
     try:
-        # The settings hold the signing key; Prefect's server and the workers have no use for it.
+        # The settings contain the signing key, which Prefect's server and the workers do not need.
         with unwinding_on_sigterm(), children_inherit(NIGHTQUANT_SIGNING_KEY=None):
             return _run(request, settings, timings, as_json=format == "json")
     except ServerGoneError as error:
@@ -88,13 +90,11 @@ def nightly(
             raise
         click.echo(f"nightquant: {error}", err=True)
         sys.stdout.flush()
-        # At its exit Prefect's client would try for minutes to send what nobody receives any more.
+        # On a normal exit, Prefect's client would try for minutes to send its events to the missing server.
         os._exit(error.exit_code)
     except (Terminated, KeyboardInterrupt) as stop:
         number = signal.SIGTERM if isinstance(stop, Terminated) else signal.SIGINT
-        click.echo(
-            f"nightquant: Stopped by {number.name}. Run again: what was prepared is found by its digest.", err=True
-        )
+        click.echo(f"nightquant: Stopped by {number.name}. Run again to reuse the finished artifacts.", err=True)
         return 128 + number
 
 
@@ -104,7 +104,7 @@ def _run(request: NightlyRequest, settings: Settings, timings: bool, *, as_json:
         reporter.started(_SERVER)
         with prefect_api(settings.server_startup_timeout_s, reporter.noted) as server_s:
             reporter.finished(_SERVER, server_s)
-            from flows.nightly import run_here  # Prefect, which reads its settings when it is imported
+            from flows.nightly import run_here  # imports Prefect, which then reads its settings
 
             try:
                 state = run_here(request, settings, reporter)
@@ -116,7 +116,7 @@ def _run(request: NightlyRequest, settings: Settings, timings: bool, *, as_json:
     if isinstance(outcome, BaseException):
         raise outcome
     if not isinstance(outcome, NightSummary):
-        raise click.ClickException(f"the flow run ended {state.name}: {state.message}")
+        raise click.ClickException(f"the flow run ended in the state {state.name}: {state.message}")
     _show(console, outcome)
     if as_json:
         click.echo(outcome.model_dump_json(indent=1))
@@ -128,15 +128,15 @@ def _run(request: NightlyRequest, settings: Settings, timings: bool, *, as_json:
 def _show(console: Console, summary: NightSummary) -> None:
     outcomes = outcomes_of_run(summary.store, summary.run_id)
     with open_catalog(summary.store) as connection:
-        came = "from nights_on($night) where run_id = $run"
-        nights = rows_of(connection, came, night=summary.night, run=summary.run_id)
+        query = "from nights_on($night) where run_id = $run"
+        nights = rows_of(connection, query, night=summary.night, run=summary.run_id)
     for trouble in summary.trouble:
         console.print(f"This machine was busy: {trouble}", style="bold yellow", highlight=False, markup=False)
     for line in night_lines(outcomes, nights):
         console.print(line, highlight=False, soft_wrap=isinstance(line, Text))
     console.print()
     for finding in summary.findings:
-        console.print(f"[bold]Against the nights before:[/bold] {escape(finding)}", highlight=False)
+        console.print(f"[bold]Compared with earlier nights:[/bold] {escape(finding)}", highlight=False)
     store = shown_path(summary.store)
     lines = [("Night", summary.message)]
     lines += [("Report", f"{store}/reports/{summary.night}.html")] if summary.report else []
@@ -149,7 +149,7 @@ def _show(console: Console, summary: NightSummary) -> None:
 
 def _show_timings(console: Console, summary: NightSummary, server_s: float) -> None:
     rest = summary.wall_s - summary.busy_s
-    # Stages that ran in other processes or on other hosts kept their own clocks.
+    # The share is unknown if stages ran on a cluster, where each process measures its own times.
     split = f", of which {rest:.1f} s ({100 * rest / summary.wall_s:.1f}%) outside the stages" if summary.busy_s else ""
     text = f"[bold]Timings   [/bold]Prefect's server {server_s:.1f} s; flow {summary.wall_s:.1f} s{split}"
     if summary.benchmark_wall_s:
@@ -161,22 +161,22 @@ def _show_timings(console: Console, summary: NightSummary, server_s: float) -> N
 @click.command()
 @store_option
 @profile_option
-@click.option("--cron", default="0 2 * * *", show_default=True, help="When, in cron's notation.")
-@click.option("--timezone", default="Etc/UTC", show_default=True, help="The time zone that --cron counts in.")
+@click.option("--cron", default="0 2 * * *", show_default=True, help="Run nights at these times, in cron notation.")
+@click.option("--timezone", default="Etc/UTC", show_default=True, help="Interpret --cron in this time zone.")
 def serve(store: str, profile: str | None, cron: str, timezone: str) -> None:
-    """Serve the deployment nightly-quantization/served from this process, until it is ended.
+    """Serve the deployment nightly-quantization/served from this process until it is stopped.
 
-    The one-process alternative to a work pool and a worker. It needs a running Prefect server (PREFECT_API_URL), for
-    the schedule must live longer than this command.
+    This one process replaces a work pool and a worker. It needs a running Prefect server (PREFECT_API_URL), because
+    the schedule must outlive this command.
 
     \b
     Example:
       prefect server start &
       PREFECT_API_URL=http://127.0.0.1:4200/api nightquant serve --cron "30 1 * * *" --timezone Europe/Berlin
     """
-    require_api("it keeps the schedule")
+    require_api("a server must keep the schedule")
     check_writable(store)
-    from flows.nightly import serve as serve_flow  # Prefect
+    from flows.nightly import serve as serve_flow  # imports Prefect
 
     request = NightlyRequest.model_validate({"store": store, "profile": load_settings(profile=profile).profile})
     serve_flow(request, cron, timezone)

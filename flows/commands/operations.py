@@ -1,7 +1,7 @@
-"""``nightquant operations``: who is told of nights that end badly or do not begin, and whether it would work.
+"""``nightquant operations``: install and test alerts for nights that end badly or do not begin.
 
-Prefect's server carries the automations out, whatever became of the night's process and of its worker. A server that is
-gone reports nothing: `nightquant status --max-age` is for that.
+Prefect's server runs the automations, even if the night's process and its worker are gone. If the server itself is
+gone, it reports nothing; `nightquant status --max-age` detects that.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _TEST = "nightquant.test"
 _BLOCK = "nightquant-operations"
 _EXECUTED, _FAILED = "prefect.automation.action.executed", "prefect.automation.action.failed"
 _RUNS = {"prefect.resource.id": "prefect.flow-run.*"}
-# A night that somebody began at a terminal is theirs to watch.
+# Only runs of deployments need alerts: a person who starts a night at a terminal sees its result.
 _OF_DEPLOYMENTS = [
     {"prefect.resource.role": "flow", "prefect.resource.name": ["nightly-quantization", "compact-results"]},
     {"prefect.resource.role": "deployment"},
@@ -42,14 +42,14 @@ _HEARTBEAT = "prefect.flow-run.heartbeat"
 _ENDED = {f"prefect.flow-run.{state}" for state in ("Completed", "Failed", "Regressed", "Crashed", "Cancelled")}
 _STARTED = {"prefect.flow-run.Running", *_ENDED}
 
-Kinds = Mapping[str, tuple[str, EventTrigger]]  # by name: how a sentence about the run goes on, and when it is said
+Kinds = Mapping[str, tuple[str, EventTrigger]]  # by name: the end of a sentence about the run, and the trigger
 
 
 @click.group()
 def command() -> None:
-    """Set up alarms for nights that fail, crash, are cancelled, run late, never start or go silent.
+    """Set up alerts for nights that fail, crash, are cancelled, start late, never start or stop responding.
 
-    Prefect's server raises them. It calls the webhook and the notification block of the settings, as regressions do.
+    Prefect's server sends these alerts to the webhook and the notification block of the settings.
 
     \b
     Examples:
@@ -60,9 +60,11 @@ def command() -> None:
 
 def _when(function: Function) -> Function:
     late = age_option(
-        "--late-after", default="10m", help="How late a run may be, and how long one that was taken may not start."
+        "--late-after",
+        default="10m",
+        help="Report runs that start this late, or that stay pending for this long.",
     )
-    silent = age_option("--silent-after", default="10m", help="How long a running night may send no heartbeat.")
+    silent = age_option("--silent-after", default="10m", help="Report nights without a heartbeat for this long.")
     return late(silent(function))
 
 
@@ -70,7 +72,7 @@ def _when(function: Function) -> Function:
 @_when
 @format_option("text", "json")
 def install(late_after: dt.timedelta, silent_after: dt.timedelta, format: str) -> None:
-    """Install the automations, or bring them up to date; disabled ones are enabled again.
+    """Install or update the automations, and enable disabled ones.
 
     \b
     Example:
@@ -82,16 +84,16 @@ def install(late_after: dt.timedelta, silent_after: dt.timedelta, format: str) -
 
 
 @command.command()
-@click.option("--send", is_flag=True, help="Have the server send a test alarm, and print the answers.")
+@click.option("--send", is_flag=True, help="Let the server send a test alert, and print the answers.")
 @_when
 @format_option("text", "json")
 @click.pass_context
 def check(
     context: click.Context, send: bool, late_after: dt.timedelta, silent_after: dt.timedelta, format: str
 ) -> None:
-    """Say which automations are installed, missing, disabled or outdated; exit 1 unless all are installed.
+    """Show whether each automation is installed, missing, disabled or outdated; exit 1 unless all are installed.
 
-    With --send, exit 1 as well unless everybody who is called answers. Give the times that install was given.
+    With --send, also exit 1 unless every call is answered. Use the same times as for install.
 
     \b
     Example:
@@ -101,10 +103,10 @@ def check(
         standings = automations.standings()
         calls = automations.send_test(_ANSWER_S) if send and standings["test"] == "installed" else []
     _show(standings, calls, format)
-    told = all(call == "sent" or call.startswith("answered 2") for call in calls)
-    good = set(standings.values()) == {"installed"} and told
+    answered = all(call == "sent" or call.startswith("answered 2") for call in calls)
+    good = set(standings.values()) == {"installed"} and answered
     if not good:
-        click.echo("Not everything that goes wrong would be told. See: nightquant operations install.", err=True)
+        click.echo("Some alerts would not be sent. Run: nightquant operations install.", err=True)
     context.exit(0 if good else 1)
 
 
@@ -115,30 +117,30 @@ def _show(standings: Mapping[str, str], calls: Sequence[str], format: str) -> No
 
 @contextmanager
 def _automations(late_after: dt.timedelta, silent_after: dt.timedelta) -> Iterator[Automations]:
-    require_api("it keeps the automations")
+    require_api("a server must keep the automations")
     with get_client(sync_client=True) as client:
         yield Automations(client, load_settings(), kinds(late_after, silent_after))
 
 
 def kinds(late_after: dt.timedelta, silent_after: dt.timedelta) -> Kinds:
-    """What is told of runs of deployments; the last is a test.
+    """Return the kinds of alerts about runs of deployments; the last kind is a test.
 
     Parameters
     ----------
     late_after
-        How long a run may be late before that is told, and how long one that a worker took may go without starting.
+        Delay after which a run counts as late, or as never started once a worker has taken it.
     silent_after
-        How long a run at work may send no heartbeat. Prefect sends one every 180 s
+        Time without a heartbeat after which a running night counts as silent. Prefect sends a heartbeat every 180 s
         (``PREFECT_FLOWS_HEARTBEAT_FREQUENCY``).
     """
-    late, silent = (f"{each.total_seconds() / 60:.3g} min" for each in (late_after, silent_after))
+    late, silent = (f"{limit.total_seconds() / 60:.3g} min" for limit in (late_after, silent_after))
     return {
         "failed": ("failed", _reactive("Failed")),
         "crashed": ("crashed", _reactive("Crashed")),
         "cancelled": ("was cancelled", _reactive("Cancelled")),
-        "late": (f"is late: no worker began it within {late}", _absence("Late", _STARTED, late_after)),
+        "late": (f"is late: no worker started it within {late}", _absence("Late", _STARTED, late_after)),
         "never-started": (
-            f"never started: a worker took it, and {late} later it was not at work",
+            f"never started: a worker took it, but it was not running {late} later",
             _absence("Pending", _STARTED, late_after),
         ),
         "silent": (f"sent no heartbeat for {silent}", _absence("heartbeat", {_HEARTBEAT, *_ENDED}, silent_after)),
@@ -168,42 +170,42 @@ class Automations:
     Raises
     ------
     ConfigurationError
-        The settings name neither, or a block that is not there.
+        The settings name neither, or name a block that does not exist.
     """
 
-    def __init__(self, client: SyncPrefectClient, settings: Settings, told: Kinds) -> None:
-        self._client, self._url, self._told = client, settings.webhook_url.get_secret_value(), told
+    def __init__(self, client: SyncPrefectClient, settings: Settings, alerts: Kinds) -> None:
+        self._client, self._url, self._alerts = client, settings.webhook_url.get_secret_value(), alerts
         self._slug = settings.notification_block
         if not (self._url or self._slug):
             raise ConfigurationError(
-                "Nobody is named to be told.",
-                hint="Set NIGHTQUANT_WEBHOOK_URL, or NIGHTQUANT_NOTIFICATION_BLOCK to a block of Prefect's.",
+                "The settings name no receiver of alerts.",
+                hint="Set NIGHTQUANT_WEBHOOK_URL, or set NIGHTQUANT_NOTIFICATION_BLOCK to a Prefect block.",
             )
 
     def install(self) -> None:
-        """Make each automation that is missing, and make it again if it is disabled or outdated."""
+        """Create each missing automation, and recreate each that is disabled or outdated."""
         if self._saved_url() != self._url:
             webhook = Webhook(url=self._url, headers={"Content-Type": "application/json"})
             webhook.save(_BLOCK, overwrite=True)
-        for _, wanted, found in self._found(self._targets()):
-            if _standing(found, wanted) == "installed":
+        for _, expected, existing in self._automations(self._targets()):
+            if _standing(existing, expected) == "installed":
                 continue
-            for each in found:  # the client's own update leaves out what a trigger has by default, and is refused
-                self._client.delete_automation(each.id)
-            self._client.create_automation(wanted)
+            for automation in existing:  # the client's update omits the trigger's defaults, which the server refuses
+                self._client.delete_automation(automation.id)
+            self._client.create_automation(expected)
 
     def standings(self) -> dict[str, str]:
-        """Return how each automation stands, by kind; all are outdated if the webhook's address is."""
+        """Return the state of each automation by kind; all are outdated if the webhook's address is outdated."""
         targets = self._targets() if self._saved_url() == self._url else []
-        return {name: _standing(found, wanted) for name, wanted, found in self._found(targets)}
+        return {name: _standing(existing, expected) for name, expected, existing in self._automations(targets)}
 
     def send_test(self, timeout_s: float) -> list[str]:
-        """Have the server tell a test; return what became of each call: ``answered 204``, ``sent``, or what went wrong.
+        """Let the server send a test alert; return each call's result: ``answered 204``, ``sent``, or the error.
 
         Parameters
         ----------
         timeout_s
-            How long to wait for the server to say that it called, in seconds.
+            How long to wait for the server's calls, in seconds.
         """
         event = emit_event(_TEST, resource={"prefect.resource.id": _TEST, "prefect.resource.name": "nightquant"})
         if event is None:
@@ -215,18 +217,18 @@ class Automations:
         )
         calls = len(self._targets())
         deadline = time.monotonic() + timeout_s
-        # The server refuses the client's own limit.
-        while len(found := self._client.read_events(ended, limit=10).events) < calls and time.monotonic() < deadline:
+        # Set a limit because the server refuses the client's default.
+        while len(events := self._client.read_events(ended, limit=10).events) < calls and time.monotonic() < deadline:
             time.sleep(0.5)
-        return [_outcome(each) for each in found] + ["not called"] * (calls - len(found))
+        return [_outcome(event) for event in events] + ["not called"] * (calls - len(events))
 
-    def _found(self, targets: list[tuple[UUID, str]]) -> Iterator[tuple[str, AutomationCore, list[Automation]]]:
-        for name, (says, trigger) in self._told.items():
-            wanted = _automation(name, says, trigger, targets)
-            yield name, wanted, self._client.read_automations_by_name(wanted.name)
+    def _automations(self, targets: list[tuple[UUID, str]]) -> Iterator[tuple[str, AutomationCore, list[Automation]]]:
+        for name, (says, trigger) in self._alerts.items():
+            expected = _automation(name, says, trigger, targets)
+            yield name, expected, self._client.read_automations_by_name(expected.name)
 
     def _saved_url(self) -> str:
-        """Return the address that the server calls; "" if no webhook is wanted or saved."""
+        """Return the address that the server calls; "" if no webhook is set or saved."""
         if not self._url:
             return ""
         try:
@@ -244,7 +246,7 @@ class Automations:
                 targets.append((self._client.read_block_document_by_name(name, kind).id, kind))
             except ObjectNotFound as error:
                 raise ConfigurationError(
-                    f'Prefect\'s server has no block "{slug}".', hint="See: prefect block ls."
+                    f'Prefect\'s server has no block "{slug}".', hint="List the blocks: prefect block ls."
                 ) from error
         return targets
 
@@ -262,7 +264,7 @@ def _automation(name: str, says: str, trigger: EventTrigger, targets: list[tuple
         + says
         + "{% if event.resource['prefect.state-message'] %}: {{ event.resource['prefect.state-message'] }}{% endif %}"
     )
-    # As flows.alarm posts regressions: an event and a message, then what it is about.
+    # The payload begins like that of a regression (`flows.alarm`): with an event and a message.
     payload = (
         f'{{% set message %}}{message}{{% endset %}}{{"event": "nightquant.night", "kind": "{name}", '
         '"message": {{ message|string|tojson }}, "flow_run": {{ event.resource["prefect.resource.id"]|tojson }}, '
@@ -276,18 +278,18 @@ def _automation(name: str, says: str, trigger: EventTrigger, targets: list[tuple
     ]
     return AutomationCore(
         name=f"nightquant: {name}",
-        description="Made by nightquant operations install.",
+        description="Created by nightquant operations install.",
         enabled=True,
         trigger=trigger,
         actions=actions,
     )
 
 
-def _standing(found: list[Automation], wanted: AutomationCore) -> str:
-    if not found:
+def _standing(existing: list[Automation], expected: AutomationCore) -> str:
+    if not existing:
         return "missing"
     compared = {"trigger", "actions"}
-    # Two of a name would tell everything twice.
-    if len(found) > 1 or found[0].model_dump(include=compared) != wanted.model_dump(include=compared):
+    # Two automations with one name would send every alert twice.
+    if len(existing) > 1 or existing[0].model_dump(include=compared) != expected.model_dump(include=compared):
         return "outdated"
-    return "installed" if found[0].enabled else "disabled"
+    return "installed" if existing[0].enabled else "disabled"

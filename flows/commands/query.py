@@ -1,4 +1,4 @@
-"""``nightquant query`` and ``nightquant report``: the results in SQL, or a night's as one HTML file."""
+"""``nightquant query`` and ``nightquant report``: query the results with SQL, or write a night's HTML report."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ _MEANINGS = "select column_name, comment from duckdb_columns() where table_name 
 @click.command(epilog=_EXAMPLE)
 @click.argument("sql", required=False)
 @click.option("--list", "list_", is_flag=True, help="List tables and views, with an example for each.")
-@click.option("-o", "--output", type=FILE, help="Write to a file.")
+@click.option("-o", "--output", type=FILE, help="Write to this file.")
 @format_option("table", "csv", "json", "markdown", "parquet")
 @store_option
 def query(sql: str | None, list_: bool, output: Path | None, format: str, store: str) -> None:
-    """Run SQL (DuckDB's) over the store's tables and views; it can only read.
+    """Run a read-only query, in DuckDB's SQL, over the store's tables and views.
 
-    At a terminal the table fits its width: where columns are too many, each row becomes a record, and what is longer
-    than a line is cut with "…". In a file or a pipe nothing is cut.
+    At a terminal, the table fits the width: with too many columns, each row becomes a record, and long values are cut
+    with "…". In a file or a pipe, nothing is cut.
     """
     if list_:
         items = [f"{item.name} ({item.kind}): {item.meaning}\n    {item.example}\n" for item in described()]
-        items.append(f"duckdb_columns() (function): What every column means.\n    {_MEANINGS}\n")
-        listed = [{"name": each.name, "kind": each.kind, "meaning": each.meaning} for each in described()]
+        items.append(f"duckdb_columns() (function): The meaning of every column.\n    {_MEANINGS}\n")
+        listed = [{"name": item.name, "kind": item.kind, "meaning": item.meaning} for item in described()]
         text = json.dumps(listed, indent=1) + "\n" if format == "json" else "\n".join(items)
         _write(text.encode(), output)
         return
     if not sql:
-        raise click.UsageError('Give some SQL, for instance: nightquant query "from leaderboard", or --list.')
+        raise click.UsageError('The SQL is missing. Add it, as in: nightquant query "from leaderboard"; or add --list.')
     if format == "parquet" and output is None and sys.stdout.isatty():
-        raise click.UsageError("Parquet is no text: name a file with -o, or pipe it.")
+        raise click.UsageError("Parquet is binary and cannot be shown. Name a file with -o, or pipe the output.")
     rows = run_query(store, sql)
     if format == "table" and output is None and sys.stdout.isatty():
         _write(fitted(rows, shutil.get_terminal_size().columns), output)
@@ -68,12 +68,12 @@ def _write(content: bytes, output: Path | None) -> None:
 
 
 @click.command()
-@night_option("The night to report (default: the newest one).")
-@click.option("-o", "--output", type=FILE, default="report.html", show_default=True, help="The file to write.")
+@night_option("Report this night (default: the newest).")
+@click.option("-o", "--output", type=FILE, default="report.html", show_default=True, help="Write to this file.")
 @format_option("text", "json")
 @store_option
 def report(night: date | None, output: Path, format: str, store: str) -> None:
-    """Write a night's report: decisions, alarms, failures, machine, plots; one HTML file that needs no network.
+    """Write a night's report: decisions, alerts, failures, machine and plots, as one self-contained HTML file.
 
     \b
     Example:

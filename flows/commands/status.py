@@ -1,4 +1,4 @@
-"""``nightquant status``, also without a subcommand, and ``acknowledge``: the state of the store, and accepting it."""
+"""``nightquant status``, the default command, and ``acknowledge``: show the store's state, accept regressions."""
 
 from __future__ import annotations
 
@@ -42,29 +42,29 @@ _CONCERN_LENGTH = 240
 _USUAL = ("show", 'query "FROM leaderboard"', "report")
 _FIRST = ("doctor", "nightly --profile quick", "workloads")
 _MEANINGS = {
-    "show": "each workload's current bundle, and why",
+    "show": "each workload's current bundle and last night",
     'query "FROM leaderboard"': "the newest night's candidates",
     "report": "the night as one HTML page",
     "nightly": "run a night now",
-    'query "FROM failures"': "every failure with its whole text",
-    'query "FROM regressions"': "what became worse, and since when",
-    "doctor": "can this machine be trusted?",
+    'query "FROM failures"': "every failure with its full text",
+    'query "FROM regressions"': "each regression, and since when",
+    "doctor": "check this machine for benchmarks",
     "nightly --profile quick": "a first, short night",
-    "workloads": "what it works on, and how to bring your own",
+    "workloads": "list the built-in workloads",
 }
-_STORY = "its story: bundle, nights, layers"
+_STORY = "the workload's bundle, nights and layers"
 
 
 @click.command()
 @age_option(
     "--max-age",
-    help="Only say whether the last good night is younger than, say, 26h: exit code 1 and a message if not.",
+    help="Only check that the last good night is younger than this, say 26h; exit 1 with a message if not.",
 )
 @workload_option
 @click.option(
     "--prometheus",
     type=FILE,
-    help="Only write the last night's numbers for Prometheus to this file, in one step.",
+    help="Only write the last night's Prometheus metrics to this file, atomically.",
 )
 @format_option("text", "json", "prometheus")
 @store_option
@@ -77,10 +77,10 @@ def command(
     format: str,
     store: str,
 ) -> None:
-    """Show the state of the store: last night, what is current, what needs attention, and how to go on.
+    """Show the state of the store: last night, current bundles, problems that need attention, and next steps.
 
-    The same as nightquant without a subcommand. Exit code 0, whatever the state is; with --max-age it is 1 where no
-    night was good for longer than that: nothing failed in the store, or in each --workload.
+    nightquant without a subcommand does the same. The exit code is 0 in any state. With --max-age it is 1 if the last
+    night without failures is older than that, in the store or for any --workload.
 
     \b
     Example:
@@ -90,7 +90,7 @@ def command(
       nightquant status --prometheus /var/lib/node_exporter/nightquant.prom
     """
     if workload and max_age is None:
-        raise click.UsageError("--workload narrows --max-age, which is missing.")
+        raise click.UsageError("--workload needs --max-age, which is missing. Add it, or leave out --workload.")
     now = dt.datetime.now(dt.UTC)
     if prometheus is not None:
         _metrics().write(overview(store, now), now, prometheus)
@@ -113,13 +113,13 @@ def command(
     console = Console()
     console.print(Text.assemble(("Store  ", "bold"), shown_path(state.store)), soft_wrap=True, highlight=False)
     if state.last_run is None:
-        what = "holds no results yet" if state.exists else "is not there yet"
-        console.print(f"       It {what}: the first night fills it.")
+        status = "contains no results yet" if state.exists else "does not exist yet"
+        console.print(f"       It {status}; the first night fills it.")
     sections = {
         "Last night": marked_lines(_night(state.last_run, now)) if state.last_run else None,
         "Current": _current(state) if state.current else None,
         "Attention": marked_lines(_concerns(state.concerns)) if state.last_run or state.concerns else None,
-        "Go on" if state.last_run else "Begin": _steps(steps, console.width),
+        "Next" if state.last_run else "Begin": _steps(steps, console.width),
     }
     for title, content in sections.items():
         if content is not None:
@@ -134,26 +134,26 @@ def _metrics() -> ModuleType:
 
 
 def _next(state: Overview) -> list[str]:
-    """Three commands: what the concerns ask for, then what one usually looks at."""
+    """Return three commands: first those of the concerns, then the usual ones."""
     if state.last_run is None:
         return list(_FIRST)
-    asked = dict.fromkeys([*(concern.command for concern in state.concerns), *_USUAL])
-    return list(asked)[:3]
+    commands = dict.fromkeys([*(concern.command for concern in state.concerns), *_USUAL])
+    return list(commands)[:3]
 
 
 def _night(last: LastRun, now: dt.datetime) -> Iterator[tuple[str, Text]]:
     minutes, seconds = divmod(int((last.finished_at - last.started_at).total_seconds()), 60)
     ended = f"{moment(last.finished_at)}, after {minutes}:{seconds:02}"
-    yield "", Text(f"{last.night}, through {age(now - last.finished_at)} ({ended})")
+    yield "", Text(f"{last.night}, finished {age(now - last.finished_at)} ({ended})")
     style = "green" if last.status == "completed" else "bold red"
     yield "", Text.assemble((last.status, style), f", profile {last.profile}: {summary(last)}")
 
 
 def _current(state: Overview) -> Table:
     table = plain_table("", "", "")
-    for each in state.current:
-        by_hand = "" if each.action == "promote" else f", {each.action} by {each.by}"
-        table.row(f"  {each.workload}", each.version, f"since {moment(each.since)}{by_hand}")
+    for bundle in state.current:
+        by_hand = "" if bundle.action == "promote" else f", {bundle.action} by {bundle.by}"
+        table.row(f"  {bundle.workload}", bundle.version, f"since {moment(bundle.since)}{by_hand}")
     return table
 
 
@@ -168,7 +168,7 @@ def _concerns(concerns: tuple[Concern, ...]) -> Iterator[tuple[str, Text]]:
 
 
 def _steps(steps: dict[str, str], width: int) -> Text:
-    """Commands, to be copied whole, each with its meaning beside it, or below where that does not fit."""
+    """Format commands, uncut, each with its meaning on the same line or, if that is too long, on the next."""
     longest = max(map(len, steps))
     beside = 2 + longest + 2 + max(map(len, steps.values())) <= width
     gap = {command: " " * (longest - len(command) + 2) if beside else "\n    " for command in steps}
@@ -184,19 +184,19 @@ def _steps(steps: dict[str, str], width: int) -> Text:
     required=True,
     metavar="NAME",
     shell_complete=complete_workload,
-    help="Of which workload; repeatable.",
+    help="Accept regressions of this workload; repeatable.",
 )
 @recipe_option
-@click.option("--runtime", multiple=True, metavar="NAME", help="Only with these runtimes; repeatable.")
+@click.option("--runtime", multiple=True, metavar="NAME", help="Accept only regressions with this runtime; repeatable.")
 @click.option(
     "--metric",
     multiple=True,
     type=click.Choice([name for name in get_args(FindingMetric) if name != "candidate"]),
-    help="Only in these numbers; repeatable.",
+    help="Accept only regressions of this metric; repeatable.",
 )
-@reason_option("Why it is accepted; it is kept with the results.")
+@reason_option("Record this reason with the results.")
 @by_option
-@night_option("The night that found it (default: the newest one).")
+@night_option("Accept regressions found by this night (default: the newest).")
 @format_option("text", "json")
 @store_option
 def acknowledge(
@@ -210,13 +210,13 @@ def acknowledge(
     format: str,
     store: str,
 ) -> None:
-    """Accept what a night found: it is told no more, and that night is the number's new reference.
+    """Accept a night's regressions: they are no longer reported, and that night becomes the new reference.
 
     \b
     Example:
       nightquant acknowledge --workload word-lm --metric size_bytes --reason "a larger vocabulary"
     """
-    from storage.results.acknowledgements import acknowledge as accept  # SciPy
+    from storage.results.acknowledgements import acknowledge as accept  # imports SciPy
 
     accepted = accept(
         StoreRoot.of(store),

@@ -1,4 +1,4 @@
-"""``nightquant show``: each workload in a line, or one workload's story."""
+"""``nightquant show``: list the workloads, or tell one workload's story."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _SHOWN_LAYERS = 5
 
 @click.command()
 @click.argument("workload", required=False, shell_complete=complete_workload)
-@click.option("--nights", type=click.IntRange(min=1), default=10, show_default=True, metavar="N", help="How many.")
+@click.option("--nights", type=click.IntRange(1), default=10, show_default=True, metavar="N", help="Show N nights.")
 @format_option("text", "json")
 @store_option
 def command(workload: str | None, nights: int, format: str, store: str) -> None:
-    """Tell WORKLOAD's story: current bundle and why, last nights, layers, recipe; without it, a line for each.
+    """Show WORKLOAD's current bundle, last nights, layers and recipe; without WORKLOAD, list all workloads.
 
     \b
     Example:
@@ -35,21 +35,21 @@ def command(workload: str | None, nights: int, format: str, store: str) -> None:
     """
     console = Console()
     if workload is None:
-        found = outlines(store)
+        rows = outlines(store)
         if format == "json":
-            print_json(found)
-        elif not found:
-            click.echo(f"No workload in {store} yet. Run a night first: nightquant nightly{store_flag(store)}")
+            print_json(rows)
+        elif not rows:
+            click.echo(f"{store} has no workloads yet. Run a night first: nightquant nightly{store_flag(store)}")
         else:
-            table = _table(found, with_candidate=True)
+            table = _table(rows, with_candidate=True)
             needed = console.measure(table, options=console.options.update(max_width=1000)).maximum
-            console.print(table if needed <= console.width else _table(found, with_candidate=False), highlight=False)
+            console.print(table if needed <= console.width else _table(rows, with_candidate=False), highlight=False)
         return
-    told = story(store, workload, nights)
+    result = story(store, workload, nights)
     if format == "json":
-        print_json(told)
+        print_json(result)
         return
-    for title, lines in _sections(told, store).items():
+    for title, lines in _sections(result, store).items():
         console.print()
         console.print(title, style="bold", highlight=False)
         for line in lines:
@@ -57,27 +57,27 @@ def command(workload: str | None, nights: int, format: str, store: str) -> None:
 
 
 def _table(outlines: Sequence[Outline], *, with_candidate: bool) -> Table:
-    """A line for each; names of candidates are long, and left out where there is no room."""
+    """Make a table with one line per workload; the long names of candidates are optional."""
     candidate = ["candidate"] if with_candidate else []
     numbers = ("faster", "smaller")
     table = plain_table("workload", "current bundle", *numbers, "last night", *candidate, right=numbers)
-    for each in outlines:
-        last = each.last or {}
+    for outline in outlines:
+        last = outline.last or {}
         cells = (MISSING,) * 4
         if last:
             cells = (faster(last), ratio(number(last, "size_ratio")), became(last), _candidate(last))
-        table.row(each.workload, each.version or MISSING, *cells[: 3 + len(candidate)])
+        table.row(outline.workload, outline.version or MISSING, *cells[: 3 + len(candidate)])
     return table
 
 
-def _sections(told: Story, store: str) -> dict[str, Iterator[object]]:
-    sections = {f"{told.workload}: current bundle": _current(told.current)}
-    sections[f"Nights (quality: {metric_of(told.nights)})"] = _nights(told.nights)
-    sections["Layers"] = _layers(told, store)
-    if any(number(row, "int8_time_share") or _unproven(row) for row in told.executed):
-        sections["What ran"] = _executed(told.executed)
-    if told.current:
-        sections["Recipe"] = _recipe(told.current.recipe)
+def _sections(content: Story, store: str) -> dict[str, Iterator[object]]:
+    sections = {f"{content.workload}: current bundle": _current(content.current)}
+    sections[f"Nights (quality: {metric_of(content.nights)})"] = _nights(content.nights)
+    sections["Layers"] = _layers(content, store)
+    if any(number(row, "int8_time_share") or _unknown_reason(row) for row in content.executed):
+        sections["Executed"] = _executed(content.executed)
+    if content.current:
+        sections["Recipe"] = _recipe(content.current.recipe)
     return sections
 
 
@@ -86,11 +86,11 @@ def _current(current: Current | None) -> Iterator[object]:
         yield Text("  none: no candidate has been promoted yet")
         return
     switch = current.switch
-    did = {"promote": "promoted", "promote-by-hand": "promoted by hand", "rollback": "rolled back to"}[switch.action]
+    action = {"promote": "promoted", "promote-by-hand": "promoted by hand", "rollback": "rolled back to"}[switch.action]
     table = plain_table("", "")
-    table.row("  what", f"{current.candidate}, {size(current.size_bytes)}")
+    table.row("  candidate", f"{current.candidate}, {size(current.size_bytes)}")
     table.row("  version", current.version)
-    table.row("  since", f"{moment(switch.at)}, {did} by {switch.by}")
+    table.row("  since", f"{moment(switch.at)}, {action} by {switch.by}")
     table.row("  why", switch.reason)
     if switch.reason != current.decision["reason"]:
         table.row("  its night", current.decision["reason"])
@@ -111,15 +111,15 @@ def _rule(outcome: Row) -> str:
 def _nights(nights: Sequence[Row]) -> Iterator[object]:
     if not nights:
         yield Text("  none yet")
-    # The candidate as a heading: its name would not fit beside the numbers.
+    # Show the candidate as a heading because its name does not fit into the table.
     for name, rows in groupby(nights, key=_candidate):
         yield Text(f"  {name}")
-        shown = list(rows)
-        # Before there were cold calls there was no such column, and no room is lost to it.
-        speeds = ("faster", "cold") if any(number(row, "cold_speedup") for row in shown) else ("faster",)
+        group = list(rows)
+        # Older nights did not measure cold calls and need no column for them.
+        speeds = ("faster", "cold") if any(number(row, "cold_speedup") for row in group) else ("faster",)
         numbers = (*speeds, "quality", "smaller")
         table = plain_table("  night", *numbers, "decision", "bundle", right=numbers)
-        for row in shown:
+        for row in group:
             rest = (signed(number(row, "quality_difference")), ratio(number(row, "size_ratio")), became(row))
             table.row(f"  {row['night']}", *_speeds(row)[: len(speeds)], *rest, row["bundle_version"] or MISSING)
         yield table
@@ -128,40 +128,40 @@ def _nights(nights: Sequence[Row]) -> Iterator[object]:
         yield marked_lines([("", f"{newest['night']}: {newest['reason']}")])
 
 
-def _layers(told: Story, store: str) -> Iterator[object]:
-    for row in told.coverage:
+def _layers(content: Story, store: str) -> Iterator[object]:
+    for row in content.coverage:
         if row["quantized"]:
             candidate = "/".join(str(row[part]) for part in ("recipe", "runtime") if row[part])
             yield Text(f"  {candidate}: {row['quantized']} of {row['modules']} modules quantized")
-    for recipe, rows in groupby(told.layers, key=lambda row: row["recipe"]):
+    for recipe, rows in groupby(content.layers, key=lambda row: row["recipe"]):
         table = plain_table(f"  most sensitive with {recipe}", "type", "SQNR (dB)", right=("SQNR (dB)",))
         for row in list(rows)[:_SHOWN_LAYERS]:
             sqnr_db = number(row, "sqnr_db")
             noise = MISSING if sqnr_db is None else f"{sqnr_db:.1f}"
             table.row(f"  {row['module']}", row["type"], noise)
         yield table
-    if not told.layers:
-        yield Text(f"  not studied: nightquant sensitivity --workload {told.workload}{store_flag(store)}")
+    if not content.layers:
+        yield Text(f"  no study yet; run: nightquant sensitivity --workload {content.workload}{store_flag(store)}")
 
 
 def _executed(executed: Sequence[Row]) -> Iterator[object]:
-    """Each candidate's share of time in int8, where it has one, and by which products."""
+    """Show each candidate's share of time in int8, if it has one, and its int8 instructions; then any warnings."""
     table = plain_table("  candidate", "int8", "by", right=("int8",))
-    doubts: list[str] = []
+    warnings: list[str] = []
     for row in executed:
         if share := number(row, "int8_time_share"):
-            kinds = [each.split()[0] for each in str(row["instructions"] or "").split(", ") if each]
+            kinds = [kind.split()[0] for kind in str(row["instructions"] or "").split(", ") if kind]
             by = ", ".join(kind for kind in kinds if kind not in ("other", "float")) or MISSING
             table.row(f"  {_candidate(row)}", f"{share:.0%}", by)
-            doubts += [f"  {_candidate(row)}: {doubt}" for doubt in str(row["doubts"]).splitlines()]
-        elif why := _unproven(row):
-            doubts.append(f"  {_candidate(row)}: unknown: {why}")
+            warnings += [f"  {_candidate(row)}: {warning}" for warning in str(row["doubts"]).splitlines()]
+        elif why := _unknown_reason(row):
+            warnings.append(f"  {_candidate(row)}: unknown: {why}")
     yield table
-    yield from (Text(doubt, style="yellow") for doubt in doubts)
+    yield from (Text(warning, style="yellow") for warning in warnings)
 
 
-def _unproven(row: Row) -> str:
-    """Return why nobody could see what a candidate executes; "" if somebody could."""
+def _unknown_reason(row: Row) -> str:
+    """Return why it is unknown what a candidate executes, or ""."""
     if number(row, "int8_time_share") is not None or row["instructions"] or not row["unknown"]:
         return ""
     return str(row["unknown"]).partition("\n")[0]
@@ -180,7 +180,7 @@ def _candidate(row: Row) -> str:
 
 
 def _speeds(row: Row) -> tuple[str, str]:
-    """With warm and with cold caches; there is room for one interval, that of the one that decides."""
+    """Format the speed-ups with warm and with cold caches; only the deciding speed-up has room for its interval."""
     if row["caches"] == "cold":
         return ratio(number(row, "speedup")), faster(row)
     return faster(row), ratio(number(row, "cold_speedup"))

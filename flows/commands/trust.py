@@ -1,4 +1,4 @@
-"""``nightquant handoff verify`` and ``sign``: whether a bundle may be deployed, and vouching for it by hand."""
+"""``nightquant handoff verify`` and ``sign``: check whether a bundle may be deployed, and sign it by hand."""
 
 from __future__ import annotations
 
@@ -23,25 +23,21 @@ from tasks.bundle.verify import verify as verify_bundle
 
 def _min_version(context: click.Context, parameter: click.Parameter, value: str) -> str:
     if value and not re.fullmatch(r"\d{4}-\d{2}-\d{2}(-[0-9a-f]{12})?", value):
-        raise click.BadParameter(f"{value!r} is no version; expected one, or a night, for instance 2026-11-21")
+        raise click.BadParameter(f"{value!r} is not a version; give a version or a night, for instance 2026-11-21")
     return value
 
 
 @click.command()
 @click.argument("path", type=click.Path(path_type=Path))
 @click.option(
-    "--public-key", type=FILE, multiple=True, help="PEM file of an Ed25519 key that may have signed it; repeatable."
+    "--public-key", type=FILE, multiple=True, help="Accept signatures by this Ed25519 key (PEM file); repeatable."
 )
-@click.option("--workload", "-w", help="It must be this workload's current bundle, as the signed current.json says.")
-@click.option("--pointer", type=FILE, help="The current.json (default: that beside the bundle's folder, or in PATH).")
-@click.option("--threshold", type=click.IntRange(min=1), default=1, help="So many of the keys must have signed it.")
-@click.option(
-    "--min-version", default="", callback=_min_version, help="Refuse bundles of earlier nights than this one."
-)
-@age_option("--max-age", help="Refuse what was signed longer ago than, say, 26h.")
-@click.option(
-    "--state", type=FILE, help="Keep the highest serial number that was seen in this file, and refuse lower ones."
-)
+@click.option("--workload", "-w", help="Require this workload's current bundle, as named by the signed current.json.")
+@click.option("--pointer", type=FILE, help="Read this current.json (default: next to the bundle's folder, or in PATH).")
+@click.option("--threshold", type=click.IntRange(min=1), default=1, help="Require signatures by this many of the keys.")
+@click.option("--min-version", default="", callback=_min_version, help="Refuse bundles from nights before this one.")
+@age_option("--max-age", help="Refuse signatures older than this, for instance 26h.")
+@click.option("--state", type=FILE, help="Keep the highest serial number seen in this file, and refuse lower ones.")
 @format_option("text", "json")
 @click.pass_context
 def verify(
@@ -56,10 +52,10 @@ def verify(
     state: Path | None,
     format: str,
 ) -> None:
-    """Verify the bundle in the folder PATH: files, signature, manifest, then what the model computes.
+    """Verify the bundle in the folder PATH: files, signature, manifest, and the model's outputs.
 
-    With --workload, PATH may also be the folder that holds current.json and the bundles: the current one is verified.
-    Nothing is loaded before the checksums hold, and the model only in a process of its own. Exit code 1: refused.
+    With --workload, PATH may also be the folder with current.json and the bundles; then the current bundle is verified.
+    Nothing is loaded before the checksums match, and the model only in its own process. Exit code 1 means a refusal.
 
     \b
     Example:
@@ -73,10 +69,10 @@ def verify(
         report = verify_bundle(path, keys)
     else:
         if not keys:
-            raise click.UsageError("--workload needs --public-key: without a key, anyone can say what is current.")
-        # A folder of bundles holds no list of files.
-        holds_many = not (path / SUMS).exists() and (path / "current.json").exists()
-        pointer = pointer or (path if holds_many else path.absolute().parent) / "current.json"
+            raise click.UsageError("--workload needs --public-key: without a key, anyone can forge current.json.")
+        # Only a bundle's own folder contains a list of files.
+        has_bundles = not (path / SUMS).exists() and (path / "current.json").exists()
+        pointer = pointer or (path if has_bundles else path.absolute().parent) / "current.json"
         try:
             statement = stated(
                 pointer, workload, keys, threshold=threshold, min_version=min_version, max_age=max_age, state=state
@@ -84,7 +80,7 @@ def verify(
         except BundleError as error:
             report = VerificationReport(path, "pointer", str(error))
         else:
-            report = verify_bundle(path / statement.version if holds_many else path, statement=statement)
+            report = verify_bundle(path / statement.version if has_bundles else path, statement=statement)
             report = replace(report, expires_at=statement.expires_at)
     print_result(format, asdict(report) | {"ok": report.ok}, _lines(report))
     context.exit(0 if report.ok else 1)
@@ -98,7 +94,7 @@ def _lines(report: VerificationReport) -> Iterator[str]:
     yield f"  SHA256SUMS  {report.sha256sums}"
     yield f"  signature   {report.signature}"
     if report.expires_at is not None:
-        yield f"  current     {report.path}, to be looked at again before {report.expires_at:%Y-%m-%d %H:%M} UTC"
+        yield f"  current     {report.path}, to be checked again before {report.expires_at:%Y-%m-%d %H:%M} UTC"
     yield from (f"  {name:<10}  differs by at most {value:.3g}" for name, value in report.differences.items())
 
 
@@ -109,16 +105,16 @@ def _lines(report: VerificationReport) -> Iterator[str]:
     "--public-key",
     type=FILE,
     multiple=True,
-    help="Add a signature to what this key signed, and change nothing else; repeatable.",
+    help="Only add a signature to a current.json that is signed with this key; repeatable.",
 )
 @format_option("text", "json")
 @store_option
 def sign(workload: str, version: str | None, public_key: tuple[Path, ...], format: str, store: str) -> None:
-    """Vouch by hand for WORKLOAD's current bundle, or for VERSION, with the key in NIGHTQUANT_SIGNING_KEY.
+    """Sign WORKLOAD's current bundle, or VERSION, by hand with the key in NIGHTQUANT_SIGNING_KEY.
 
     The command verifies the bundle, then signs its list of files and, if the bundle is current, current.json. Use it
-    for bundles that were made before there was a key, after a change of keys, and if no night ran before the signature
-    expired. Look at the bundle before you vouch for it.
+    for bundles that were made without a key, after a change of keys, or if no night ran before the signature expired.
+    Inspect the bundle before you sign it.
 
     \b
     Example:
@@ -128,19 +124,19 @@ def sign(workload: str, version: str | None, public_key: tuple[Path, ...], forma
     bundles, trusted = BundleStore(store, load_settings().signer()), public_keys(public_key)
     bundles.pointers.require_signer()
     if public_key and version:
-        raise click.UsageError("--public-key adds a signature to what is current; no VERSION is named.")
+        raise click.UsageError("--public-key adds a signature to the current bundle. Leave out VERSION.")
     chosen = bundles.require(workload, version)
     pointer = bundles.pointer(workload)
     statement = pointer.statement(trusted) if trusted and pointer is not None else None
     report = verify_bundle(bundles.local_folder(workload, chosen), statement=statement)
     if not report.ok:
-        raise BundleError(f"Not signed: {report.problem}")
+        raise BundleError(f"The bundle was not signed: {report.problem}")
     signed = (
         bundles.sign(workload, chosen, report.sha256sums)
         if statement is None
         else bundles.pointers.cosign(workload, trusted, report.sha256sums)
     )
-    found = {"workload": workload, "version": chosen, "sha256sums": report.sha256sums, "is_current": signed is not None}
+    state = {"workload": workload, "version": chosen, "sha256sums": report.sha256sums, "is_current": signed is not None}
     current = "" if signed is None else ", which is current"
     line = f"{workload}: signed {chosen}{current}; SHA256SUMS has the digest {report.sha256sums}."
-    print_result(format, found, [line])
+    print_result(format, state, [line])

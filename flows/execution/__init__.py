@@ -1,1 +1,1 @@
-"""How a run is executed: worker processes, task runners and clusters, signals, and Prefect's short-lived server."""
+"""Execution of a run: worker processes, task runners and clusters, signals, and a short-lived Prefect server."""

@@ -1,7 +1,7 @@
 """The execution of a run's stages: its workers, the reporter, and how long the stages took.
 
-Prefect hands a task only its parameters, so a task finds its execution through a context variable. Threads of the run
-inherit it. A Dask or Ray worker has none, and makes one for its process, with one worker process.
+Prefect passes a task only its parameters, so a task finds its execution through a context variable, which threads of
+the run inherit. A Dask or Ray worker has no such variable and makes an execution with one worker process of its own.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _FIRST_AFTER_S, _EVERY_S = 5.0, 5.0
 
 @dataclass(frozen=True)
 class Invocation:
-    """What a command hands to the flow besides its parameters, which Prefect stores and shows as a form."""
+    """Settings and reporter that a command passes to the flow outside the parameters, which Prefect stores."""
 
     settings: Settings
     reporter: Reporter = field(default_factory=Reporter)
@@ -53,29 +53,28 @@ INVOCATION: ContextVar[Invocation] = ContextVar("nightquant_invocation")
 
 
 def current_invocation() -> Invocation:
-    """Return what the command handed over; without one, as in a deployment, the settings of this process."""
+    """Return the command's invocation; without a command, as in a deployment, one with this process's settings."""
     return INVOCATION.get(None) or Invocation(load_settings())
 
 
 class Execution:
-    """Runs stages in worker processes, or here, and reports them."""
+    """Runs stages in worker processes or in this process, and reports their progress."""
 
     def __init__(self, settings: Settings, reporter: Reporter, workers: int | None = None) -> None:
         set_cache_folder(settings.cache)
         self.settings, self.reporter = settings, reporter
-        # Together, the workers fill the processors that this process may use.
         threads = max(1, available_cores() // settings.workers)
-        self.workers = Workers(workers or settings.workers, threads, settings.cache, listener=self._heard)
-        # When stages ran: (began, ended) in seconds of the host's monotonic clock.
+        self.workers = Workers(workers or settings.workers, threads, settings.cache, listener=self._receive)
+        # Times of finished stages: (began, ended) in seconds of the host's monotonic clock.
         self._busy: list[tuple[float, float]] = []
         self._awaited: dict[str, _StageProgress] = {}
-        # What the workers say of a stage comes from another thread than its end.
+        # Different threads report the progress and the end of a stage.
         self._order = threading.Lock()
 
     def run(
         self, stage: Callable[[Workspace, *Ts], R], label: str, timeout_s: float | None, store: str, *args: *Ts
     ) -> R:
-        """Run a stage in a worker and report it; see `Workers.run` for the parameters and for what it raises."""
+        """Run a stage in a worker and report it; see `Workers.run` for parameters and exceptions."""
         progress = self._awaited[label] = _StageProgress(label)
         with self._logged(label, time.monotonic()):
             finished = self.workers.run(stage, label, timeout_s, store, *args)
@@ -84,16 +83,16 @@ class Execution:
         return finished.value
 
     def pause(self, label: str, attempt: int) -> bool:
-        """Wait before a stage is tried again, longer each time; return False, at once, if the run is stopped."""
+        """Wait before retrying a stage, longer each time; return False at once if the run is stopped."""
         if not self.workers.pause(0):
             return False
         seconds = backoff_s(attempt, self.settings.retry_wait_s)
-        self.reporter.noted(f"{label}: this may pass: next attempt in {seconds:.0f} s")
+        self.reporter.noted(f"{label}: the failure may be temporary; retrying in {seconds:.0f} s")
         return self.workers.pause(seconds)
 
     @contextmanager
     def here(self, label: str) -> Iterator[Progress]:
-        """Report a stage that this process runs itself, in the block; yield what to report its progress with."""
+        """Report the block as a stage that runs in this process; yield a function that reports its progress."""
         self.reporter.started(label)
         began = time.monotonic()
         with self._logged(label, began):
@@ -108,20 +107,20 @@ class Execution:
             yield
         except BaseException as failure:
             if isinstance(failure, StoppedError) and not self._awaited[label].has_begun:
-                raise  # it never began: there is nothing to report
+                raise  # the stage never began, so there is nothing to report
             self._ended(label, began, time.monotonic(), str(failure) or type(failure).__name__)
             raise
         logger.info("%s: done", label)
 
     def busy_s(self) -> float:
-        """Return the seconds in which at least one stage ran; the rest of the wall time is overhead."""
+        """Return the seconds during which at least one stage ran; the rest of the wall time is overhead."""
         total, end = 0.0, float("-inf")
         for start, stop in sorted(self._busy):
             total += max(0.0, stop - max(start, end))
             end = max(end, stop)
         return total
 
-    def _heard(self, label: str, done: float, total: float, unit: str) -> None:
+    def _receive(self, label: str, done: float, total: float, unit: str) -> None:
         with self._order:
             if (progress := self._awaited.get(label)) is None:
                 return
@@ -145,8 +144,8 @@ _FIRST = threading.Lock()
 
 @contextmanager
 def executing(settings: Settings, reporter: Reporter) -> Iterator[Execution]:
-    """Execute stages in this context, and in threads that copy it, in workers that end with the block."""
-    # The settings hold the key; no process that is started from here on needs it.
+    """Provide an execution for this context, and for threads that copy it; its workers stop at the end of the block."""
+    # The settings already contain the key, and processes that are started from here on do not need it.
     with children_inherit(NIGHTQUANT_SIGNING_KEY=None):
         execution = Execution(settings, reporter)
         token = _EXECUTION.set(execution)
@@ -158,10 +157,10 @@ def executing(settings: Settings, reporter: Reporter) -> Iterator[Execution]:
 
 
 def current_execution() -> Execution:
-    """Return the execution of this context; on a remote worker, one that belongs to its process."""
+    """Return the execution of this context, or of this process on a remote worker."""
     if (execution := _EXECUTION.get(None)) is not None:
         return execution
-    with _FIRST:  # tasks on two threads of a Dask worker share its one process
+    with _FIRST:  # two threads of a Dask worker share one execution
         return _remote_execution()
 
 
@@ -173,20 +172,20 @@ def note(remark: str) -> None:
 
 @cache
 def _remote_execution() -> Execution:
-    # Python denies children to the daemonic processes that Dask's workers are, because they might be left behind; ours
-    # end with their parent (see `flows.execution.workers`).
+    # Dask's workers are daemonic processes. Python does not let these start children, which might outlive them, but
+    # nightquant's workers end with their parent (see `flows.execution.workers`).
     multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
     execution = Execution(load_settings(), Reporter(), workers=1)
-    # Not atexit: multiprocessing waits for a process's children before that.
+    # atexit would be too late, because multiprocessing waits for children first.
     Finalize(None, execution.workers.stop, exitpriority=100)
     return execution
 
 
 @dataclass
 class _StageProgress:
-    """A stage's progress, also as an artifact of its task run, made only for a stage that takes a while.
+    """A stage's progress, shown as an artifact of its task run if the stage takes more than a few seconds.
 
-    Updates come from the thread that listens to the workers and has no run context, so this keeps its own.
+    The thread that receives updates from the workers has no run context, so the instance keeps a copy of the context.
     """
 
     label: str
@@ -196,7 +195,7 @@ class _StageProgress:
     _artifact: UUID | None = None
 
     def progressed(self, done: float, total: float, unit: str) -> None:
-        """Make or move the bar, every few seconds at most."""
+        """Create or update the bar, at most once every few seconds."""
         if total > 0 and time.monotonic() >= self._next:
             self._next = time.monotonic() + _EVERY_S
             self._show(min(100.0, 100.0 * done / total), f"{self.label}: {unit}")
@@ -207,15 +206,15 @@ class _StageProgress:
             self._show(100.0, self.label)
 
     def _show(self, percent: float, description: str) -> None:
-        context = self._context.copy()  # of its own: the stage may end while the listener's thread is in here
+        context = self._context.copy()  # two threads may be here at once, and cannot enter the same context
         try:
             if self._artifact is None:
-                made = context.run(create_progress_artifact, percent, description=description)
-                self._artifact = cast(UUID, made)  # no coroutine: no event loop runs here
+                artifact = context.run(create_progress_artifact, percent, description=description)
+                self._artifact = cast(UUID, artifact)  # not a coroutine, because no event loop runs here
             else:
                 context.run(update_progress_artifact, self._artifact, percent, description=description)
         except (httpx.HTTPError, PrefectException, RuntimeError) as error:
-            # Only for display: a server that is gone must not end the thread that also feeds the terminal. Neither must
-            # a client that Prefect closed with the task run, which raises RuntimeError.
+            # The artifact is only for display. A missing server must not stop this thread, which also reports to the
+            # terminal. The same is true of RuntimeError from a client that Prefect has closed with the task run.
             self._next = math.inf
-            logging.getLogger(__name__).warning("%s: no more progress in Prefect's UI: %s", self.label, error)
+            logging.getLogger(__name__).warning("%s: Prefect's UI no longer shows progress: %s", self.label, error)

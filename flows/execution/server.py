@@ -1,4 +1,4 @@
-"""The Prefect API that a command uses: the configured server, or one of its own for as long as it runs."""
+"""The Prefect API that a command uses: the configured server, or a server that runs only as long as the command."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from storage.locks import host_lock
 _QUIET = {
     "DO_NOT_TRACK": "1",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-    # The run log keeps every line; the terminal is the reporter's, which says the same better.
+    # Only the reporter writes to the terminal; the run's log contains every line.
     "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
     "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
-    # A server that is away is reported once, at the end, not for each event that it does not take.
+    # An unreachable server is reported once, at the end, and not for each event.
     "PREFECT_LOGGING_INTERNAL_LEVEL": "CRITICAL",
 }
-# The process of a command's own server, as the flow knows it.
+# Environment variable that gives the flow the process id of the command's own server.
 _OWN_SERVER = "NIGHTQUANT_OWN_SERVER_PID"
 _DRAIN_S = 5.0
 _ANSWER_S = 10.0
-# A server that computes for less than this share of the time is not starting, but waiting for something.
+# A starting server that uses less than this share of CPU time is considered stuck.
 _AT_WORK = 0.01
 _PATIENCE = 10
 
@@ -45,28 +45,28 @@ class ServerGoneError(NightquantError):
 
 
 def server_gone(error: Exception) -> ServerGoneError:
-    """Say what to do when the server is gone."""
+    """Make the error that says what to do when the server is gone."""
     return ServerGoneError(
         f"Prefect's server {os.environ.get('PREFECT_API_URL', '')} is gone: {str(error) or type(error).__name__}.",
-        hint="Start it again and repeat the command: what was measured is in the store, and what was prepared is found "
-        "by its digest.",
+        hint="Start the server again and repeat the command. Recorded measurements are in the store, and finished "
+        "artifacts are reused.",
     )
 
 
 @contextmanager
 def prefect_api(startup_timeout_s: float, noted: Callable[[str], None] = lambda text: None) -> Iterator[float]:
-    """Make a Prefect API available to this process; yield the seconds that took.
+    """Make a Prefect API available to this process; yield the seconds that this took.
 
-    Must be entered before Prefect is imported, since Prefect reads its settings from the environment then. If
-    ``PREFECT_API_URL`` is set, in the environment or in the active profile, that server is used; otherwise one is
-    started for this command alone and stopped with it, however the command ends.
+    Enter the block before importing Prefect, which reads its settings from the environment on import. If the
+    environment or the active profile sets ``PREFECT_API_URL``, that server is used. Otherwise a server is started for
+    this command alone, and it stops when the command ends for any reason.
 
     Parameters
     ----------
     startup_timeout_s
-        How long its own server may take to start, in seconds; up to ten times as long while it is at work.
+        How long the command's own server may take to start, in seconds; ten times as long while it uses CPU time.
     noted
-        Is told what is waited for, where that takes long.
+        Called with a message about a long wait.
 
     Raises
     ------
@@ -85,20 +85,20 @@ def prefect_api(startup_timeout_s: float, noted: Callable[[str], None] = lambda 
         yield time.perf_counter() - began
     finally:
         if "prefect" in sys.modules:
-            # Prefect's background threads finish first: without their server they would retry for a minute and a half.
+            # Let Prefect's background threads finish: without their server they would retry for 90 s.
             for service in ("prefect.logging.handlers:APILogWorker", "prefect.events.worker:EventsWorker"):
                 resolve_name(service).drain_all(timeout=_DRAIN_S)
         if process is not None:
-            process.communicate()  # closes the server's standard input, which ends it
+            process.communicate()  # closes the server's standard input, which stops it
             for name in ("PREFECT_API_URL", _OWN_SERVER):
                 os.environ.pop(name, None)
 
 
 def configured_api() -> bool:
-    """Whether the environment or Prefect's active profile names a server."""
+    """Return whether the environment or Prefect's active profile names a server."""
     if os.environ.get("PREFECT_API_URL"):
         return True
-    # Reading a profile needs Prefect's settings, which take a second to import: only if there is a profiles file.
+    # Prefect's settings take a second to import, so import them only if the profiles file may set the URL.
     profiles = Path(os.environ.get("PREFECT_PROFILES_PATH", _home() / "profiles.toml"))
     if not profiles.is_file() or "PREFECT_API_URL" not in profiles.read_text(encoding="utf-8"):
         return False
@@ -110,31 +110,31 @@ def _api() -> Any:
 
 
 def require_api(why: str) -> None:
-    """Refuse, with a `ConfigurationError`, to go on without a server that outlives this command."""
+    """Raise `ConfigurationError` unless a server that outlives this command is configured and answers."""
     if not configured_api():
         raise ConfigurationError(
-            f"No Prefect server is configured: {why}.",
-            hint="Start one (prefect server start) and set PREFECT_API_URL=http://127.0.0.1:4200/api.",
+            f"No Prefect server is configured, but {why}.",
+            hint="Start a server (prefect server start) and set PREFECT_API_URL=http://127.0.0.1:4200/api.",
         )
     check_reachable()
 
 
 def check_reachable() -> None:
-    """Refuse, with a `ConfigurationError`, to go on if the configured server does not answer."""
+    """Raise `ConfigurationError` if the configured server does not answer."""
     api = _api()
     try:
         httpx.get(f"{api.url}/health", timeout=_ANSWER_S, verify=not api.tls_insecure_skip_verify)
     except httpx.TransportError as error:
         raise ConfigurationError(
             f"Prefect's server {api.url} does not answer: {error}.",
-            hint="Start it (prefect server start), or unset PREFECT_API_URL: the command then starts its own.",
+            hint="Start it (prefect server start), or unset PREFECT_API_URL so that the command starts its own server.",
         ) from error
 
 
 def own_server_died() -> bool:
-    """Return whether this command's own server is dead: nobody starts it again, and each call would try for a minute.
+    """Return whether this command's own server has died: it will not restart, and each call would retry for a minute.
 
-    A configured server may be on its way back.
+    A configured server never counts as dead because it may come back.
     """
     pid = os.environ.get(_OWN_SERVER)
     try:
@@ -153,27 +153,27 @@ def _start(timeout_s: float, noted: Callable[[str], None]) -> subprocess.Popen[s
     except OSError as error:
         raise ConfigurationError(
             f"Prefect's home {_home()} cannot be written: {error.strerror}.",
-            hint="Set PREFECT_HOME to a folder that can.",
+            hint="Set PREFECT_HOME to a writable folder.",
         ) from error
     package = str(Path(flows.__path__[0]).parent)
     path = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH", ""))))
-    # One at a time: two servers that migrate a fresh database at once break each other.
+    # Start one server at a time: two servers that migrate a new database at the same time fail.
     with host_lock(
-        "prefect-server-start", on_wait=lambda: noted("Another command's server starts; this one's is next.")
+        "prefect-server-start", on_wait=lambda: noted("Waiting until another command's Prefect server has started.")
     ):
         process = subprocess.Popen(
-            # -P: a module of the working folder must not be taken for one of ours.
+            # -P keeps modules in the working folder from replacing nightquant's.
             [sys.executable, "-P", "-m", "flows.execution.server_process"],
             env=os.environ | {"PYTHONPATH": path},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            # Control-C at the terminal goes to the whole process group; the flow still reports its end to the server.
+            # Control-C at the terminal reaches the process group, but the flow must still report its end to the server.
             start_new_session=True,
         )
         try:
             port = port_of(process, timeout_s, noted)
-        except BaseException:  # a server that is still starting needs no soft end
+        except BaseException:  # a starting server does not need a graceful shutdown
             process.kill()
             process.wait()
             raise
@@ -182,12 +182,12 @@ def _start(timeout_s: float, noted: Callable[[str], None]) -> subprocess.Popen[s
 
 
 def port_of(process: subprocess.Popen[str], timeout_s: float, noted: Callable[[str], None]) -> str:
-    """Return the port that a server prints once it answers; wait longer than `timeout_s` while its process is at work.
+    """Return the port that a server prints when it is ready; extend `timeout_s` while its process uses CPU time.
 
     Raises
     ------
     ConfigurationError
-        It ended, or did nothing, or did not answer in ten times that long.
+        The server exited, was stuck, or did not answer within ten times `timeout_s`.
     """
     assert process.stdout is not None
     began = time.monotonic()
@@ -197,18 +197,18 @@ def port_of(process: subprocess.Popen[str], timeout_s: float, noted: Callable[[s
         waited_s = time.monotonic() - began
         if waited_s > _PATIENCE * timeout_s or used_s < busy_s + _AT_WORK * wait_s:
             raise ConfigurationError(
-                f"Prefect's server did not start within {waited_s:.0f} s; its process computed for {used_s:.0f} s.",
-                hint="Give it more time with NIGHTQUANT_SERVER_STARTUP_TIMEOUT_S, or start a server of your own "
-                "(prefect server start) and set PREFECT_API_URL.",
+                f"Prefect's server did not start within {waited_s:.0f} s; it used {used_s:.0f} s of CPU time.",
+                hint="Raise NIGHTQUANT_SERVER_STARTUP_TIMEOUT_S, or start your own server (prefect server start) and "
+                "set PREFECT_API_URL.",
             )
         noted(
-            f"Prefect's server does not answer after {waited_s:.0f} s. Its process is at work, {used_s:.0f} s so far, "
-            f"and {os.getloadavg()[0]:.1f} processes want {os.cpu_count()} processors: waiting on."
+            f"Prefect's server has not answered after {waited_s:.0f} s but has used {used_s:.0f} s of CPU time; the "
+            f"load is {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors. Still waiting."
         )
         busy_s, wait_s = used_s, timeout_s / 3
     if port := process.stdout.readline().strip():
         return port
     raise ConfigurationError(
         f"Prefect's server ended with exit code {process.wait()} before it answered.",
-        hint="Its own messages are above; PREFECT_HOME holds its database.",
+        hint="Look at its messages above, and at its database in PREFECT_HOME.",
     )

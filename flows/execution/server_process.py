@@ -1,7 +1,7 @@
-"""The short-lived Prefect server of one command, as a process that never outlives its parent.
+"""The short-lived Prefect server of one command: a process that never outlives its parent.
 
-Prefect's own ephemeral server is left behind when the flow's process is killed. This one holds the read end of a pipe
-whose write end only the parent has: whatever ends the parent closes the pipe, and the server stops.
+Prefect's own ephemeral server keeps running when the flow's process is killed. This server reads from a pipe whose
+write end only the parent has. When the parent ends for any reason, the pipe closes and the server stops.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pkgutil import resolve_name
 
 import uvicorn
 
-# ASGI's own names (asgi.readthedocs.io): one connection's facts, and what goes in and out.
+# Names from ASGI (asgi.readthedocs.io): a connection's scope, and its incoming and outgoing messages.
 Message = MutableMapping[str, object]
 Scope = Message
 Receive = Callable[[], Awaitable[Message]]
@@ -31,11 +31,10 @@ _PAUSES_S = (0.02, 0.04, 0.08, 0.16, 0.32)
 
 
 class RetryLocked:
-    """ASGI middleware that repeats a writing request which was answered with 503, up to five times in a second.
+    """ASGI middleware that retries a writing request answered with 503, up to five times in a second.
 
-    SQLite refuses a transaction at once when another one has written since it began to read. Prefect's server answers
-    503 then, and its client sends the request again two seconds later: as long as all that Prefect adds to a night of
-    tens of tasks. The refused transaction was rolled back, so nothing is done twice.
+    SQLite refuses a transaction if another one has written since it began to read. Prefect's server then answers 503,
+    and its client retries only after two seconds. The refused transaction was rolled back, so a retry is safe.
     """
 
     def __init__(self, application: ASGIApp) -> None:
@@ -50,7 +49,7 @@ class RetryLocked:
         while request[-1]["type"] == "http.request" and request[-1].get("more_body", False):
             request.append(await receive())
         for pause_s in (*_PAUSES_S, None):
-            # A copy: routers write into the scope.
+            # Copy the scope because routers write into it.
             answer, failure = await self._answer(dict(scope), _replay(request, receive))
             is_locked = bool(answer) and answer[0].get("status") == HTTPStatus.SERVICE_UNAVAILABLE
             if pause_s is None or not is_locked:
@@ -58,12 +57,12 @@ class RetryLocked:
             await asyncio.sleep(pause_s)
         for message in answer:
             await send(message)
-        # The answer 503 makes the client ask again. Raised as well, it would be a traceback on the terminal.
+        # The client retries after a 503. Raising the error as well would print a traceback at the terminal.
         if failure is not None and not is_locked:
             raise failure
 
     async def _answer(self, scope: Scope, receive: Receive) -> tuple[list[Message], Exception | None]:
-        """Return the application's answer, and the error that it raised besides."""
+        """Return the application's answer, and the error that it raised or None."""
         answer: list[Message] = []
 
         async def collect(message: Message) -> None:
@@ -71,7 +70,7 @@ class RetryLocked:
 
         try:
             await self._application(scope, receive, collect)
-        except Exception as failure:  # noqa: BLE001 - it is raised again once the answer is sent
+        except Exception as failure:  # noqa: BLE001 - the caller raises it after sending the answer
             return answer, failure
         return answer, None
 
@@ -87,7 +86,7 @@ def _replay(request: list[Message], receive: Receive) -> Receive:
 
 
 class _Server(uvicorn.Server):
-    """Prints its port once it answers, and stops when standard input ends."""
+    """Prints its port when it is ready, and stops when standard input ends."""
 
     def __init__(self, config: uvicorn.Config, port: int) -> None:
         super().__init__(config)
@@ -96,7 +95,7 @@ class _Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Ignore signals that reach a whole process group: the flow reports its end here, and then closes the pipe."""
+        """Ignore signals to the process group: the flow must still report its end here before it closes the pipe."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
         yield
@@ -110,9 +109,9 @@ class _Server(uvicorn.Server):
     def _stop_with_parent(self) -> None:
         sys.stdin.buffer.read()
         self.should_exit = True
-        # What is still open then is cancelled; uvicorn would log that as an error, with a traceback.
+        # uvicorn cancels open requests and would log each as an error with a traceback.
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
-        # Ends also a server that cannot finish in time (a client that holds its connection open, say).
+        # Force the exit if the server cannot shut down in time, for example because a client stays connected.
         threading.Timer(_GRACE_S, os._exit, args=(0,)).start()
 
 
@@ -121,7 +120,7 @@ def _application() -> ASGIApp:
 
 
 def main() -> None:
-    """Serve Prefect's API on a free loopback port and write that port to standard output once it answers."""
+    """Serve Prefect's API on a free loopback port, and write the port to standard output when the server is ready."""
     os.environ.update(PREFECT__SERVER_EPHEMERAL="1", PREFECT__SERVER_FINAL="1", PREFECT_UI_ENABLED="0")
     listener = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(
@@ -130,7 +129,7 @@ def main() -> None:
         log_level="error",
         lifespan="on",
         timeout_graceful_shutdown=2,
-        # Longer than the 25 s for which Prefect's client keeps idle connections.
+        # This is longer than Prefect's client keeps idle connections (25 s).
         timeout_keep_alive=60,
     )
     _Server(config, listener.getsockname()[1]).run(sockets=[listener])

@@ -1,6 +1,6 @@
-"""What stops a night, and what must not: signals unwind it as Control-C does, and a failed part leaves the rest alone.
+"""Interruptions of a night: SIGTERM unwinds it like Control-C, while the failure of one part does not stop the others.
 
-Exceptions of Prefect's are resolved by name, because the command line uses these signals without Prefect.
+Prefect's exceptions are resolved by name because the command line handles signals without importing Prefect.
 """
 
 from __future__ import annotations
@@ -21,15 +21,14 @@ Handler = Callable[[int, FrameType | None], None] | signal.Handlers
 
 
 class Terminated(BaseException):
-    """SIGTERM arrived; like `KeyboardInterrupt`, it passes handlers of errors."""
+    """SIGTERM arrived; like `KeyboardInterrupt`, it is not caught by ``except Exception``."""
 
 
 def interruption_behind(error: BaseException) -> BaseException | None:
     """Return the interruption that caused `error`, or None.
 
-    A signal's handler runs between any two steps of the interpreter, also in a Python function that C code has called.
-    If that code expects no exception, CPython raises SystemError in its place: an ordinary error, which would be taken
-    for a failure of the stage that was awaited, and the night would go on.
+    A signal's handler may run in a Python function that C code has called. If the C code does not expect an exception,
+    CPython raises SystemError instead. Such an error must not be mistaken for a failed stage, or the night would go on.
     """
     interruptions = (KeyboardInterrupt, Terminated, resolve_name("prefect.exceptions:ExternalSignal"))
     seen: BaseException | None = error
@@ -41,9 +40,9 @@ def interruption_behind(error: BaseException) -> BaseException | None:
 
 
 def attempt(what: str, do: Callable[[], R]) -> R | Exception:
-    """Return the result of `do`, or the exception that it raised, which the caller has to report; interruptions pass.
+    """Return the result of `do`, or the exception that it raised, which the caller must report; raise interruptions.
 
-    The traceback of a defect is logged as `what`; an error that a user can cause says everything in its message.
+    The traceback of a defect is logged with the action `what`. The message of a `NightquantError` needs no traceback.
     """
     try:
         return do()
@@ -52,7 +51,7 @@ def attempt(what: str, do: Callable[[], R]) -> R | Exception:
             raise
         if not isinstance(error, NightquantError):
             logging.getLogger(__name__).error("%s failed", what, exc_info=error)
-        # Prefect keeps a task's error, and with its frames all that they hold.
+        # Prefect keeps a task's error, whose traceback would keep its frames and their objects alive.
         seen: BaseException | None = error
         while seen is not None:
             seen.__traceback__ = None
@@ -61,13 +60,13 @@ def attempt(what: str, do: Callable[[], R]) -> R | Exception:
 
 
 def reason(error: Exception) -> str:
-    """Return what an error says, to go into a sentence."""
+    """Return an error's message for use within a sentence."""
     return str(error).rstrip(".") or type(error).__name__
 
 
 @contextmanager
 def _handling(handler: Handler, *signals: signal.Signals) -> Iterator[None]:
-    """Handle signals in the block, if this is the main thread: others may not, and are sent none."""
+    """Handle signals in the block if this is the main thread: other threads cannot, and receive none."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -82,8 +81,8 @@ def _handling(handler: Handler, *signals: signal.Signals) -> Iterator[None]:
 def unwinding_on_sigterm() -> AbstractContextManager[None]:
     """Raise `Terminated` in the main thread when SIGTERM arrives.
 
-    Prefect replaces the handler while a flow runs, reports the run as crashed, and then sends the signal on to the
-    handler that it found: without this one the process would die there, with nothing printed.
+    While a flow runs, Prefect replaces the handler, reports the run as crashed, and then passes the signal on to the
+    previous handler. Without this handler, the process would then die without a message.
     """
 
     def terminate(number: int, frame: FrameType | None) -> None:
@@ -92,28 +91,28 @@ def unwinding_on_sigterm() -> AbstractContextManager[None]:
     return _handling(terminate, signal.SIGTERM)
 
 
-def undisturbed() -> AbstractContextManager[None]:
-    """Ignore SIGTERM and Control-C in the block: the few things that must still be done after the first one."""
+def ignoring_interruptions() -> AbstractContextManager[None]:
+    """Ignore SIGTERM and Control-C in the block, which does the last work after an interruption."""
     return _handling(signal.SIG_IGN, signal.SIGTERM, signal.SIGINT)
 
 
 @contextmanager
-def heard_everywhere() -> Iterator[None]:
-    """Let SIGTERM arrive as `KeyboardInterrupt` in the block, and leave it as the exception that Prefect expects.
+def sigterm_as_interrupt() -> Iterator[None]:
+    """Raise `KeyboardInterrupt` on SIGTERM in the block, and convert it at the end to the exception Prefect expects.
 
-    Native code that checks for signals while it waits, Ray's above all, lets that one through and drops any other: a
-    night on a cluster would not hear SIGTERM for as long as a benchmark takes.
+    Native code that waits, such as Ray's, passes on `KeyboardInterrupt` and drops other exceptions. A night on a
+    cluster would otherwise ignore SIGTERM until its benchmark ends.
     """
-    heard: list[int] = []
+    received: list[int] = []
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        heard.append(number)
+        received.append(number)
         raise KeyboardInterrupt
 
     try:
         with _handling(interrupt, signal.SIGTERM):
             yield
     except BaseException as error:
-        if heard and isinstance(interruption_behind(error), KeyboardInterrupt):
+        if received and isinstance(interruption_behind(error), KeyboardInterrupt):
             raise resolve_name("prefect.exceptions:TerminationSignal")(signal=signal.SIGTERM) from None
         raise

@@ -1,9 +1,9 @@
-"""What fans the stages out: threads of this process, a Dask cluster or Ray; and where they benchmark.
+"""Task runners: threads of this process, a Dask cluster or Ray, and the hosts on which they run benchmarks.
 
-Benchmarks run only on hosts of the wanted fingerprint. Threads have one host, this one. A Dask cluster or Ray is asked
-for its hosts, and benchmarks are restricted to all of those that fit. So nothing has to be declared when a worker is
-started, and another worker can replace one that is lost. The host's lock (`storage.locks`) lets only one benchmark run
-on a host at a time, whichever run it belongs to.
+Benchmarks run only on hosts with the configured fingerprint. Threads use only this host. A Dask or Ray cluster is asked
+for its hosts, and benchmarks are restricted to those with the fingerprint. So workers need no special options, and a
+new worker can replace a lost one. The host's lock (`storage.locks`) allows one benchmark at a time on a host, across
+all runs.
 """
 
 from __future__ import annotations
@@ -28,39 +28,39 @@ from flows.settings import Settings, children_inherit, load_settings
 from storage.errors import ConfigurationError, MeasurementError
 from tasks.machine import fingerprint
 
-# A task that waits for the one before it holds a thread; the number of workers limits how many stages run at once.
+# A task that waits for its inputs occupies a thread; the workers limit how many stages run at once.
 _WAITING_THREADS = 256
 
-AnyTaskRunner = TaskRunner[Any]  # its futures hold whatever the stages return
-Pin = Callable[[], AbstractContextManager[None]]  # what is submitted in its block runs on hosts that fit
+AnyTaskRunner = TaskRunner[Any]  # its futures have the stages' result types
+Pin = Callable[[], AbstractContextManager[None]]  # tasks submitted in its block run on matching hosts
 Spot = TypeVar("Spot")
 
 
 @dataclass(frozen=True)
 class Host:
-    """A host, and the fingerprint of its processor."""
+    """A host and the fingerprint of its processor."""
 
     name: str
     fingerprint: str
 
 
 class _ConfiguredTaskRunner(ThreadPoolTaskRunner[object]):
-    """Stands for the task runner of the settings, which are read when a run starts and not when the flow is imported.
+    """Placeholder for the configured task runner: settings are read when a run starts, not when the flow is imported.
 
     Prefect starts each run with a duplicate of its flow's task runner.
     """
 
-    def duplicate(self) -> AnyTaskRunner:  # type: ignore[override]  # Prefect itself asks for a context manager only
-        """Make the task runner that the settings name."""
+    def duplicate(self) -> AnyTaskRunner:  # type: ignore[override]  # Prefect itself needs only a context manager
+        """Make the task runner of the settings."""
         return make_task_runner(load_settings())
 
 
-CLUSTERS = ("dask", "ray")  # runners whose hosts may be several
+CLUSTERS = ("dask", "ray")  # runners that may use several hosts
 CONFIGURED: AnyTaskRunner = _ConfiguredTaskRunner()
 
 
 def make_task_runner(settings: Settings) -> AnyTaskRunner:
-    """Make the task runner that the settings name.
+    """Make the task runner of the settings.
 
     Raises
     ------
@@ -78,14 +78,14 @@ def make_task_runner(settings: Settings) -> AnyTaskRunner:
         ) from error
 
 
-def refuse_namesakes(who: str) -> None:
-    """Refuse, with a `ConfigurationError`, processes that would import the working folder's modules for ours."""
-    ours = Path(__file__).resolve().parents[2]
+def refuse_namesakes(starter: str) -> None:
+    """Raise `ConfigurationError` if processes of `starter` would import the working folder's modules by mistake."""
+    own_folder = Path(__file__).resolve().parents[2]
     for path in (Path(name) for package in ("flows", "tasks", "storage") for name in (f"{package}.py", package)):
-        if path.resolve().parent != ours and (path.is_file() or (path / "__init__.py").is_file()):
+        if path.resolve().parent != own_folder and (path.is_file() or (path / "__init__.py").is_file()):
             raise ConfigurationError(
-                f"{who} puts the working folder first on Python's path: {path.absolute()} hides a part of nightquant.",
-                hint="Run from another folder, or rename it.",
+                f"{starter} imports from the working folder first: {path.absolute()} hides a part of nightquant.",
+                hint="Run from another folder, or rename that file or folder.",
             )
 
 
@@ -95,50 +95,50 @@ def this_host() -> Host:
 
 
 def require_fingerprint(wanted: str) -> None:
-    """Refuse, with a `MeasurementError`, to benchmark on a host of another fingerprint than is wanted; "" is any."""
+    """Raise `MeasurementError` if this host does not have the fingerprint `wanted` ("": any)."""
     if wanted:
         choose([(this_host(), None)], wanted)
 
 
 def place_benchmarks(settings: Settings) -> Pin:
-    """Find the hosts of this flow run's cluster that benchmarks may run on; return what pins them there.
+    """Find the hosts of this flow run's cluster that may run benchmarks; return a function that pins tasks to them.
 
-    Threads have one host, and the task itself refuses one that does not fit.
+    Threads use only this host, and the benchmark task itself checks its fingerprint.
 
     Raises
     ------
     MeasurementError
-        No host of the cluster has the wanted fingerprint.
+        No host of the cluster has the configured fingerprint.
     """
     run = FlowRunContext.get()
     if run is None or settings.task_runner not in CLUSTERS:
         return nullcontext
     if settings.task_runner == "dask":
-        found: dict[str, Host] = run.task_runner.client.run(this_host)  # type: ignore[attr-defined]
-        workers = choose(((host, address) for address, host in found.items()), settings.fingerprint)
-        # "Other workers allowed" would let idle ones steal it, whatever their host.
+        hosts: dict[str, Host] = run.task_runner.client.run(this_host)  # type: ignore[attr-defined]
+        workers = choose(((host, address) for address, host in hosts.items()), settings.fingerprint)
+        # If other workers were allowed, idle workers on any host could steal the benchmark.
         return partial(resolve_name("dask:annotate"), workers=list(workers), allow_other_workers=False)
     nodes = choose(_ray_nodes(), settings.fingerprint)
-    # All of a node's processors: Ray then starts nothing beside it.
+    # Reserve all of a node's processors, so that Ray starts nothing alongside a benchmark.
     processors = min(node.processors for node in nodes)
     pin = resolve_name("prefect_ray.context:remote_options")
     return partial(pin, num_cpus=processors, label_selector=_one_of(*nodes))
 
 
 def choose(hosts: Iterable[tuple[Host, Spot]], wanted: str) -> tuple[Spot, ...]:
-    """Choose every spot on a host that has the wanted fingerprint ("": any); `MeasurementError` if there is none."""
+    """Return each spot on a host with the fingerprint `wanted` ("": any); raise `MeasurementError` if there is none."""
     hosts = list(hosts)
-    if fitting := tuple(spot for host, spot in hosts if wanted in ("", host.fingerprint)):
-        return fitting
-    found = ", ".join(sorted({f"{host.name} has {host.fingerprint}" for host, _ in hosts})) or "there is no host"
+    if chosen := tuple(spot for host, spot in hosts if wanted in ("", host.fingerprint)):
+        return chosen
+    names = sorted({f"{host.name} has {host.fingerprint}" for host, _ in hosts})
     raise MeasurementError(
-        f"Benchmarks are wanted on hosts of fingerprint {wanted or '(any)'}; {found}.",
+        f"Benchmarks need a host with the fingerprint {wanted or '(any)'}; {', '.join(names) or 'there is no host'}.",
         hint="Run a worker on such a host, or change NIGHTQUANT_FINGERPRINT (empty: any host).",
     )
 
 
 def _inherited(settings: Settings) -> dict[str, str]:
-    """Return what local worker processes must be told about the settings: a flag is in nobody's environment."""
+    """Return the settings that local worker processes must inherit as variables, because they do not see flags."""
     return {"NIGHTQUANT_WORKERS": str(settings.workers)}
 
 
@@ -148,10 +148,10 @@ def _dask(settings: Settings) -> AnyTaskRunner:
 
     if settings.dask_address:
         return DaskTaskRunner(address=settings.dask_address)
-    # Without a limit, what only lost workers may run would wait for them for ever.
+    # Without a limit, tasks that are restricted to lost workers would wait forever.
     config.set({"distributed.scheduler.no-workers-timeout": "5 minutes"})
     local = {"n_workers": settings.workers, "threads_per_worker": 1, "processes": True, "env": _inherited(settings)}
-    # By default, its web server would listen on all interfaces, or warn that the usual port is taken.
+    # By default, Dask's dashboard listens on all interfaces, and warns if its usual port is taken.
     return DaskTaskRunner(cluster_kwargs=local | {"dashboard_address": "127.0.0.1:0"})
 
 
@@ -164,11 +164,11 @@ def _ray(settings: Settings) -> AnyTaskRunner:
         "num_cpus": settings.workers,
         "include_dashboard": False,
         "logging_level": logging.WARNING,
-        "log_to_driver": False,  # the terminal is the reporter's; Prefect's run log has what the stages said
+        "log_to_driver": False,  # only the reporter writes to the terminal; Prefect's log has the stages' messages
     }
 
     class InterruptibleRay(RayTaskRunner):  # type: ignore[misc]  # its module has no types
-        """Leaves SIGTERM to Prefect: Ray's own handler aborts the process."""
+        """Leaves SIGTERM to Prefect, because Ray's own handler aborts the process."""
 
         def __enter__(self) -> Self:
             handler = signal.getsignal(signal.SIGTERM)
@@ -193,17 +193,17 @@ class _RayNode:
 def _ray_nodes() -> list[tuple[Host, _RayNode]]:
     import ray
 
-    found = [
+    nodes = [
         _RayNode(node["NodeID"], node["Resources"]["CPU"])
         for node in ray.nodes()  # type: ignore[no-untyped-call]
-        # One without processors, a cluster's head for instance, gets no work.
+        # Skip nodes without processors, such as a cluster's head.
         if node["Alive"] and node["Resources"].get("CPU")
     ]
     probe = ray.remote(this_host)
-    asked = [(probe.options(num_cpus=0, label_selector=_one_of(node)).remote(), node) for node in found]
+    answers = [(probe.options(num_cpus=0, label_selector=_one_of(node)).remote(), node) for node in nodes]
     hosts = []
-    for answer, node in asked:
-        # Ray calls a node alive until it has missed heartbeats for half a minute.
+    for answer, node in answers:
+        # Ray reports a node as alive until it has missed heartbeats for half a minute.
         with suppress(ray.exceptions.TaskUnschedulableError, ray.exceptions.NodeDiedError):
             hosts.append((ray.get(answer), node))
     return hosts

@@ -1,7 +1,7 @@
-"""Worker processes that can be ended: by a timeout, by Control-C, or by the kernel when memory runs out.
+"""Worker processes that can be stopped: by a timeout, by Control-C, or by the kernel when memory runs out.
 
-Native code holds a thread until it returns, so a thread cannot be timed out; a process can. A worker keeps torch loaded
-from stage to stage, and its death fails only the stage that it was running.
+A thread that runs native code cannot be interrupted, but a process can be stopped. A worker keeps torch loaded between
+stages, and its death fails only the stage that it was running.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from tasks.workload import Workload
 R = TypeVar("R")
 Ts = TypeVarTuple("Ts")
 ProgressListener = Callable[[str, float, float, str], None]
-STARTED = "started"  # the unit of every stage's first message: it may have waited for a worker until then
+STARTED = "started"  # unit of every stage's first message, which is sent when a worker begins the stage
 _DATAGRAM = 4096
 _TRY_OUT_S = 900.0
 
 
 @dataclass(frozen=True)
 class Finished(Generic[R]):
-    """A stage's result, and when its worker began and ended it (seconds of the host's monotonic clock)."""
+    """A stage's result, and when it began and ended, in seconds of the host's monotonic clock."""
 
     value: R
     began: float
@@ -58,18 +58,18 @@ class StoppedError(MeasurementError):
 
 
 class Workers:
-    """A pool of `count` worker processes, each running one stage at a time, with `threads` intra-op threads for torch.
+    """A pool of `count` worker processes, each running one stage at a time with `threads` intra-op threads of torch.
 
-    They keep copies of a remote store in the folder `cache`, "" for the default. `listener` is called with stage label,
-    work done, all work and unit, from a thread of this process. As a context manager, it closes the workers at the end
-    of the block and stops them on an error.
+    The workers cache a remote store in the folder `cache`, "" for the default. `listener` is called from a thread of
+    this process with a stage's label, work done, total work and unit. As a context manager, the pool is closed at the
+    end of the block and stopped on an error.
     """
 
     def __init__(self, count: int, threads: int, cache: str = "", listener: ProgressListener | None = None) -> None:
         self._count, self._initargs, self._listener = count, (threads, cache), listener
         self._folder = tempfile.TemporaryDirectory(prefix="nightquant-")
         self._address = str(Path(self._folder.name) / "progress")
-        # Datagrams, not a multiprocessing queue: a worker killed while it sends then holds no lock that others need.
+        # Use datagrams: a worker killed while writing to a multiprocessing queue would keep a lock that others need.
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.bind(self._address)
         threading.Thread(target=self._listen, daemon=True).start()
@@ -92,22 +92,22 @@ class Workers:
             self.stop()
 
     def close(self) -> None:
-        """Let the workers finish what they are running, then end them."""
+        """Stop the workers after their current stages."""
         self._pool.close()  # type: ignore[no-untyped-call]  # pebble's own annotations stop here
         self._clean_up()
 
     def stop(self) -> None:
-        """End the workers now, whatever they are running; refuse stages that wait or come later."""
+        """Stop the workers at once, and refuse waiting and later stages."""
         with self._lock:
             self._stopped.set()
         self._pool.stop()  # type: ignore[no-untyped-call]
         self._clean_up()
         for future in tuple(self._awaited):
-            # The pool forgets a stage that no worker had acknowledged yet: waiting for it would never end.
+            # The pool forgets a stage that no worker has acknowledged, and waiting for it would never end.
             future.cancel()  # type: ignore[no-untyped-call]
 
     def pause(self, seconds: float) -> bool:
-        """Wait, and return whether stages can still be run; return at once when the workers are stopped."""
+        """Wait until the time is over or the workers are stopped; return whether stages can still run."""
         return not self._stopped.wait(seconds)
 
     def _clean_up(self) -> None:
@@ -118,30 +118,31 @@ class Workers:
     def run(
         self, stage: Callable[[Workspace, *Ts], R], label: str, timeout_s: float | None, store: str, *args: *Ts
     ) -> Finished[R]:
-        """Run a function of `tasks.stages` in a worker, in a workspace on the store; return its result and when it ran.
+        """Run a function of `tasks.stages` in a worker, with a workspace on the store; return its result and times.
 
-        Messages and progress call it `label`. `timeout_s` is None for a stage that limits itself.
+        Messages and progress show `label`. `timeout_s` is None for a stage that limits itself.
 
         Raises
         ------
         MeasurementError
-            The stage took longer than `timeout_s`, or its process died (out of memory, most often).
+            The stage took longer than `timeout_s`, or its process died, usually because memory ran out.
         NightquantError, OSError
-            What the stage raised; anything else arrives as a `LibraryError`.
+            The stage raised this error; any other exception becomes a `LibraryError`.
         """
         call = (stage, label, store, self._address, *args)
         try:
             with suppress(BrokenProcessPool):
                 return self._result(call, timeout_s)
-            # A worker that dies idle takes the pool with it. Running the stage again does no harm: artifacts are found
+            # A worker that dies while idle breaks the pool. Running the stage again is safe because artifacts are found
             # by their digest.
             return self._result(call, timeout_s)
         except FutureTimeoutError as error:
             raise MeasurementError(
-                f"{label}: ended after {timeout_s:.0f} s.", hint="If it needs longer, raise NIGHTQUANT_STAGE_TIMEOUT_S."
+                f"{label}: stopped after {timeout_s:.0f} s.",
+                hint="To allow more time, raise NIGHTQUANT_STAGE_TIMEOUT_S.",
             ) from error
         except BrokenProcessPool as error:
-            raise MeasurementError(f"{label}: the worker processes keep dying.") from error
+            raise MeasurementError(f"{label}: the worker processes keep dying.", hint="Use fewer workers.") from error
         except ProcessExpired as error:
             how = f"died with exit code {error.exitcode}."
             if error.exitcode in (-signal.SIGKILL, 128 + signal.SIGKILL):
@@ -177,32 +178,32 @@ class Workers:
 
 
 def try_out(stage: Callable[[Workspace, Workload], R], workload: Workload, store: str, progress: Progress) -> R:
-    """Call a converted model once on its example inputs.
+    """Call a converted model once on its example inputs, in a worker.
 
     Raises
     ------
     QuantizationError
-        An operation has no quantized kernel (named, with the module that called it), or the output is not finite.
+        An operation has no quantized kernel (the message names its module), or the output is not finite.
     """
 
-    def heard(label: str, done: float, total: float, unit: str) -> None:
+    def receive(label: str, done: float, total: float, unit: str) -> None:
         if unit != STARTED:
             progress(done, total, unit)
 
     settings = load_settings()
     limit_s = _TRY_OUT_S if source_of("stage_timeout_s") == "default" else settings.stage_timeout_s
-    with Workers(1, available_cores(), settings.cache, listener=heard) as workers:
+    with Workers(1, available_cores(), settings.cache, listener=receive) as workers:
         return workers.run(stage, f"{workload.name}: check", limit_s, store, workload).value
 
 
 def run_stage(stage: Callable[[Workspace, *Ts], R], label: str, store: str, address: str, *args: *Ts) -> Finished[R]:
-    """Call a stage with the store opened and progress sent to a Unix datagram socket.
+    """Call a stage with an open store, and send its progress to a Unix datagram socket.
 
     Raises
     ------
     LibraryError
-        The stage raised something other than an error of nightquant's or the operating system's. Libraries have
-        exceptions that cannot be unpickled: in the parent, one would end the pool and all stages that are running.
+        The stage raised neither a `NightquantError` nor an `OSError`. Some libraries' exceptions cannot be unpickled:
+        in the parent, such an exception would stop the pool and every running stage.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.setblocking(False)
@@ -211,7 +212,7 @@ def run_stage(stage: Callable[[Workspace, *Ts], R], label: str, store: str, addr
             try:
                 sender.sendto(json.dumps([label, done, total, unit]).encode(), address)
             except OSError:
-                # The listener is gone or behind: progress is only for display and may be lost.
+                # The listener is gone or too slow. Progress is only displayed, so it may be lost.
                 return
 
         progress(0, 0, STARTED)
@@ -219,16 +220,16 @@ def run_stage(stage: Callable[[Workspace, *Ts], R], label: str, store: str, addr
         try:
             value = stage(Workspace(ArtifactStore(store), progress), *args)
         except BaseException as error:
-            if isinstance(error, NightquantError | OSError) and _can_travel(error):
+            if isinstance(error, NightquantError | OSError) and _can_be_pickled(error):
                 raise
             raise library_error("The stage failed", error) from error
         return Finished(value, began, time.monotonic())
 
 
-def _can_travel(error: BaseException) -> bool:
+def _can_be_pickled(error: BaseException) -> bool:
     try:
         pickle.loads(pickle.dumps(error))
-    except Exception:  # noqa: BLE001 - whatever a class does when it is pickled
+    except Exception:  # noqa: BLE001 - pickling may raise any exception
         return False
     return True
 
@@ -236,19 +237,19 @@ def _can_travel(error: BaseException) -> bool:
 def _begin_worker(threads: int, cache: str) -> None:
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = str(threads)
-    # Libraries make progress bars: torch one for each graph that it interprets, shown or not. By default, tqdm's share
-    # a named semaphore, which a killed worker leaves behind, and Python reports that as the last line of a night.
+    # Libraries such as torch create progress bars, which share a named semaphore of tqdm. A killed worker leaks it, and
+    # Python would report the leak in the last line of a night.
     os.environ["TQDM_DISABLE"] = "1"
-    with suppress(ImportError):  # only some libraries bring it
+    with suppress(ImportError):  # only some libraries depend on tqdm
         resolve_name("tqdm:tqdm").set_lock(threading.RLock())
     set_cache_folder(cache)
-    # Control-C reaches the whole process group; the parent decides what becomes of its workers.
+    # Control-C reaches the complete process group, but only the parent stops its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_parent()
 
 
 def end_with_parent() -> None:
-    """End this process when its parent is gone: a parent killed by SIGKILL cannot end it."""
+    """Exit when the parent process is gone: a parent killed by SIGKILL cannot stop its workers."""
 
     def wait() -> None:
         if (parent := multiprocessing.parent_process()) is not None:

@@ -58,7 +58,7 @@ def test_the_winner_is_marked_the_numbers_are_aligned_and_the_reason_follows() -
     assert lines == [
         "",
         "word-lm",
-        "  baseline float/torchscript: 550 µs, 5.97 MB, loss 5.734, resolution ±8%",
+        "  baseline float/torchscript: 550 µs, 5.97 MB, loss 5.734, noise ±8%",
         "  candidate                 smaller      loss     faster  decision",
         "★ dynamic-int8/torchscript    1.70×  +0.00057  5.43× ±9%  promoted",
         "  float16/torchscript         1.70×  +0.00057  1.20× ±9%  held",
@@ -73,16 +73,17 @@ def test_without_a_winner_the_nearest_and_its_reason_are_shown() -> None:
         BASELINE,
     ]
     assert printed(rows, outcome="held", warning=None)[-2:] == [
-        "→ nothing is handed over; nearest is float16/torchscript, held: min_speedup asks",
-        "  for 1.5, saw 1.1 (from 1.1 to 1.9)",
+        "→ no bundle is published; the closest candidate is float16/torchscript, held:",
+        "  min_speedup asks for 1.5, saw 1.1 (from 1.1 to 1.9)",
     ]
-    assert "→ the current bundle stays; nearest is" in printed(rows, outcome="kept")[-2]
+    assert "→ the current bundle stays; the closest candidate is" in printed(rows, outcome="kept")[-2]
 
 
 def test_an_unknown_current_bundle_is_not_called_none() -> None:
     why = "passes all 2 rules; the current bundle is unknown: current.json is damaged"
     lines = printed([row("dynamic-int8", "hold", why), BASELINE], outcome="held", warning="Check current.json.")
-    assert lines[-2].startswith("→ the current bundle is unknown; nearest is dynamic-int8/torchscript, held:")
+    text = " ".join(line.strip() for line in lines)
+    assert "→ the current bundle is unknown; the closest candidate is dynamic-int8/torchscript, held:" in text
 
 
 def test_a_bundle_that_stays_is_marked_as_such() -> None:
@@ -127,7 +128,7 @@ def test_a_night_that_is_decided_with_cold_caches_says_so() -> None:
     fast = FASTEST | cold | faster(1.5, 1.2, 1.8)
     assert printed([fast, base])[2:6] == [
         "  baseline float/torchscript: 1.1 ms with cold caches, 5.97 MB, loss 5.734,",
-        "  resolution ±20%",
+        "  noise ±20%",
         "  candidate                 smaller      loss        cold  decision",
         "★ dynamic-int8/torchscript    1.70×  +0.00057  1.50× ±22%  promoted",
     ]

@@ -161,7 +161,7 @@ def test_a_defect_in_a_workloads_hand_over_costs_no_other_ones(begin: Begin, mon
     assert rows(night.store, "select workload, bundle_version from promotions") == [
         {"workload": "second", "bundle_version": "v2"}
     ]
-    assert night.problems == {"handing over first": "'a defect'"}
+    assert night.problems == {"publishing first": "'a defect'"}
     assert night.bundles == {"second": "v2"}
 
 
@@ -179,7 +179,7 @@ def test_the_next_night_records_what_a_dead_one_handed_over_and_that_it_died(beg
         die_after_the_switch()
     night = begin()
     with hold(store, Holder(night.info.run_id, "")) as held:
-        nightly._record_what_died(night, held)
+        nightly._record_dead_runs(night, held)
     assert unrecorded_switches(store) == []
     assert rows(store, "select run_id, bundle_version from promotions") == [
         {"run_id": run, "bundle_version": filled_store.VERSIONS[0]}
@@ -204,7 +204,7 @@ def test_a_switch_that_cannot_be_recorded_is_remarked_on_and_the_night_goes_on(b
     model.write_text("another")
     night = begin()
     with hold(store, Holder(night.info.run_id, "")) as held:
-        nightly._record_what_died(night, held)
+        nightly._record_dead_runs(night, held)
     assert "could not be recorded" in night.remarks[0]
     assert "model.ts was changed" in night.remarks[0]
 
@@ -252,4 +252,4 @@ def test_rows_that_the_store_refuses_are_a_problem_of_their_own_workload(
     with executing(night.settings, Reporter()):
         nightly._hand_over(night)
     assert [row["workload"] for row in rows(night.store, "from promotions")] == ["second"]
-    assert "column reason is NULL" in night.problems["handing over first"]
+    assert "column reason is NULL" in night.problems["publishing first"]

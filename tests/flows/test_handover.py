@@ -244,7 +244,7 @@ def test_a_switch_whose_answer_was_lost_has_happened(site: Site, monkeypatch: py
     outcome = site.night(FASTER, site.incumbent())
     assert site.current() == outcome.version != first
     assert (decided(outcome), stays(outcome)) == ({HALF: "promote"}, False)
-    assert "is current, but then: The store cannot be written" in outcome.problem
+    assert "is current, but a later step failed: The store cannot be written" in outcome.problem
 
 
 @pytest.mark.slow
@@ -257,7 +257,7 @@ def test_nothing_is_said_where_the_switch_may_have_happened(site: Site) -> None:
 
     outcome = site.night(FASTER, site.incumbent(), instead=damage)
     assert (outcome.judgement, outcome.version) == (None, "")
-    assert "whether it is current is unknown" in outcome.problem
+    assert "it is unknown whether the bundle is current" in outcome.problem
 
 
 def test_content_that_somebody_rolled_back_from_is_excluded_and_the_runner_up_wins(site: Site) -> None:

@@ -11,7 +11,7 @@ import flows.night
 from flows.execution.signals import Terminated
 from flows.handover import Handover
 from flows.night import Night
-from flows.nightly import _keep_what_is_finished
+from flows.nightly import _save_finished
 from flows.request import NightlyRequest
 from flows.settings import load_settings
 from storage.results.query import run_query
@@ -68,7 +68,7 @@ def test_a_run_that_is_stopped_keeps_what_was_handed_over(begin, tmp_path):
     said = []
     execution = SimpleNamespace(reporter=SimpleNamespace(noted=said.append), workers=SimpleNamespace(stop=lambda: None))
     store = str(tmp_path / "store")
-    _keep_what_is_finished(night, Terminated(), execution)
+    _save_finished(night, Terminated(), execution)
     assert run_query(store, "select bundle_version from promotions").to_pylist() == [{"bundle_version": "v"}]
     assert run_query(store, "select status from runs").to_pylist() == [{"status": "cancelled"}]
     assert run_query(store, "from measurements").num_rows == 2
@@ -81,7 +81,7 @@ def test_a_run_that_is_stopped_between_a_switch_and_its_row_records_what_the_his
     night.rows += [measurement(night.info.run_id, DAY, profile="quick")]
     filled_store.hand_over(tmp_path / "store", 0)
     execution = SimpleNamespace(reporter=SimpleNamespace(noted=print), workers=SimpleNamespace(stop=lambda: None))
-    _keep_what_is_finished(night, Terminated(), execution)
+    _save_finished(night, Terminated(), execution)
     rows = run_query(str(tmp_path / "store"), "select bundle_version from promotions").to_pylist()
     assert rows == [{"bundle_version": filled_store.VERSIONS[0]}]
 

@@ -99,7 +99,7 @@ def test_a_stage_whose_server_failed_is_tried_again_and_shows_its_progress(
         "demo: fetch …",
         "demo: fetch: 1 of 9 attempts",
         "demo: fetch: failed",
-        "demo: fetch: this may pass: next attempt in 0 s",
+        "demo: fetch: the failure may be temporary; retrying in 0 s",
         "demo: fetch (attempt 2) …",
         "demo: fetch (attempt 2): 2 of 9 attempts",
         "demo: fetch (attempt 2): done",
@@ -150,7 +150,7 @@ def test_a_cluster_tries_again_and_hands_over_whether_an_error_may_pass(
 def test_every_stage_is_tried_again() -> None:
     stages = {name: found for name, found in vars(steps).items() if isinstance(found, Task)}
     assert {"prepare", "obtain", "build", "evaluate", "find_incumbent", "benchmark", "package"} <= stages.keys()
-    assert {(stage.retries, stage.retry_condition_fn) for stage in stages.values()} == {(3, steps._is_worth_a_retry)}
+    assert {(stage.retries, stage.retry_condition_fn) for stage in stages.values()} == {(3, steps._should_retry)}
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_rows_reach_an_object_store_that_failed_once_and_are_there_once(
         assert heard.lines == []
     else:
         recording()
-        assert heard.lines == [f"record {RUN.run_id}: this may pass: next attempt in 0 s"]
+        assert heard.lines == [f"record {RUN.run_id}: the failure may be temporary; retrying in 0 s"]
         assert run_query(s3_store, "FROM measurements").num_rows == 1
 
 

@@ -99,7 +99,7 @@ def test_a_failed_candidate_says_where_and_why(store: Path, tmp_path: Path, nigh
 def test_an_unknown_run_is_refused_with_those_that_there_are(store: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=rf"no run or night \"x\".*{RUNS[1]}"):
         compare_runs(str(store), RUNS[0], "x")
-    with pytest.raises(StoreError, match="holds no results"):
+    with pytest.raises(StoreError, match="contains no results"):
         compare_runs(str(tmp_path / "none"), *RUNS)
 
 

@@ -105,7 +105,7 @@ def test_a_message_beside_json_goes_to_standard_error(filled: Path) -> None:
         capture_output=True, text=True, check=True, timeout=120, env=dict(os.environ),
     )  # fmt: skip
     assert json.loads(done.stdout)["version"] == VERSIONS[0]
-    assert "current already" in done.stderr
+    assert "already current" in done.stderr
 
 
 @pytest.mark.parametrize(

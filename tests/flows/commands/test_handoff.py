@@ -36,7 +36,7 @@ def test_list_shows_every_bundle_and_which_is_current(store: Path):
 def test_list_of_an_empty_store_says_what_to_expect(tmp_path: Path):
     result = invoke("list", store=tmp_path / "none")
     assert result.exit_code == 0
-    assert "No bundles" in result.output
+    assert "has no bundles yet" in result.output
 
 
 @pytest.mark.slow
@@ -60,14 +60,14 @@ def test_rollback_leaves_another_bundle_than_the_one_that_is_named(store: Path):
     invoke("rollback", "word-lm", "--from", version(3), "--reason", "worse", store=store)
     assert (
         invoke(*asked, store=store).output
-        == f"word-lm: current is {version(1)}.\nWithdrawn: {version(2)}, {version(3)}.\n"
+        == f"word-lm: the current version is {version(1)}.\nWithdrawn: {version(2)}, {version(3)}.\n"
     )
 
 
 def test_promoting_by_hand_switches_and_keeps_who_and_why(store: Path):
     invoke("rollback", "word-lm", "--reason", "worse", store=store)
     result = invoke("promote", "word-lm", version(2), "--reason", "it was the data", "--by", "someone", store=store)
-    assert result.output == f"word-lm: current is {version(2)}.\n"
+    assert result.output == f"word-lm: the current version is {version(2)}.\n"
     last = json.loads(invoke("show", "word-lm", "--history", store=store).output)["history"][-1]
     assert (last["action"], last["by"], last["reason"]) == ("promote-by-hand", "someone", "it was the data")
 

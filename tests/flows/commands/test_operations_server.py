@@ -190,7 +190,7 @@ def test_each_way_in_which_a_night_can_go_wrong_is_told_once(site: Site, hook: H
     assert len(received) == len(wrong) + 1
     assert {each["event"] for each in received} == {"nightquant.night"}
     assert told["failed"]["message"].endswith(' failed: 1 failed, "so"\nand')
-    assert "no worker began it within 0.167 min" in told["late"]["message"]
+    assert "no worker started it within 0.167 min" in told["late"]["message"]
 
     site.variables["NIGHTQUANT_WEBHOOK_URL"] = f"{url}/broken"
     operations("install")

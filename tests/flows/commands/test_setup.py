@@ -82,7 +82,7 @@ def test_checking_workloads_tells_every_problem_and_ends_what_hangs(
     hung, good = json.loads(done.stdout)
     assert done.return_value == 2
     assert hung["problems"] == [
-        "classifier: check: ended after 15 s. If it needs longer, raise NIGHTQUANT_STAGE_TIMEOUT_S."
+        "classifier: check: stopped after 15 s. To allow more time, raise NIGHTQUANT_STAGE_TIMEOUT_S."
     ]
     assert good["problems"] == []
 

@@ -98,7 +98,7 @@ def test_a_held_winner_is_told(speedups: tuple[float, float], runtime: str, is_w
     ]  # fmt: skip
     write(tmp_path, 0, measurements=rows, promotions=decisions)
     found = overview(str(tmp_path), AFTER - dt.timedelta(days=1))
-    expected = [f"word-lm: other/{runtime} would win, and is held: undecided"] if is_winner else []
+    expected = [f"word-lm: other/{runtime} would win but is held: undecided"] if is_winner else []
     assert [concern.text for concern in found.concerns] == expected
 
 
@@ -137,7 +137,7 @@ def test_a_bundle_of_which_there_are_no_results_is_current_all_the_same(tmp_path
     code, shown = nightquant("status", "--store", tmp_path / "store")
     assert code == 0
     assert VERSIONS[0] in shown
-    assert "holds no results yet" in shown
+    assert "contains no results yet" in shown
 
 
 def test_a_promotion_by_hand_is_seen(filled: Path, nightquant: NightQuant) -> None:
@@ -150,10 +150,10 @@ def test_a_promotion_by_hand_is_seen(filled: Path, nightquant: NightQuant) -> No
 def test_a_store_that_is_absent_or_empty_says_how_to_begin_and_stays_so(tmp_path: Path, nightquant: NightQuant) -> None:
     code, shown = nightquant("status", "--store", tmp_path / "none")
     assert code == 0
-    assert "is not there yet" in shown
+    assert "does not exist yet" in shown
     assert f"nightquant nightly --profile quick --store {tmp_path / 'none'}" in shown
     assert not (tmp_path / "none").exists()
-    assert "holds no results yet" in nightquant("status", "--store", tmp_path)[1]
+    assert "contains no results yet" in nightquant("status", "--store", tmp_path)[1]
     assert list(tmp_path.iterdir()) == []
 
 

@@ -25,7 +25,7 @@ def run(store: Path, *arguments: str) -> Result:
 @pytest.mark.slow
 def test_check_is_zero_when_all_is_good_and_one_with_what_to_do_when_not(store: Path) -> None:
     good = run(store, "check")
-    assert (good.exit_code, good.output) == (0, f"2 results files and 0 artifacts in {store}: all good.\n")
+    assert (good.exit_code, good.output) == (0, f"2 results files and 0 artifacts in {store}: no problems.\n")
     (store / "results.duckdb").unlink()
     bad = run(store, "check")
     assert bad.exit_code == 1

@@ -43,7 +43,7 @@ def test_a_story_tells_bundle_reason_rules_nights_and_recipe(two_nights: Path, n
     shown = nightquant("show", "word-lm", "--store", two_nights)[1]
     for part in (
         "dynamic/torchscript, 400 B", VERSIONS[0], f"promoted by run {RUNS[0]}", "fastest of 1",
-        "speedup at least 1.05: 1.9, passed", "LSTM, Linear", "not studied: nightquant sensitivity --workload word-lm",
+        "speedup at least 1.05: 1.9, passed", "LSTM, Linear", "no study yet; run: nightquant sensitivity -",
     ):  # fmt: skip
         assert part in shown
     rows = [line.split() for line in shown.splitlines() if line.startswith("  2026") and "×" in line]
@@ -130,10 +130,10 @@ def test_what_was_tampered_with_is_not_shown(filled: Path) -> None:
 
 
 def test_an_unknown_workload_is_refused_with_those_that_there_are(two_nights: Path, tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="It has: word-lm"):
+    with pytest.raises(ConfigurationError, match="It contains: word-lm"):
         story(str(two_nights), "resnet18", 9)
     hand_over(tmp_path, 0)
-    with pytest.raises(ConfigurationError, match="It has: word-lm"):
+    with pytest.raises(ConfigurationError, match="It contains: word-lm"):
         story(str(tmp_path), "resnet18", 9)
     assert story(str(tmp_path), "word-lm", 9).nights == ()
 

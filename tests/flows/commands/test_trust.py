@@ -134,7 +134,7 @@ def test_who_has_another_key_or_none_says_nothing_about_what_is_current(
         (("--max-age", "1h"), "--workload"),
         (("--workload", "tiny"), "--public-key"),
         (("--workload", "tiny", "--public-key", "none.pub"), "none.pub"),
-        (("--min-version", "newest", "--workload", "tiny"), "no version"),
+        (("--min-version", "newest", "--workload", "tiny"), "not a version"),
     ],
 )
 def test_wrong_requests(arguments: tuple[str, ...], why: str, tmp_path: Path):
@@ -171,4 +171,4 @@ def test_nobody_vouches_for_a_bundle_that_is_not_good(tmp_path: Path, monkeypatc
     monkeypatch.setenv("NIGHTQUANT_SIGNING_KEY", pem(KEY))
     done = handoff("sign", "tiny", version(1), "--store", tmp_path)
     assert isinstance(done.exception, BundleError)
-    assert "Not signed" in str(done.exception)
+    assert "was not signed" in str(done.exception)

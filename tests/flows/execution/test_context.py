@@ -50,5 +50,5 @@ def test_a_stage_that_is_run_twice_begins_twice(execution: Execution, tmp_path: 
 def test_a_beginning_that_is_heard_after_the_end_is_none(execution: Execution, tmp_path: Path) -> None:
     execution.run(worker_stages.echo, "build", 60, str(tmp_path), 1)
     before = list(starts(execution))
-    execution._heard("build", 0, 0, STARTED)
+    execution._receive("build", 0, 0, STARTED)
     assert starts(execution) == before

@@ -8,7 +8,7 @@ import prefect.states
 import pytest
 from prefect.exceptions import TerminationSignal
 
-from flows.execution.signals import Terminated, heard_everywhere, interruption_behind
+from flows.execution.signals import Terminated, interruption_behind, sigterm_as_interrupt
 from flows.fan_out import settle
 from tasks.results import Failure
 
@@ -75,7 +75,7 @@ import signal
 import pytest
 from prefect.exceptions import TerminationSignal
 
-from flows.execution.signals import heard_everywhere
+from flows.execution.signals import sigterm_as_interrupt
 from tests.flows.execution.test_signals import replaced
 
 before = signal.getsignal(signal.SIGTERM)
@@ -88,7 +88,7 @@ def native_code():
         raise replaced(stop)
 
 
-with pytest.raises(TerminationSignal) as stopped, heard_everywhere():
+with pytest.raises(TerminationSignal) as stopped, sigterm_as_interrupt():
     native_code()
 assert stopped.value.signal == signal.SIGTERM
 assert signal.getsignal(signal.SIGTERM) is before
@@ -104,7 +104,7 @@ def test_sigterm_in_a_flow_passes_native_code_and_leaves_as_prefects_own():
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), ValueError("odd")], ids=repr)
 def test_without_sigterm_errors_leave_a_flow_as_they_are(error):
-    with pytest.raises(type(error)) as left, heard_everywhere():
+    with pytest.raises(type(error)) as left, sigterm_as_interrupt():
         raise error
     assert left.value is error
 
