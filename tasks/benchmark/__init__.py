@@ -1,1 +1,1 @@
-"""The benchmark: how fast each candidate is against the baseline, and whether this machine could tell."""
+"""The benchmark measures each candidate's speed against the baseline, and whether the machine was quiet enough."""

@@ -1,6 +1,6 @@
-"""A measurement's child process: started and waited for by `run_child`, entered by `main`.
+"""The child process of a measurement: `run_child` starts it and waits for it; `main` is its entry point.
 
-It is run as ``python -P -m tasks.benchmark.child MODULE SPEC OUT``, and imports little, to end with its parent soon.
+The command is ``python -P -m tasks.benchmark.child MODULE SPEC OUT``. It has few imports, to watch its parent early.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 Report = TypeVar("Report", bound="Frozen")
 _LAST_LINES = 5
-_CRASHED = "A library crashed in it: update the runtime's package, or leave the runtime out of the recipe."
+_CRASHED = "A library crashed: update the runtime's package, or remove the runtime from the recipe."
 _ADVICE: dict[int, str] = {
-    signal.SIGKILL: "Most likely memory ran out: end other programs, or use a host with more memory.",
+    signal.SIGKILL: "The host probably ran out of memory: stop other programs, or use a host with more memory.",
     **dict.fromkeys((signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE), _CRASHED),
 }
 _THREAD_POOLS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
@@ -39,27 +39,27 @@ _THREAD_POOLS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "
 
 @dataclass(frozen=True)
 class Limit:
-    """By when children must have ended: `seconds` after this was made; None for no limit."""
+    """A deadline for child processes, `seconds` after `started_at`; None means no deadline."""
 
     seconds: float | None = None
-    made_at: float = field(default_factory=time.monotonic)
+    started_at: float = field(default_factory=time.monotonic)
 
     def left_s(self) -> float | None:
-        """Seconds until then, not negative."""
-        return None if self.seconds is None else max(0.0, self.made_at + self.seconds - time.monotonic())
+        """Return the seconds until the deadline, at least 0."""
+        return None if self.seconds is None else max(0.0, self.started_at + self.seconds - time.monotonic())
 
 
 def run_child(module: str, spec: ChildSpec, report: type[Report], limit: Limit) -> Report:
-    """Run ``run(SPEC)`` of `module` in a process of its own: from the spec as JSON to a report.
+    """Call ``run(SPEC)`` of `module`, with the spec as JSON, in a separate process; return its report.
 
-    This process sleeps in the kernel until the child ends. The child never outlives it: an exception here kills the
-    child's process group, and the child ends by itself when its standard input closes.
+    The parent sleeps in the kernel until the child ends. The child never outlives the parent: an exception in the
+    parent kills the child's process group, and the child exits when its standard input closes.
 
     Raises
     ------
     MeasurementError
-        The child ended without a report; the message names the signal or the last lines that it wrote. Or `limit` was
-        reached, and the child was ended.
+        The child ended without a report, or reached `limit` and was stopped. The message names the signal or quotes
+        the child's last lines.
     """
     with TemporaryDirectory(prefix="nightquant-") as name:
         folder = Path(name)
@@ -68,15 +68,15 @@ def run_child(module: str, spec: ChildSpec, report: type[Report], limit: Limit) 
         out = folder / "out.json"
         if code == 0 and out.is_file():
             return report.model_validate_json(out.read_text(encoding="utf-8"))
-        last = (folder / "log").read_text(errors="replace").strip().splitlines()[-_LAST_LINES:]
-        raise MeasurementError("\n".join([f"The {_name(module)} process {describe_end(code)}", *last]))
+        tail = (folder / "log").read_text(errors="replace").strip().splitlines()[-_LAST_LINES:]
+        raise MeasurementError("\n".join([f"The {_name(module)} process {describe_end(code)}", *tail]))
 
 
 def describe_end(code: int) -> str:
-    """Say how a process ended that has not reported, and what to do; `code` is negative for a signal."""
+    """Describe how a process without a report ended, and what to do; `code` is negative for a signal."""
     if code >= 0:
-        return f"ended with exit code {code} and no report."
-    return f"was ended by {signal.Signals(-code).name}. {_ADVICE.get(-code, '')}".rstrip()
+        return f"ended with exit code {code} and without a report."
+    return f"was killed by {signal.Signals(-code).name}. {_ADVICE.get(-code, '')}".rstrip()
 
 
 def _name(module: str) -> str:
@@ -85,15 +85,15 @@ def _name(module: str) -> str:
 
 
 def main(module: str, spec: str, out: str) -> None:
-    """Run `module` on the file `spec`, write its report to the file `out`, and end the process without a tear-down.
+    """Run `module` on the file `spec`, write its report to the file `out`, and exit at once.
 
-    Two things would cost a second each for nothing: collecting garbage while torch is imported, where there is none,
-    and taking the interpreter apart at the end.
+    Two steps are skipped because each costs a second: collecting garbage during the import of torch, and finalizing
+    the interpreter.
     """
     threading.Thread(target=_end_with_parent, daemon=True).start()
     gc.disable()
     run: Callable[[str], Frozen] = import_module(module).run
-    gc.freeze()  # what is imported stays: later collections need not look at it either
+    gc.freeze()  # imported objects stay, so later collections can skip them
     gc.enable()
     report = run(Path(spec).read_text(encoding="utf-8"))
     Path(out).write_text(report.model_dump_json(), encoding="utf-8")
@@ -103,15 +103,15 @@ def main(module: str, spec: str, out: str) -> None:
 
 
 def _end_with_parent() -> None:
-    """Sleep in the kernel until the parent, which holds the other end of standard input, is gone; then end all."""
+    """Sleep in the kernel until the parent closes standard input or exits, then kill this process group."""
     os.read(0, 1)
-    # A child started by hand has no group of its own; the shell it was started from must not be killed with it.
-    end = os.killpg if os.getpgrp() == os.getpid() else os.kill
-    end(os.getpid(), signal.SIGKILL)
+    # A child that a user starts shares the shell's process group: kill only the child then.
+    kill = os.killpg if os.getpgrp() == os.getpid() else os.kill
+    kill(os.getpid(), signal.SIGKILL)
 
 
 def _run(module: str, folder: Path, threads: int, limit: Limit) -> int:
-    # -P keeps the working folder off the path, where a user's tasks.py would hide this package.
+    # -P keeps the working folder off the path: a tasks.py there would shadow this package.
     command = [sys.executable, "-P", "-m", __name__, module, str(folder / "spec.json"), str(folder / "out.json")]
     path = [str(Path(tasks.__path__[0]).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {
@@ -127,23 +127,23 @@ def _run(module: str, folder: Path, threads: int, limit: Limit) -> int:
             stdout=log,
             stderr=log,
             env=os.environ | environment,
-            # A group of its own: Control-C reaches the parent, which decides what becomes of the child.
+            # In a separate process group, the child does not receive Control-C; the parent stops it.
             start_new_session=True,
         ) as process,
     ):
         try:
-            # In a thread, because Popen's own wait with a timeout polls, and would disturb what is measured.
+            # Wait in a thread: Popen.wait with a timeout polls, which would disturb the measurement.
             waiting = threading.Thread(target=process.wait, daemon=True)
             waiting.start()
             waiting.join(limit.left_s())
             if waiting.is_alive():
                 raise MeasurementError(
-                    f"The {_name(module)} process was ended: the benchmark took longer than {limit.seconds:.0f} s.",
-                    hint="If it needs longer, raise NIGHTQUANT_STAGE_TIMEOUT_S.",
+                    f"The {_name(module)} process was stopped: the benchmark took longer than {limit.seconds:.0f} s.",
+                    hint="If the benchmark needs more time, raise NIGHTQUANT_STAGE_TIMEOUT_S.",
                 )
             return process.wait()
         except BaseException:
-            with suppress(ProcessLookupError):  # it has just ended by itself
+            with suppress(ProcessLookupError):  # the child has already exited
                 os.killpg(process.pid, signal.SIGKILL)
             raise
 

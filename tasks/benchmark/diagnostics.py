@@ -1,6 +1,6 @@
-"""What a benchmark reports of each subject: its times as rows, then its memory and what it executes.
+"""What a benchmark reports about each subject: times as rows, memory, and the proof of what it executes.
 
-The latter are looked at after timing: a number that cannot be had is unknown, with its reason.
+Memory and proof are measured after timing. A value that cannot be measured is unknown, with a reason.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def timings_of(
     memory: dict[str, Memory],
     sequence_length: int | None = None,
 ) -> Iterator[Timing]:
-    """One row for each subject; that of the baseline's copy has the setting ``a/a``."""
+    """Yield one row per subject; the baseline's copy has the setting ``a/a``."""
     warm, cold = measured.with_caches("warm"), measured.with_caches("cold")
     for name in measured.names():
         reports, blocks, calls = measured.of(name), warm.round_s(name), cold.round_s(name)
@@ -56,7 +56,7 @@ def timings_of(
             launches=launches,
             blocks=blocks.size,
             calls_per_block=reports[0].calls_per_block,
-            # The first launch's loads include imports, which later launches do beforehand.
+            # Loading in the first launch includes imports; later launches import first.
             load_s=float(np.median([report.load_s for report in reports[1:] or reports])),
             first_call_s=float(np.median([report.first_call_s for report in reports])),
             latency_p50_s=p50_s,
@@ -77,17 +77,17 @@ def timings_of(
 def _ratios(measured: Measured, name: str, prefix: str, *, is_decided: bool) -> dict[str, float | None]:
     ratio, over = measured.ratio(name), measured.over_incumbent(name)
     bounds = measured.bounds(name) if is_decided else None
-    found: dict[str, float | None] = {
+    columns: dict[str, float | None] = {
         "baseline_latency_s": float(np.median(measured.round_s(measured.baseline))),
         "speedup": ratio.value,
         "speedup_low": ratio.low,
         "speedup_high": ratio.high,
     }
     if bounds is not None:
-        found |= {"speedup_bound_low": bounds.low, "speedup_bound_high": bounds.high}
+        columns |= {"speedup_bound_low": bounds.low, "speedup_bound_high": bounds.high}
     if over is not None:
-        found |= {"over_incumbent": over.value, "over_incumbent_low": over.low, "over_incumbent_high": over.high}
-    return {f"{prefix}{column}": value for column, value in found.items()}
+        columns |= {"over_incumbent": over.value, "over_incumbent_low": over.low, "over_incumbent_high": over.high}
+    return {f"{prefix}{column}": value for column, value in columns.items()}
 
 
 def _numbered(launches: int, rounds: int) -> tuple[int, ...]:
@@ -100,7 +100,7 @@ _SAMPLED = ("instructions", "saturation")
 
 @dataclass
 class Diagnosis:
-    """What was found of each subject; ``unknown`` maps subjects to columns of ``measurements`` without a value."""
+    """Memory and proofs by subject; ``unknown`` gives the reason for each missing column of ``measurements``."""
 
     memory: dict[str, Memory] = field(default_factory=dict)
     proofs: dict[str, Proof] = field(default_factory=dict)
@@ -108,52 +108,52 @@ class Diagnosis:
     proof_wall_s: float = 0.0
 
     def lack(self, columns: Iterable[str], reasons: dict[str, str]) -> None:
-        """Note that subjects have no value in `columns`, by their reasons."""
-        for name, why in reasons.items():
-            self.unknown.setdefault(name, {}).update(dict.fromkeys(columns, why))
+        """Record why subjects have no value in `columns`; `reasons` maps subjects to reasons."""
+        for name, reason in reasons.items():
+            self.unknown.setdefault(name, {}).update(dict.fromkeys(columns, reason))
 
 
 def diagnose(session: Session, subjects: Sequence[Subject], modules: tuple[str, ...]) -> Diagnosis:
-    """Look at memory and at what is executed, side by side, because neither is a matter of wall time."""
-    found, began = Diagnosis(), time.perf_counter()
+    """Measure memory and prove what is executed, at the same time, because neither depends on wall time."""
+    diagnosis, began = Diagnosis(), time.perf_counter()
     with ThreadPoolExecutor(1) as pool:
-        measuring = pool.submit(look, lambda some: session.measure_memory(some, modules), subjects, session.limit)
-        proofs, unproven = look(lambda some: session.prove(some, modules), subjects, session.limit)
-        found.proof_wall_s = time.perf_counter() - began
+        measuring = pool.submit(look, lambda part: session.measure_memory(part, modules), subjects, session.limit)
+        proofs, unproven = look(lambda part: session.prove(part, modules), subjects, session.limit)
+        diagnosis.proof_wall_s = time.perf_counter() - began
         memories, unmeasured = measuring.result()
     for memory in memories:
-        found.memory |= memory.memory
+        diagnosis.memory |= memory.memory
         unmeasured |= memory.refused
     for proof in proofs:
-        found.proofs |= proof.proofs
+        diagnosis.proofs |= proof.proofs
         unproven |= proof.refused
         if proof.unsampled:
-            found.lack(_SAMPLED, dict.fromkeys(proof.proofs, proof.unsampled))
-    found.lack(Memory.model_fields, unmeasured)
-    found.lack(Proof.model_fields, unproven)
-    return found
+            diagnosis.lack(_SAMPLED, dict.fromkeys(proof.proofs, proof.unsampled))
+    diagnosis.lack(Memory.model_fields, unmeasured)
+    diagnosis.lack(Proof.model_fields, unproven)
+    return diagnosis
 
 
 def look(
     measure: Callable[[Sequence[Subject]], R], subjects: Sequence[Subject], limit: Limit
 ) -> tuple[list[R], dict[str, str]]:
-    """Measure all subjects in one process; if that dies, measure each in a process of its own.
+    """Measure all subjects in one process; if it dies, measure each subject in a separate process.
 
     Returns
     -------
     reports, refused
-        What the processes reported, and by subject why none did.
+        Reports of the processes that ended well, and the reason for each subject without a report.
     """
     try:
         return [measure(subjects)], {}
     except MeasurementError as error:
         if len(subjects) == 1 or limit.left_s() == 0:
             return [], {subject.name: str(error) for subject in subjects}
-    # Alone, the subject that ended the process costs only itself.
+    # In separate processes, a subject that crashes loses only its own report.
     reports: list[R] = []
     refused: dict[str, str] = {}
     for subject in subjects:
-        more, failed = look(measure, [subject], limit)
-        reports += more
-        refused |= failed
+        more_reports, more_refused = look(measure, [subject], limit)
+        reports += more_reports
+        refused |= more_refused
     return reports, refused

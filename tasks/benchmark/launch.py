@@ -1,4 +1,4 @@
-"""One launch: a fresh process that loads every subject, checks it, warms it up and times it in interleaved blocks."""
+"""One launch: a new process that loads and checks every subject, warms it up, and times it in interleaved blocks."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from tasks.machine import affinity
 from tasks.outputs import tensors_of
 from tasks.tensor_files import Golden
 
-# Relative Euclidean distance. The same artifact in a fresh process on the same machine differs by rounding at most: a
-# different split among threads, or an activation that falls into the neighbouring step of its int8 grid. Rounding stays
-# below 1e-4; confusing a float model with its int8 version shows as 1e-2 and more.
+# Relative Euclidean distance. On the same machine, only rounding differs between processes: work is split differently
+# among threads, or an activation rounds to the neighbouring int8 step. Rounding stays below 1e-4; mistaking a float
+# model for its int8 version gives 1e-2 or more.
 TOLERANCE = 1e-3
-# Cold calls may take a quarter of what the rest of a launch does: a fifth of the whole.
+# Cold calls may take a quarter of the launch's other time, which makes a fifth of the launch.
 _COLD_SHARE = 1 / 4
 
 
@@ -44,34 +44,34 @@ class _Ready:
 
 
 def run(spec_json: str) -> LaunchReport:
-    """Do what a `LaunchSpec` says in this process; threads and processors must not have been used yet."""
+    """Carry out a `LaunchSpec` in this process, before anything else starts threads or sets the affinity."""
     spec = LaunchSpec.model_validate_json(spec_json)
     if allowed := affinity():
-        with suppress(OSError):  # some sandboxes forbid it; the affinity that is reported says so
+        with suppress(OSError):  # some sandboxes forbid it; the report has the actual affinity
             os.sched_setaffinity(0, choose_processors(spec.threads, allowed))
     pinned = affinity()
     torch.set_num_threads(spec.threads)
     torch.set_num_interop_threads(spec.threads)
     with torch.inference_mode():
         ready, refused = _load_all(spec)
-        # Otherwise a collection before a block would walk every model and late import: time, and cold caches.
+        # Otherwise, a collection before a block would visit every model, which takes time and cools the caches.
         gc.freeze()
         start_s = time.monotonic() - spec.spawned_at
-        subjects = {name: each.loaded for name, each in ready.items()}
+        subjects = {name: subject.loaded for name, subject in ready.items()}
         calls = warm_up_all(spec, subjects)
         first_block_s = time.monotonic() - spec.spawned_at
         round_s = time_rounds(spec, subjects, calls)
         single_s = time_singles(spec, subjects)
         began = time.monotonic()
-        # Of what the launch has taken so far, without what only the first launch's longer warm-up takes.
+        # The budget is a share of the launch's time so far, less the additional warm-up of the first launch.
         longer_s = len(ready) * (spec.profile.warm_up_s - spec.profile.rewarm_s)
         budget_s = _COLD_SHARE * (began - spec.spawned_at - longer_s)
         cold_s = time_cold_rounds(spec, subjects, Eviction(pinned), budget_s)
         cold_wall_s = time.monotonic() - began
         used: dict[str, float] = {}
-        for name, each in ready.items():
-            with each.loaded.scope():  # in half a block
-                used[name] = threads_used(each.loaded.call, -(-calls[name] // 2), each.background)
+        for name, subject in ready.items():
+            with subject.loaded.scope():  # half a block is enough
+                used[name] = threads_used(subject.loaded.call, -(-calls[name] // 2), subject.background)
     for name, threads in used.items():
         if problem := excess(threads, spec.threads):
             refused[name] = problem
@@ -115,30 +115,28 @@ def load_candidate(subject: Subject) -> Loaded:
 
 
 def disagreement(outputs: Sequence[Tensor], golden: Sequence[Tensor]) -> str:
-    """How `outputs` differ from what was evaluated, or ""; without golden outputs only finiteness is checked."""
+    """Describe how `outputs` differ from the evaluated ones, "" if not; without `golden`, check only finiteness."""
     for index, output in enumerate(outputs):
         if output.is_floating_point() and not bool(torch.isfinite(output).all()):
-            return f"output {index} holds NaN or infinities"
+            return f"output {index} contains NaN or infinities"
     if not golden:
         return ""
     if len(outputs) != len(golden):
-        return f"the model returns {len(outputs)} outputs where {len(golden)} were evaluated"
+        return f"the model returns {len(outputs)} outputs, but the evaluation had {len(golden)}"
     for index, (output, reference) in enumerate(zip(outputs, golden, strict=True)):
         if output.shape != reference.shape:
-            return f"output {index} has shape {list(output.shape)} where {list(reference.shape)} was evaluated"
+            return f"output {index} has shape {list(output.shape)}, but the evaluation had {list(reference.shape)}"
         difference = torch.linalg.vector_norm(output.double() - reference.double())
         norm = torch.linalg.vector_norm(reference.double())
         distance = float(difference / norm if norm > 0 else difference)
         if distance > TOLERANCE:
-            return (
-                f"output {index} differs by {distance:.2g} (relative) from what was evaluated; allowed: {TOLERANCE:g}"
-            )
+            return f"output {index} differs by {distance:.2g} (relative) from the golden one; tolerance {TOLERANCE:g}"
     return ""
 
 
 def _load_all(spec: LaunchSpec) -> tuple[dict[str, _Ready], dict[str, str]]:
-    """Load and check every subject, in an order of this launch's own: places in memory differ between launches."""
-    # Otherwise the first candidate pays for the imports that all of them share.
+    """Load and check every subject, in a random order, so that memory addresses differ between launches."""
+    # Otherwise, the first candidate's load time would include the shared imports.
     for module in spec.modules:
         importlib.import_module(module)
     loader: Callable[[Subject], Loaded] = resolve_name(spec.loader)
@@ -155,8 +153,8 @@ def _load_all(spec: LaunchSpec) -> tuple[dict[str, _Ready], dict[str, str]]:
                 result = loaded.call()
                 first_call_s = time.perf_counter() - began
             problem = disagreement(tensors_of(result), loaded.golden)
-        except Exception as error:  # noqa: BLE001 - whatever one candidate raises is its result, and the others go on
-            problem = f"it does not run: {type(error).__name__}: {error}"
+        except Exception as error:  # noqa: BLE001 - the error of one candidate must not stop the other candidates
+            problem = f"the candidate does not run: {type(error).__name__}: {error}"
         if problem:
             refused[subject.name] = problem
         else:

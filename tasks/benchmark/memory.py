@@ -1,7 +1,7 @@
-"""Peak memory: every subject alone in a process that has loaded no model before.
+"""Measure the peak memory of every subject, each in a process that has loaded no other model.
 
-`tasks.benchmark.child` runs it. This process imports the libraries, computes nothing, and forks one child per subject:
-its resident memory grows by the model and its working memory, not by imports (Linux resets its high-water mark).
+`tasks.benchmark.child` runs this module. It imports the libraries and forks one child per subject, so that a child's
+resident memory grows by the model and its working memory, not by imports. Linux resets the peak in a forked child.
 """
 
 from __future__ import annotations
@@ -26,29 +26,29 @@ _CALLS = 3
 
 
 def run(spec_json: str) -> MemoryReport:
-    """Measure each subject of a `ChildSpec` alone; the traceback of one that fails goes to standard error."""
+    """Measure each subject of a `ChildSpec` separately; write the traceback of a failure to standard error."""
     spec = ChildSpec.model_validate_json(spec_json)
     torch.set_num_threads(spec.threads)
     for module in (*spec.modules, spec.loader.partition(":")[0]):
         importlib.import_module(module)
-    # Otherwise the children's collectors would touch, and so copy, every object of this process.
+    # Otherwise, garbage collection in a child would touch, and so copy, every object of this process.
     gc.freeze()
-    # Several at once: time is not measured here, and each child counts its own pages only. What candidates execute is
-    # looked at meanwhile (tasks.proof.child), on processors of its own.
-    abreast = max(1, available_cores() - spec.threads)
-    found: dict[str, Memory | str] = {}
-    for first in range(0, len(spec.subjects), abreast):
-        started = {subject.name: _start(subject, spec) for subject in spec.subjects[first : first + abreast]}
+    # Children run in parallel: no time is measured, and each counts only its own pages. The proof (tasks.proof.child)
+    # runs meanwhile and needs `threads` processors.
+    parallel = max(1, available_cores() - spec.threads)
+    results: dict[str, Memory | str] = {}
+    for first in range(0, len(spec.subjects), parallel):
+        started = {subject.name: _start(subject, spec) for subject in spec.subjects[first : first + parallel]}
         for name, (child, reader) in started.items():
             try:
-                found[name] = reader.recv()
+                results[name] = reader.recv()
                 child.join()
-            except (EOFError, OSError):  # it died before, or while it reported
+            except (EOFError, OSError):  # the child died before or during its report
                 child.join()
-                found[name] = f"The candidate's memory process {describe_end(child.exitcode or 0)}"
+                results[name] = f"The candidate's memory process {describe_end(child.exitcode or 0)}"
     return MemoryReport(
-        memory={name: memory for name, memory in found.items() if isinstance(memory, Memory)},
-        refused={name: reason for name, reason in found.items() if isinstance(reason, str)},
+        memory={name: memory for name, memory in results.items() if isinstance(memory, Memory)},
+        refused={name: reason for name, reason in results.items() if isinstance(reason, str)},
     )
 
 

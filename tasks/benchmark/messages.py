@@ -1,4 +1,4 @@
-"""What a benchmark asks of its child processes and what they report: small JSON files, never models."""
+"""Requests to a benchmark's child processes and their reports: small JSON files, never models."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from pydantic import Field
 from tasks.refs import Frozen
 from tasks.runtimes.base import CandidateFiles
 
-# Of subjects that stand beside a candidate of the same name.
+# Suffixes of subjects that would otherwise have the name of a candidate.
 COPY_SUFFIX, INCUMBENT_SUFFIX = "#copy", "#incumbent"
 
 
 class Profile(Frozen):
-    """The size of a benchmark: fresh processes (launches), and rounds in each, which time a block of every candidate.
+    """The size of a benchmark: new processes (launches), each with rounds that time a block of every candidate.
 
-    More than ``launches`` are made while speed is not decided and ``budget_s`` is not spent. A block takes ``block_s``
-    or more; before a candidate's first block it is called ``warm_up_calls`` times and for ``warm_up_s`` at least, in
-    later launches for ``rewarm_s``. In ``launches`` launches ``single_calls`` are timed one by one, for percentiles,
-    for at most ``single_s`` per candidate and launch, and at most ``cold_rounds`` rounds with cold caches. Further
-    settings, which decide nothing, get ``further_launches``.
+    Launches beyond ``launches`` follow until speed is decided or ``budget_s`` is spent. A block takes at least
+    ``block_s``. A warm-up takes at least ``warm_up_calls`` calls and ``warm_up_s``; in later launches, ``rewarm_s``.
+    ``single_calls`` calls, spread over ``launches`` launches, are timed one at a time for percentiles, for at most
+    ``single_s`` per candidate and launch. At most ``cold_rounds`` rounds have cold caches. Further settings, which
+    decide nothing, get ``further_launches``.
     """
 
     name: str
@@ -45,7 +45,7 @@ PROFILES = {
 
 
 class Subject(Frozen):
-    """Something to time: the loader opens ``folder`` and the ``shared`` ones, by kind, on the inputs in ``golden``."""
+    """A candidate's files to time: its ``folder``, ``shared`` folders by kind, and a file of ``golden`` inputs."""
 
     name: str
     folder: str = ""
@@ -54,12 +54,12 @@ class Subject(Frozen):
     golden: str = ""
 
     def files(self) -> CandidateFiles:
-        """The candidate's files."""
+        """Return the candidate's files."""
         return CandidateFiles(Path(self.folder), {kind: Path(folder) for kind, folder in self.shared.items()})
 
 
 class ChildSpec(Frozen):
-    """What a child measures; ``loader`` names the function from `Subject` to `Loaded`; ``modules`` come first."""
+    """Subjects for a child to measure; ``loader`` names the function that opens one, after ``modules`` are imported."""
 
     subjects: tuple[Subject, ...]
     loader: str
@@ -68,7 +68,7 @@ class ChildSpec(Frozen):
 
 
 class LaunchSpec(ChildSpec):
-    """One launch, started at the monotonic time ``spawned_at``; the first one froze ``calls`` and ``cold_rounds``."""
+    """One launch, started at monotonic time ``spawned_at``; ``calls`` and ``cold_rounds`` come from the first one."""
 
     profile: Profile
     seed: int
@@ -78,7 +78,7 @@ class LaunchSpec(ChildSpec):
 
 
 class SubjectReport(Frozen):
-    """One subject as timed in one launch: seconds per call, by round, one by one, and with cold caches, one a round."""
+    """One subject in one launch: seconds per call by round, of single calls, and of one cold call per round."""
 
     load_s: float
     first_call_s: float
@@ -90,12 +90,11 @@ class SubjectReport(Frozen):
 
 
 class LaunchReport(Frozen):
-    """What one launch found; ``refused`` maps subjects to why they do not count.
+    """Results of one launch; ``refused`` maps excluded subjects to reasons.
 
-    From the start of the process it took ``start_s`` until everything was loaded, ``first_block_s`` until the first
-    timed block and ``end_s`` until the end, ``cold_wall_s`` of it for calls with cold caches. ``modules`` are those of
-    this project that the candidates needed; torch dispatches to the instruction set ``capability``, and has the
-    ``engines``.
+    Seconds since the start of the process: all subjects were loaded at ``start_s``, the first timed block began at
+    ``first_block_s``, and the launch ended at ``end_s``. Calls with cold caches took ``cold_wall_s``. ``modules`` are
+    this project's modules that were imported. ``capability`` is the instruction set to which torch dispatches.
     """
 
     subjects: dict[str, SubjectReport]
@@ -114,14 +113,14 @@ class LaunchReport(Frozen):
 
 
 class Memory(Frozen):
-    """Resident bytes above the process before loading: once loaded, and at the peak of loading and running."""
+    """Growth of resident memory over the process before loading: after loading, and at the peak."""
 
     rss_loaded_bytes: int
     peak_rss_bytes: int
 
 
 class MemoryReport(Frozen):
-    """Memory by subject, and why it is missing for the others."""
+    """Memory by subject, and the reason for each subject without a measurement."""
 
     memory: dict[str, Memory]
     refused: dict[str, str]

@@ -1,4 +1,4 @@
-"""The protocol: launches one after the other, the same subjects in each, until speed is decided or time is up."""
+"""The protocol: run launches of the same subjects in sequence until speed is decided or the time is spent."""
 
 from __future__ import annotations
 
@@ -25,20 +25,19 @@ from tasks.benchmark.messages import (
 from tasks.benchmark.statistics import LOOKS, Array, Noise, Ratio, Sample
 from tasks.proofs import ProofReport
 
-LOCK = "benchmark"  # of the host: one benchmark at a time
+LOCK = "benchmark"  # the host's lock, so that one benchmark runs at a time
 _SEED = 29592
-# Launches of what is not decided on by its speed.
+# Launches of subjects whose speed decides nothing.
 _FEWEST = 2
 
 
 @dataclass(frozen=True)
 class Contest:
-    """Whose speed decides something, and in which state of the ``caches``.
+    """The subjects whose speed decides something, in one state of the ``caches``.
 
-    The ``contenders`` may be promoted if they are at least ``min_speedup`` times as fast (None: no speed is asked for);
-    only these are timed in every launch. They are compared to the ``incumbent``, the subject that is deployed ("":
-    none), as well. If the ``fastest_wins``, whatever is decidedly slower than one that is fast enough need not be
-    decided.
+    The ``contenders`` may be promoted if they are at least ``min_speedup`` times as fast as the baseline (None: no
+    rule about speed). They are timed in every launch, and are also compared to the ``incumbent``, the deployed subject
+    ("" if none). With ``fastest_wins``, a contender need not be decided if another one is fast enough and faster.
     """
 
     contenders: frozenset[str] = frozenset()
@@ -49,11 +48,11 @@ class Contest:
 
     @property
     def comparisons(self) -> int:
-        """How many ratios are decided on."""
+        """Number of ratios that decide something."""
         return len(self.contenders) * (2 if self.incumbent else 1)
 
     def is_decided(self, measured: Measured) -> bool:
-        """Whether each contender is known to be fast enough, or known not to be, or cannot win."""
+        """Return whether each contender is known to be fast enough, to be too slow, or to be unable to win."""
         if self.min_speedup is None:
             return True
         measured = measured.with_caches(self.caches)
@@ -65,7 +64,7 @@ class Contest:
 
 @dataclass(frozen=True)
 class Measured:
-    """All launches of one setting, with warm or cold ``caches``; subjects refused in any launch are in none."""
+    """All launches of one setting, with warm or cold ``caches``, without subjects that any launch refused."""
 
     baseline: str
     threads: int
@@ -75,35 +74,35 @@ class Measured:
     caches: Caches = "warm"
 
     def with_caches(self, caches: Caches) -> Measured:
-        """The same launches in the other, or the same, state of the caches."""
+        """Return the same launches with the given state of the caches."""
         return replace(self, caches=caches)
 
     def names(self) -> list[str]:
-        """The subjects that were timed, the baseline's copy among them."""
+        """Return the names of the timed subjects, including the baseline's copy."""
         return [name for name in self.launches[0].subjects if name not in self.refused]
 
     def of(self, name: str) -> list[SubjectReport]:
-        """One subject's report from every launch that it was in."""
+        """Return a subject's reports from all its launches."""
         return [launch.subjects[name] for launch in self.launches if name in launch.subjects]
 
     def round_s(self, name: str) -> Array:
-        """Seconds per call in every round, of a block or of one call with cold caches, float64 [launches, rounds]."""
+        """Return seconds per call in every round, float64 [launches, rounds]: of a block, or of one cold call."""
         return np.array([report.round_s if self.caches == "warm" else report.cold_s for report in self.of(name)])
 
     def single_s(self, name: str) -> Array:
-        """Seconds of every single call, float64 [calls]."""
+        """Return the seconds of every single call, float64 [calls]."""
         return np.concatenate([np.array(report.single_s, dtype=np.float64) for report in self.of(name)])
 
     def ratio(self, name: str) -> Ratio:
-        """How much faster than the baseline a subject is, with its 95% interval."""
+        """Return a subject's speed-up over the baseline, with its 95% interval."""
         return Ratio(1.0, 1.0, 1.0) if name == self.baseline else self._noise.interval(self._sample(name))
 
     def bounds(self, name: str) -> Ratio:
-        """The same with the bounds that decide; see `Noise.bounds`."""
+        """Return a subject's speed-up over the baseline, with the bounds that decide (`Noise.bounds`)."""
         return self._noise.bounds(self._sample(name), self._sample(self._copy), self.contest.comparisons)
 
     def over_incumbent(self, name: str) -> Ratio | None:
-        """How much faster than the incumbent, with the bounds that decide; None where that was not timed beside it."""
+        """Return a contender's speed-up over the incumbent, with deciding bounds; None if either was not timed."""
         incumbent = self.contest.incumbent
         if name not in self.contest.contenders or incumbent in (name, "") or incumbent not in self.names():
             return None
@@ -111,7 +110,7 @@ class Measured:
         return self._noise.bounds(sample, self._sample(self._copy), self.contest.comparisons)
 
     def aa_ratio(self) -> Ratio:
-        """The baseline against the copy of itself."""
+        """Return the ratio of the baseline and its copy."""
         return self.ratio(self._copy)
 
     @property
@@ -137,39 +136,39 @@ class Measured:
 
 @dataclass(frozen=True)
 class Session:
-    """What a benchmark's measurements share; ``on_launch`` gets the launches that are through, and the least wanted."""
+    """Settings of a benchmark's measurements; ``on_launch`` gets the number of launches done and the minimum."""
 
     baseline: str
     profile: Profile
     threads: int = 1
     loader: str = "tasks.benchmark.launch:load_candidate"
     limit: Limit = field(default_factory=Limit)
-    on_launch: Callable[[int, int], None] = lambda done, wanted: None
+    on_launch: Callable[[int, int], None] = lambda done, minimum: None
 
     def measure(
         self, subjects: Sequence[Subject], contest: Contest | None = None, *, with_copy: bool = True
     ) -> Measured:
-        """Time the subjects against each other and, `with_copy`, the baseline against a copy of itself.
+        """Time the subjects against each other and, if `with_copy`, the baseline against a copy of itself.
 
-        Without a `contest` every subject is in each of the profile's launches. With one, what decides nothing is in the
-        first two only, and launches go on, look by look, until the contest is decided or the profile's time is up. All
-        launches count.
+        Without a `contest`, every subject is in each of the profile's launches. With a contest, subjects that decide
+        nothing are in the first two launches only. Launches continue, look by look, until the contest is decided or
+        the profile's time is spent. All launches count.
 
         Raises
         ------
         MeasurementError
-            A launch died or went beyond the limit, or the baseline is missing or was refused.
+            A launch died or exceeded the limit, or the baseline is missing or was refused.
         """
         copy = self.baseline + COPY_SUFFIX
-        copies = [each.model_copy(update={"name": copy}) for each in subjects if each.name == self.baseline]
+        copies = [subject.model_copy(update={"name": copy}) for subject in subjects if subject.name == self.baseline]
         if not copies:
             raise MeasurementError(
                 f"The baseline {self.baseline} is not among the candidates.",
-                hint="It failed in an earlier stage, or was not asked for.",
+                hint="Check that the run includes it and that its earlier stages succeeded.",
             )
         remaining = [*subjects, *copies] if with_copy else list(subjects)
-        wanted = self.profile.launches if contest is None or contest.contenders else _FEWEST
-        contest, began = contest or Contest(frozenset(each.name for each in subjects)), time.monotonic()
+        minimum = self.profile.launches if contest is None or contest.contenders else _FEWEST
+        contest, began = contest or Contest(frozenset(subject.name for subject in subjects)), time.monotonic()
         needed = {self.baseline, copy, contest.incumbent, *contest.contenders}
         refused: dict[str, str] = {}
         launches: list[LaunchReport] = []
@@ -181,35 +180,37 @@ class Session:
                 if name in refused:
                     raise MeasurementError(f"The baseline {self.baseline} cannot be timed: {refused[name]}.")
             remaining = [
-                each for each in remaining if each.name not in refused and (done < _FEWEST or each.name in needed)
+                subject
+                for subject in remaining
+                if subject.name not in refused and (done < _FEWEST or subject.name in needed)
             ]
-            self.on_launch(done, max(done, wanted))
-            if done < wanted:
+            self.on_launch(done, max(done, minimum))
+            if done < minimum:
                 continue
             measured = Measured(self.baseline, self.threads, tuple(launches), refused, contest)
             spent_s = time.monotonic() - began
-            if done in (*LOOKS, wanted) and contest.is_decided(measured):
+            if done in (*LOOKS, minimum) and contest.is_decided(measured):
                 return measured
             if done == LOOKS[-1] or spent_s * (done + 1) / done > self.profile.budget_s:
                 return measured
 
     def measure_memory(self, subjects: Sequence[Subject], modules: tuple[str, ...]) -> MemoryReport:
-        """Resident memory of every subject, each in a process of its own that has imported `modules` before.
+        """Measure the resident memory of every subject, each in a separate process that has imported `modules`.
 
         Raises
         ------
         MeasurementError
-            The memory process died or went beyond the limit.
+            The memory process died or exceeded the limit.
         """
         return run_child("tasks.benchmark.memory", self._spec(subjects, modules), MemoryReport, self.limit)
 
     def prove(self, subjects: Sequence[Subject], modules: tuple[str, ...]) -> ProofReport:
-        """What every subject executes, all in one process.
+        """Find out what every subject executes, in one process for all.
 
         Raises
         ------
         MeasurementError
-            The process died or went beyond the limit.
+            The proof process died or exceeded the limit.
         """
         return run_child("tasks.proof.child", self._spec(subjects, modules), ProofReport, self.limit)
 
@@ -217,7 +218,7 @@ class Session:
         return ChildSpec(subjects=tuple(subjects), loader=self.loader, threads=self.threads, modules=modules)
 
     def _launch(self, subjects: Sequence[Subject], earlier: Sequence[LaunchReport]) -> LaunchReport:
-        # Frozen by the first launch: every block of a subject then holds the same number of calls.
+        # Later launches reuse the first one's counts, so that all blocks of a subject have the same number of calls.
         first = earlier[0].subjects if earlier else {}
         spec = LaunchSpec(
             subjects=tuple(subjects),

@@ -1,4 +1,4 @@
-"""What a launch times: warm-up, blocks in balanced rounds, single calls, and calls with cold caches."""
+"""The timed parts of a launch: warm-up, blocks in balanced rounds, single calls, and calls with cold caches."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 Call = Callable[[], object]
 
-# Blocks are planned a little longer than required: the calls that they are planned by may have run at a slow moment.
+# Plan blocks a little longer than required: the calls behind the plan may have run during a slow moment.
 _MARGIN = 1.1
 _MAX_CALLS = 10_000_000
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """A subject ready to be called; ``scope`` is entered around its calls, outside of what is timed."""
+    """A subject ready to be called; the untimed ``scope`` is entered around its calls."""
 
     call: Call
     golden: tuple[Tensor, ...] = ()
@@ -35,7 +35,7 @@ class Loaded:
 
 @contextmanager
 def no_garbage_collection() -> Iterator[None]:
-    """Turn the garbage collector off in the block; what there is to collect is collected before."""
+    """Collect garbage, then turn the garbage collector off for the block."""
     gc.collect()
     was_enabled = gc.isenabled()
     gc.disable()
@@ -47,20 +47,20 @@ def no_garbage_collection() -> Iterator[None]:
 
 
 def time_block(call: Call, calls: int) -> float:
-    """Seconds that `calls` calls take together, with the garbage collector off."""
+    """Return the seconds that `calls` calls take in total, with the garbage collector off."""
     with no_garbage_collection():
         return _elapsed(call, calls)
 
 
 def time_cold_call(call: Call, evict: Callable[[], None]) -> float:
-    """Seconds of one call after `evict`, which is not part of them; the code that takes the time has run since."""
+    """Return the seconds of one call after `evict`; the timing code runs once in between, to be in the caches again."""
     evict()
     _elapsed(lambda: None, 1)
     return _elapsed(call, 1)
 
 
 def time_single_calls(call: Call, most: int, budget_s: float) -> list[float]:
-    """Seconds of up to `most` single calls, as many as fit into `budget_s`; at least one."""
+    """Time up to `most` single calls, as many as fit into `budget_s` but at least one; return the seconds of each."""
     samples: list[float] = []
     with no_garbage_collection():
         end = time.perf_counter() + budget_s
@@ -70,7 +70,7 @@ def time_single_calls(call: Call, most: int, budget_s: float) -> list[float]:
 
 
 def warm_up(call: Call, least_calls: int, least_s: float) -> float:
-    """Call until both minima are reached; return the mean seconds of these calls."""
+    """Call until both minima are reached; return the mean seconds per call."""
     began = time.perf_counter()
     calls = 0
     while (elapsed := time.perf_counter() - began) < least_s or calls < max(1, least_calls):
@@ -80,7 +80,7 @@ def warm_up(call: Call, least_calls: int, least_s: float) -> float:
 
 
 def warm_up_and_plan(call: Call, least_calls: int, least_s: float, block_s: float) -> int:
-    """Warm up, and find on the way how many calls last at least `block_s`; the blocks timed for that warm up too."""
+    """Warm up, and return how many calls last at least `block_s`; the blocks timed to find out count as warm-up."""
     began, half = time.perf_counter(), -(-least_calls // 2)
     calls = calls_for_block(call, block_s, warm_up(call, half, least_s / 2))
     warm_up(call, half, least_s - (time.perf_counter() - began))
@@ -88,10 +88,10 @@ def warm_up_and_plan(call: Call, least_calls: int, least_s: float, block_s: floa
 
 
 def calls_for_block(call: Call, least_s: float, guess_s: float) -> int:
-    """Find, by timing growing blocks, how many calls last at least `least_s` (blocked autorange).
+    """Time growing blocks to find out how many calls last at least `least_s`.
 
-    The method is that of ``torch.utils.benchmark.Timer.blocked_autorange``, but the first block has as many calls as
-    `guess_s` per call demands, and the next ones grow by what is missing instead of by tenfold.
+    The method follows ``torch.utils.benchmark.Timer.blocked_autorange``. But the first block's size comes from
+    `guess_s` per call, and later blocks grow by the missing time instead of tenfold.
     """
     calls = _calls_lasting(least_s, guess_s)
     while (elapsed := time_block(call, calls)) < least_s and calls < _MAX_CALLS:
@@ -111,10 +111,10 @@ def _elapsed(call: Call, calls: int) -> float:
 
 
 def balanced_rounds(names: Sequence[str], rounds: int, seed: int) -> list[tuple[str, ...]]:
-    """Order the subjects within each round at random, every second round being the mirror image of the one before.
+    """Order the subjects of each round at random; every second round is the mirror image of the previous one.
 
-    In such a pair (A B B A for two subjects) every subject has the same mean position, so that a drift that is linear
-    over the pair, as of a processor that heats up, favours nobody.
+    In such a pair (A B B A for two subjects), all subjects have the same mean position. So a linear drift, for example
+    from a processor that heats up, favours no subject.
     """
     generator = random.Random(seed)
     order: list[tuple[str, ...]] = []
@@ -124,7 +124,7 @@ def balanced_rounds(names: Sequence[str], rounds: int, seed: int) -> list[tuple[
 
 
 def warm_up_all(spec: LaunchSpec, subjects: Mapping[str, Loaded]) -> dict[str, int]:
-    """Warm every subject up; calls per block by subject."""
+    """Warm up every subject; return the calls per block, by subject."""
     profile, calls = spec.profile, dict(spec.calls)
     for name, loaded in subjects.items():
         with loaded.scope():
@@ -136,7 +136,7 @@ def warm_up_all(spec: LaunchSpec, subjects: Mapping[str, Loaded]) -> dict[str, i
 
 
 def time_rounds(spec: LaunchSpec, subjects: Mapping[str, Loaded], calls: dict[str, int]) -> dict[str, list[float]]:
-    """Seconds per call in each round, by subject."""
+    """Return the seconds per call in each round, by subject."""
     round_s: dict[str, list[float]] = {name: [] for name in subjects}
     for order in balanced_rounds(sorted(subjects), spec.profile.rounds, spec.seed):
         for name in order:
@@ -147,7 +147,7 @@ def time_rounds(spec: LaunchSpec, subjects: Mapping[str, Loaded], calls: dict[st
 
 
 def time_singles(spec: LaunchSpec, subjects: Mapping[str, Loaded]) -> dict[str, list[float]]:
-    """Seconds of single calls, by subject; the baseline's copy needs none."""
+    """Return the seconds of single calls, by subject; the baseline's copy is not timed."""
     profile, single_s = spec.profile, {}
     most = -(-profile.single_calls // profile.launches)
     for name, loaded in subjects.items():
@@ -160,7 +160,7 @@ def time_singles(spec: LaunchSpec, subjects: Mapping[str, Loaded]) -> dict[str, 
 def time_cold_rounds(
     spec: LaunchSpec, subjects: Mapping[str, Loaded], evict: Callable[[], None], budget_s: float
 ) -> dict[str, list[float]]:
-    """Seconds of one cold call a round, by subject; the first launch decides by `budget_s` how many pairs of rounds."""
+    """Return seconds of one cold call per round, by subject; in the first launch, `budget_s` limits the rounds."""
     cold_s: dict[str, list[float]] = {name: [] for name in subjects}
     began = time.perf_counter()
     with no_garbage_collection():

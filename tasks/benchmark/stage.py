@@ -1,4 +1,4 @@
-"""The stage: a workload's candidates in the store, timed alone on this host."""
+"""The benchmark stage: time a workload's candidates while no other benchmark runs on this host."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from tasks.workload.workload import Benchmark, SequenceBenchmark, Workload
 class BenchmarkCandidate(Frozen):
     """A candidate to time, and the golden outputs that it must still compute.
 
-    ``standing`` says what its speed decides: nothing (``settled``), whether it is promoted (``challenger``), or that
-    challengers are compared to it: the current bundle's files (``incumbent``), or the same candidate (``defender``).
+    ``standing`` says what its speed decides: nothing (``settled``) or its own promotion (``challenger``). Challengers
+    are also compared to the current bundle's files (``incumbent``) or the same candidate made again (``defender``).
     """
 
     candidate: CandidateRef
@@ -42,11 +42,11 @@ class BenchmarkCandidate(Frozen):
 
     @property
     def name(self) -> str:
-        """``recipe/runtime``, marked where another candidate of tonight has that name."""
+        """The candidate's name, ``recipe/runtime``, with a suffix for the incumbent."""
         return self.candidate.name + (INCUMBENT_SUFFIX if self.standing == "incumbent" else "")
 
     def subject(self, workspace: Workspace) -> Subject:
-        """Where the child processes find it."""
+        """Return the locations from which child processes load the candidate."""
         files = CandidateFiles.find(self.candidate, workspace.store)
         return Subject(
             name=self.name,
@@ -59,7 +59,7 @@ class BenchmarkCandidate(Frozen):
 
 @dataclass(frozen=True)
 class Setting:
-    """Intra-op threads, samples in a call, and their steps where these are not the primary setting's."""
+    """Intra-op threads, samples per call, and steps per sample (None: as in the primary setting)."""
 
     threads: int
     batch_size: int
@@ -70,7 +70,7 @@ class Setting:
         return f"batch {self.batch_size}{steps}, {self.threads} thread{'s' if self.threads > 1 else ''}"
 
     def of(self, workload: Workload) -> Workload:
-        """The workload with these sizes."""
+        """Return the workload with these sizes."""
         sizes = {"batch_size": self.batch_size}
         sizes |= {"sequence_length": self.sequence_length} if self.sequence_length else {}
         return workload.model_copy(update={"benchmark": workload.benchmark.model_copy(update=sizes)})
@@ -84,18 +84,18 @@ def benchmark(
     *,
     limit_s: float | None = None,
 ) -> BenchmarkResult:
-    """Time all candidates of a workload against its baseline; always anew, and alone on the host.
+    """Time all candidates of a workload against its baseline, while no other benchmark runs on the host.
 
     Parameters
     ----------
     limit_s
-        Most seconds that it may take from its turn on; waiting for that does not count.
+        Maximum number of seconds, without the wait for other benchmarks.
 
     Raises
     ------
     MeasurementError
-        The baseline is missing or wrong, a launch died, or `limit_s` was reached, all while the primary setting was
-        timed. What goes wrong in a further setting is reported in ``refused``, with memory or proof in ``unknown``.
+        In the primary setting, the baseline is missing or wrong, a launch died, or `limit_s` was reached. Failures in
+        further settings are reported in ``refused``; failures of memory or proof are reported in ``unknown``.
     """
     workload, settings = job.workload, job.workload.benchmark
     subjects = [candidate.subject(workspace) for candidate in candidates]
@@ -107,7 +107,7 @@ def benchmark(
             profile,
             settings.threads,
             limit=Limit(limit_s),
-            on_launch=lambda done, wanted: workspace.progress(done, wanted, "launches"),
+            on_launch=lambda done, minimum: workspace.progress(done, minimum, "launches"),
         )
         began = time.perf_counter()
         before = observe("before", settings.threads, engines)
@@ -120,8 +120,8 @@ def benchmark(
         wall_s = time.perf_counter() - began
     aa, cold_aa = measured.aa_ratio(), measured.with_caches("cold").aa_ratio()
     timings = list(timings_of(measured, settings.batch_size, "primary", diagnosis.memory))
-    for setting, found in further.items():
-        timings += timings_of(found, setting.batch_size, "throughput", {}, setting.sequence_length)
+    for setting, timed_further in further.items():
+        timings += timings_of(timed_further, setting.batch_size, "throughput", {}, setting.sequence_length)
     return BenchmarkResult(
         workload=workload.name,
         baseline=settings.baseline,
@@ -141,29 +141,30 @@ def benchmark(
         evidence_before=before.model_dump_json(),
         evidence_after=_with_launches(after, measured.launches, diagnosis.proof_wall_s).model_dump_json(),
         wall_s=wall_s,
-        timed_s=measured.timed_s + sum(found.timed_s for found in further.values()),
+        timed_s=measured.timed_s + sum(timed_further.timed_s for timed_further in further.values()),
     )
 
 
 def contest_of(workload: Workload, candidates: Sequence[BenchmarkCandidate]) -> Contest:
-    """Whose speed decides something in a workload's benchmark."""
+    """Return the candidates whose speed decides something in a workload's benchmark."""
+    challengers = {candidate.name for candidate in candidates if candidate.standing in ("challenger", "defender")}
+    deployed = (candidate.name for candidate in candidates if candidate.standing in ("defender", "incumbent"))
     return Contest(
-        contenders=frozenset(each.name for each in candidates if each.standing in ("challenger", "defender"))
-        - {workload.benchmark.baseline},
+        contenders=frozenset(challengers - {workload.benchmark.baseline}),
         min_speedup=workload.gate.min_speedup,
-        incumbent=next((each.name for each in candidates if each.standing in ("defender", "incumbent")), ""),
+        incumbent=next(deployed, ""),
         caches=workload.benchmark.caches,
         fastest_wins=workload.gate.objective == "fastest",
     )
 
 
 def further_settings(benchmark: Benchmark) -> list[Setting]:
-    """Every requested batch size with every requested length and thread count, except what is timed anyway."""
+    """Combine the requested batch sizes, sequence lengths and thread counts; leave out the primary setting."""
     primary = Setting(benchmark.threads, benchmark.batch_size)
     batch_sizes = benchmark.batch_sizes or (benchmark.batch_size,)
     thread_counts = benchmark.thread_counts or (benchmark.threads,)
-    asked = benchmark.sequence_lengths if isinstance(benchmark, SequenceBenchmark) else ()
-    lengths = [length if length != benchmark.sequence_length else None for length in asked] or [None]
+    requested = benchmark.sequence_lengths if isinstance(benchmark, SequenceBenchmark) else ()
+    lengths = [length if length != benchmark.sequence_length else None for length in requested] or [None]
     settings = [Setting(*sizes) for sizes in product(thread_counts, batch_sizes, lengths)]
     return [setting for setting in dict.fromkeys(settings) if setting != primary]
 
@@ -172,7 +173,7 @@ def further_settings(benchmark: Benchmark) -> list[Setting]:
 def subjects_at(
     setting: Setting, subjects: Sequence[Subject], job: Job[Workload], store: ArtifactStore
 ) -> Iterator[list[Subject]]:
-    """The subjects with inputs of other sizes in a temporary file, without outputs: none were evaluated."""
+    """Yield the subjects with inputs of the setting's sizes, in a temporary file without golden outputs."""
     workload = setting.of(job.workload)
     if workload == job.workload:
         yield list(subjects)
@@ -187,24 +188,24 @@ def subjects_at(
 def _measure_further(
     session: Session, subjects: Sequence[Subject], job: Job[Workload], store: ArtifactStore
 ) -> tuple[dict[Setting, Measured], dict[str, str]]:
-    found: dict[Setting, Measured] = {}
+    results: dict[Setting, Measured] = {}
     refused: dict[str, str] = {}
     profile = session.profile.model_copy(update={"launches": session.profile.further_launches})
     for setting in further_settings(job.workload.benchmark):
         try:
-            with subjects_at(setting, subjects, job, store) as there:
-                measured = replace(session, profile=profile, threads=setting.threads).measure(there, with_copy=False)
+            with subjects_at(setting, subjects, job, store) as resized:
+                measured = replace(session, profile=profile, threads=setting.threads).measure(resized, with_copy=False)
         except (MeasurementError, InputError) as error:
-            # What was timed so far is right without it, and the primary setting is what decides.
+            # Keep the results so far if a further setting fails: only the primary setting decides.
             refused |= _labelled(setting, {"every candidate": str(error)})
         else:
-            found[setting] = measured
+            results[setting] = measured
             refused |= _labelled(setting, measured.refused)
-    return found, refused
+    return results, refused
 
 
-def _labelled(where: object, refused: dict[str, str]) -> dict[str, str]:
-    return {f"{name} ({where})": reason for name, reason in refused.items()}
+def _labelled(setting: Setting, refused: dict[str, str]) -> dict[str, str]:
+    return {f"{name} ({setting})": reason for name, reason in refused.items()}
 
 
 def _with_launches(evidence: Evidence, launches: Sequence[LaunchReport], proof_wall_s: float) -> Evidence:

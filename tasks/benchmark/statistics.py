@@ -1,4 +1,4 @@
-"""From block times to ratios with intervals, corrected for launches that resemble the one before, and to bounds."""
+"""Compute ratios with intervals and bounds from block times, corrected for correlation between successive launches."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from tasks.paired import student_quantile
 
 Floats = NDArray[np.float64]
 
-# The order of fewer launches says next to nothing.
+# Fewer launches say almost nothing about correlation.
 LEAST = 5
-# Squares of deviations that are nothing but rounding.
+# Sums of squared deviations up to this value are rounding.
 _ROUNDING = 1e-20
 _GRID = np.linspace(0, 0.95, 20)
 
 
 @dataclass(frozen=True)
 class Correction:
-    """The difference between a mean of correlated launches and a mean of independent launches.
+    """How a mean of correlated launches differs from a mean of independent launches.
 
     ``inflation`` is the variance of the mean ÷ the expectation of the usual estimate s² / n, and ``freedom`` the
     degrees of freedom of s².
@@ -68,7 +68,7 @@ def autocorrelation(series: Sequence[Floats]) -> float:
     Parameters
     ----------
     series
-        Float64 [launches] of each subject. Only the longest series count, if they have `LEAST` launches.
+        One series, float64 [launches], for each subject. Only the longest ones count, if they have `LEAST` launches.
     """
     launches = max(map(len, series), default=0)
     if launches < LEAST:
@@ -91,7 +91,7 @@ def _correlations(launches: int, correlation: float) -> Floats:
 
 @lru_cache
 def _expected(launches: int) -> Floats:
-    """Compute the autocorrelation that series of so many launches show on average, for each correlation of the grid.
+    """Compute the mean autocorrelation that series of this length show, for each correlation of the grid.
 
     The mean of a ratio of quadratic forms in normal variables is an integral over the eigenvalues of their covariance
     (Sawa, "The exact moments of the least squares estimator for the autoregressive model", Journal of Econometrics 8,
@@ -114,24 +114,24 @@ def _expected(launches: int) -> Floats:
 
 Array = NDArray[np.float64]
 
-# After so many launches a decision may fall.
+# Numbers of launches after which a decision is allowed.
 LOOKS = (3, 5, 7, 10, 14, 20, 28, 40, 56)
-# The share of benchmarks in which any candidate may be decided on wrongly in one direction. Later looks get more of it
-# (1 : 2 : 3 ...), because few launches seldom decide what is close.
+# The share of benchmarks with a wrong decision, in one direction, about any candidate. Later looks get a larger part
+# (1 : 2 : 3 ...), because a few launches seldom decide a close case.
 ERROR = 0.01
-# What may stick to one subject in every launch, so that no number of launches averages it away.
+# A bias that one subject may have in every launch, so that more launches do not average it away.
 STICKS = math.log(1.03)
-# Degrees of freedom that the other subjects add to a subject's own in the bounds that decide. With more, a candidate
-# far noisier than the others would be promoted falsely in more than `ERROR` of benchmarks (benchmarks.decisions).
+# Degrees of freedom that the other subjects add to a subject's own in the deciding bounds. With more, a candidate far
+# noisier than the others would be promoted wrongly in more than `ERROR` of benchmarks (benchmarks.decisions).
 PRIOR = 4.0
-# Variance of log candidate against the mean of baseline and copy, and of one subject against another, in units of one
-# subject's own: 1 + 1/2 and 1 + 1.
+# Variance of a log ratio in units of one subject's variance: candidate to the mean of baseline and copy (1 + 1/2), and
+# one subject to another (1 + 1).
 _AGAINST_TWO, _AGAINST_ONE = 1.5, 2.0
 
 
 @dataclass(frozen=True)
 class Ratio:
-    """Baseline ÷ candidate, above 1 is faster, with the ends of an interval."""
+    """Baseline latency ÷ candidate latency (above 1 is faster), with the ends of an interval."""
 
     value: float
     low: float
@@ -139,32 +139,32 @@ class Ratio:
 
     @classmethod
     def around(cls, log: float, half_width: float) -> Ratio:
-        """The ratio and its interval from logarithms."""
-        half_width = min(half_width, 300.0)  # the exponentials of what is hardly known at all must stay finite
+        """Return the ratio and its interval from a log ratio and half the width of its interval."""
+        half_width = min(half_width, 300.0)  # keeps the exponentials finite
         return cls(math.exp(log), math.exp(log - half_width), math.exp(log + half_width))
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One log ratio for each launch, float64 [launches]; ``variance`` is in units of a single subject's."""
+    """One log ratio per launch, float64 [launches]; ``variance`` is in units of one subject's variance."""
 
     logs: Array
     variance: float
 
     @classmethod
     def against_one(cls, subject_s: Array, other_s: Array) -> Sample:
-        """How much faster a subject is than another, from seconds per call, float64 [launches, rounds]."""
+        """Compare a subject with another one, from seconds per call, float64 [launches, rounds]."""
         return cls(launch_values(np.log(other_s) - np.log(subject_s)), _AGAINST_ONE)
 
     @classmethod
     def against_two(cls, subject_s: Array, baseline_s: Array, copy_s: Array) -> Sample:
-        """The same against the geometric mean of the baseline and its copy, which halves what those two add."""
+        """Compare with the geometric mean of the baseline and its copy, which halves the variance that they add."""
         reference = (np.log(baseline_s) + np.log(copy_s)) / 2
         return cls(launch_values(reference - np.log(subject_s)), _AGAINST_TWO)
 
     @cached_property
     def mean(self) -> float:
-        """Mean over launches."""
+        """Mean of the log ratios."""
         return float(self.logs.mean())
 
     @cached_property
@@ -177,8 +177,8 @@ class Sample:
 class Noise:
     """Variation of one benchmark's log times from launch to launch.
 
-    ``variance`` is the mean over the samples of one subject's, with ``freedom`` degrees of freedom. ``autocorrelation``
-    is the correlation between one launch and the next, which all samples share; at least 0.
+    ``variance`` is one subject's variance, averaged over the samples, with ``freedom`` degrees of freedom.
+    ``autocorrelation`` is the correlation between one launch and the next, common to all samples and at least 0.
     """
 
     variance: float
@@ -194,17 +194,17 @@ class Noise:
         return cls(variance, freedom, autocorrelation([sample.logs for sample in pooled]))
 
     def interval(self, sample: Sample) -> Ratio:
-        """Return the ratio with its 95% interval: Student's, from the sample's own deviation."""
+        """Return the ratio with Student's 95% interval, from the sample's own deviation."""
         return Ratio.around(sample.mean, self.half_width(sample, 0.025, prior=0))
 
     def half_width(self, sample: Sample, error: float, prior: float = PRIOR) -> float:
-        """Return half the width of an interval that misses the truth on one side in `error` of cases.
+        """Return half the width of an interval that misses the truth on one side in a share `error` of cases.
 
-        The mean variance of all samples counts as `prior` degrees of freedom beside the sample's own (moderated t:
-        Smyth, "Linear models and empirical Bayes methods for assessing differential expression in microarray
-        experiments", Statistical Applications in Genetics and Molecular Biology 3(1), 2004). The prior is fixed because
-        a handful of subjects cannot estimate it. Shrinking never lowers a variance, so that it cannot hide a noisy
-        sample. With a `prior` of 0 the half width is Student's.
+        The mean variance of all samples adds `prior` degrees of freedom to the sample's own (moderated t: Smyth,
+        "Linear models and empirical Bayes methods for assessing differential expression in microarray experiments",
+        Statistical Applications in Genetics and Molecular Biology 3(1), 2004). The prior is fixed because a few
+        subjects cannot estimate it. Shrinking never lowers a variance, so it cannot hide a noisy sample. A `prior`
+        of 0 gives Student's half width.
         """
         launches = len(sample.logs)
         if launches < 2:
@@ -217,18 +217,18 @@ class Noise:
         return student_quantile(1 - error, prior + correction.freedom) * math.sqrt(variance)
 
     def bounds(self, sample: Sample, copy: Sample, comparisons: int) -> Ratio:
-        """Return the ratio with bounds that hold at every look, for every comparison at once.
+        """Return the ratio with bounds that hold at every look and for all comparisons simultaneously.
 
-        The error is shared out over looks and comparisons (group-sequential Bonferroni). The half width is that of
-        shrunken variances, or the half width of the interval if that is wider. `STICKS` is added because no number of
-        launches averages it away, or what the baseline's copy shows beyond its own noise, whichever is more.
+        The error is divided among looks and comparisons (group-sequential Bonferroni). The half width comes from
+        shrunken variances, or from the interval if that is wider. The bounds add a bias that more launches do not
+        average away: `STICKS`, or the copy's deviation beyond its own noise if that is more.
 
         Parameters
         ----------
         copy
             The baseline against its copy (A/A).
         comparisons
-            How many ratios are decided on in this benchmark.
+            Number of ratios that decide something in this benchmark.
         """
         look = min(bisect_left(LOOKS, len(sample.logs)), len(LOOKS) - 1)
         share = (look + 1) / sum(range(1, len(LOOKS) + 1))
@@ -240,19 +240,19 @@ class Noise:
 
 
 def launch_values(logs: Array) -> Array:
-    """One value a launch, from [launches, rounds]: the median over pairs of mirrored rounds, free of linear drift."""
+    """Reduce [launches, rounds] to one value per launch: the median over mirrored pairs, which removes linear drift."""
     pairs = [logs[:, first : first + 2].mean(axis=1) for first in range(0, logs.shape[1], 2)]
     values: Array = np.median(np.stack(pairs, axis=1), axis=1)
     return values
 
 
 def verdict_of(aa: Ratio) -> Literal["valid", "inconclusive"]:
-    """Inconclusive where the interval of the A/A ratio excludes 1 or is wider than ±5%."""
+    """Return "inconclusive" if the interval of the A/A ratio excludes 1 or is wider than ±5%."""
     return "valid" if 1 - WIDEST <= aa.low <= 1 <= aa.high <= 1 + WIDEST else "inconclusive"
 
 
 def percentiles(single_s: Array) -> tuple[float | None, float | None, float | None]:
-    """50th, 90th and 99th percentile of single calls, float64 [calls]; None below 1, 100 and 1,000 calls."""
+    """Return the 50th, 90th and 99th percentiles of single calls, or None below 1, 100 and 1,000 calls."""
     p50, p90, p99 = (
         float(np.quantile(single_s, share)) if len(single_s) >= least else None
         for share, least in ((0.5, 1), (0.9, 100), (0.99, 1000))

@@ -1,1 +1,1 @@
-"""Bundles: packaging the promoted candidate, and verifying it wherever it lies."""
+"""Package a promoted candidate as a bundle, and verify bundles."""

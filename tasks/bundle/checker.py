@@ -1,8 +1,8 @@
-"""Check this bundle: every byte first, then what the model computes.
+"""Verify this bundle: first the checksums of all files, then the model's outputs.
 
-Usage: python verify.py [FOLDER] [--json]. Exit code 0: all is as published; 1: not so, do not deploy it.
-It needs Python 3.10 or later and what executes the model. It does not check SHA256SUMS.sig; MODEL_CARD.md says how
-OpenSSL does.
+Usage: python verify.py [FOLDER] [--json]. Exit code 0: the bundle is as published; 1: do not deploy the bundle.
+It needs Python 3.10 or later and the model's runtime. It does not check SHA256SUMS.sig; MODEL_CARD.md shows how to
+check that signature with OpenSSL.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-# Names and format characters of the tensors' types.
+# The dtype and the struct format character of each safetensors type.
 KINDS = {
     "F64": ("float64", "d"),
     "F32": ("float32", "f"),
@@ -32,29 +32,29 @@ PLAIN = re.compile("[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 class Refused(Exception):  # noqa: N818
-    """The bundle is not to be used."""
+    """The bundle must not be used."""
 
 
 def read_whole(folder: Path, expected: str = "") -> dict[str, bytes]:
-    """Read the folder's files and hold them against SHA256SUMS; what is used later is what was checked here."""
+    """Read the folder's files and check them against SHA256SUMS; later steps use only the bytes read here."""
     files: dict[str, bytes] = {}
     for name in sorted(path.name for path in folder.iterdir()):
-        # Neither a link nor a device nor a pipe is followed, and a pipe does not block.
+        # Do not follow symbolic links, and do not block on pipes.
         flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
         with os.fdopen(os.open(folder / name, flags), "rb") as stream:
             if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode) or not PLAIN.fullmatch(name):
-                raise Refused(f"{name!r} is no regular file with a plain name")
+                raise Refused(f"{name!r} is not a regular file with a plain name")
             files[name] = stream.read()
     sums, _ = files.pop("SHA256SUMS", b""), files.pop("SHA256SUMS.sig", None)
     lines = [f"{hashlib.sha256(content).hexdigest()}  {name}\n" for name, content in files.items()]
     if "".join(lines).encode() != sums or not files or expected not in ("", hashlib.sha256(sums).hexdigest()):
         wrong = {line[66:].strip() for line in {*lines} ^ {*sums.decode("latin-1").splitlines(keepends=True)}}
-        raise Refused(f"files do not hold what SHA256SUMS says: {', '.join(sorted(wrong)) or 'SHA256SUMS itself'}")
+        raise Refused(f"files do not match SHA256SUMS: {', '.join(sorted(wrong)) or 'SHA256SUMS itself'}")
     return files
 
 
 def read_tensors(content: bytes) -> dict[str, Tensor]:
-    """Read safetensors (eight bytes of length, a JSON header, then the tensors' bytes) as (dtype, shape, bytes)."""
+    """Read tensors as (dtype, shape, bytes) from safetensors: eight bytes of header length, a JSON header, the data."""
     start = 8 + int.from_bytes(content[:8], "little")
     tensors = {}
     for name, entry in json.loads(content[8:start]).items():
@@ -75,13 +75,13 @@ def numbers_of(dtype: str, values: bytes) -> tuple[float, ...]:
 
 
 def largest_difference(dtype: str, left: bytes, right: bytes) -> float:
-    """Largest absolute difference of two tensors' values; NaN is never close to anything."""
+    """Return the largest absolute difference of two tensors' values; NaN if any difference is NaN."""
     differences = [abs(a - b) for a, b in zip(numbers_of(dtype, left), numbers_of(dtype, right), strict=True)]
     return float("nan") if any(value != value for value in differences) else max(differences)
 
 
-def first_choices(shape: list[int], dtype: str, values: bytes) -> list[int]:
-    """Index of the highest value along the last axis, row by row."""
+def top_predictions(shape: list[int], dtype: str, values: bytes) -> list[int]:
+    """Return the index of the highest value along the last axis, for each row."""
     numbers = numbers_of(dtype, values)
     rows = [numbers[start : start + shape[-1]] for start in range(0, len(numbers), shape[-1])]
     return [row.index(max(row)) for row in rows]
@@ -90,8 +90,8 @@ def first_choices(shape: list[int], dtype: str, values: bytes) -> list[int]:
 def run_cases(files: dict[str, bytes], load_model: Loader) -> tuple[dict[str, float], list[bool]]:
     """Run the model on every golden case.
 
-    Gives each output's largest difference from the golden one, and for each row whether its first choice is the golden
-    one; no rows where the model ranks nothing.
+    Return each output's largest difference from the golden output, and whether each row's top-1 prediction is the
+    golden one. The second list is empty if the model ranks nothing.
     """
     manifest, golden = json.loads(files["manifest.json"]), read_tensors(files["golden.safetensors"])
     call, expected = load_model(files, manifest), manifest["model"]["outputs"]
@@ -100,35 +100,35 @@ def run_cases(files: dict[str, bytes], load_model: Loader) -> tuple[dict[str, fl
         prefix = f"{number}." if number else ""
         outputs = call([golden[prefix + entry["golden"]] for entry in manifest["model"]["inputs"]])
         if len(outputs) != len(expected):
-            raise Refused(f"the model gives {len(outputs)} outputs, not {len(expected)}")
+            raise Refused(f"the model returns {len(outputs)} outputs instead of {len(expected)}")
         for index, ((dtype, shape, values), entry) in enumerate(zip(outputs, expected, strict=True)):
             name, right = entry["name"], golden[prefix + entry["golden"]]
             if (dtype, list(shape)) != right[:2]:
-                raise Refused(f"output {name} is {dtype} {tuple(shape)}")
+                raise Refused(f"output {name} is {dtype} {tuple(shape)} instead of {right[0]} {tuple(right[1])}")
             difference = largest_difference(dtype, values, right[2])
-            if not difference <= worst[name] and worst[name] == worst[name]:  # NaN comes through, and stays
+            if not difference <= worst[name] and worst[name] == worst[name]:  # NaN replaces any number, and stays
                 worst[name] = difference
             if index == 0 and manifest["golden"]["chooses"]:
-                pairs = (first_choices(list(shape), dtype, each) for each in (values, right[2]))
-                same += [ours == golden_choice for ours, golden_choice in zip(*pairs, strict=True)]
+                pairs = (top_predictions(list(shape), dtype, raw) for raw in (values, right[2]))
+                same += [prediction == reference for prediction, reference in zip(*pairs, strict=True)]
     return worst, same
 
 
 def judge(files: dict[str, bytes], differences: dict[str, float], same: list[bool]) -> str:
-    """Why the model's answers are not the golden ones; "" where they are."""
+    """Return how the model's outputs differ from the golden outputs, or "" if they are within the tolerance."""
     for entry in json.loads(files["manifest.json"])["model"]["outputs"]:
         if not differences[entry["name"]] <= entry["tolerance"]:
-            found = f"{differences[entry['name']]:.6g}; allowed are {entry['tolerance']:.6g}"
-            return f"output {entry['name']} differs by {found}"
+            amount = f"{differences[entry['name']]:.6g}, but the tolerance is {entry['tolerance']:.6g}"
+            return f"output {entry['name']} differs by {amount}"
     changed = same.count(False)
-    return f"the first choice is another one in {changed} of {len(same)} golden rows" if changed else ""
+    return f"the top-1 prediction differs in {changed} of {len(same)} golden rows" if changed else ""
 
 
-def main(given: list[str], load_model: Loader) -> int:
-    """Check, say what was found, and give the exit code."""
+def main(arguments: list[str], load_model: Loader) -> int:
+    """Verify the bundle, print the result, and return the exit code."""
     here = str(Path(sys.argv[0]).resolve().parent)
-    folder = Path(next((word for word in given if word[:7] not in ("--json", "--sums=")), here))
-    expected = next((word[7:] for word in given if word.startswith("--sums=")), "")  # what a signature was made of
+    folder = Path(next((word for word in arguments if word[:7] not in ("--json", "--sums=")), here))
+    expected = next((word[7:] for word in arguments if word.startswith("--sums=")), "")  # digest of SHA256SUMS
     report: dict[str, Any] = {"ok": False, "problem": "", "differences": {}, "changed": None}
     try:
         files = read_whole(folder, expected)
@@ -138,7 +138,7 @@ def main(given: list[str], load_model: Loader) -> int:
         report.update(differences=differences, changed=changed, problem=problem, ok=not problem)
     except (Refused, OSError, ValueError, KeyError, TypeError, RuntimeError, ImportError, struct.error) as error:
         report["problem"] = str(error) if isinstance(error, Refused) else f"{type(error).__name__}: {error}"
-    found = ", ".join(f"{name} differs by at most {value:.3g}" for name, value in report["differences"].items())
-    text = f"good: {found}" if report["ok"] else f"REFUSED: {report['problem']}"
-    sys.stdout.write((json.dumps(report) if "--json" in given else text) + "\n")
+    summary = ", ".join(f"{name} differs by at most {value:.3g}" for name, value in report["differences"].items())
+    text = f"good: {summary}" if report["ok"] else f"REFUSED: {report['problem']}"
+    sys.stdout.write((json.dumps(report) if "--json" in arguments else text) + "\n")
     return 0 if report["ok"] else 1

@@ -1,4 +1,4 @@
-"""``manifest.json``: what the bundle is, in the terms of ``storage/manifest.schema.json``."""
+"""``manifest.json``: a description of the bundle that follows ``storage/manifest.schema.json``."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Json = dict[str, object]
 
 @dataclass(frozen=True)
 class Provenance:
-    """Everything that a bundle is made from; ``measurements`` are the workload's rows of that table."""
+    """The inputs of a bundle; ``measurements`` are the workload's rows of that results table."""
 
     job: Job[Workload]
     candidate: CandidateRef
@@ -44,18 +44,18 @@ class Provenance:
 
 
 def manifest_of(
-    made: Provenance, version: str, files: Sequence[str], golden: Path, resources: Mapping[str, str]
+    provenance: Provenance, version: str, files: Sequence[str], golden: Path, resources: Mapping[str, str]
 ) -> Json:
-    """Return the manifest as a JSON document; `files` are the runtime's own, the main one first."""
-    workload, runtime = made.job.workload, RUNTIMES[made.candidate.runtime]
-    recipe = workload.recipe_named(made.candidate.recipe)
-    inputs, outputs, cases = describe_golden(golden, made)
+    """Return the manifest as a JSON document; `files` are the runtime's files, the main file first."""
+    workload, runtime = provenance.job.workload, RUNTIMES[provenance.candidate.runtime]
+    recipe = workload.recipe_named(provenance.candidate.recipe)
+    inputs, outputs, cases = describe_golden(golden, provenance)
     return {
         "format": 1,
         "workload": _described(workload),
         "version": version,
-        "night": made.night.isoformat(),
-        "run_id": made.run_id,
+        "night": provenance.night.isoformat(),
+        "run_id": provenance.run_id,
         "recipe": recipe.model_dump(mode="json"),
         "engine": runtime.engine(recipe),
         "required_isa": {
@@ -64,17 +64,17 @@ def manifest_of(
             "packaged_on": this_machine().cpu,
         },
         "sources": {
-            "checkpoint": made.job.checkpoint.digest,
-            "data": made.job.dataset.digest,
-            "quantized": made.candidate.digest,
-            "outputs": made.evaluation.outputs.digest,
-            "calibration": made.job.dataset.calibration_digest or None,
+            "checkpoint": provenance.job.checkpoint.digest,
+            "data": provenance.job.dataset.digest,
+            "quantized": provenance.candidate.digest,
+            "outputs": provenance.evaluation.outputs.digest,
+            "calibration": provenance.job.dataset.calibration_digest or None,
         },
         "model": {
             "file": files[0],
             "files": list(files),
-            "runtime": made.candidate.runtime,
-            "parameters": made.job.checkpoint.parameters,
+            "runtime": provenance.candidate.runtime,
+            "parameters": provenance.job.checkpoint.parameters,
             "inputs": inputs,
             "outputs": outputs,
         },
@@ -85,16 +85,16 @@ def manifest_of(
             "chooses": DOMAINS[workload.domain].chooses(workload),
         },
         "resources": dict(resources),
-        "measured_runtime": made.candidate.runtime,
-        "measurements": list(_measurements(made)),
-        "gate": made.decision.model_dump(mode="json", include={"decision", "objective", "reason", "rules"}),
+        "measured_runtime": provenance.candidate.runtime,
+        "measurements": list(_measurements(provenance)),
+        "gate": provenance.decision.model_dump(mode="json", include={"decision", "objective", "reason", "rules"}),
         "versions": versions("nightquant", *runtime.distributions),
         "licence": workload.licence,
         "not_reproducible": [{"file": name, "why": why} for name, why in runtime.not_reproducible.items()],
     }
 
 
-def describe_golden(path: Path, made: Provenance) -> tuple[list[Json], list[Json], int]:
+def describe_golden(path: Path, provenance: Provenance) -> tuple[list[Json], list[Json], int]:
     """Describe ``golden.safetensors`` of an evaluation.
 
     Raises
@@ -102,21 +102,21 @@ def describe_golden(path: Path, made: Provenance) -> tuple[list[Json], list[Json
     BundleError
         A tensor is missing, empty or not finite.
     """
-    domain = DOMAINS[made.job.workload.domain]
-    recipe = made.job.workload.recipe_named(made.candidate.recipe)
+    domain = DOMAINS[provenance.job.workload.domain]
+    recipe = provenance.job.workload.recipe_named(provenance.candidate.recipe)
     with safe_open(path, framework="numpy") as file:
-        tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - it is no dict
+        tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - file is not a dict
         names, output_names = names_of(file.metadata() or {})
     count = sum(key.startswith(OUTPUT) for key in tensors)
     one = [*(f"{INPUT}{name}" for name in names), *(f"{OUTPUT}{index}" for index in range(count))]
     cases = 1 + max((int(key.partition(".")[0]) for key in tensors if key[:1].isdigit()), default=0)
-    wanted = [case_prefix(number) + key for number in range(cases) for key in one]
-    if sorted(wanted) != sorted(tensors) or not names or not count:
-        raise BundleError(f"{path}: expected the tensors {sorted(wanted)}, found {sorted(tensors)}.")
+    expected = [case_prefix(number) + key for number in range(cases) for key in one]
+    if sorted(expected) != sorted(tensors) or not names or not count:
+        raise BundleError(f"{path}: expected the tensors {sorted(expected)}, found {sorted(tensors)}.")
     for key, tensor in tensors.items():
         if not tensor.size or not np.isfinite(tensor).all():
-            raise BundleError(f"The golden tensor {key} is empty or holds NaN or infinities.")
-    ranges = domain.input_ranges(made.job.dataset)
+            raise BundleError(f"The golden tensor {key} is empty or contains NaN or infinities.")
+    ranges = domain.input_ranges(provenance.job.dataset)
     inputs = [
         _described_tensor(name, INPUT + name, tensors[INPUT + name])
         | ({"allowed": list(ranges[name])} if name in ranges else {})
@@ -128,8 +128,8 @@ def describe_golden(path: Path, made: Provenance) -> tuple[list[Json], list[Json
         key = f"{OUTPUT}{index}"
         name = output_names[index] if index < len(output_names) else f"output-{index}"
         all_cases = [tensors[case_prefix(number) + key] for number in range(cases)]
-        low, high = float(min(each.min() for each in all_cases)), float(max(each.max() for each in all_cases))
-        # A constant output has no range; then its size, or 1, is the measure.
+        low, high = float(min(case.min() for case in all_cases)), float(max(case.max() for case in all_cases))
+        # The range of a constant output is 0: use its magnitude instead, or 1 if that is 0 too.
         tolerance = share * (high - low or abs(high) or 1.0)
         outputs.append(_described_tensor(name, key, tensors[key]) | {"tolerance": tolerance})
     return inputs, outputs, cases
@@ -147,7 +147,7 @@ def _described_tensor(name: str, key: str, tensor: NDArray[np.generic]) -> Json:
 
 
 def _described(workload: Workload) -> Json:
-    # A bundle goes to others, and a URI may carry a password or a signed query.
+    # A URI may contain a password or a signed query, which must not be published with the bundle.
     described: dict[str, Json] = workload.model_dump(mode="json", include={"model", "data", "checkpoint"})
     for section in (described["data"], described["checkpoint"]):
         if isinstance(uri := section.get("uri"), str):
@@ -155,10 +155,10 @@ def _described(workload: Workload) -> Json:
     return {"name": workload.name, "description": workload.description, "purpose": workload.domain, **described}
 
 
-def _measurements(made: Provenance) -> Iterator[Json]:
-    baseline, _ = made.job.workload.baseline()
-    for row in made.measurements:
-        if row["recipe"] in (made.candidate.recipe, baseline):
+def _measurements(provenance: Provenance) -> Iterator[Json]:
+    baseline, _ = provenance.job.workload.baseline()
+    for row in provenance.measurements:
+        if row["recipe"] in (provenance.candidate.recipe, baseline):
             yield {name: _as_json(value) for name, value in row.items() if name not in _RAW and _is_known(value)}
 
 
@@ -167,6 +167,6 @@ def _is_known(value: object) -> bool:
 
 
 def _as_json(value: object) -> object:
-    if isinstance(value, Mapping | list):  # a map column, also as pairs
+    if isinstance(value, Mapping | list):  # a map column is a mapping or a list of pairs
         return {name: number for name, number in dict(value).items() if _is_known(number)}
     return value.isoformat() if isinstance(value, date) else value

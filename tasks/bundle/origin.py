@@ -1,8 +1,8 @@
-"""Where a bundle comes from, for tools: ``provenance.intoto.json`` and ``sbom.cdx.json``.
+"""Write a bundle's origin for tools: ``provenance.intoto.json`` and ``sbom.cdx.json``.
 
-The first is an in-toto statement (in-toto.io/Statement/v1) with a SLSA provenance predicate (slsa.dev/provenance/v1),
-the second a CycloneDX 1.6 bill of materials of what was installed where the bundle was packaged. Neither holds a time:
-the same inputs give the same bytes.
+The first file is an in-toto statement (in-toto.io/Statement/v1) with a SLSA predicate (slsa.dev/provenance/v1). The
+second is a CycloneDX 1.6 bill of materials of the packages installed on the host. Neither contains a time, so that the
+same inputs give the same bytes.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ BUILD_TYPE = "urn:nightquant:night:1"
 
 @dataclass(frozen=True, order=True)
 class Package:
-    """A distribution: its normalized name, and the licence that it names ("" if none).
+    """A distribution with its normalized name and its licence ("" if it names none).
 
-    ``expression`` is whether that is an SPDX expression, as newer metadata have it, and not a phrase.
+    ``expression`` is true if the licence is an SPDX expression, as in newer metadata, and not a phrase.
     """
 
     name: str
@@ -39,24 +39,24 @@ class Package:
 
     @property
     def purl(self) -> str:
-        """Its package URL (github.com/package-url/purl-spec)."""
+        """Package URL of the distribution (github.com/package-url/purl-spec)."""
         return f"pkg:pypi/{self.name}@{quote(self.version, safe='.-_')}"
 
 
 _BUILDER = Package("nightquant", installed_version("nightquant") or "unknown", "Apache-2.0", expression=True)
 
 
-def provenance_of(made: Provenance, files: Mapping[str, str], store: ArtifactStore) -> Json:
-    """The in-toto statement about a bundle.
+def provenance_of(provenance: Provenance, files: Mapping[str, str], store: ArtifactStore) -> Json:
+    """Return the in-toto statement about a bundle.
 
     Parameters
     ----------
     files
-        SHA-256 of every other file of the bundle, by name; `SBOM` is among them and stands for the environment.
+        SHA-256 of every other file of the bundle, by name, including `SBOM`, which describes the environment.
     store
-        Holds the artifacts that the model was made from.
+        The store with the artifacts from which the model was made.
     """
-    job, candidate = made.job, made.candidate
+    job, candidate = provenance.job, provenance.candidate
     recipe = canonical_json(job.workload.recipe_named(candidate.recipe).model_dump(mode="json")).encode("ascii")
     return {
         "_type": "https://in-toto.io/Statement/v1",
@@ -69,7 +69,7 @@ def provenance_of(made: Provenance, files: Mapping[str, str], store: ArtifactSto
                     "workload": job.workload.name,
                     "recipe": candidate.recipe,
                     "runtime": candidate.runtime,
-                    "night": made.night.isoformat(),
+                    "night": provenance.night.isoformat(),
                 },
                 "internalParameters": {"sourceDigest": candidate.source_digest},
                 "resolvedDependencies": [
@@ -85,20 +85,20 @@ def provenance_of(made: Provenance, files: Mapping[str, str], store: ArtifactSto
                     {"name": "environment", "uri": SBOM, "digest": {"sha256": files[SBOM]}},
                 ],
             },
-            "runDetails": {"builder": {"id": _BUILDER.purl}, "metadata": {"invocationId": made.run_id}},
+            "runDetails": {"builder": {"id": _BUILDER.purl}, "metadata": {"invocationId": provenance.run_id}},
         },
     }
 
 
 def sbom_of(name: str, version: str, packages: Iterable[Package], python: str) -> Json:
-    """The bill of materials as CycloneDX 1.6 JSON (cyclonedx.org/docs/1.6/json).
+    """Return the bill of materials as CycloneDX 1.6 JSON (cyclonedx.org/docs/1.6/json).
 
     Parameters
     ----------
     name, version
-        Of the bundle, which is the component that all is about.
+        Name and version of the bundle, which is the component described.
     packages
-        What was installed.
+        The installed distributions.
     python
         Version of Python.
     """
@@ -130,33 +130,34 @@ def _component(package: Package) -> Json:
 
 
 def _material(name: str, artifact: ArtifactRef, store: ArtifactStore) -> Json:
-    """An artifact, by the SHA-256 of its ``artifact.json``, which lists the digests of its files."""
+    """Describe an artifact by the SHA-256 of its ``artifact.json``, which lists the digests of its files."""
     digest = store.manifest_digest(artifact.kind, artifact.digest)
     return {"name": name, "uri": f"artifacts/{artifact.kind}/{artifact.digest}", "digest": {"sha256": digest}}
 
 
 def installed_packages(path: Sequence[str] | None = None) -> tuple[Package, ...]:
-    """Every distribution that Python would import from, sorted by name; of two of one name the one that is found first.
+    """Return the distributions that Python can import, sorted by name; of two with the same name, the first.
 
     Parameters
     ----------
     path
-        Folders to look in; None: those of this process.
+        Folders to search; None means this process's search path.
     """
-    found: dict[str, Package] = {}
-    for each in distributions() if path is None else distributions(path=list(path)):
-        # A folder that an interrupted installation left has no name; importlib_metadata, which takes the place of the
-        # standard library's finder once something imports it, raises there.
-        if each.read_text("METADATA") is None and each.read_text("PKG-INFO") is None:
+    packages: dict[str, Package] = {}
+    for installed in distributions() if path is None else distributions(path=list(path)):
+        # An interrupted installation leaves a folder without a name. importlib_metadata raises there; once imported,
+        # it replaces the standard library's finder.
+        if installed.read_text("METADATA") is None and installed.read_text("PKG-INFO") is None:
             continue
-        if name := re.sub(r"[-_.]+", "-", _first(each, "Name")).lower():
-            expression = _first(each, "License-Expression")
-            found.setdefault(name, Package(name, each.version, expression or _phrase(each), bool(expression)))
-    return tuple(sorted(found.values()))
+        if name := re.sub(r"[-_.]+", "-", _first(installed, "Name")).lower():
+            expression = _first(installed, "License-Expression")
+            package = Package(name, installed.version, expression or _phrase(installed), bool(expression))
+            packages.setdefault(name, package)
+    return tuple(sorted(packages.values()))
 
 
 def _phrase(distribution: Distribution) -> str:
-    """The licence as classifiers name it, or the first line of its text."""
+    """Return the licence from the classifiers, or the first line of the licence text."""
     classifiers = [line for line in distribution.metadata.get_all("Classifier") or () if line.startswith("License ::")]
     first = _first(distribution, "License").strip().partition("\n")[0]
     named = [line.rpartition(" :: ")[2] for line in classifiers]

@@ -1,6 +1,6 @@
-"""Packaging: the promoted candidate becomes an immutable bundle that a deploy team can verify alone.
+"""Package the promoted candidate as an immutable bundle that a deploy team can verify without this project.
 
-Nothing here imports torch: the runtime's files are only copied, and loaded by the verification in a process of its own.
+This module does not import torch: it only copies the runtime's files. A separate process loads and verifies them.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ Outcome = Literal["published", "kept", "restored", "withdrawn"]
 
 
 class BundleRef(Frozen):
-    """A bundle: ``location`` is its folder relative to the store's root, ``sha256sums`` the digest of its list.
+    """A bundle: ``location`` is its folder relative to the store's root, ``sha256sums`` the digest of ``SHA256SUMS``.
 
-    ``outcome``: published (new and current now), kept (it was current already), restored (an earlier bundle of the same
-    content is current again), withdrawn (people rolled back from this content; what they chose stays current).
+    ``outcome``: published (new and now current), kept (current already), restored (an earlier bundle with the same
+    content is current again), or withdrawn (a user rolled back from this content; the user's choice stays current).
     """
 
     workload: str
@@ -52,37 +52,36 @@ class BundleRef(Frozen):
     outcome: Outcome
 
 
-def package(made: Provenance, workspace: Workspace, bundles: BundleStore, replacing: str | None) -> BundleRef:
-    """Hand over the promoted candidate; return the bundle that is current afterwards.
+def package(provenance: Provenance, workspace: Workspace, bundles: BundleStore, replacing: str | None) -> BundleRef:
+    """Publish the promoted candidate; return the bundle that is current afterwards.
 
-    A version is the night and twelve digits of a digest of what decides the content; content that was handed over
-    before is not packaged again, whatever the night, unless there is a key that did not sign it.
+    A version consists of the night and twelve digits of the content's digest. Published content is not packaged again,
+    even on another night, if it has the required signature.
 
     Parameters
     ----------
     bundles
-        Where to, and who signs; by default the store that the artifacts lie in, and nobody.
+        The store of the bundles, with its signer.
     replacing
-        The version that the candidate was compared with, None if no bundle was current; by default the one that is
-        current when packaging begins.
+        The version to which the candidate was compared, or None if no bundle was current.
 
     Raises
     ------
     BundleError
-        The candidate was not promoted, its runtime cannot be handed over, or its files do not reproduce the golden
-        outputs; nothing is published.
+        The candidate was not promoted, its runtime cannot be deployed, or its files do not reproduce the golden
+        outputs. No bundle is published.
     ConflictError
-        Another bundle became current meanwhile, which stays; the new bundle is published and not current.
+        Another bundle became current meanwhile and stays current. The new bundle is published.
     """
-    workload, decision = made.job.workload, made.decision
+    workload, candidate, decision = provenance.job.workload, provenance.candidate, provenance.decision
     if decision.decision != "promote":
         raise BundleError(f"{workload.name} {decision.candidate} was not promoted: {decision.reason}.")
-    if decision.candidate != made.candidate.name or not RUNTIMES[made.candidate.runtime].hands_over:
-        raise BundleError(f"{workload.name} {made.candidate.name} cannot be handed over.")
-    content = content_of(made.job, made.candidate)
+    if decision.candidate != candidate.name or not RUNTIMES[candidate.runtime].hands_over:
+        raise BundleError(f"{workload.name} {candidate.name} was not promoted, or its files cannot be deployed.")
+    content = content_of(provenance.job, candidate)
     before = bundles.pointer(workload.name)
     withdrawn = before.withdrawn if before else ()
-    # Others may have put a bundle there, under the name that this content would have.
+    # Another writer may have put an unsigned bundle under the name of this content.
     existing = next(
         (
             version
@@ -91,13 +90,13 @@ def package(made: Provenance, workspace: Workspace, bundles: BundleStore, replac
         ),
         None,
     )
-    version = existing or f"{made.night.isoformat()}-{content}"
+    version = existing or f"{provenance.night.isoformat()}-{content}"
     if existing is None:
         with bundles.draft() as folder:
-            _fill(folder, version, made, workspace, bundles.signer)
+            _fill(folder, version, provenance, workspace, bundles.signer)
             workspace.progress(1, 2, "steps")
             bundles.publish(folder, workload.name, version)
-    by = by_run(made.run_id)
+    by = by_run(provenance.run_id)
     current = bundles.promote(workload.name, version, by=by, reason=decision.reason, replacing=replacing)
     workspace.progress(2, 2, "steps")
     outcome: Outcome = "published" if existing is None else "restored"
@@ -113,45 +112,45 @@ def package(made: Provenance, workspace: Workspace, bundles: BundleStore, replac
 
 
 def content_of(job: Job[Workload], candidate: CandidateRef) -> str:
-    """Return the digits at the end of every version that holds this candidate, whatever its night."""
-    # Not the measurements: the same files measured again are no reason to deploy anew.
+    """Return the digits at the end of every version with this candidate, independent of the night."""
+    # Measurements do not count: files that are only measured again need not be deployed again.
     decides = {"format": 1, "workload": job.workload.name, "licence": job.workload.licence}
     return digest_of({**decides, "candidate": candidate.digest, "data": job.dataset.digest})[:12]
 
 
 def withdrawn_contents(pointer: Pointer) -> frozenset[str]:
-    """Return the contents, as from `content_of`, that people rolled back from and that are not in service again."""
+    """Return the contents (`content_of`) from which users rolled back and which are not current again."""
     in_service, *withdrawn = (version.rpartition("-")[2] for version in (pointer.version, *pointer.withdrawn))
     return frozenset(withdrawn) - {in_service}
 
 
-def _fill(folder: Path, version: str, made: Provenance, workspace: Workspace, signer: Signer | None) -> None:
+def _fill(folder: Path, version: str, provenance: Provenance, workspace: Workspace, signer: Signer | None) -> None:
     """Write every file of the bundle, seal it, and verify it as a deploy team would."""
-    store, runtime = workspace.store, made.candidate.runtime
-    # Copies, held against the artifacts' digests: what is signed below is what was evaluated and timed.
-    names = store.copy(made.candidate.kind, made.candidate.digest, folder, without=DOCUMENT)
+    store, runtime = workspace.store, provenance.candidate.runtime
+    # Copying checks the artifacts' digests, so that the signed files are the evaluated and timed ones.
+    names = store.copy(provenance.candidate.kind, provenance.candidate.digest, folder, without=DOCUMENT)
     files = sorted(names, key=lambda name: (name != RUNTIMES[runtime].main_file, name))
-    store.copy(made.evaluation.outputs.kind, made.evaluation.outputs.digest, folder, only=GOLDEN)
+    store.copy(provenance.evaluation.outputs.kind, provenance.evaluation.outputs.digest, folder, only=GOLDEN)
     (folder / VERIFY).write_text(checker_source(runtime), encoding="utf-8")
-    domain = DOMAINS[made.job.workload.domain]
-    resources = domain.write_resources(made.job, store, folder)
-    manifest = manifest_of(made, version, files, folder / GOLDEN, resources)
+    domain = DOMAINS[provenance.job.workload.domain]
+    resources = domain.write_resources(provenance.job, store, folder)
+    manifest = manifest_of(provenance, version, files, folder / GOLDEN, resources)
     check_manifest(manifest)
     _write_json(folder / MANIFEST, manifest)
     card = _model_card(manifest, domain, RUNTIMES[runtime], signed=signer is not None)
     (folder / CARD).write_text(card, encoding="utf-8")
-    workload = made.job.workload.name
+    workload = provenance.job.workload.name
     _write_json(folder / SBOM, sbom_of(workload, version, installed_packages(), platform.python_version()))
     digests = {path.name: file_digest(path) for path in folder.iterdir() if path.name != SUMS}
-    _write_json(folder / PROVENANCE, provenance_of(made, digests, store))
+    _write_json(folder / PROVENANCE, provenance_of(provenance, digests, store))
     write_sums(folder)
     if signer is not None:
         sign(folder, signer.keys[0])
     report = verify(folder)
     if not report.ok:
         raise BundleError(
-            f"{made.job.workload.name} {made.candidate.name} is not handed over: {report.problem}",
-            hint="The runtime's files do not compute what was evaluated; the candidate needs a look.",
+            f"{provenance.job.workload.name} {provenance.candidate.name} is not published: {report.problem}",
+            hint="The runtime's files do not reproduce the evaluated outputs: investigate this candidate.",
         )
 
 
@@ -162,8 +161,9 @@ def _write_json(path: Path, document: Mapping[str, object]) -> None:
 def _model_card(
     manifest: Mapping[str, object], domain: Domain[Workload, Kind], runtime: Runtime, *, signed: bool
 ) -> str:
-    """The manifest for people; it says nothing that the manifest does not hold."""
-    # Markdown, never shown as HTML by this project; rows lack what was not measured, hence the lenient undefined.
+    """Render the manifest as a page for people, without any additional facts."""
+    # The card is Markdown that this project never shows as HTML, so nothing is escaped. Rows may lack columns, which
+    # ChainableUndefined allows.
     environment = Environment(
         autoescape=False, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=ChainableUndefined
     )

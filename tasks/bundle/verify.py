@@ -1,8 +1,7 @@
-"""Verify a bundle wherever it lies: its files, its signature, its manifest, then what its model computes.
+"""Verify a bundle in any folder: its files, its signature, its manifest, and then its model's outputs.
 
-A model may be code, so the order matters: nothing in the bundle is interpreted before its checksums hold (and its
-signature, where a key is given), and the model is loaded only in a process of its own, without this project, its
-environment variables or its secrets.
+A model may be code, so nothing in the bundle is interpreted before its checksums match, and its signature if there is
+a key. A separate process loads the model, without this project, its environment variables or its secrets.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ _KEPT_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "HOME", "TMPDIR", "LANG", "OMP_NUM
 
 @dataclass(frozen=True)
 class VerificationReport:
-    """What a verification found, up to its last ``stage``; ``problem`` is "" if all is good.
+    """The result of a verification up to its last ``stage``; ``problem`` is "" if the bundle is good.
 
-    ``differences`` gives each output's largest absolute difference from the golden one, ``changed`` the share of golden
-    rows whose first choice is another one (None if the model ranks nothing), ``expires_at`` when a signed
-    ``current.json`` does.
+    ``differences`` is each output's largest absolute difference from the golden output. ``changed`` is the share of
+    golden rows with another top-1 prediction (None if the model ranks nothing). ``expires_at`` is the time at which a
+    signed ``current.json`` expires.
     """
 
     path: Path
@@ -62,17 +61,17 @@ def verify(
 ) -> VerificationReport:
     """Verify the bundle in a folder.
 
-    Without `keys` and `statement`, a bundle is held against itself: whoever rewrites a file and ``SHA256SUMS`` with it
-    is found out only by a signature.
+    Without `keys` and `statement`, a bundle is checked only against its own ``SHA256SUMS``. Only a signature detects
+    an attacker who rewrites both a file and ``SHA256SUMS``.
 
     Parameters
     ----------
     keys
-        One of these must have signed the bundle.
+        One of these keys must have signed the bundle.
     statement
-        What was signed about the current bundle, in place of the bundle's own signature: it must be this one.
+        The signed statement about the current bundle, which replaces the bundle's own signature and must name it.
     timeout_s
-        Seconds that the model may take to load and run.
+        Maximum number of seconds to load and run the model.
     """
     report = VerificationReport(path, "files")
     try:
@@ -82,7 +81,8 @@ def verify(
         manifest = read_manifest(path, sha256sums)
         report = replace(report, workload=manifest["workload"]["name"], version=manifest["version"])
         if statement and (report.workload, report.version) != (statement.workload, statement.version):
-            raise BundleError(f"{path}: it is {report.workload} {report.version}, another than was signed.")
+            signed = f"{statement.workload} {statement.version}"
+            raise BundleError(f"{path}: this is {report.workload} {report.version}, but {signed} was signed.")
         report = replace(report, stage="model")
         return _run_model(path, report, manifest["model"]["runtime"], timeout_s)
     except BundleError as error:
@@ -90,20 +90,20 @@ def verify(
 
 
 def checker_source(runtime: str) -> str:
-    """The program that checks a runtime's bundles with nothing of this project: a bundle's ``verify.py``.
+    """Return the source of ``verify.py``, which verifies a runtime's bundles without this project.
 
     Raises
     ------
     BundleError
-        There is no such runtime here, or it cannot be handed over.
+        The runtime does not exist in this version, or its files cannot be deployed.
     """
     checker = RUNTIMES[runtime].checker if runtime in RUNTIMES else ""
     if not checker:
         raise BundleError(
             f'The bundle is for the runtime "{runtime}", which this version cannot check.',
-            hint="Verify it with the nightquant that made it, or run its own verify.py.",
+            hint="Verify the bundle with the nightquant version that made it, or run the bundle's verify.py.",
         )
-    # Within a function, so that nothing is imported before the checksums hold, or missing packages are reported.
+    # Imports are inside a function: none runs before the checksums match, and a missing package is reported.
     package, _, module = checker.rpartition(".")
     opening = textwrap.indent(files(package).joinpath(f"{module}.py").read_text(encoding="utf-8"), "    ")
     return (
@@ -118,8 +118,8 @@ def _signature(
 ) -> Literal["valid", "not checked", "none"]:
     if statement is not None:
         if statement.sha256sums != sha256sums:
-            what = f"its {SUMS} is not the one of {statement.version}, which the signed current.json names"
-            raise BundleError(f"{path}: {what}.", hint="Do not use it; fetch that bundle.")
+            problem = f"its {SUMS} differs from the one of {statement.version}, which the signed current.json names"
+            raise BundleError(f"{path}: {problem}.", hint=f"Do not use this bundle; fetch {statement.version}.")
         return "valid"
     if not keys:
         return "not checked" if (path / SIGNATURE).is_file() else "none"
@@ -128,28 +128,28 @@ def _signature(
 
 
 def _run_model(path: Path, report: VerificationReport, runtime: str, timeout_s: float) -> VerificationReport:
-    """Run a bundle's model on its golden inputs in a clean process, and add what it computed to the report.
+    """Run a bundle's model on its golden inputs in a clean process, and add the result to the report.
 
     Raises
     ------
     BundleError
         The process died or took too long.
     """
-    # The bundle's own verify.py is never run: this is the copy that came with nightquant.
+    # Never run the bundle's own verify.py: run the copy that is part of nightquant.
     command = [sys.executable, "-I", "-W", "ignore", "-c", checker_source(runtime), str(path.absolute()), "--json"]
-    command.append(f"--sums={report.sha256sums}")  # the folder may be another one by now
+    command.append(f"--sums={report.sha256sums}")  # the folder may have been replaced
     environment = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}
     try:
-        done = subprocess.run(command, env=environment, capture_output=True, timeout=timeout_s, check=False)
+        process = subprocess.run(command, env=environment, capture_output=True, timeout=timeout_s, check=False)
     except subprocess.TimeoutExpired as error:
         raise BundleError(f"{path}: the model did not finish within {timeout_s:g} s.") from error
     try:
-        found = json.loads(done.stdout.decode().splitlines()[-1])
-        differences, changed, problem = found["differences"], found["changed"], found["problem"]
-        if not (problem or (found["ok"] and done.returncode == 0)):
-            problem = "it is not good"
+        result = json.loads(process.stdout.decode().splitlines()[-1])
+        differences, changed, problem = result["differences"], result["changed"], result["problem"]
+        if not (problem or (result["ok"] and process.returncode == 0)):
+            problem = "the check failed without a reason"
     except (ValueError, IndexError, KeyError, TypeError) as error:
-        tail = done.stderr.decode(errors="replace").strip()[-500:]
-        death = f"{path}: the process that loaded the model died with code {done.returncode}. {tail}".strip()
+        tail = process.stderr.decode(errors="replace").strip()[-500:]
+        death = f"{path}: the process that loaded the model died with code {process.returncode}. {tail}".strip()
         raise BundleError(death) from error
     return replace(report, differences=differences, changed=changed, problem=problem and f"{path}: {problem}.")

@@ -1,1 +1,1 @@
-"""What a candidate executes, and what it computes on other processors."""
+"""The proof of what a candidate executes, and golden cases for other processors."""

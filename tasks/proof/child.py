@@ -1,7 +1,7 @@
-"""What every candidate of a workload executes, found in a process of its own; `tasks.benchmark.child` runs it.
+"""Find out what every candidate of a workload executes; `tasks.benchmark.child` runs this module as a process.
 
-Each candidate runs twice for a moment: under its runtime's own profiler, which has names, and sampled, which has
-instructions. Its coverage says what was converted; what ran may raise doubts about that.
+Each candidate runs briefly twice: under its runtime's profiler, which names operators, and under the sampler, which
+finds instructions. The coverage lists converted modules; warnings report where the execution contradicts it.
 """
 
 from __future__ import annotations
@@ -32,41 +32,41 @@ from tasks.tensor_files import Golden
 
 _PROFILED_S, _SAMPLED_S = 0.1, 0.2
 _MOST_CALLS, _DISASSEMBLED = 200, 400
-# Arithmetic below this share of the samples is an edge of the kernels, not what they are made of.
+# A family below this share of the samples occurs only at the edges of the kernels.
 _NOTICED = 0.02
 
 _PRODUCT = re.compile(r"conv(?!ert)|addmm|linear|gemm|fullyconnected|lstm|gru|rnn|matmul", re.IGNORECASE)
-# Not the products of two activations, as in attention, which no module has weights for.
+# Products of two activations, as in attention: no module has weights for them.
 _OF_TWO_ACTIVATIONS = re.compile(r"b?matmul|bmm", re.IGNORECASE)
 _PRODUCT_MODULE = re.compile(r"Conv|Linear|LSTM|GRU|RNN")
-# Always folded into the product before it; a ReLU is not, behind an addition for instance.
+# Operators that are always folded into the product before them; a ReLU after an addition, for example, is not.
 _FOLDED = re.compile(r"batch_?norm", re.IGNORECASE)
 
 
 def run(spec_json: str) -> ProofReport:
-    """Look at each subject of a `ChildSpec`; why one was not looked at is in the report."""
+    """Prove each subject of a `ChildSpec`; the report gives the reason for each subject without a proof."""
     spec = ChildSpec.model_validate_json(spec_json)
     if allowed := affinity():
         with suppress(OSError):  # some sandboxes forbid it
             os.sched_setaffinity(0, choose_processors(spec.threads, allowed))
     torch.set_num_threads(spec.threads)
-    # Before any runtime starts threads: only those that are started afterwards inherit it.
+    # Create the sampler before any runtime starts threads: only threads started later inherit its events.
     try:
         require_installed("Naming the instructions that ran", ["capstone"], "instructions")
-        sampler, why_not = Sampler(), ""
+        sampler, unsampled = Sampler(), ""
     except UnavailableError as error:
-        sampler, why_not = None, str(error)
+        sampler, unsampled = None, str(error)
     proofs: dict[str, Proof] = {}
     refused: dict[str, str] = {}
     for subject in spec.subjects:
         try:
-            proofs[subject.name] = _look(subject, spec.threads, sampler)
-        except Exception as error:  # noqa: BLE001 - whatever one candidate raises is its result, and the others go on
+            proofs[subject.name] = _prove(subject, spec.threads, sampler)
+        except Exception as error:  # noqa: BLE001 - the error of one candidate must not stop the other candidates
             refused[subject.name] = f"{type(error).__name__}: {error}"
-    return ProofReport(proofs=proofs, refused=refused, unsampled=why_not)
+    return ProofReport(proofs=proofs, refused=refused, unsampled=unsampled)
 
 
-def _look(subject: Subject, threads: int, sampler: Sampler | None) -> Proof:
+def _prove(subject: Subject, threads: int, sampler: Sampler | None) -> Proof:
     files = subject.files()
     runtime, inputs = RUNTIMES[subject.runtime], list(Golden.read(Path(subject.golden)).inputs.values())
     with torch.inference_mode():
@@ -90,7 +90,7 @@ def _look(subject: Subject, threads: int, sampler: Sampler | None) -> Proof:
 
 
 def _seconds(call: Callable[[], object]) -> float:
-    """Of the second call: the first one may compile."""
+    """Return the seconds of the second call, because the first call may compile."""
     call()
     began = time.perf_counter()
     call()
@@ -98,27 +98,27 @@ def _seconds(call: Callable[[], object]) -> float:
 
 
 def sample(sampler: Sampler, call: Callable[[], object]) -> dict[str, float]:
-    """Shares of the time in each family of instructions, those that are noticed."""
-    counted = count_families(sampler, call)
-    total = counted.total()
-    return {family: times / total for family, times in counted.most_common() if times >= _NOTICED * total}
+    """Return the share of time in each family of instructions, without negligible families."""
+    counts = count_families(sampler, call)
+    total = counts.total()
+    return {family: count / total for family, count in counts.most_common() if count >= _NOTICED * total}
 
 
 def count_families(sampler: Sampler, call: Callable[[], object]) -> Counter[Family]:
-    """How many samples of a fifth of a second of calls fall into each family of instructions."""
+    """Sample calls for 0.2 s and count samples per instruction family."""
     sampler.start()
     until = time.perf_counter() + _SAMPLED_S
     while time.perf_counter() < until:
         call()
     counters = sampler.stop()
-    # Disassembling takes longer than sampling; a share of this many is known to 5 points at worst.
+    # Disassembling takes longer than sampling. With this many samples, a share is off by at most 5 points.
     return Disassembler().families(counters[:: 1 + len(counters) // _DISASSEMBLED])
 
 
 def _saturation(
     opened: Opened, reference: Callable[[], Opened | None], inputs: Sequence[Tensor], families: Mapping[str, float]
 ) -> float | None:
-    """How far the outputs are from the reference's, as a share of their range; 0 where no product can saturate."""
+    """Return the outputs' distance from the reference, as a share of their range; 0 if no product can saturate."""
     if not SATURATING & families.keys():
         return 0.0 if INT8 & families.keys() else None
     exact = reference()
@@ -134,9 +134,9 @@ def doubts_about(
     saturation: float | None,
     saturation_noticed: float = 0.0,
 ) -> Iterator[str]:
-    """What was noticed, each in one sentence without a full stop; nothing of a float candidate.
+    """Yield warnings, each a sentence without a full stop; none for a float candidate.
 
-    `saturation_noticed` is how far outputs may be off from the reference's without saturation, as a share of the range.
+    `saturation_noticed` is the distance from the reference, as a share of the range, that occurs without saturation.
     """
     if not any(module.quantized for module in coverage):
         return
@@ -146,27 +146,27 @@ def doubts_about(
         for operator in operators:
             if operator.arithmetic == "float" and operator.seconds > 0 and _FOLDED.search(operator.type):
                 name = f" ({operator.name})" if operator.name else ""
-                yield f"{operator.type}{name} runs in float by itself: it was not fused into the product before it"
+                yield f"{operator.type}{name} runs in float on its own: it was not fused into the preceding product"
     if saturation is not None and saturation > saturation_noticed and SATURATING & (instructions or {}).keys():
         yield f"products saturate: outputs are off by {saturation:.1%} of their range"
 
 
 def _in_float(operators: Sequence[Operator], coverage: Sequence[ModuleCoverage]) -> Iterator[str]:
-    """Products in float of modules that count as quantized; one without a name may be of any float module."""
-    leftover = [each for each in coverage if not each.quantized and _PRODUCT_MODULE.search(each.type)]
+    """Yield float products of quantized modules; a nameless product may belong to any float module."""
+    float_modules = [module for module in coverage if not module.quantized and _PRODUCT_MODULE.search(module.type)]
     for operator in operators:
         if operator.arithmetic != "float" or operator.seconds <= 0 or not _PRODUCT.search(operator.type):
             continue
         module = owner(operator.name, coverage)
-        if module is None and (leftover or _OF_TWO_ACTIVATIONS.search(operator.type)):
+        if module is None and (float_modules or _OF_TWO_ACTIVATIONS.search(operator.type)):
             continue
         if module is None or module.quantized:
-            of = f" of {module.module}, which counts as quantized," if module else ""
-            yield f"{operator.type}{of} runs in float"
+            origin = f" of {module.module}, which counts as quantized," if module else ""
+            yield f"{operator.type}{origin} runs in float"
 
 
 def _in_int8(operators: Sequence[Operator], coverage: Sequence[ModuleCoverage]) -> Iterator[str]:
-    """Products in int8 of modules that were to stay float: ONNX Runtime quantizes some weights when it loads them."""
+    """Yield int8 products of modules that should stay float: ONNX Runtime quantizes some weights on loading."""
     for operator in operators:
         module = owner(operator.name, coverage) if operator.arithmetic == "int8" else None
         if module and not module.quantized and _PRODUCT.search(operator.type) and _PRODUCT_MODULE.search(module.type):

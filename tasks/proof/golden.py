@@ -1,7 +1,7 @@
-"""Golden cases: real inputs with what a candidate computes for them, and whether its rows are independent.
+"""Golden cases: real inputs with a candidate's outputs, and a test of whether its rows are independent.
 
-The first case is what is timed. The further ones are single samples that differ, with a state that is not zero where
-the model carries one, and a batch of several: the shapes in which a deployed model is called.
+The first case has the timed inputs. Further cases have the shapes of calls in deployment: different single samples,
+with a nonzero state if the model has one, and a small batch of samples.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from tasks.workload.workload import Workload
 
 SINGLES, TOGETHER = 8, 3
 _BATCH, _TIME = "batch", "time"
-# A word model's logits are as wide as its vocabulary: whole sequences would make a bundle's golden file its largest.
+# A word model's logits are as wide as its vocabulary: full sequences would make the golden file the bundle's largest.
 _STEPS = 3
 
 
 @dataclass(frozen=True)
 class Batching:
-    """How far a batch's answers are from those of its rows alone, as a share of the output's range.
+    """The difference between a batch's outputs and its rows' separate outputs, as a share of the output's range.
 
-    ``changed`` is the share of rows whose first choice differs; None where the model ranks nothing.
+    ``changed`` is the share of rows with another top-1 prediction; None if the model ranks nothing.
     """
 
     difference: float
@@ -36,9 +36,9 @@ class Batching:
 
 
 def golden_cases(job: Job[Workload], call: Call, workspace: Workspace) -> tuple[Golden, Batching | None]:
-    """Call a candidate on the golden inputs: the timed ones, single samples, and some of these together.
+    """Call a candidate on the golden inputs: the timed inputs, single samples, and a batch of some of these.
 
-    Without an axis ``batch`` there are no further cases, and the second value is None.
+    Without an axis ``batch``, there are no further cases, and the second value is None.
     """
     workload, domain, store = job.workload, DOMAINS[job.workload.domain], workspace.store
     inputs = domain.example_inputs(workload, job.dataset, store, workload.benchmark.batch_size)
@@ -50,7 +50,7 @@ def golden_cases(job: Job[Workload], call: Call, workspace: Workspace) -> tuple[
         return timed, None
     states = {name: domain.outputs.index(name) for name in batch if name in domain.outputs}
     if states:
-        batch = _after_a_while(batch, states, axes, call)
+        batch = _with_later_state(batch, states, axes, call)
     singles = [_case(_rows(batch, rows, row, 1), call) for row in range(SINGLES)]
     together = tensors_of(call(*batch.values()))
     few = _case(_rows(batch, rows, 0, TOGETHER), call)
@@ -59,38 +59,38 @@ def golden_cases(job: Job[Workload], call: Call, workspace: Workspace) -> tuple[
 
 
 def batching(singles: Sequence[Golden], together: Sequence[Tensor], *, chooses: bool) -> Batching:
-    """Compare rows alone with the same rows in one call."""
+    """Compare the outputs of rows in separate calls with the outputs of the same rows in one call."""
     difference, changed = 0.0, None
-    for index, whole in enumerate(together):
-        alone = [single.outputs[index] for single in singles]
-        axis = _joined_axis(alone[0], whole)
-        if axis is None:  # something about the whole batch, no row's answer
+    for index, joint in enumerate(together):
+        separate = [single.outputs[index] for single in singles]
+        axis = _joined_axis(separate[0], joint)
+        if axis is None:  # an output about the batch, not about its rows
             continue
-        rows = torch.cat(alone, axis)
-        difference = worst(difference, distance(rows, whole))
+        rows = torch.cat(separate, axis)
+        difference = worst(difference, distance(rows, joint))
         if index == 0 and chooses:
-            changed = float((rows.argmax(-1) != whole.argmax(-1)).double().mean())
+            changed = float((rows.argmax(-1) != joint.argmax(-1)).double().mean())
     return Batching(difference, changed)
 
 
-def _after_a_while(
+def _with_later_state(
     batch: Mapping[str, Tensor], states: Mapping[str, int], axes: Mapping[str, Mapping[int, str]], call: Call
 ) -> dict[str, Tensor]:
-    """The same samples, cut to a few steps, with the state that the model is in after all of them."""
+    """Return the samples cut to a few steps, with the model's state after all their steps."""
     outputs = tensors_of(call(*batch.values()))
-    found = {}
+    later = {}
     for name, tensor in batch.items():
         shorter = tensor
         for axis, length in axes.get(name, {}).items():
             if length == _TIME:
                 shorter = shorter.narrow(axis, 0, min(_STEPS, shorter.shape[axis]))
-        found[name] = outputs[states[name]] if name in states else shorter.contiguous()
-    return found
+        later[name] = outputs[states[name]] if name in states else shorter.contiguous()
+    return later
 
 
 def _rows(batch: Mapping[str, Tensor], rows: Mapping[str, int], start: int, count: int) -> dict[str, Tensor]:
-    cut = {name: each.narrow(rows[name], start, count) if name in rows else each for name, each in batch.items()}
-    # Copies: tensors that share memory cannot be kept in one file.
+    cut = {name: values.narrow(rows[name], start, count) if name in rows else values for name, values in batch.items()}
+    # Copy, because tensors that share memory cannot be saved in one file.
     return {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in cut.items()}
 
 
@@ -98,7 +98,7 @@ def _case(inputs: dict[str, Tensor], call: Call) -> Golden:
     return Golden(inputs, tensors_of(call(*inputs.values())))
 
 
-def _joined_axis(row: Tensor, whole: Tensor) -> int | None:
-    """The axis along which rows alone were put together, None where there is none."""
-    longer = [axis for axis in range(row.dim()) if row.dim() == whole.dim() and row.shape[axis] != whole.shape[axis]]
+def _joined_axis(row: Tensor, joint: Tensor) -> int | None:
+    """Return the axis along which rows are joined, or None if there is none."""
+    longer = [axis for axis in range(row.dim()) if row.dim() == joint.dim() and row.shape[axis] != joint.shape[axis]]
     return longer[0] if len(longer) == 1 else None

@@ -1,1 +1,1 @@
-"""Quantization of torch modules: methods, the graph work that static ones need, and what they make."""
+"""Quantize torch modules: methods, their converters, and the artifacts that they make."""

@@ -1,7 +1,7 @@
-"""What a quantization method is: it says what its recipes ask for, and names what converts a float model.
+"""The base classes of quantization methods. A method turns its recipes into specs, and names a converter.
 
-A method's module imports no torch, because workload files are validated against its recipe. The work is done by a
-`Converter`, imported when it is needed.
+A method's module does not import torch, because workload files are validated against its recipe. Its `Converter`, which
+does the work, is imported on demand.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ R = TypeVar("R", bound=Recipe)
 
 @dataclass(frozen=True)
 class Converted:
-    """A converted model in evaluation mode, with the graph mode that was taken ("" if there is no choice)."""
+    """A converted model in evaluation mode, with the graph mode that was used ("" if there is no choice)."""
 
     model: nn.Module
     graph: str
@@ -39,17 +39,17 @@ class Converted:
 
 @dataclass(frozen=True)
 class Quantized(Converted):
-    """What can be compiled; ``products`` is how many of its convolutions and matrix products must run in int8 then."""
+    """A model to compile; ``products`` of its convolutions and matrix products must then run in int8."""
 
     products: int = 0
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A fine-tuned model that eager torch can run and exporters take, with the graph mode that it was trained in.
+    """A fine-tuned model that eager torch can run and exporters accept, with the graph mode of its training.
 
-    ``paths`` gives the float model's path of each of its modules; ``folded`` modules computed within another one (a
-    batch norm within its convolution), with its path.
+    ``paths`` maps each module's path to its path in the float model. ``folded`` maps each module that is folded into
+    another one (a batch norm into its convolution) to the other one's path.
     """
 
     model: nn.Module
@@ -59,7 +59,7 @@ class Trained:
 
 
 class Converter(ABC):
-    """Carries a method's specs out on torch modules."""
+    """Applies a method's specs to torch modules."""
 
     @abstractmethod
     def convert(self, model: nn.Module, spec: Spec, source: ModelSource) -> Converted:
@@ -68,54 +68,54 @@ class Converter(ABC):
         Raises
         ------
         QuantizationError
-            The spec cannot be carried out on this model.
+            The spec cannot be applied to this model.
         """
 
     @abstractmethod
     def skeleton(self, model: nn.Module, spec: Spec, graph: str, example_inputs: Mapping[str, Tensor]) -> nn.Module:
-        """Give a model the structure that `convert` gave it, with arbitrary parameters and without data.
+        """Give a model the structure that `convert` would give it, with arbitrary parameters and without data.
 
-        The saved tensors are then put into it, so that no pickle is needed to store a quantized model.
+        The saved tensors are then loaded into it, so that a quantized model is stored without a pickle.
         """
 
     def pack(self, model: nn.Module) -> nn.Module:
-        """Bring a model's loaded weights into the order that its kernels read; it may have no state dict then."""
+        """Arrange a model's loaded weights as its kernels need them; afterwards it may have no state dict."""
         return model
 
     def library(self, workspace: Workspace) -> Path | None:
-        """Find or make the library of operators that converted models call, if they call any besides torch's.
+        """Find or make the library of operators that converted models call, or return None if they need only torch's.
 
-        It is kept beside the converted module, and loaded before that is opened.
+        The library is stored with the converted module, and loaded before the module is opened.
 
         Raises
         ------
         QuantizationError
-            It cannot be made here.
+            The library cannot be compiled on this host.
         """
         return None
 
     def train(self, spec: Spec, source: ModelSource) -> Trained:
-        """Fine-tune, or find what was fine-tuned before; only for specs with training."""
+        """Fine-tune a model, or find an earlier result; only for specs with training."""
         raise TypeError(f'method "{spec.recipe.method}" does not train')
 
 
 class Method(ABC, Generic[R]):
     """One way to quantize a torch module."""
 
-    recipe: ClassVar[type[Recipe]]  # what its recipes are validated with
+    recipe: ClassVar[type[Recipe]]  # the pydantic model of its recipes
     converts: ClassVar[str]  # "module:class" of its `Converter`
-    quantizes: ClassVar[bool] = True  # whether there are layers to compare with float ones
-    needs: ClassVar[tuple[Need, ...]] = ()  # what a domain must give besides a float model
+    quantizes: ClassVar[bool] = True  # whether it makes layers to compare with float ones
+    needs: ClassVar[tuple[Need, ...]] = ()  # what a domain must provide besides a float model
 
     @abstractmethod
     def spec(self, recipe: R) -> Spec:
-        """Say what a recipe asks for."""
+        """Return the spec of a recipe."""
 
     def converter(self) -> Converter:
-        """Import what carries specs out."""
+        """Import and create the method's converter."""
         return cast(Converter, resolve_name(self.converts)())
 
 
 def converter_of(spec: Spec) -> Converter:
-    """Import what carries a spec out."""
+    """Import and create the converter that applies a spec."""
     return METHODS[spec.recipe.method].converter()

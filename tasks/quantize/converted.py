@@ -1,4 +1,4 @@
-"""A recipe's converted torch module: an artifact that the torch runtimes share, made once and kept without a pickle."""
+"""A recipe's converted torch module: an artifact that the torch runtimes share, stored without a pickle."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class TensorSpec(Frozen):
 class Structure(Frozen):
     """A converted module without its tensors.
 
-    ``architecture`` is the float model's; ``size_bytes`` is that of the state dict as ``torch.save`` writes it.
+    ``architecture`` describes the float model; ``size_bytes`` is the state dict's size as ``torch.save`` writes it.
     """
 
     schema_version: int = 3
@@ -61,23 +61,23 @@ class Structure(Frozen):
         Raises
         ------
         QuantizationError
-            The folder holds none that this version can read.
+            This version cannot read a structure from the folder.
         """
         try:
             return cls.model_validate_json((folder / STRUCTURE).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise QuantizationError(
-                f"{folder} holds no converted module that this version can read: {error}", hint="Run the night again."
+                f"This version cannot read a converted module from {folder}: {error}", hint="Run the night again."
             ) from error
 
 
 def find_or_convert(source: ModelSource, spec: Spec) -> Path:
-    """Carry a spec out on a torch module, or find what was made before; the artifact's folder, named by its digest.
+    """Convert a torch module by a spec, or find an earlier result; return the artifact's folder, named by its digest.
 
     Raises
     ------
     QuantizationError
-        The spec cannot be carried out on this model or processor, or its result computes NaN or infinities.
+        The spec cannot be applied to this model or on this processor, or the result computes NaN or infinities.
     """
     library = converter_of(spec).library(source.workspace)
     made_from = {
@@ -92,7 +92,7 @@ def find_or_convert(source: ModelSource, spec: Spec) -> Path:
 
 
 def open_converted(folder: Path) -> nn.Module:
-    """Rebuild a converted module, in evaluation mode on the CPU, packed for the quantized engine that is set now."""
+    """Rebuild a converted module in evaluation mode on the CPU, packed for the current quantized engine."""
     structure = Structure.read(folder)
     load_libraries(folder)
     spec, model = spec_of(structure.recipe), structure.architecture.build().eval()
@@ -108,24 +108,24 @@ def open_converted(folder: Path) -> nn.Module:
 
 
 def refuse_other(before: Sequence[Tensor], after: Sequence[Tensor], share: float, spec: Spec, done: str) -> None:
-    """Refuse, with a `QuantizationError`, a model whose outputs are others once something was `done`.
+    """Raise `QuantizationError` if a step, described by `done`, changed a model's outputs.
 
-    `share` is how far they may be off, as a share of their range: 0 if quantized kernels must give the same bits.
+    `share` is the tolerance as a share of the range: 0 if quantized kernels must give the same bits.
     """
     if len(before) != len(after) or not all(map(is_close, before, after, repeat(share))):
         raise QuantizationError(
-            f'The recipe "{spec.recipe.name}" gives a model that computes something else once {done}.',
-            hint="Exclude modules until it does not, rewrite what depends on inputs' values, or use another runtime.",
+            f'The model of recipe "{spec.recipe.name}" computes something else once {done}.',
+            hint="Exclude modules, make the code independent of the inputs' values, or use another runtime.",
         )
 
 
 def exactness(spec: Spec) -> float:
-    """How far outputs may be off after saving: folding a float model's batch norms rounds differently."""
+    """Return the tolerance after saving; it is 0 unless saving folds a float model's batch norms."""
     return 0.0 if spec.engine is not None else spec.tolerance
 
 
 def is_close(left: Tensor, right: Tensor, share: float) -> bool:
-    """Whether two tensors differ by no more than a share of the first one's range; NaN is close to nothing."""
+    """Return whether two tensors differ by at most a share of the first one's range; False if there is a NaN."""
     if left.shape != right.shape or left.dtype != right.dtype:
         return False
     low, high = left.double().aminmax()
@@ -134,7 +134,7 @@ def is_close(left: Tensor, right: Tensor, share: float) -> bool:
 
 
 def _quietly(spec: Spec) -> AbstractContextManager[None]:
-    """Silence the warnings of what upstream has deprecated, which quantized engines are part of."""
+    """Silence deprecation warnings if the spec uses a quantized engine, which upstream has deprecated."""
     return nullcontext() if spec.engine is None else without_deprecations()
 
 

@@ -1,6 +1,6 @@
-"""Which modules with parameters of their own are quantized and why the others are not, also of a spec that names types.
+"""Coverage: which modules with parameters of their own are quantized, and why the others are not.
 
-What was quantized is a model's coverage.
+`ModuleConverter` is the base class of converters for specs that name module types.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tasks.refs import ModuleCoverage
 
 
 def leaves_of(model: nn.Module) -> tuple[ModuleCoverage, ...]:
-    """Every module of the float model that has parameters of its own, in the model's order; none quantized yet."""
+    """Return the float model's modules with parameters of their own, in the model's order; none is quantized yet."""
     leaves = (
         ModuleCoverage(
             module=name,
@@ -34,7 +34,7 @@ def leaves_of(model: nn.Module) -> tuple[ModuleCoverage, ...]:
 
 
 def cover(leaves: Iterable[ModuleCoverage], why_float: Callable[[ModuleCoverage], str]) -> tuple[ModuleCoverage, ...]:
-    """Fill in what became of the leaves; `why_float` says why a leaf stayed float, "" where it was quantized."""
+    """Complete the leaves; `why_float` returns why a leaf stayed float, or "" if it was quantized."""
     return tuple(
         leaf.model_copy(update={"quantized": not reason, "reason": reason})
         for leaf, reason in ((leaf, why_float(leaf)) for leaf in leaves)
@@ -42,65 +42,65 @@ def cover(leaves: Iterable[ModuleCoverage], why_float: Callable[[ModuleCoverage]
 
 
 def in_words(coverage: Iterable[ModuleCoverage], named: int = 5) -> Iterator[str]:
-    """Yield a line for each reason for which modules stay float, with the first `named` modules."""
-    left = sorted((module for module in coverage if not module.quantized), key=lambda module: module.reason)
-    for reason, alike in groupby(left, key=lambda module: module.reason):
-        names = [f"{module.module or 'the model'} ({module.type})" for module in alike]
+    """Yield a line for each reason why modules stay float, with the first `named` modules."""
+    floats = sorted((module for module in coverage if not module.quantized), key=lambda module: module.reason)
+    for reason, modules in groupby(floats, key=lambda module: module.reason):
+        names = [f"{module.module or 'the model'} ({module.type})" for module in modules]
         shown = names[:named] + [f"{len(names) - named} more"] * (len(names) > named)
         yield f"{', '.join(shown)}: {reason}"
 
 
 def unnamed(kind: str) -> str:
-    """Say why a module stays float whose type the recipe does not name."""
+    """Return the reason why a module stays float if the recipe does not name its type."""
     return f"the recipe does not name the type {kind}"
 
 
 def excluded_modules(model: nn.Module, exclude: Collection[str]) -> frozenset[str]:
-    """Paths of the excluded modules and of everything in them.
+    """Return the paths of the excluded modules and of all modules in them.
 
     Raises
     ------
     QuantizationError
-        The model has no module of such a name; proposes those that are close, and lists them all.
+        The model does not have an excluded module; the message suggests similar names and lists all modules.
     """
     paths = [path for path, _ in model.named_modules() if path]
     unknown = [name for name in exclude if name not in paths]
     if unknown:
         named = ", ".join(f"{name}{did_you_mean(name, paths)}" for name in unknown)
         raise QuantizationError(
-            f"exclude names modules that {type(model).__name__} does not have: {named}.",
-            hint=f"It has: {', '.join(sorted(paths)[:40])}.",
+            f"`exclude` names modules that {type(model).__name__} does not have: {named}.",
+            hint=f"Choose from its modules: {', '.join(sorted(paths)[:40])}.",
         )
     return frozenset(path for path in paths if is_within(path, exclude))
 
 
 def is_within(path: str, modules: Iterable[str]) -> bool:
-    """Whether the module `path` is one of `modules` or lies in one of them."""
-    return any(f"{path}.".startswith(f"{other}.") for other in modules)
+    """Return whether the module `path` is one of `modules` or inside one of them."""
+    return any(f"{path}.".startswith(f"{module}.") for module in modules)
 
 
 class ModuleConverter(Converter):
-    """Replaces every module whose type a spec names and that it does not exclude; this needs no data."""
+    """Replaces every module whose type a spec names, except excluded modules; this needs no data."""
 
-    subclass: ClassVar[str]  # why a subclass of a named type stays float: one "which ..."
+    subclass: ClassVar[str]  # why a subclass of a named type stays float, to follow "which"
 
     @abstractmethod
     def lack(self, module: nn.Module, spec: Spec) -> str:
-        """Say why a module of a named type has no kernel, "" if it has one."""
+        """Return why a module of a named type has no kernel, or "" if it has one."""
 
     @abstractmethod
     def replace(self, model: nn.Module, paths: Collection[str], spec: Spec) -> nn.Module:
-        """Quantize the modules at these paths, whatever weights they have."""
+        """Quantize the modules at these paths, regardless of their weights."""
 
     def convert(self, model: nn.Module, spec: Spec, source: ModelSource) -> Converted:
-        """Quantize a float model; raise `QuantizationError` if that quantizes nothing, or none of what is asked for."""
+        """Quantize a float model; raise `QuantizationError` if this quantizes nothing, or no embedding as requested."""
         reasons = self._why_float(model, spec)
         coverage = cover(leaves_of(model), lambda leaf: reasons[leaf.module])
         quantized = {leaf.type for leaf in coverage if leaf.quantized}
         if not quantized or ("Embedding" in spec.layers and "Embedding" not in quantized):
-            what = "no embedding" if quantized else "nothing"
-            why = "; ".join(in_words(coverage, named=2))
-            raise QuantizationError(f'The recipe "{spec.recipe.name}" quantizes {what} of the model.', hint=f"{why}.")
+            result = "no embedding" if quantized else "nothing"
+            hint = "; ".join(in_words(coverage, named=2)) + "."
+            raise QuantizationError(f'The recipe "{spec.recipe.name}" quantizes {result} of the model.', hint=hint)
         return Converted(self.skeleton(model, spec, "", source.example_inputs), "", coverage)
 
     def skeleton(self, model: nn.Module, spec: Spec, graph: str, example_inputs: Mapping[str, Tensor]) -> nn.Module:
@@ -118,6 +118,6 @@ class ModuleConverter(Converter):
             if type(module) not in types:
                 kind = next((kind.__name__ for kind in types if isinstance(module, kind)), "")
                 return f"a subclass of {kind}, which {self.subclass}" if kind else unnamed(type(module).__name__)
-            return self.lack(module, spec) if path else "it is the whole model, which cannot be replaced"
+            return self.lack(module, spec) if path else "the model itself cannot be replaced"
 
         return {path: why(path, module) for path, module in model.named_modules()}

@@ -1,4 +1,4 @@
-"""torch's dynamic quantization, and embeddings with 4-bit or 8-bit rows, which torch does not make."""
+"""Quantize with torch's dynamic quantization, and quantize embeddings to rows of 4 or 8 bits."""
 
 from __future__ import annotations
 
@@ -18,12 +18,11 @@ _ops = torch.ops.quantized
 
 
 class FourBitEmbedding(nn.Module):
-    """An embedding whose rows hold two values a byte, then float16 scale and offset.
+    """An embedding whose rows have two values per byte, followed by a scale and an offset in float16.
 
-    ``quantize_dynamic`` cannot make one: it quantizes the weight to 4 bits, but puts it into a module for 8 bits, which
-    reads rows of the wrong width. torch's module for 4 bits (``quint4x2``) does compute, but TorchScript writes its
-    weight in a form that it cannot read again. The operator of embedding bags does both, on a plain tensor of bytes:
-    here every bag holds one index.
+    ``quantize_dynamic`` cannot make one: it puts the 4-bit weight into a module for 8 bits, which reads rows of the
+    wrong width. torch's module for 4 bits (``quint4x2``) computes, but TorchScript cannot read the weight that it
+    wrote. The operator for embedding bags avoids both problems with a plain tensor of bytes; every bag has one index.
     """
 
     packed: Tensor
@@ -39,40 +38,39 @@ class FourBitEmbedding(nn.Module):
 
 
 class DynamicConverter(ModuleConverter):
-    """Quantizes as torch does, which converts exact types only."""
+    """Quantizes with torch, which converts only exact types."""
 
     subclass = "torch does not convert"
 
     def lack(self, module: nn.Module, spec: Spec) -> str:
-        """Name layers without a kernel, and embeddings of odd widths in 4 bits."""
+        """Return why a recurrent layer, or a 4-bit embedding with an odd width, has no kernel."""
         if isinstance(module, nn.RNNBase) and (not module.bias or module.proj_size):
             return "torch has no dynamic kernel for recurrent layers without bias or with projections"
         if isinstance(module, nn.Embedding) and _has_four_bits(spec) and module.embedding_dim % 2:
-            # The last of an odd number of values would share its byte with the next row.
+            # With an odd number of values, two rows would share a byte.
             return "4-bit rows need an even number of values"
         return ""
 
     def replace(self, model: nn.Module, paths: Collection[str], spec: Spec) -> nn.Module:
-        """Quantize embeddings here, and let torch quantize the others."""
+        """Quantize embeddings here, and the other modules with torch."""
         if "float16" in spec.weights:
             dtype, qconfig = torch.float16, quantization.float16_dynamic_qconfig
         elif any(layer.granularity == "channel" for kind, layer in spec.layers.items() if kind != "Embedding"):
             dtype, qconfig = torch.qint8, quantization.per_channel_dynamic_qconfig
         else:
             dtype, qconfig = torch.qint8, quantization.default_dynamic_qconfig
-        others = {}
+        qconfigs = {}
         try:
             for path in paths:
                 module = model.get_submodule(path)
                 if isinstance(module, nn.Embedding):
                     model.set_submodule(path, _quantized(module, spec))
                 else:
-                    others[path] = qconfig
-            quantization.quantize_dynamic(model, others, dtype=dtype, inplace=True)  # type: ignore[no-untyped-call]
+                    qconfigs[path] = qconfig
+            quantization.quantize_dynamic(model, qconfigs, dtype=dtype, inplace=True)  # type: ignore[no-untyped-call]
         except RuntimeError as error:
-            why = first_line(error)
             raise QuantizationError(
-                f'The engine "{spec.engine}" cannot do what the recipe "{spec.recipe.name}" asks for: {why}.',
+                f'The engine "{spec.engine}" does not support the recipe "{spec.recipe.name}": {first_line(error)}.',
                 hint="Choose another engine: x86 and fbgemm support every dynamic recipe.",
             ) from error
         return model
@@ -83,7 +81,7 @@ def _has_four_bits(spec: Spec) -> bool:
 
 
 def _quantized(embedding: nn.Embedding, spec: Spec) -> nn.Module:
-    """Quantize an embedding to rows of 8 or 4 bits, each with a scale and an offset of its own."""
+    """Quantize an embedding to rows of 8 or 4 bits, with a scale and an offset per row."""
     weight = embedding.weight.detach().float()
     if _has_four_bits(spec):
         return FourBitEmbedding(_ops.embedding_bag_4bit_prepack(weight))

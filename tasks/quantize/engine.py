@@ -1,4 +1,4 @@
-"""What torch's quantization needs of the process: the engine whose int8 kernels it uses, and fewer warnings."""
+"""Prepare the process for torch's quantization: set the engine for int8 kernels, and silence deprecation warnings."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from storage.errors import QuantizationError, UnavailableError
 from tasks.machine import this_machine
 from tasks.quantize.spec import Spec
 
-# Given at every use of what torch has deprecated.
+# torch repeats these warnings at every use of a deprecated function.
 _DEPRECATIONS = (
     r"(?s)torch\.quantize_per_tensor, torch\.quantize_per_channel and other quantized tensor creation functions.*",
     r"(?s).*torch\.ao\.quantization is deprecated.*",
     r"(?s)Please use quant_min and quant_max to specify the range for observers.*",
-    # Given for onednn without VNNI at every use; a bit is kept free there (`saturates`).
+    # torch warns at every use of onednn without VNNI, but one bit is kept free there (`saturates`).
     r"(?s)Default qconfig of oneDNN backend with reduce_range of false.*",
     r"(?s).*`?torch\.jit\.\w+`? is (not supported|deprecated).*",
 )
@@ -26,10 +26,10 @@ _DEPRECATIONS = (
 
 @contextmanager
 def quantized_engine(name: str) -> Iterator[None]:
-    """Run the block with the quantized engine `name`, then restore the one there was.
+    """Run the block with the quantized engine `name`, then restore the previous engine.
 
-    Weights are packed in an engine's own layout, and some operators ask the setting when they run, so this must
-    surround converting, loading and calling a model.
+    Converting, loading and calling a model all need this block: each engine packs weights in its own layout, and some
+    operators read the setting when they run.
 
     Raises
     ------
@@ -67,11 +67,11 @@ def running(spec: Spec) -> Iterator[None]:
 
 @cache
 def saturates(engine: str) -> bool:
-    """Report whether an engine's sums of 8-bit products saturate in this process if all 8 bits are used.
+    """Return whether an engine's sums of 8-bit products saturate in this process if all 8 bits are used.
 
-    Only oneDNN's do: without VNNI, its kernels add pairs of products in 16 bits, and no bit is kept free for them. The
-    largest sum is tried out, because oneDNN also obeys a switch of its own (``ONEDNN_MAX_CPU_ISA``), which CPUID does
-    not show. The operator takes plain tensors: torch's quantized ones are deprecated.
+    This happens only with onednn: without VNNI, its kernels add pairs of products in 16 bits, and torch keeps no bit
+    free for them. The function computes the largest sum, because CPUID does not show oneDNN's own switch
+    (``ONEDNN_MAX_CPU_ISA``). It uses plain tensors, because torch's quantized tensors are deprecated.
     """
     if engine != "onednn" or engine not in torch.backends.quantized.supported_engines:
         return False
@@ -87,7 +87,7 @@ def saturates(engine: str) -> bool:
 
 
 def instruction_set() -> dict[str, object]:
-    """Return what of this processor may change how models are quantized and packed."""
+    """Return the properties of this processor that may change how models are quantized and packed."""
     return {
         "capability": torch.backends.cpu.get_cpu_capability(),
         "vnni": bool(torch.cpu._is_vnni_supported()),
@@ -99,30 +99,30 @@ BFLOAT16 = ("amx_bf16", "avx512_bf16")
 
 
 def computes_bfloat16() -> bool:
-    """Report whether this processor multiplies bfloat16 in one instruction."""
+    """Return whether this processor has instructions that multiply bfloat16 numbers."""
     return bool(set(BFLOAT16) & set(this_machine().isa))
 
 
 def require_bfloat16(recipe: str) -> None:
-    """Refuse, with an `UnavailableError`, a processor that can only emulate bfloat16."""
+    """Raise `UnavailableError` if this processor can only emulate bfloat16."""
     if not computes_bfloat16():
         raise UnavailableError(
             f'The recipe "{recipe}" needs a processor with {" or ".join(BFLOAT16)}; this one has neither.',
-            hint="Drop the recipe on machines of this kind, or run the night on another.",
+            hint="Remove the recipe on machines of this kind, or run the night on another machine.",
         )
 
 
 @contextmanager
 def without_deprecations() -> Iterator[None]:
-    """Run the block without torch's deprecation warnings; a stage does so from one thread at a time."""
+    """Run the block without torch's deprecation warnings; only one thread may do so at a time."""
     with warnings.catch_warnings():
         for message in _DEPRECATIONS:
             warnings.filterwarnings("ignore", message=message)
-        _use_up_the_one_for_tensors()
+        _trigger_tensor_deprecation()
         yield
 
 
 @cache
-def _use_up_the_one_for_tensors() -> None:
-    # torch gives this one once in a process: past Python's filters where TorchScript is opened, through them here.
+def _trigger_tensor_deprecation() -> None:
+    # torch warns once per process. Opening TorchScript would bypass Python's filters, so trigger the warning here.
     torch.quantize_per_tensor(torch.zeros(1), 1.0, 0, torch.qint8)

@@ -1,8 +1,8 @@
-"""Quantization-aware training: a prepared model fine-tuned once for all runtimes, as an artifact of its own.
+"""Quantization-aware training: fine-tune a prepared model once for all runtimes, as an artifact.
 
-The recipe is that of Jacob et al., "Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only
-Inference" (2018): train with fake quantization, and towards the end hold the ranges and the batch norms' statistics
-still, so that the last epochs train for the arithmetic that the converted model will use.
+The method follows Jacob et al., "Quantization and Training of Neural Networks for Efficient Integer-Arithmetic-Only
+Inference" (2018): train with fake quantization, and freeze the ranges and the batch norms' statistics towards the end.
+The last epochs then train for the arithmetic of the converted model.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _FIRST_RANGES_BATCHES = 8
 
 @dataclass
 class TrainingState:
-    """Training between two epochs: how many are done, and the score, loss and state dict of the best one."""
+    """State of training between two epochs: the epochs done, and the score, loss and state dict of the best one."""
 
     epochs: int = 0
     score: float = -math.inf
@@ -52,7 +52,7 @@ class TrainingState:
     best: dict[str, Tensor] = field(default_factory=dict)
 
     def save(self, folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-        """Replace the saved state by this one atomically."""
+        """Replace the saved state with this one atomically."""
         moments: Mapping[int, Mapping[str, Tensor]] = optimizer.state_dict()["state"]
         groups = {"model": model.state_dict(), "best": self.best, **{str(key): group for key, group in moments.items()}}
         tensors = {
@@ -66,14 +66,14 @@ class TrainingState:
 
     @classmethod
     def load(cls, folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> Self:
-        """Put what was saved into `model` and `optimizer`; return the start of training if nothing was."""
+        """Load the saved state into `model` and `optimizer`; return an initial state if none was saved."""
         path = folder / _EPOCH
         if not path.is_file():
             return cls()
         groups: defaultdict[str, dict[str, Tensor]] = defaultdict(dict)
         with safe_open(path, framework="pt") as file:
             numbers = json.loads(file.metadata()["numbers"])
-            for key in file.keys():  # noqa: SIM118 - not a mapping
+            for key in file.keys():  # noqa: SIM118 - file is not a mapping
                 group, _, name = key.partition("/")
                 groups[group][name] = file.get_tensor(key)
         model.load_state_dict(groups.pop("model"))
@@ -84,10 +84,9 @@ class TrainingState:
 
 
 def fine_tuned(prepared: nn.Module, spec: Spec, source: ModelSource) -> nn.Module:
-    """Train a model prepared with fake quantization, or give it the state that an equal training gave before.
+    """Train a model prepared with fake quantization, or load the result of an identical earlier training.
 
-    It is the model itself that is returned, with the weights and ranges of its best epoch, on the CPU in evaluation
-    mode.
+    Return the same model, with the weights and ranges of its best epoch, on the CPU in evaluation mode.
 
     Raises
     ------
@@ -98,7 +97,7 @@ def fine_tuned(prepared: nn.Module, spec: Spec, source: ModelSource) -> nn.Modul
     """
     training, recipe, data, workspace = spec.training, spec.recipe, source.fine_tuning, source.workspace
     assert training is not None
-    assert data is not None  # as for calibration, the workload file has been checked
+    assert data is not None  # checked when the workload file was validated
     tuning = data(training.batch_size)
     own = tuning if isinstance(tuning, OwnTraining) else None
     device, store = torch.device("cpu") if own else training_device(), workspace.store
@@ -136,14 +135,11 @@ def fine_tune(
     device: torch.device,
     progress: Progress,
 ) -> dict[str, Tensor]:
-    """Train a prepared model.
+    """Train a prepared model; return the state dict of the best epoch, on the CPU.
 
-    Equal seeds give equal results on one kind of processor with one number of threads, whether or not the process was
-    killed in between: after each epoch all that the next one depends on is saved in `work`. The first batches of
-    positional inputs in `calibration` set the ranges that training starts from.
-
-    What it returns is the state dict of the best epoch, on the CPU: the one with the highest score, or of equal ones
-    that with the lowest loss.
+    The best epoch has the highest score; among equal scores, the lowest loss. Equal seeds give equal results for the
+    same kind of processor and number of threads, even if the process was killed in between. After each epoch, the state
+    of training is saved in `work`. The first batches of positional inputs in `calibration` set the initial ranges.
 
     Raises
     ------
@@ -166,7 +162,7 @@ def fine_tune(
                 if not torch.isfinite(loss):
                     raise QuantizationError(
                         f'Training of recipe "{recipe}" diverged in epoch {epoch + 1}: the loss is {loss.item()}.',
-                        hint="Lower the recipe's learning_rate.",
+                        hint="Lower the recipe's `learning_rate`.",
                     )
                 optimizer.zero_grad()
                 loss.backward()  # type: ignore[no-untyped-call]
@@ -190,7 +186,7 @@ def _loss_of(
     try:
         return tuning.loss(model(*(tensor.to(device) for tensor in inputs)), target.to(device))
     except RuntimeError as error:
-        # How fake quantization takes weights that have become infinite.
+        # Fake quantization raises this error for infinite weights.
         if "`zero_point` must be between" not in str(error):
             raise
         return torch.tensor(math.nan)
@@ -199,7 +195,7 @@ def _loss_of(
 def _train_by_callable(
     model: nn.Module, recipe: str, training: Training, tuning: OwnTraining, progress: Progress
 ) -> dict[str, Tensor]:
-    """Train by the user's callable, which runs again when ranges or statistics are frozen."""
+    """Train with the user's callable, which runs again after ranges or statistics are frozen."""
     frozen = (
         min(after, training.epochs) for after in (training.freeze_observers_after, training.freeze_batch_norm_after)
     )
@@ -210,8 +206,8 @@ def _train_by_callable(
     for name, parameter in model.named_parameters():
         if not parameter.isfinite().all():
             raise QuantizationError(
-                f'Training of recipe "{recipe}" diverged: "{name}" holds NaN or infinities.',
-                hint="Train it more gently, for instance with a lower learning rate.",
+                f'Training of recipe "{recipe}" diverged: "{name}" contains NaN or infinities.',
+                hint="Lower the learning rate in your training function.",
             )
     return _copied(model.state_dict())
 
@@ -219,12 +215,12 @@ def _train_by_callable(
 def _find_first_ranges(
     model: nn.Module, recipe: str, calibration: Iterable[tuple[Tensor, ...]], device: torch.device
 ) -> None:
-    """Let the observers see calibration samples, so that the first step does not train against arbitrary ranges."""
+    """Run calibration samples through the observers, so that the first step does not use arbitrary ranges."""
     batches = list(islice(calibration, _FIRST_RANGES_BATCHES))
     if not batches:
         raise QuantizationError(
-            f'There are no calibration samples for recipe "{recipe}" to start from.',
-            hint="Set data.calibration above 0, or use a data set with more training samples.",
+            f'There are no calibration samples to set the initial ranges of recipe "{recipe}".',
+            hint="Set `data.calibration` above 0, or use a data set with more training samples.",
         )
     model.eval()
     model.apply(disable_fake_quant)
@@ -236,7 +232,7 @@ def _find_first_ranges(
 
 
 def _to_training(model: nn.Module, training: Training, epoch: int) -> None:
-    """Put the model into training mode, with ranges and statistics that move or stay as they are to be by then."""
+    """Put the model into training mode; freeze its ranges and statistics if the epoch is late enough."""
     model.train()
     model.apply(disable_observer if epoch >= training.freeze_observers_after else enable_observer)
     if epoch >= training.freeze_batch_norm_after:
@@ -251,5 +247,5 @@ def _freeze_batch_norm(module: nn.Module) -> None:
 
 
 def _copied(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors on the CPU, in memory that they share with nothing: safetensors refuses to write others."""
+    """Copy the tensors to the CPU, without shared memory, which safetensors cannot write."""
     return {name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in state.items()}

@@ -1,11 +1,11 @@
-"""Modules with int8 weights and a scale for each output channel, whose activations are quantized row by row.
+"""Modules with int8 weights and one scale per output channel, whose activations are quantized per row.
 
-Linear and LSTM call the operators of `tasks.quantize.native`. Their state dict holds plain int8 matrices; `pack` brings
-these into the order in which the kernels read them, and frees them.
+Linear and LSTM call the operators of `tasks.quantize.native`. Their state dict has plain int8 matrices; `pack` replaces
+these by weights in the kernels' order.
 
-Packed weights are one tensor of bytes. A matrix int8 [N, K] is padded with zeros to multiples of 16 and 64, and lies
-there as [N / 16][K / 4][16][4] unsigned bytes, each 128 more than the weight; float32 [N] follow it as bytes. The order
-is the same for every processor.
+Packed weights are one tensor of bytes. A matrix int8 [N, K] is padded with zeros to multiples of 16 and 64, and stored
+as [N / 16][K / 4][16][4] unsigned bytes, each of which is the weight plus 128. Vectors float32 [N] follow it as bytes.
+The order is the same for every processor.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from tasks.quantize.operators import find_or_compile, operators
 from tasks.quantize.spec import Spec
 
 _CHANNELS, _FEATURES, _GATES = 16, 64, 4
-_IN_FRONT = 48  # as in native/operators.cpp
-# The largest sum of products of int8 with bytes must fit into int32.
+_IN_FRONT = 48  # must equal kInFront in native/operators.cpp
+# The largest sum of products of int8 values and bytes must fit into int32.
 MOST_FEATURES = (1 << 31) // (127 * 255) // _FEATURES * _FEATURES
 
 
 class QuantizedMatrix(NamedTuple):
-    """Weights of ``values * scale``: int8 [N, K] and float32 [N], a row for each output channel."""
+    """Weights ``values * scale``: int8 [N, K] and float32 [N], with one row per output channel."""
 
     values: Tensor
     scale: Tensor
 
 
 def quantize_rows(weight: Tensor) -> QuantizedMatrix:
-    """Round each row of float [N, K] to 255 symmetric steps of its own; a row of zeros has the scale 0."""
+    """Round each row of float [N, K] to 255 symmetric steps with its own scale; a row of zeros has scale 0."""
     weight = weight.detach().float()
     scale = weight.abs().amax(1) / 127
     values = torch.round(weight / torch.where(scale > 0, scale, 1.0).unsqueeze(1)).clamp(-127, 127)
@@ -47,7 +47,7 @@ def quantize_rows(weight: Tensor) -> QuantizedMatrix:
 
 
 class _Packable(nn.Module):
-    """A module with plain buffers until it is packed, and with the buffer `packed` alone from then on."""
+    """A module with plain buffers before packing, and with only the buffer `packed` afterwards."""
 
     packed: Tensor | None
 
@@ -57,10 +57,10 @@ class _Packable(nn.Module):
 
     @abstractmethod
     def in_kernels_order(self) -> Tensor:
-        """Bring the plain buffers into the kernels' order."""
+        """Return the plain buffers in the kernels' order."""
 
     def pack(self) -> Tensor:
-        """Put packed weights in the place of the plain ones; the module has no state dict then."""
+        """Replace the plain weights by packed weights; the module then has no state dict."""
         if self.packed is None:
             self.packed = self.in_kernels_order()
             self._buffers = {"packed": self.packed}
@@ -68,7 +68,7 @@ class _Packable(nn.Module):
 
 
 def align_for_aot_inductor(model: nn.Module) -> None:
-    """Put bytes in front of a model's packed weights, which lie at cache lines then where AOTInductor keeps them."""
+    """Add padding before a model's packed weights, so that AOTInductor aligns them with cache lines."""
     for module in model.modules():
         if isinstance(module, _Packable):
             packed = module.pack()
@@ -76,7 +76,7 @@ def align_for_aot_inductor(model: nn.Module) -> None:
 
 
 class Int8Linear(_Packable):
-    """A linear layer, quantized from a float one; state ``weight`` int8 [N, K], ``scale`` and ``bias`` float32 [N]."""
+    """A quantized linear layer; its state is ``weight`` int8 [N, K], ``scale`` and ``bias`` float32 [N]."""
 
     weight: Tensor
     scale: Tensor
@@ -92,23 +92,24 @@ class Int8Linear(_Packable):
         self._operator = operators().linear.default
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """From float32 [..., K] to float32 [..., N]."""
+        """Compute float32 [..., N] from float32 [..., K]."""
         packed = self.in_kernels_order() if self.packed is None else self.packed
         outputs: Tensor = self._operator(inputs, packed, self.out_features)
         return outputs
 
     def in_kernels_order(self) -> Tensor:
-        """Matrix, scale, bias."""
+        """Return the matrix, scale and bias in the kernels' order."""
         channels = _up(self.out_features, _CHANNELS)
-        floats = (torch.cat([each, each.new_zeros(channels - len(each))]) for each in (self.scale, self.bias))
-        return _bytes(_blocks(self.weight), *floats)
+        padded = (torch.cat([values, values.new_zeros(channels - len(values))]) for values in (self.scale, self.bias))
+        return _bytes(_blocks(self.weight), *padded)
 
 
 class Int8Lstm(_Packable):
-    """An LSTM quantized from a float one of one direction and without projections; called as `torch.nn.LSTM` is.
+    """A quantized LSTM, unidirectional and without projections, with the interface of `torch.nn.LSTM`.
 
-    State, for each layer ``n``: ``weight_ih_ln`` int8 [4H, I] and ``weight_hh_ln`` int8 [4H, H] in torch's order of
-    gates, their ``scale_ih_ln`` and ``scale_hh_ln`` float32 [4H], and ``bias_ln`` float32 [4H], the sum of both biases.
+    For each layer ``n``, its state has ``weight_ih_ln`` int8 [4H, I] and ``weight_hh_ln`` int8 [4H, H] in torch's order
+    of gates. Their scales are ``scale_ih_ln`` and ``scale_hh_ln``, and ``bias_ln`` is the sum of both biases, each
+    float32 [4H].
     """
 
     def __init__(self, lstm: nn.LSTM) -> None:
@@ -125,7 +126,7 @@ class Int8Lstm(_Packable):
         self._operator = operators().lstm.default
 
     def forward(self, inputs: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """From float32 [T, B, I] ([B, T, I] with `batch_first`, or [T, I]) and h, c [L, B, H] to outputs and state.
+        """Compute outputs and state from float32 [T, B, I] ([B, T, I] if `batch_first`, or [T, I]) and h, c [L, B, H].
 
         Raises
         ------
@@ -133,7 +134,7 @@ class Int8Lstm(_Packable):
             The inputs are a packed sequence.
         """
         if not isinstance(inputs, Tensor):
-            raise QuantizationError("An int8 LSTM takes no packed sequences.", hint="Exclude it from the recipe.")
+            raise QuantizationError("An int8 LSTM does not support packed sequences.", hint="Add it to `exclude`.")
         batched = inputs.dim() == 3
         if not batched:
             inputs = inputs.unsqueeze(1)
@@ -150,7 +151,7 @@ class Int8Lstm(_Packable):
         return outputs.transpose(0, 1) if self.batch_first else outputs, (h, c)
 
     def in_kernels_order(self) -> Tensor:
-        """Of each layer both matrices, both scales, bias; the gates of 16 units lie together."""
+        """Return each layer's matrices, scales and bias in the kernels' order, grouped by the gates of 16 units."""
         parts = []
         for layer in range(self.num_layers):
             names = ("weight_ih", "weight_hh", "scale_ih", "scale_hh", "bias")
@@ -160,7 +161,7 @@ class Int8Lstm(_Packable):
 
 
 class Int8Embedding(nn.Module):
-    """An embedding quantized from a float one: rows int8 [V, D] with a scale each, float32 [V, 1]; plain torch."""
+    """A quantized embedding in plain torch: rows int8 [V, D], each with a scale, float32 [V, 1]."""
 
     weight: Tensor
     scale: Tensor
@@ -177,19 +178,19 @@ class Int8Embedding(nn.Module):
 
 
 class PerRowConverter(ModuleConverter):
-    """Puts the modules of this file in the place of float ones."""
+    """Replaces float modules by the modules of this file."""
 
     subclass = "may compute something else"
 
     def lack(self, module: nn.Module, spec: Spec) -> str:
-        """Name LSTMs, embeddings and widths without a kernel."""
+        """Return why an LSTM, an embedding or a wide layer has no kernel."""
         match module:
             case nn.LSTM(bidirectional=True):
-                return "there is no kernel for two directions"
+                return "there is no kernel for bidirectional LSTMs"
             case nn.LSTM() if module.proj_size:
-                return "there is no kernel for projections"
+                return "there is no kernel for LSTMs with projections"
             case nn.Embedding() if module.max_norm is not None:
-                return "max_norm changes weights at every call"
+                return "max_norm changes weights in every call"
         widths = [getattr(module, name, 0) for name in ("in_features", "input_size", "hidden_size")]
         if max(widths) > MOST_FEATURES:
             return f"sums over more than {MOST_FEATURES:,} features do not fit into 32 bits"
@@ -204,7 +205,7 @@ class PerRowConverter(ModuleConverter):
         return model
 
     def pack(self, model: nn.Module) -> nn.Module:
-        """Pack Linear and LSTM."""
+        """Pack the weights of linear layers and LSTMs."""
         for module in model.modules():
             if isinstance(module, _Packable):
                 module.pack()
@@ -215,12 +216,12 @@ class PerRowConverter(ModuleConverter):
         return find_or_compile(workspace)
 
 
-def _bias(given: Tensor | None, width: int) -> Tensor:
-    return torch.zeros(width) if given is None else given.detach().float()
+def _bias(bias: Tensor | None, width: int) -> Tensor:
+    return torch.zeros(width) if bias is None else bias.detach().float()
 
 
 def _blocks(values: Tensor) -> Tensor:
-    """Shift int8 [N, K], and order it by blocks of 16 channels and 4 features."""
+    """Add 128 to int8 [N, K], and reorder it into blocks of 16 channels and 4 features."""
     rows, width = values.shape
     full = torch.zeros(_up(rows, _CHANNELS), _up(width, _FEATURES), dtype=torch.int8)
     full[:rows, :width] = values
@@ -229,7 +230,7 @@ def _blocks(values: Tensor) -> Tensor:
 
 
 def _interleave(values: Tensor) -> Tensor:
-    """From [4][H] to [H / 16][4][16] along the first axis."""
+    """Reorder the first axis from [4][H] to [H / 16][4][16]."""
     hidden = len(values) // _GATES
     full = values.new_zeros(_GATES, _up(hidden, _CHANNELS), *values.shape[1:])
     full[:, :hidden] = values.reshape(_GATES, hidden, *values.shape[1:])
@@ -240,5 +241,5 @@ def _bytes(*parts: Tensor) -> Tensor:
     return torch.cat([part.contiguous().reshape(-1).view(torch.uint8) for part in parts])
 
 
-def _up(value: int, to: int) -> int:
-    return (value + to - 1) // to * to
+def _up(value: int, multiple: int) -> int:
+    return (value + multiple - 1) // multiple * multiple

@@ -1,4 +1,4 @@
-"""The quantization methods: the keys of their recipes, and the specs that the recipes ask for."""
+"""The quantization methods: the keys of their recipes, and the specs of the recipes."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _PLAIN = "tasks.quantize.plain:PlainConverter"
 
 
 class FloatRecipe(Recipe):
-    """The model as it is; the candidates that a speed-up must beat."""
+    """The unchanged float model, for baselines and comparisons."""
 
     method: Literal["none"]
     memory_format: Literal["contiguous", "channels-last"] = "contiguous"
-    """Of images and convolutions."""
+    """Memory format of images and convolutions."""
     onednn: bool = True
-    """Without oneDNN's kernels (`false`) a recurrent layer's single steps are faster; a switch of the calling process,
-    which no file carries.
+    """Whether to use oneDNN's kernels. Single steps of recurrent layers are faster without them. Files do not contain
+    this setting; it belongs to the calling process.
     """
 
 
@@ -34,34 +34,34 @@ class Float(Method[FloatRecipe]):
     converts = _PLAIN
 
     def spec(self, recipe: FloatRecipe) -> Spec:
-        """Ask for nothing; float kernels of another processor round differently in the last digits only."""
+        """Quantize nothing; on another processor, float kernels differ only in the last digits."""
         return Spec(recipe=recipe, memory_format=recipe.memory_format, onednn=recipe.onednn, tolerance=1e-4)
 
 
 class CastRecipe(Recipe):
-    """The float model in a shorter floating-point type."""
+    """The model in a shorter floating-point type."""
 
     method: Literal["cast"]
     dtype: Literal["bfloat16"] = "bfloat16"
-    """Of weights and arithmetic."""
+    """Type of weights and arithmetic."""
     memory_format: Literal["contiguous", "channels-last"] = "contiguous"
-    """Of images and convolutions."""
+    """Memory format of images and convolutions."""
 
 
 class Cast(Method[CastRecipe]):
-    """Casts every parameter; what comes in and goes out stays float32."""
+    """Casts every parameter; inputs and outputs stay float32."""
 
     recipe = CastRecipe
     quantizes = False
     converts = _PLAIN
 
     def spec(self, recipe: CastRecipe) -> Spec:
-        """Ask for bfloat16, which keeps eight bits of a number, so that each layer rounds by up to 0.4%."""
+        """Compute in bfloat16, which has eight significant bits, so that each layer rounds by up to 0.4%."""
         return Spec(recipe=recipe, arithmetic=recipe.dtype, memory_format=recipe.memory_format, tolerance=3e-2)
 
 
 class DynamicRecipe(Recipe):
-    """Weights quantized ahead, activations on the fly (``quantize_dynamic``)."""
+    """Quantize weights in advance, and activations at run time (``quantize_dynamic``)."""
 
     method: Literal["dynamic"]
     modules: tuple[Literal["LSTM", "GRU", "Linear"], ...] = ("LSTM", "Linear")
@@ -69,19 +69,19 @@ class DynamicRecipe(Recipe):
     dtype: Literal["qint8", "float16"] = "qint8"
     """int8 weights and activations, or float16 weights."""
     per_channel: bool = False
-    """Whether each output channel of a weight has a scale of its own."""
+    """Whether each output channel of a weight has its own scale."""
     embedding_bits: Literal[4, 8] | None = None
-    """Bits of embeddings; without it they stay float."""
+    """Bits per value of embeddings; without this key, embeddings stay float."""
 
 
 class Dynamic(Method[DynamicRecipe]):
-    """``quantize_dynamic`` on the named types, and weight-only quantization of embeddings where asked for."""
+    """Quantizes the named types with ``quantize_dynamic``, and the weights of embeddings if requested."""
 
     recipe = DynamicRecipe
     converts = "tasks.quantize.dynamic_modules:DynamicConverter"
 
     def spec(self, recipe: DynamicRecipe) -> Spec:
-        """Ask for the named types; int8 activations share one range in each call of a module, float16's stay float."""
+        """Quantize the named types; int8 activations of a call share one range, and with float16 they stay float."""
         granularity: Literal["channel", "tensor"] = "channel" if recipe.per_channel else "tensor"
         if recipe.dtype == "float16":
             layer = Layer("float16", granularity, "float")
@@ -90,31 +90,31 @@ class Dynamic(Method[DynamicRecipe]):
         layers: dict[str, Layer] = dict.fromkeys(map(str, recipe.modules), layer)
         if recipe.embedding_bits is not None:
             layers["Embedding"] = Layer("int4" if recipe.embedding_bits == 4 else "int8", "channel", layer.activations)
-        # float16 weights alone round far less than int8 ones.
+        # float16 weights round far less than int8 weights.
         tolerance = 1e-2 if recipe.dtype == "float16" and recipe.embedding_bits is None else 5e-2
         return Spec(recipe=recipe, layers=layers, engine=recipe.engine, tolerance=tolerance)
 
 
 class DynamicPerRowRecipe(Recipe):
-    """Weights quantized ahead per output channel, activations on the fly per row."""
+    """Quantize weights per output channel in advance, and activations per row at run time."""
 
     method: Literal["dynamic-per-row"]
     modules: tuple[Literal["LSTM", "Linear"], ...] = ("LSTM", "Linear")
     """Types of modules to quantize."""
     embedding_bits: Literal[8] | None = None
-    """Bits of embeddings; without it they stay float."""
+    """Bits per value of embeddings; without this key, embeddings stay float."""
 
 
 class DynamicPerRow(Method[DynamicPerRowRecipe]):
-    """Replaces the named types by int8 modules of this project (docs/int8-lstm.md), embeddings where asked for."""
+    """Replaces the named types, and embeddings if requested, by this project's int8 modules (docs/int8-lstm.md)."""
 
     recipe = DynamicPerRowRecipe
     converts = "tasks.quantize.int8_modules:PerRowConverter"
 
     def spec(self, recipe: DynamicPerRowRecipe) -> Spec:
-        """Ask for the named types; the operators compute the same on every processor.
+        """Quantize the named types; the operators compute the same numbers on every processor.
 
-        A float module before them may move a value by a step.
+        But preceding float modules round differently, which can move a value by one step.
         """
         types = (*recipe.modules, *(["Embedding"] if recipe.embedding_bits else []))
         layers = dict.fromkeys(types, Layer("int8", "channel", "dynamic-per-row"))
@@ -122,30 +122,28 @@ class DynamicPerRow(Method[DynamicPerRowRecipe]):
 
 
 class GraphRecipe(Recipe):
-    """What recipes that quantize a model's whole graph have in common."""
+    """Keys of recipes that quantize a model's complete graph."""
 
     graph: Literal["auto", "eager", "fx"] = Field(default="auto", validation_alias=AliasChoices("graph", "flow"))
-    """How torch does it: in eager mode where that can express the model and FX graph mode elsewhere (`auto`), or in the
-    named one.
-    """
+    """Graph mode of torch. `auto` uses eager mode if it can express the model, and FX graph mode otherwise."""
     weights: Literal["per-channel", "per-tensor"] = "per-channel"
-    """Whether each output channel has a scale of its own."""
+    """Whether each output channel or each weight tensor has its own scale."""
 
     def layers(self) -> dict[str, Layer]:
-        """Quantize every type that there is a kernel for."""
+        """Quantize every type that has a kernel."""
         return {EVERY: Layer("int8", "channel" if self.weights == "per-channel" else "tensor", "static")}
 
 
 class StaticRecipe(GraphRecipe):
-    """Weights and activations quantized ahead, from ranges seen in calibration."""
+    """Quantize weights and activations in advance, with ranges from calibration."""
 
     method: Literal["static"]
     activation_observer: Literal["min-max", "moving-average", "histogram"] = "histogram"
-    """How a range is made of what is seen."""
+    """Method that derives a range from the observed values."""
     calibration_batches: PositiveInt = 8
-    """Batches that are shown."""
+    """Number of calibration batches."""
     calibration_batch_size: PositiveInt = 32
-    """Samples in a batch."""
+    """Samples per calibration batch."""
 
     def sketch(self, samples: int = 1) -> StaticRecipe:
         """Calibrate on fewer samples."""
@@ -155,50 +153,50 @@ class StaticRecipe(GraphRecipe):
 
 
 class Static(Method[StaticRecipe]):
-    """Observe, calibrate, convert."""
+    """Attaches observers, calibrates and converts."""
 
     recipe = StaticRecipe
     needs: ClassVar[tuple[Need, ...]] = ("calibration",)
     converts = "tasks.quantize.graph.convert:StaticConverter"
 
     def spec(self, recipe: StaticRecipe) -> Spec:
-        """Ask for static ranges."""
+        """Quantize with static ranges."""
         ranges = Calibration(recipe.activation_observer, recipe.calibration_batches, recipe.calibration_batch_size)
         return Spec(recipe=recipe, layers=recipe.layers(), calibration=ranges, engine=recipe.engine, graph=recipe.graph)
 
 
 class QatRecipe(GraphRecipe):
-    """Static quantization after fine-tuning with simulated quantization."""
+    """Fine-tune with simulated quantization, then quantize statically."""
 
     method: Literal["qat"]
     epochs: PositiveInt = 2
     """Passes over the train split."""
     # Batch normalization cannot train on a single image.
     batch_size: int = Field(default=32, ge=2)
-    """Samples in one step."""
+    """Samples per training step."""
     learning_rate: PositiveFloat = 1e-4
-    """Of the optimizer."""
+    """Learning rate of the optimizer."""
     freeze_observers_after: NonNegativeInt = 1
-    """Epochs after which ranges stay."""
+    """Number of epochs after which ranges are frozen."""
     freeze_batch_norm_after: NonNegativeInt = 1
-    """Epochs after which batch normalization's statistics stay."""
+    """Number of epochs after which the statistics of batch normalization are frozen."""
     seed: int = 0
-    """Decides the order of the samples."""
+    """Seed for the order of the samples."""
 
     def sketch(self, samples: int = 1) -> StaticRecipe:
-        """Static quantization of the same modules."""
+        """Quantize the same modules statically."""
         common = self.model_dump(include=set(GraphRecipe.model_fields) - {"method"})
         return StaticRecipe(method="static", **common).sketch(samples)
 
 
 class Qat(Method[QatRecipe]):
-    """Weights and activations to int8 after training against the error that this makes."""
+    """Quantizes weights and activations to int8, after training that compensates for the error."""
 
     recipe = QatRecipe
     needs: ClassVar[tuple[Need, ...]] = ("calibration", "fine-tuning")
     converts = "tasks.quantize.trained:QatConverter"
 
     def spec(self, recipe: QatRecipe) -> Spec:
-        """Ask for weights and ranges that are fine-tuned."""
+        """Quantize with fine-tuned weights and ranges."""
         training = Training(**{name: getattr(recipe, name) for name in Training.__dataclass_fields__})
         return Spec(recipe=recipe, layers=recipe.layers(), training=training, engine=recipe.engine, graph=recipe.graph)

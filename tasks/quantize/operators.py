@@ -1,7 +1,7 @@
-"""The operators of `tasks.quantize.native`: C++, compiled on first use into an artifact, and loaded into torch.
+"""Compile the C++ operators of `tasks.quantize.native` on first use, as an artifact, and load them into torch.
 
-The library is a file of its own beside a model that calls them, and needs nothing but torch. Its name is that of its
-operators' namespace, which names the sources: libraries of different versions can be used in one process.
+The library is a separate file next to a model that calls the operators, and needs only torch. It is named after the
+operators' namespace, which has a digest of the sources, so that a process can use libraries of different versions.
 """
 
 from __future__ import annotations
@@ -29,55 +29,55 @@ _SOURCES = Path(__file__).parent / "native"
 _COMPILERS = ("c++", "g++", "clang++")
 _FLAGS = (
     "-std=c++20", "-O3", "-fPIC", "-fvisibility=hidden",
-    # Every instruction set computes the same numbers: no fused multiply-adds, which some processors lack.
+    # No fused multiply-adds, which some processors lack: every instruction set must compute the same numbers.
     "-ffp-contract=off",
-    # What keeps these from being compiled to vectors is of no use here: errno and floating-point traps.
+    # errno and floating-point traps prevent vectorization and are not needed.
     "-fno-math-errno", "-fno-trapping-math",
 )  # fmt: skip
 _FLAGS_HERE = ("-fopenmp",) if sys.platform == "linux" else ()  # elsewhere the loops run on one thread
 
 
 def namespace() -> str:
-    """Return the name of the operators of the sources that are here: ``torch.ops.<namespace>.linear``, ``.lstm``."""
+    """Return the namespace of the current sources' operators: ``torch.ops.<namespace>.linear`` and ``.lstm``."""
     return f"nightquant_{digest_of({'sources': _sources(), 'flags': list(_FLAGS)})[:12]}"
 
 
 def operators() -> torch._ops._OpNamespace:
-    """The operators of `namespace`.
+    """Return the operators of `namespace`.
 
     Raises
     ------
     QuantizationError
-        Their library is not loaded.
+        The operators' library is not loaded.
     """
     name = namespace()
     if not is_loaded(name):
-        raise QuantizationError(f"The operators {name} are not loaded.", hint="Load the library beside the model.")
-    found: torch._ops._OpNamespace = getattr(torch.ops, name)
-    return found
+        raise QuantizationError(f"The operators {name} are not loaded.", hint="Load the library next to the model.")
+    loaded: torch._ops._OpNamespace = getattr(torch.ops, name)
+    return loaded
 
 
 def is_loaded(name: str) -> bool:
-    """Report whether a library of that name is loaded: each has the operator ``linear``."""
+    """Return whether the library `name` is loaded; every library has the operator ``linear``."""
     return hasattr(getattr(torch.ops, name), "linear")
 
 
 def load_libraries(folder: Path) -> None:
-    """Load the libraries of operators that lie in a folder, but none a second time, wherever it was loaded from."""
+    """Load the libraries of operators in a folder, except those already loaded from any folder."""
     for library in sorted(folder.glob(f"*{SUFFIX}")):
         if not is_loaded(library.stem):
             torch.ops.load_library(library)  # type: ignore[no-untyped-call]
 
 
 def find_or_compile(workspace: Workspace) -> Path:
-    """Compile the operators with the system's compiler, or find what was compiled before; the library's file.
+    """Compile the operators with the system's compiler, or find an earlier result; return the library's path.
 
     Raises
     ------
     UnavailableError
         There is no C++ compiler.
     QuantizationError
-        It refuses the sources.
+        The compiler cannot compile the sources.
     """
     name, compiler = namespace(), _compiler()
     made_from = {
@@ -88,8 +88,8 @@ def find_or_compile(workspace: Workspace) -> Path:
         "torch": torch.__version__,
     }
     library = f"{name}{SUFFIX}"
-    made = workspace.find_or_make(KIND, made_from, lambda folder: _compile(compiler, name, folder / library))
-    return made / library
+    folder = workspace.find_or_make(KIND, made_from, lambda work: _compile(compiler, name, work / library))
+    return folder / library
 
 
 @cache
@@ -107,21 +107,21 @@ def _compile(compiler: str, name: str, library: Path) -> None:
         work = Path(folder)
         _run([compiler, "-c", *_FLAGS, *_FLAGS_HERE, *defined, *sources], work)
         objects = [path.name for path in sorted(work.glob("*.o"))]
-        # Linked without -fopenmp: torch brings an OpenMP of its own, whose threads are the ones that it counts.
+        # Link without -fopenmp: torch brings its own OpenMP, whose threads follow torch's settings.
         undefined = ["-undefined", "dynamic_lookup"] if sys.platform == "darwin" else []
         libraries = [f"-L{root / 'lib'}", "-ltorch_cpu", "-lc10"]
         _run([compiler, "-shared", *undefined, *objects, "-o", str(library), *libraries], work)
 
 
 def _compiler() -> str:
-    wanted = os.environ.get("CXX")
-    for candidate in (wanted,) if wanted else _COMPILERS:
-        if (found := shutil.which(candidate)) is not None:
-            return found
+    configured = os.environ.get("CXX")
+    for name in (configured,) if configured else _COMPILERS:
+        if (path := shutil.which(name)) is not None:
+            return path
     raise UnavailableError(
-        f"There is no C++ compiler here ({wanted or ', '.join(_COMPILERS)}), which the int8 operators need.",
-        hint="Install one, g++ or clang (Debian and Ubuntu: apt install g++; Fedora: dnf install gcc-c++; macOS: "
-        "xcode-select --install), or name it in the environment variable CXX.",
+        f"The int8 operators need a C++ compiler, but none was found ({configured or ', '.join(_COMPILERS)}).",
+        hint="Install g++ or clang (Debian and Ubuntu: apt install g++; Fedora: dnf install gcc-c++; macOS: "
+        "xcode-select --install), or set the environment variable CXX to a compiler.",
     )
 
 
@@ -131,11 +131,12 @@ def _version(compiler: str) -> str:
 
 
 def _run(command: Sequence[str], folder: Path) -> str:
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        errors = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()[-1:]
+    process = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    if process.returncode != 0:
+        errors = [line for line in process.stderr.splitlines() if "error" in line] or process.stderr.splitlines()[-1:]
+        reason = " ".join(errors[:3]) or f"exit code {process.returncode}"
         raise QuantizationError(
-            f"{command[0]} cannot compile the int8 operators: {' '.join(errors[:3]) or f'exit code {done.returncode}'}",
-            hint="They need C++20 and torch's headers: g++ 11 or clang 14, or newer.",
+            f"{command[0]} cannot compile the int8 operators: {reason}",
+            hint="Use g++ 11 or clang 14, or newer: the operators need C++20 and torch's headers.",
         )
-    return done.stdout
+    return process.stdout

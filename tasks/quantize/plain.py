@@ -1,4 +1,4 @@
-"""Float models and what wraps them: images channels last, and another dtype inside."""
+"""Wrap float models, for images with the channels last and for computing in another dtype."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tasks.quantize.spec import Spec
 
 
 class ChannelsLast(nn.Module):
-    """A model whose weights and image inputs (four axes) lie in memory with the channels last."""
+    """A model whose weights and image inputs (four axes) have the channels last in memory."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()
-        # torch's stubs know the keyword for tensors only.
+        # torch's type stubs have this keyword only for tensors.
         self.model: nn.Module = model.to(memory_format=torch.channels_last)
 
     def forward(self, *inputs: Tensor) -> object:
@@ -39,13 +39,13 @@ class Cast(nn.Module):
         self.dtype = dtype
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """Call the model with its floating-point inputs in its dtype, and give its outputs as float32."""
+        """Call the model with floating-point inputs in its dtype, and return float32 outputs."""
         cast = (item.to(self.dtype) if item.is_floating_point() else item for item in inputs)
         return tuple(item.float() if item.is_floating_point() else item for item in tensors_of(self.model(*cast)))
 
 
 class PlainConverter(Converter):
-    """Brings float models into a spec's type and memory format."""
+    """Converts float models to a spec's type and memory format."""
 
     def convert(self, model: nn.Module, spec: Spec, source: ModelSource) -> Converted:
         """Wrap the model.
@@ -53,7 +53,7 @@ class PlainConverter(Converter):
         Raises
         ------
         UnavailableError
-            The processor has no instructions for bfloat16: it would be emulated, at a fraction of float's speed.
+            The processor has no instructions for bfloat16, and emulation would be far slower than float.
         """
         if spec.arithmetic == "bfloat16":
             require_bfloat16(spec.recipe.name)

@@ -1,7 +1,7 @@
-"""Static int8 by torchao's PT2E: the exported graph is given observers, shown data and converted, for Inductor.
+"""Quantize statically with torchao's PT2E: attach observers to the exported graph, calibrate, and convert for Inductor.
 
-It is the way that upstream goes on with where ``torch.ao.quantization`` ends. The result computes in float between
-pairs of quantize and dequantize, which Inductor fuses into oneDNN's int8 kernels when it compiles.
+PT2E is upstream's successor to ``torch.ao.quantization``. The result computes in float between pairs of quantize and
+dequantize operations, which Inductor fuses into oneDNN's int8 kernels.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tasks.quantize.source import ModelSource, calibrate, refuse_non_finite_stat
 from tasks.quantize.spec import Calibration, Spec
 from tasks.refs import ModuleCoverage
 
-with quiet():  # torchao warns of itself where it is imported
+with quiet():  # importing torchao emits warnings
     from torchao.quantization.pt2e import HistogramObserver, MinMaxObserver, MovingAverageMinMaxObserver, ObserverBase
     from torchao.quantization.pt2e.quantize_pt2e import convert_pt2e, prepare_pt2e
     from torchao.quantization.pt2e.quantizer import QuantizationSpec
@@ -43,17 +43,17 @@ _OBSERVERS: dict[str, type[ObserverBase]] = {
 
 
 def quantize_exported(spec: Spec, source: ModelSource) -> Quantized:
-    """Quantize the float model by ranges seen in calibration.
+    """Quantize the float model with ranges from calibration.
 
     Raises
     ------
     QuantizationError
-        The model cannot be exported, there is nothing to calibrate with or to quantize, or numbers are not finite.
+        The model cannot be exported, has non-finite numbers, or has no calibration samples or nothing to quantize.
     """
     model, calibration = source.float_model(), spec.calibration
     assert calibration is not None
     refuse_non_finite_state(model)
-    excluded_modules(model, spec.recipe.exclude)  # refuses unknown names before it takes time
+    excluded_modules(model, spec.recipe.exclude)  # raises early for unknown names
     graph = export(model, source.example_inputs, source.axes).module()
     assert isinstance(graph, fx.GraphModule)
     folded = dict(_batch_norms(graph))
@@ -65,12 +65,12 @@ def quantize_exported(spec: Spec, source: ModelSource) -> Quantized:
 
 
 def export_trained(trained: Trained, spec: Spec, source: ModelSource) -> Quantized:
-    """Give a fine-tuned model the same form.
+    """Export a fine-tuned model as a quantized graph.
 
     Raises
     ------
     QuantizationError
-        The model cannot be exported, or none of it is int8.
+        The model cannot be exported, or no part of it is int8.
     """
     graph = export(trained.model, source.example_inputs, source.axes).module()
     assert isinstance(graph, fx.GraphModule)
@@ -86,7 +86,7 @@ def _covered(
     folded: Mapping[str, str],
     paths: Mapping[str, str] = MappingProxyType({}),
 ) -> Quantized:
-    """Count a quantized graph's products; `paths` says what a module of it was called in the float model."""
+    """Add coverage and the number of int8 products; `paths` maps the graph's modules to the float model's."""
     model = source.float_model()
     excluded = excluded_modules(model, spec.recipe.exclude)
     products = [
@@ -100,7 +100,7 @@ def _covered(
             return ""
         if not excluded.isdisjoint((leaf.module, head)):
             return "excluded by the recipe"
-        return f"no int8 kernel of Inductor's was found for this {leaf.type}"
+        return f"Inductor has no int8 kernel for this {leaf.type}"
 
     if not quantized:
         raise QuantizationError(
@@ -111,7 +111,7 @@ def _covered(
 
 
 def _quantizer(calibration: Calibration, exclude: Iterable[str]) -> X86InductorQuantizer:
-    # The kernels are oneDNN's; without VNNI their sums saturate unless one bit is kept free.
+    # oneDNN provides the kernels: without VNNI, their sums saturate unless one bit is kept free.
     highest = 127 if saturates("onednn") else 255
     activation = QuantizationSpec(
         dtype=torch.uint8,
@@ -129,19 +129,19 @@ def _quantizer(calibration: Calibration, exclude: Iterable[str]) -> X86InductorQ
 
 
 def _batch_norms(graph: fx.GraphModule) -> Iterator[tuple[str, str]]:
-    """Batch norms that follow a product at once, with that product: the one is folded into the other."""
+    """Yield each batch norm directly after a product, and that product, into which the batch norm is folded."""
     for node in graph.graph.nodes:
         if node.target is _aten.batch_norm.default and node.args[0].target in _PRODUCTS:
             yield _path(node), _path(node.args[0])
 
 
 def _is_int8(product: fx.Node) -> bool:
-    """Whether both factors come out of int8."""
+    """Return whether both factors come from int8."""
     return all(isinstance(factor, fx.Node) and factor.target in _DEQUANTIZE for factor in product.args[:2])
 
 
 def _path(node: fx.Node) -> str:
-    """Path of the module that an operation was called in."""
+    """Return the path of the module that called an operation."""
     stack: Mapping[str, tuple[str, object]] = node.meta["nn_module_stack"]
     path, _ = list(stack.values())[-1]
     return path

@@ -1,7 +1,7 @@
-"""What a recipe asks for, in terms that belong to no method and no runtime.
+"""The spec of a recipe, in terms that are independent of methods and runtimes.
 
-A method turns its recipe into a `Spec`. A runtime declares with `Limit` which values of a spec's properties it carries
-out, and why it does not carry out others.
+A method turns its recipe into a `Spec`. A runtime declares with `Limit` which values of a spec's properties it
+supports, and why it does not support others.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 from tasks.extensions import METHODS
 from tasks.workload.recipe import Engine, Recipe
 
-EVERY = "*"  # in the place of a type's name: every type that there is a kernel for
+EVERY = "*"  # used instead of a type's name: every type that has a kernel
 
 Weights = Literal["int8", "int4", "float16", "bfloat16"]
 Granularity = Literal["tensor", "channel"]
@@ -35,7 +35,7 @@ Property = Literal[
 
 @dataclass(frozen=True)
 class Layer:
-    """How modules of a type are quantized: their weights, the unit that has a scale, and their activations."""
+    """How modules of a type are quantized: their weights, the granularity of scales, and their activations."""
 
     weights: Weights
     granularity: Granularity
@@ -44,7 +44,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Calibration:
-    """How static ranges are found: by an observer that is shown so many batches of so many samples."""
+    """How static ranges are found: an observer sees `batches` batches of `batch_size` samples."""
 
     observer: Observer
     batches: int
@@ -53,9 +53,9 @@ class Calibration:
 
 @dataclass(frozen=True)
 class Training:
-    """How a model is fine-tuned: in epochs, steps of so many samples, and with a seed that orders them.
+    """How a model is fine-tuned; ``seed`` determines the order of samples.
 
-    After the named numbers of epochs, ranges and batch normalization's statistics stay as they are.
+    The ranges and the statistics of batch normalization are frozen after the given numbers of epochs.
     """
 
     epochs: int
@@ -68,31 +68,31 @@ class Training:
 
 @dataclass(frozen=True, kw_only=True)
 class Spec:
-    """What becomes of a float model.
+    """How to quantize a float model.
 
-    ``tolerance`` is how far an output may be off on another processor, as a share of its range: in int8 a last digit
-    can move an activation to the next of its 256 (with VNNI, or 128 without) steps, and such steps add up.
+    ``tolerance`` limits an output's difference on another processor, as a share of its range. In int8, rounding can
+    move an activation to the next of its 256 steps (128 without VNNI), and such differences add up.
     """
 
-    recipe: Recipe  # what the spec was made of
+    recipe: Recipe  # the recipe of this spec
     layers: Mapping[str, Layer] = field(default_factory=dict)  # by the name of a type; other types stay float
-    calibration: Calibration | None = None  # how static ranges are found in data; None if training finds them
+    calibration: Calibration | None = None  # how data give static ranges; None if training gives them
     training: Training | None = None  # how weights and static ranges are fine-tuned
-    arithmetic: Literal["float32", "bfloat16"] = "float32"  # of the modules that are not quantized
-    engine: Engine | None = None  # whose kernels compute the converted module; None if it is an ordinary module
-    operators: Literal["torch", "own"] = "torch"  # that the converted module calls; own ones are in a library beside it
-    graph: Literal["auto", "eager", "fx"] = "auto"  # how torch is to convert the model's graph
+    arithmetic: Literal["float32", "bfloat16"] = "float32"  # type in which float modules compute
+    engine: Engine | None = None  # engine whose kernels run the converted module; None for an ordinary module
+    operators: Literal["torch", "own"] = "torch"  # operators that the converted module calls; own ones need a library
+    graph: Literal["auto", "eager", "fx"] = "auto"  # mode in which torch converts the model's graph
     memory_format: Literal["contiguous", "channels-last"] = "contiguous"
     onednn: bool = True
     tolerance: float = 5e-2
 
     def content(self) -> dict[str, object]:
-        """Return everything that decides what is made, for a digest."""
+        """Return everything that determines the result, for a digest."""
         return {**asdict(self), "recipe": self.recipe.content()}
 
     @property
     def form(self) -> Literal["ordinary", "graph", "modules"]:
-        """What torch's kernels compute of the converted module: nothing special, its graph, or modules in it."""
+        """The part that torch's quantized kernels compute: nothing ("ordinary"), the graph, or some modules."""
         if self.engine is None:
             return "ordinary"
         return "graph" if EVERY in self.layers else "modules"
@@ -104,22 +104,22 @@ class Spec:
 
     @property
     def granularities(self) -> frozenset[Granularity]:
-        """Units of quantized weights that have a scale."""
+        """Granularities of the scales of quantized weights."""
         return frozenset(layer.granularity for layer in self.layers.values())
 
     @property
     def activations(self) -> frozenset[Activations]:
-        """How activations of quantized modules are treated."""
+        """Ways in which activations of quantized modules are treated."""
         return frozenset(layer.activations for layer in self.layers.values())
 
     @property
     def graphs(self) -> frozenset[str]:
-        """Graph modes that a runtime must take which calibrates by itself; training has taken its own by then."""
+        """Graph modes that a runtime must support if it calibrates; after training, the mode is already chosen."""
         return frozenset({self.graph} if self.calibration else ())
 
     @property
     def couples_rows(self) -> bool:
-        """Whether the range of an activation is taken from all rows of a call together."""
+        """Whether all rows of a call share an activation's range."""
         return "dynamic-per-tensor" in self.activations
 
     @property
@@ -127,11 +127,11 @@ class Spec:
         """Why every module stays float, "" if some are quantized."""
         if self.layers:
             return ""
-        return "a float recipe" if self.arithmetic == "float32" else "a cast is no quantization"
+        return "a float recipe" if self.arithmetic == "float32" else "a cast does not quantize"
 
 
 class Limit(NamedTuple):
-    """The values of a spec's property that a runtime carries out, and why it does not carry out any others.
+    """The values of a spec's property that a runtime supports, and why it does not support others.
 
     ``reason`` is a format string over the spec.
     """
@@ -142,19 +142,19 @@ class Limit(NamedTuple):
 
 
 def limit(of: Property, *values: object, reason: str) -> Limit:
-    """Declare the values of a property that a runtime carries out."""
+    """Declare the values of a property that a runtime supports."""
     return Limit(of, frozenset(values), reason)
 
 
 def spec_of(recipe: Recipe) -> Spec:
-    """Let a recipe's method say what the recipe asks for."""
+    """Return the spec that a recipe's method makes."""
     return METHODS[recipe.method].spec(recipe)
 
 
 def obstacle(spec: Spec, limits: Iterable[Limit]) -> str:
-    """Return why a runtime with these limits cannot carry a spec out, "" if it can."""
+    """Return why a runtime with these limits does not support a spec, "" if it does."""
     for bound in limits:
-        asked = getattr(spec, bound.of)
-        if not (asked if isinstance(asked, frozenset) else {asked}) <= bound.values:
+        required = getattr(spec, bound.of)
+        if not (required if isinstance(required, frozenset) else {required}) <= bound.values:
             return bound.reason.format_map(vars(spec))
     return ""

@@ -1,4 +1,4 @@
-"""Quantized state dicts as plain tensors, and back, bit for bit and without a pickle."""
+"""Convert quantized state dicts to plain tensors and back, bit for bit and without a pickle."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.fx import GraphModule
 
 from storage.errors import QuantizationError
 
-# Types of values that follow from the recipe.
+# Types of values that the recipe determines.
 _STRUCTURE = (type(None), bool, int, float, str, torch.dtype)
 _ops = torch.ops.quantized
 
@@ -20,7 +20,7 @@ Parts = tuple[object, ...]
 
 
 def flatten_state(state: Mapping[str, object]) -> dict[str, Tensor]:
-    """A state dict's tensors by name: plain, contiguous, and sharing no memory with each other.
+    """Return a state dict's tensors by name: plain, contiguous and without shared memory.
 
     Raises
     ------
@@ -34,15 +34,15 @@ def flatten_state(state: Mapping[str, object]) -> dict[str, Tensor]:
 
 
 def load_flat_state(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Put tensors into a module of the same structure; parameters are packed for the engine that is set now."""
-    # The versions of the modules' own layouts are an attribute of this dict.
+    """Load tensors into a module of the same structure; parameters are packed for the current engine."""
+    # Keep this dict: it has an attribute with the versions of the modules' layouts.
     state = module.state_dict()
     for name, value in list(state.items()):
         rebuilt = _rebuild(value, name, tensors)
         path, _, attribute = name.rpartition(".")
         if isinstance(value, ScriptObject) and isinstance(graph := module.get_submodule(path), GraphModule):
-            # Packed for a function that forward calls. torch's own loading takes only those that the root's forward
-            # calls, whose names begin with an underscore.
+            # Packed parameters of a function in forward: torch's own loading supports only the root module's, whose
+            # names begin with an underscore.
             setattr(graph, attribute, rebuilt)
             del state[name]
         else:
@@ -53,10 +53,10 @@ def load_flat_state(module: nn.Module, tensors: Mapping[str, Tensor]) -> None:
 def _flatten(value: object, name: str, tensors: dict[str, Tensor]) -> None:
     match value:
         case Tensor(is_quantized=False):
-            # Cloned, since safetensors refuses tensors that share memory, as tied weights do.
+            # Clone, because safetensors refuses tensors with shared memory, such as tied weights.
             tensors[name] = value.detach().clone(memory_format=torch.contiguous_format)
         case Tensor() if value.dtype != torch.quint4x2:
-            # Without axes where there is one scale for the whole tensor.
+            # One scale per tensor gives scalars; one scale per channel gives vectors.
             if value.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
                 scales = torch.tensor(value.q_scale(), dtype=torch.float64)
                 zero_points = torch.tensor(value.q_zero_point())
@@ -74,17 +74,17 @@ def _flatten(value: object, name: str, tensors: dict[str, Tensor]) -> None:
             kind = _class_of(value) if isinstance(value, ScriptObject) else type(value).__name__
             raise QuantizationError(
                 f'The state entry "{name}" has the type {kind}, which cannot be stored.',
-                hint="Exclude the module that holds it from the recipe.",
+                hint="Add the module with this entry to the recipe's `exclude`.",
             )
 
 
 def _rebuild(like: object, name: str, tensors: Mapping[str, Tensor]) -> object:
-    """The value of that name, of the kind that another module's is."""
+    """Return the value `name` in the form of `like`, the corresponding value of another module."""
     match like:
         case Tensor(is_quantized=False):
-            # QNNPACK alone packs zeros where a layer has no bias; another engine has stored none.
-            is_own = name not in tensors and torch.backends.quantized.engine == "qnnpack" and not like.any()
-            return like if is_own else tensors[name]
+            # Only QNNPACK packs a zero bias if a layer has none; other engines store no bias.
+            is_missing_bias = name not in tensors and torch.backends.quantized.engine == "qnnpack" and not like.any()
+            return like if is_missing_bias else tensors[name]
         case Tensor():
             values, scales, zero_points = (tensors[f"{name}.{part}"] for part in ("values", "scales", "zero_points"))
             if scales.dim() == 0:
@@ -108,7 +108,7 @@ def _unpack_state(packed: ScriptObject) -> Parts:
 
 
 def _pack_linear(weight: Tensor, bias: Tensor | None) -> object:
-    # Float weights come out of float16 packing only.
+    # Only float16 packing returns float weights.
     return _ops.linear_prepack(weight, bias) if weight.is_quantized else _ops.linear_prepack_fp16(weight, bias)
 
 
@@ -125,16 +125,16 @@ def _pack_cell(
     if kind == "quantized_fp16":
         return _ops.make_quantized_cell_params_fp16(*weights)
     (reduce_range,) = integers
-    # The weights' own biases, or a file of the cell would hold each of them twice.
+    # Use the weights' own biases: otherwise, a file would contain each bias twice.
     biases = [_unpack_state(weight)[1] for weight in weights]
     return _ops.make_quantized_cell_params_dynamic(*weights, *biases, bool(reduce_range))
 
 
-# How each class of packed parameters comes apart, and together again.
+# The functions that unpack and pack each class of packed parameters.
 _PACKINGS: dict[str, tuple[Callable[[ScriptObject], Parts], Callable[..., object]]] = {
     "LinearPackedParamsBase": (_unpack_state, _pack_linear),
     "CellParamsBase": (_unpack_state, _pack_cell),
-    # Of signals, too: they are pictures of one row.
+    # Includes Conv1d, whose inputs are images with one row.
     "Conv2dPackedParamsBase": (partial(_unpack_convolution, "conv2d"), _ops.conv2d_prepack),
     "Conv3dPackedParamsBase": (partial(_unpack_convolution, "conv3d"), _ops.conv3d_prepack),
 }

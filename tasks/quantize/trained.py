@@ -1,8 +1,8 @@
-"""A fine-tuned model in the form that exporters take: float operators between pairs of quantize and dequantize.
+"""Give a fine-tuned model the form that exporters accept: float operators between quantize and dequantize pairs.
 
-The pairs are operators of torch's namespace ``quantized_decomposed``. Inductor fuses them and what lies between into
-oneDNN's int8 kernels; in ONNX they are QuantizeLinear and DequantizeLinear, which ONNX Runtime and OpenVINO fuse. So a
-model is trained once for all runtimes, and all get the int8 weights and the ranges that torch's own kernels get.
+The pairs are operators of torch's namespace ``quantized_decomposed``. Inductor fuses them with the operators between
+them into oneDNN's int8 kernels. In ONNX, they become QuantizeLinear and DequantizeLinear, which ONNX Runtime and
+OpenVINO fuse. So a model is trained once, and all runtimes get the same int8 weights and ranges as torch's kernels.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ _INT8 = -128, 127, torch.int8
 
 
 class QatConverter(GraphConverter):
-    """Simulates quantization, fine-tunes and converts."""
+    """Fine-tunes with simulated quantization, and converts."""
 
     def show_data(self, prepared: nn.Module, spec: Spec, source: ModelSource) -> None:
-        """Fine-tune on a GPU if there is one, else on the CPU; go on from the last epoch that was finished."""
+        """Fine-tune on a GPU if there is one, else on the CPU; resume after the last complete epoch."""
         fine_tuned(prepared, spec, source)
 
     def train(self, spec: Spec, source: ModelSource) -> Trained:
-        """Fine-tune, or find what was fine-tuned before, and round in earnest what training simulated.
+        """Fine-tune, or find an earlier result, and replace simulated quantization by actual rounding.
 
         Raises
         ------
         QuantizationError
-            torch cannot prepare the model, training diverges, or a module was trained that has no such form.
+            torch cannot prepare the model, training diverges, or a trained module has no form that can be exported.
         """
         model = source.float_model()
         refuse_non_finite_state(model)
@@ -60,22 +60,22 @@ class QatConverter(GraphConverter):
             _round_within(trained)
             if plan.graph == "eager":
                 int8 = [module for module in trained.modules() if isinstance(module, Int8Weight)]
-                round_what_passes(trained, int8, source.example_inputs.values())
+                round_passed_values(trained, int8, source.example_inputs.values())
         folded = {path: chain[0] for chain in plan.chains for path in chain[1:]}
         return Trained(trained.eval(), plan.graph, dict(_float_paths(trained)), folded)
 
 
 class Rounded(nn.Module):
-    """Rounds activations to the 256 steps of a range; shape and dtype stay."""
+    """Rounds activations to the 256 steps of a range, without changing shape or dtype."""
 
     def __init__(self, scale: float, zero_point: int) -> None:
         super().__init__()
-        # Of a byte all steps are there, as in torch's kernels, also where training kept the highest bit free.
+        # All steps of a byte, as in torch's kernels, even if training kept the highest bit free.
         self.step = scale, zero_point, 0, 255, torch.uint8
 
     @classmethod
     def learned(cls, simulated: FakeQuantizeBase) -> Self:
-        """Round as training did in the end."""
+        """Round with the final range of training."""
         scale, zero_point = simulated.calculate_qparams()  # type: ignore[no-untyped-call]
         return cls(float(scale), int(zero_point))
 
@@ -90,19 +90,19 @@ class Int8Weight(nn.Module):
 
     def __init__(self, trained: nn.Module) -> None:
         super().__init__()
-        # Batch norms are folded in; with a ReLU it is a sequence.
+        # to_float folds batch norms in; with a ReLU, it returns a sequence.
         layers: nn.Module = trained.to_float()  # type: ignore[operator]
         self.has_relu = isinstance(layers, nn.Sequential)
         layer = layers[0] if isinstance(layers, nn.Sequential) else layers
         if not isinstance(layer, _ConvNd | nn.Linear):
             raise QuantizationError(
-                f"A trained {type(layer).__name__} has no form with int8 weights that can be exported.",
-                hint="Name it in exclude, or use the runtime torchscript for it.",
+                f"A trained {type(layer).__name__} cannot be exported with int8 weights.",
+                hint="Add the module to the recipe's `exclude`, or use the runtime torchscript.",
             )
         simulated = trained.weight_fake_quant
         assert isinstance(simulated, FakeQuantizeBase)
         weight = layer.weight.detach()
-        simulated(weight)  # as torch's conversion does: it gives scales their shape
+        simulated(weight)  # sets the shape of the scales, as in torch's conversion
         scales, zero_points = simulated.calculate_qparams()  # type: ignore[no-untyped-call]
         self.is_per_channel = bool(simulated.is_per_channel)
         if self.is_per_channel:
@@ -120,7 +120,7 @@ class Int8Weight(nn.Module):
         self.rounded = Rounded.learned(observer) if isinstance(observer, FakeQuantizeBase) else nn.Identity()
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Compute in float with what the int8 weights stand for."""
+        """Compute in float with the dequantized int8 weights."""
         inputs, layer = self.before(inputs), self.layer
         if self.is_per_channel:
             weight = _ops.dequantize_per_channel(self.weight, self.scales, self.zero_points, 0, *_INT8)
@@ -135,7 +135,7 @@ class Int8Weight(nn.Module):
 
 
 def _round_within(module: nn.Module) -> None:
-    # Not named_children, which leaves out what was named before.
+    # named_children would skip a module that has two names.
     for name, child in module._modules.items():
         if child is None:
             continue
@@ -144,55 +144,55 @@ def _round_within(module: nn.Module) -> None:
         elif isinstance(child, FakeQuantizeBase):
             if child.dtype == torch.qint8:
                 raise QuantizationError(
-                    "The weights that forward gives to a function have no trained form that can be exported.",
-                    hint="Let a module of their own call the function, or use the runtime torchscript for the recipe.",
+                    "Trained weights that forward passes to a function cannot be exported.",
+                    hint="Call the function in a separate module, or use the runtime torchscript.",
                 )
             setattr(module, name, Rounded.learned(child))
             for key, hook in module._forward_hooks.items():
                 if hook is _observer_forward_hook:
                     module._forward_hooks[key] = _round_result
         elif isinstance(child, _DropoutNd):
-            setattr(module, name, nn.Identity())  # it would stand between a product and its rounded input
+            setattr(module, name, nn.Identity())  # otherwise it stands between a product and its rounded input
         else:
             _round_within(child)
 
 
 def _round_result(module: nn.Module, inputs: object, result: Tensor) -> Tensor:
-    """A forward hook that torch.export follows, which it does not torch's own."""
+    """Round a module's result, as a forward hook that torch.export can trace, unlike torch's own hook."""
     rounded: Tensor = module.activation_post_process(result)  # type: ignore[operator]
     return rounded
 
 
 def _float_paths(model: nn.Module) -> Iterator[tuple[str, str]]:
-    """Every module's path, and the one that it has in the float model, without the borders that training put around."""
-    found: dict[str, str] = {}
+    """Yield every module's path, and its path in the float model, without the borders added for training."""
+    paths: dict[str, str] = {}
     for path, _ in model.named_modules():
         above, _, last = path.rpartition(".")
         is_border = last == "module" and isinstance(model.get_submodule(above), QuantizedInside | FloatInside)
-        found[path] = found.get(above, "") if is_border else f"{found.get(above, '')}.{last}".lstrip(".")
-        yield path, found[path]
+        paths[path] = paths.get(above, "") if is_border else f"{paths.get(above, '')}.{last}".lstrip(".")
+        yield path, paths[path]
 
 
-def round_what_passes(model: nn.Module, takers: Iterable[nn.Module], inputs: Iterable[Tensor]) -> None:
-    """Round in eager mode's models after modules without a range of their own, and before the int8 products `takers`.
+def round_passed_values(model: nn.Module, consumers: Iterable[nn.Module], inputs: Iterable[Tensor]) -> None:
+    """Round, in models of eager mode, after modules without their own range and before the int8 products `consumers`.
 
-    There torch's kernels for pools and the like take and give bytes of one range, and a reshaped tensor keeps it;
-    nothing in the model says so, and exporters must be told. A product's `before` becomes a `Rounded`. What is called
-    with several ranges is left as it is.
+    In eager mode, torch's kernels for pools and similar modules take and return bytes with one range, which a reshaped
+    tensor keeps. The model does not state this range, but exporters need it. A product's `before` becomes a `Rounded`.
+    A module that is called with several ranges is not changed.
     """
-    takers, seen = set(takers), defaultdict[nn.Module, set[Rounded | None]](set)
+    consumers, origins_of = set(consumers), defaultdict[nn.Module, set[Rounded | None]](set)
     follow = _Follow()
 
     def see(module: nn.Module, value: object) -> None:
         if isinstance(value, Tensor) and (origin := follow.origins.get(value)) is not None:
-            seen[module].add(None if value in follow.rounded else origin)
-            follow.rounded[value] = True  # it will be
+            origins_of[module].add(None if value in follow.rounded else origin)
+            follow.rounded[value] = True  # the rounding is added below
 
     def see_result(module: nn.Module, _: object, result: Tensor) -> Tensor | None:
         if isinstance(module, Rounded):
             follow.origins[result], follow.rounded[result] = module, True
         elif isinstance(module, DeQuantStub):
-            result = result.clone()  # what follows is float
+            result = result.clone()  # values are float from here on
             follow.origins.pop(result, None)
             return result
         else:
@@ -200,18 +200,18 @@ def round_what_passes(model: nn.Module, takers: Iterable[nn.Module], inputs: Ite
         return None
 
     bare = (module for module in model.modules() if not module._modules and not module._parameters)
-    handles = [taker.register_forward_pre_hook(lambda module, given: see(module, given[0])) for taker in takers]
+    handles = [product.register_forward_pre_hook(lambda module, args: see(module, args[0])) for product in consumers]
     handles += [module.register_forward_hook(see_result) for module in bare]
     with torch.no_grad(), follow:
         model(*inputs)
     for handle in handles:
         handle.remove()
-    for module, origins in seen.items():
+    for module, origins in origins_of.items():
         origin = origins.pop()
         if origin is None or origins:
             continue
         rounded = Rounded(*origin.step[:2])
-        if module in takers:
+        if module in consumers:
             module.before = rounded
         else:
             module.activation_post_process = rounded
@@ -219,11 +219,11 @@ def round_what_passes(model: nn.Module, takers: Iterable[nn.Module], inputs: Ite
 
 
 class _Follow(TorchFunctionMode):
-    """Remembers of every tensor where it was rounded last, and whether nothing was done to it since."""
+    """Records where every tensor was last rounded, and whether the tensor is unchanged since then."""
 
     def __init__(self) -> None:
         super().__init__()
-        # Keyed by the tensor itself, for as long as it lives: torch's dictionary says nothing of types.
+        # The keys are the tensors themselves, while they exist. Any, because torch's dictionary has no type hints.
         self.origins: Any = WeakIdKeyDictionary()
         self.rounded: Any = WeakIdKeyDictionary()
 
@@ -231,8 +231,8 @@ class _Follow(TorchFunctionMode):
         self, func: Callable[..., object], types: object, args: tuple[object, ...] = (), kwargs: Any = None
     ) -> object:
         result = func(*args, **(kwargs or {}))
-        given = (value for value in tree_leaves((args, kwargs)) if isinstance(value, Tensor))
-        origin = next(filter(None, map(self.origins.get, given)), None)
+        inputs = (value for value in tree_leaves((args, kwargs)) if isinstance(value, Tensor))
+        origin = next(filter(None, map(self.origins.get, inputs)), None)
         for value in tree_leaves(result):
             if isinstance(value, Tensor) and origin is not None and value not in self.origins:
                 self.origins[value] = origin

@@ -1,1 +1,1 @@
-"""Runtimes: what executes a candidate. One module each."""
+"""The runtimes, which execute candidates."""

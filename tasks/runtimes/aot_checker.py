@@ -1,4 +1,4 @@
-"""Opens ``model.pt2`` of a bundle, and its operators' library, with the torch that it was compiled for."""
+"""Open a bundle's ``model.pt2``, and its library of operators, with the torch version that compiled it."""
 
 import ctypes
 import tempfile
@@ -16,18 +16,18 @@ Tensor = tuple[str, list[int], bytes]
 def open_model(files: dict[str, bytes], manifest: dict[str, Any]) -> Callable[[list[Tensor]], list[Tensor]]:
     """Load the package."""
     if version("torch") != manifest["versions"]["torch"]:
-        raise RuntimeError(f"compiled for torch {manifest['versions']['torch']}, and this is {version('torch')}")
-    here = Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
-    missing = [name for name in manifest["required_isa"]["instructions"] if name not in here]
+        raise RuntimeError(f"the model needs torch {manifest['versions']['torch']}, but this is {version('torch')}")
+    supported = Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
+    missing = [name for name in manifest["required_isa"]["instructions"] if name not in supported]
     if missing:
-        raise RuntimeError(f"compiled for a processor with {', '.join(missing)}, which this one lacks")
+        raise RuntimeError(f"the model was compiled for a processor with {', '.join(missing)}, which this one lacks")
     name, *libraries = manifest["model"]["files"]
-    with tempfile.TemporaryDirectory() as folder:  # of this user alone; the loader takes paths
+    with tempfile.TemporaryDirectory() as folder:  # private to this user; the loader needs paths
         for file in (name, *libraries):
             Path(folder, file).write_bytes(files[file])
         for library in libraries:
             torch.ops.load_library(Path(folder, library))  # type: ignore[no-untyped-call]
-        # To warn of what was checked above, torch would try out a compiler, in a folder that others can write.
+        # Otherwise, torch would run a compiler in a shared folder, to warn about what was checked above.
         codecache.get_device_information = lambda device_type: {}
         model = torch._inductor.aoti_load_package(str(Path(folder, name)))
 

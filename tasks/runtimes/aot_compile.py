@@ -1,4 +1,4 @@
-"""Compiling an exported model ahead of time by Inductor, where nobody else can write, for this kind of processor."""
+"""Compile an exported model ahead of time with Inductor, in a private folder, for this kind of processor."""
 
 from __future__ import annotations
 
@@ -27,47 +27,47 @@ from tasks.runtimes.aot_package import MODEL, TEMPORARY, open_package, own_cache
 from tasks.runtimes.base import Made, Maker
 
 OPTIONS: dict[str, object] = {
-    # Without it, int8 weights are not packed and products silently run in float (pytorch/ao#4566).
+    # Without freezing, int8 weights are not packed and products silently run in float (pytorch/ao#4566).
     "freezing": True,
-    # Only the vector instructions that are named below, not whatever else this very processor has.
+    # Compile only for the vector instructions that `target` names, not for all that this processor has.
     "cpp.march": "",
-    # Else the number of threads while compiling would be the package's for ever.
+    # Otherwise, the package would always use the number of threads that was set during compilation.
     "cpp.dynamic_threads": True,
-    # They would lie in the shared folder, wherever the cache is.
+    # Precompiled headers would be in the shared folder, even with a private cache.
     "aot_inductor.precompile_headers": False,
 }
 _INT8_PRODUCT = re.compile(rb"aoti_torch_cpu__q(?:conv|linear)\w*\(")
 
 
 class AotMaker(Maker):
-    """Quantizes or converts, exports and compiles."""
+    """Quantizes or converts a model, exports it and compiles it."""
 
     def environment(self) -> dict[str, object]:
-        """Say which compiler there is, and what processor it compiles for."""
+        """Return the compiler's version and the instructions for which it compiles."""
         instructions, compiler = target()
         return instruction_set() | {"instructions": list(instructions), "compiler": compiler}
 
     def shared(self, source: ModelSource, spec: Spec) -> dict[str, str]:
-        """Find or make the converted module, if it is an ordinary one, which can be exported."""
+        """Find or make the converted module if it is an ordinary one, which can be exported."""
         return {KIND: find_or_convert(source, spec).name} if spec.engine is None else {}
 
     def make(self, source: ModelSource, spec: Spec, folder: Path) -> Made:
-        """Quantize or convert, compile, and compare what comes out; the size is that of all files."""
+        """Quantize or convert, compile, and compare the outputs; the size is the total of all files."""
         name = spec.recipe.name
-        # What is left there is as large as the model, and a worker process may end by being killed.
+        # Delete the cache after each model: it is as large as the model, and a killed worker would leave all of it.
         with quiet(), tempfile.TemporaryDirectory(prefix=TEMPORARY) as cache_folder, own_cache(cache_folder):
             quantized = _quantized(source, spec, folder)
             before = finite_outputs(quantized.model, source.example_inputs, name)
             compile_package(export(quantized.model, source.example_inputs, source.axes), folder / MODEL)
-        found = int8_products(folder / MODEL)
-        if found < quantized.products:
+        count = int8_products(folder / MODEL)
+        if count < quantized.products:
             raise QuantizationError(
-                f'Of {quantized.products} products that the recipe "{name}" quantizes, Inductor computes only {found} '
-                "in int8, and the others in float.",
-                hint="Exclude modules until all are, or use torchscript or onnxruntime for it.",
+                f'The recipe "{name}" quantizes {quantized.products} products, but Inductor computes only {count} of '
+                "them in int8.",
+                hint="Exclude modules until all products run in int8, or use torchscript or onnxruntime.",
             )
-        # Fused operations round less often, and in int8 a last digit moves an activation to the next of its steps: the
-        # method's own tolerance holds, as it does for the bundle on another processor.
+        # Fused operations round less often, which can move an int8 activation by a step. So the method's own tolerance
+        # applies, as it does to a bundle on another processor.
         after = finite_outputs(open_package(folder / MODEL), source.example_inputs, name)
         refuse_other(before, after, spec.tolerance, spec, "it is compiled by Inductor")
         size_bytes = sum(path.stat().st_size for path in (folder / MODEL, *folder.glob(f"*{SUFFIX}")))
@@ -75,7 +75,7 @@ class AotMaker(Maker):
 
 
 def _quantized(source: ModelSource, spec: Spec, folder: Path) -> Quantized:
-    """Make what is compiled, and put the library of a method's own operators beside the package."""
+    """Return the module to compile, and copy the library of a method's own operators to `folder`."""
     if spec.engine is None:
         converted = find_or_convert(source, spec)
         structure, model = Structure.read(converted), open_converted(converted)
@@ -96,19 +96,20 @@ def compile_package(program: ExportedProgram, path: Path) -> None:
     Raises
     ------
     QuantizationError
-        Inductor or the C++ compiler refuses it.
+        Inductor or the C++ compiler cannot compile the model.
     """
     try:
         with torch.no_grad(), config.patch(OPTIONS):
             torch._inductor.aoti_compile_and_package(program, package_path=str(path))
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise QuantizationError(
-            f"Inductor cannot compile the model: {first_line(error)}.", hint="Use torchscript or onnxruntime for it."
+            f"Inductor cannot compile the model: {first_line(error)}.",
+            hint="Use torchscript or onnxruntime for the recipe.",
         ) from error
 
 
 def int8_products(package: Path) -> int:
-    """How many convolutions and matrix products of a package run in int8, counted in its C++ source."""
+    """Count the convolutions and matrix products in a package's C++ source that run in int8."""
     with zipfile.ZipFile(package) as archive:
         sources = [archive.read(name) for name in archive.namelist() if name.endswith(".cpp")]
     return sum(len(_INT8_PRODUCT.findall(source)) for source in sources)

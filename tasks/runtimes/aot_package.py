@@ -1,4 +1,4 @@
-"""Compiled packages: opened for calls, profiled, and what the compiler may count on of this processor."""
+"""Open and profile compiled packages, and determine the instruction sets that the compiler may use."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ _CACHE, TEMPORARY = "TORCHINDUCTOR_CACHE_DIR", "nightquant-inductor-"
 
 
 class AotOpener(Opener):
-    """Loads a package."""
+    """Opens a compiled package."""
 
     def open(self, files: CandidateFiles, threads: int) -> Opened:
-        """Load the package; its loops and oneDNN's take torch's intra-op threads."""
+        """Load the package; its loops and oneDNN's kernels use torch's intra-op threads."""
         torch.set_num_threads(threads)
         load_libraries(files.folder)
         return Opened(open_package(files.folder / MODEL))
@@ -47,15 +47,15 @@ class AotOpener(Opener):
     def profile(
         self, files: CandidateFiles, opened: Opened, inputs: Sequence[Tensor], threads: int, calls: int
     ) -> list[Operator]:
-        """Ask torch's profiler and oneDNN's: a package's own loops are what neither names."""
+        """Use torch's profiler and oneDNN's; time that neither names belongs to the package's own loops."""
         return profile_torch(partial(opened.call, *inputs), calls)
 
 
 def open_package(path: Path) -> Call:
-    """Load a package, to be called with tensors alone.
+    """Load a package as a callable of tensors.
 
-    torch tries out the compiler for it, to warn if it was made on another processor. What torch loads is called as a
-    program in C++ would call it: its wrapper in Python reads descriptions of inputs and outputs in every call.
+    On loading, torch runs the compiler to warn about packages from other processors. The loader is called directly, as
+    in a C++ program, because torch's Python wrapper parses descriptions of inputs and outputs in every call.
     """
     with quiet(), own_cache(_kept_folder()):
         loader = torch._inductor.aoti_load_package(str(path)).loader
@@ -68,18 +68,18 @@ def open_package(path: Path) -> Call:
 
 
 def instructions_for(spec: Spec) -> list[str]:
-    """Return the instructions that the compiler may use; for static int8 also one that the model counts on.
+    """Return the instructions that the compiler may use, and for static int8 the VNNI instruction set.
 
-    With VNNI activations take all 8 bits, and their products would saturate on a processor without.
+    With VNNI, activations use all 8 bits, and their products would saturate on a processor without it.
     """
     words = processor()
-    counted_on = [name for name in ("avx512_vnni", "avx_vnni") if name in words][:1]
-    return list(dict.fromkeys([*target()[0], *(counted_on if "static" in spec.activations else [])]))
+    vnni = [name for name in ("avx512_vnni", "avx_vnni") if name in words][:1]
+    return list(dict.fromkeys([*target()[0], *(vnni if "static" in spec.activations else [])]))
 
 
 @cache
 def target() -> tuple[tuple[str, ...], str]:
-    """The instructions that Inductor compiles for here, and the compiler's version.
+    """Return the instructions for which Inductor compiles on this host, and the compiler's version.
 
     Raises
     ------
@@ -88,31 +88,31 @@ def target() -> tuple[tuple[str, ...], str]:
     """
     try:
         compiler = get_cpp_compiler()
-        told = subprocess.run([*shlex.split(compiler), "--version"], capture_output=True, text=True, check=True)
+        version = subprocess.run([*shlex.split(compiler), "--version"], capture_output=True, text=True, check=True)
     except (InvalidCxxCompiler, OSError, subprocess.CalledProcessError) as error:
         raise UnavailableError(
-            'The runtime "aot-inductor" needs a C++ compiler, and found none.',
-            hint="Install g++ (Debian, Ubuntu: apt install g++; Fedora: dnf install gcc-c++), or name one in CXX.",
+            'The runtime "aot-inductor" needs a C++ compiler, but none was found.',
+            hint="Install g++ (Debian, Ubuntu: apt install g++; Fedora: dnf install gcc-c++), or set CXX to one.",
         ) from error
     with quiet(), own_cache(_kept_folder()):
         flags = pick_vec_isa().build_arch_flags().split()
-    # The compiler says -mavx512vnni and -mamx-tile, the processor avx512_vnni and amx_tile.
+    # The compiler's flags are -mavx512vnni and -mamx-tile; Linux's names are avx512_vnni and amx_tile.
     names = {f"-m{word.replace('_', '')}": word for word in processor()}
     needed = (names.get(f"-m{flag[2:].replace('-', '')}", "") for flag in flags)
-    return tuple(dict.fromkeys(filter(None, needed))), told.stdout.splitlines()[0]
+    return tuple(dict.fromkeys(filter(None, needed))), version.stdout.splitlines()[0]
 
 
 def processor() -> frozenset[str]:
-    """Every word that Linux says of the processor, its instruction sets among them."""
+    """Return every word of /proc/cpuinfo, including the names of the processor's instruction sets."""
     return frozenset(Path("/proc/cpuinfo").read_text(encoding="utf-8").split())
 
 
 @contextmanager
 def own_cache(folder: str) -> Iterator[None]:
-    """Let Inductor compile in `folder`, which nobody else can write, unless the user names one.
+    """Let Inductor compile in the private `folder`, unless the user has set another one.
 
-    Its default lies at a known path in the shared /tmp, where others could leave code to be run; torch writes it into
-    the environment as soon as it asks for it.
+    Inductor's default folder has a known path in the shared /tmp, where other users could leave code for it to run.
+    torch writes that default into the environment when it first needs the folder.
     """
     before = os.environ.get(_CACHE)
     if before not in (None, default_cache_dir()):
@@ -126,10 +126,10 @@ def own_cache(folder: str) -> Iterator[None]:
 
 
 def _kept_folder() -> str:
-    """Where the user's processes keep what compilers can do, which takes up to half a minute to try out."""
+    """Return the user's folder for the results of compiler checks, which take up to half a minute."""
     try:
         folder = cache_base() / "inductor"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except (OSError, RuntimeError):  # no home, or none that can be written
+    except (OSError, RuntimeError):  # there is no home folder, or it is not writable
         return tempfile.mkdtemp(prefix=TEMPORARY)
     return str(folder)

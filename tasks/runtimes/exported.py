@@ -1,4 +1,4 @@
-"""What the makers of runtimes that read the exported model have in common: the order of steps, and the coverage."""
+"""The base class of makers that quantize the exported model: the order of their steps, and the coverage."""
 
 from __future__ import annotations
 
@@ -23,37 +23,37 @@ from tasks.runtimes.onnx_model import FOLDED, KIND, find_or_export
 
 
 class ExportedMaker(Maker):
-    """Quantizes an exported model by the tools of its runtime."""
+    """Quantizes an exported model with its runtime's tools."""
 
     opener: ClassVar[type[Opener]]
-    files: ClassVar[tuple[str, ...]]  # that `quantize` writes
-    left_float: ClassVar[str]  # why the tools leave a module of a ``{type}`` float that nothing excludes
-    quantizes_nothing: ClassVar[str]  # the hint if they leave all of them float
+    files: ClassVar[tuple[str, ...]]  # files that `quantize` writes
+    left_float: ClassVar[str]  # reason, with ``{type}``, for a module that the tools leave float
+    quantizes_nothing: ClassVar[str]  # the beginning of the hint if the tools leave all modules float
 
     @abstractmethod
     def quantize(self, exported: Path, folder: Path, spec: Spec, excluded: frozenset[str], source: ModelSource) -> None:
-        """Carry a spec out on an exported file; raise `QuantizationError` if the tools refuse the model."""
+        """Apply a spec to an exported file; raise `QuantizationError` if the tools refuse the model."""
 
     @abstractmethod
     def products(self, folder: Path) -> Iterator[tuple[str, bool]]:
         """Yield the module of each product in the files, by path, and whether its weights are int8."""
 
     def int8_by_module(self, folder: Path) -> dict[str, bool]:
-        """Return whether all products of a module have int8 weights, for each module that has products."""
-        found: dict[str, bool] = {}
+        """Return, for each module with products, whether all its products have int8 weights."""
+        modules: dict[str, bool] = {}
         for path, is_int8 in self.products(folder):
-            found[path] = is_int8 and found.get(path, True)
-        return found
+            modules[path] = is_int8 and modules.get(path, True)
+        return modules
 
     def refuse(self, outputs: Sequence[Tensor], spec: Spec, source: ModelSource) -> None:
-        """Refuse wrong outputs of the example inputs, with a `QuantizationError`."""
+        """Raise `QuantizationError` if the outputs for the example inputs are wrong."""
 
     def shared(self, source: ModelSource, spec: Spec) -> dict[str, str]:
         """Find or make the exported float or fine-tuned model."""
         return {KIND: find_or_export(source, spec).name}
 
     def make(self, source: ModelSource, spec: Spec, folder: Path) -> Made:
-        """Quantize the exported model; the size is that of all files."""
+        """Quantize the exported model; the size is the total of all files."""
         model, exported = source.float_model(), find_or_export(source, spec)
         excluded = excluded_modules(model, spec.recipe.exclude)
         with quiet():
@@ -62,9 +62,9 @@ class ExportedMaker(Maker):
         if spec.layers and not any(int8.values()):
             raise QuantizationError(
                 f'The recipe "{spec.recipe.name}" quantizes nothing of the model.',
-                hint=f"{self.quantizes_nothing}: take the runtime out of the recipe.",
+                hint=f"{self.quantizes_nothing}: remove the runtime from the recipe.",
             )
-        # A module without a product of its own was folded into another one: a batch norm into its convolution.
+        # Folded modules have no product of their own: a batch norm, for example, is folded into its convolution.
         folded: dict[str, str] = json.loads((exported / FOLDED).read_text(encoding="utf-8"))
 
         def why_float(leaf: ModuleCoverage) -> str:
@@ -86,6 +86,6 @@ class ExportedMaker(Maker):
 
 
 def module_of(node: str) -> str:
-    """Path of the module that a node of that name comes from, also where a runtime has put more behind the name."""
+    """Return the path of the module from which a node comes, from the node's name before the first slash."""
     path, slash, _ = node.partition("/")
     return path if slash else ""

@@ -1,4 +1,4 @@
-"""Opens ``model.onnx`` of a bundle with onnxruntime and numpy alone."""
+"""Open a bundle's ``model.onnx`` with only onnxruntime and numpy."""
 
 from collections.abc import Callable
 from typing import Any
@@ -15,12 +15,12 @@ def open_model(files: dict[str, bytes], manifest: dict[str, Any]) -> Callable[[l
         session = onnxruntime.InferenceSession(
             files[manifest["model"]["file"]],
             providers=["CPUExecutionProvider"],
-            disabled_optimizers=["WeightBiasQuantization"],  # it quantizes what is to stay float
+            disabled_optimizers=["WeightBiasQuantization"],  # it quantizes layers that must stay float
         )
     except Exception as error:
         made_with = manifest["versions"].get("onnxruntime")
         raise RuntimeError(
-            f"onnxruntime {onnxruntime.__version__} cannot open the model, which was made with {made_with}: {error}"
+            f"onnxruntime {onnxruntime.__version__} cannot open the model from onnxruntime {made_with}: {error}"
         ) from error
     names = [entry.name for entry in session.get_inputs()]
 

@@ -1,7 +1,7 @@
-"""The float model as ONNX: an artifact that runtimes share, made by torch.export without TorchScript.
+"""Export the float model to ONNX with torch.export, without TorchScript, as an artifact that runtimes share.
 
-Every node is named after the module that it comes from (``rnn/node_LSTM_54``), so that a recipe's exclusions and the
-coverage can speak of modules.
+Every node's name begins with the path of its module (``rnn/node_LSTM_54``), so that a recipe's exclusions and the
+coverage can refer to modules.
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from tasks.sources import code_digest
 
 KIND = "onnx"
 MODEL, FOLDED = "model.onnx", "folded.json"
-# What a protocol buffer can hold.
+# Maximum size of a protocol buffer.
 LARGEST_BYTES = 2**31 - 1
 
-# onnxscript's operators and values while it traces say less than they take: Any.
+# Any, because onnxscript's type hints are narrower than the values that its operators accept.
 Value = Any
 op: Any = opset20
 
 
 def find_or_export(source: ModelSource, spec: Spec) -> Path:
-    """Export the float model, or find what was exported before; the artifact's folder, named by its digest.
+    """Export the float model, or find an earlier export; return the artifact's folder, named by its digest.
 
-    Of a spec with training it is the fine-tuned model, with int8 weights, QuantizeLinear and DequantizeLinear. The axes
-    that the domain declares keep their freedom; all others have the lengths of the example inputs.
+    For a spec with training, export the fine-tuned model, with int8 weights, QuantizeLinear and DequantizeLinear. The
+    axes that the domain declares stay open; all other axes have the lengths of the example inputs.
 
     Raises
     ------
@@ -68,8 +68,8 @@ def _export(source: ModelSource, spec: Spec, folder: Path) -> None:
     size = sum(tensor.nbytes for tensor in trained.model.state_dict().values())
     if size > LARGEST_BYTES:
         raise QuantizationError(
-            f"As ONNX the model would be a file of {size / 1e9:.1f} GB, and one file holds 2.1 GB at most.",
-            hint="Take the ONNX-based runtimes out of this workload's recipes.",
+            f"The model is too large for an ONNX file: it has {size / 1e9:.1f} GB, and the limit is 2.1 GB.",
+            hint="Remove the ONNX-based runtimes from this workload's recipes.",
         )
     if spec.training is not None:
         trained = converter_of(spec).train(spec, source)
@@ -84,36 +84,35 @@ def export(
     axes: Mapping[str, Mapping[int, str]],
     paths: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[ModelProto, dict[str, str]]:
-    """Export a model in evaluation mode, without paths of this machine and with nodes named after their modules.
+    """Export a model in evaluation mode, with nodes named after their modules and without paths of this host.
 
-    Of a model that has others around its modules, `paths` says what these are to be called. The second result says of
-    batch norms that are no operators of their own which module they were folded into.
+    For a model with wrapped modules, `paths` maps their paths to the names in the export. The second result maps each
+    folded batch norm to the module into which it was folded.
 
     Raises
     ------
     QuantizationError
-        torch.export cannot follow the model, or an operator has no counterpart in ONNX.
+        torch.export cannot trace the model, or an operator has no counterpart in ONNX.
     """
     inputs = opened(examples, axes)
     try:
         with quiet(), torch.no_grad():
-            given, names = tuple(inputs.values()), list(inputs)
             program = torch.onnx.export(
                 model,
-                given,
+                tuple(inputs.values()),
                 dynamo=True,
                 dynamic_shapes=open_shapes(model, inputs, axes),
-                input_names=names,
+                input_names=list(inputs),
                 custom_translation_table={torch.ops.aten.lstm.input: lstm},
                 verbose=False,
             )
             assert program is not None
-            # Weights that are still computed from others (an LSTM's, in ONNX's order) would be nobody's weights.
+            # Fold constants: weights that are computed in the graph, as an LSTM's are, would belong to no module.
             optimize_ir(program.model, input_size_limit=LARGEST_BYTES, output_size_limit=LARGEST_BYTES)
     except Exception as error:
         raise QuantizationError(
             f"The model cannot be exported to ONNX: {first_cause(error)}.",
-            hint="Take the ONNX-based runtimes out of its recipes, or rewrite what the message is about.",
+            hint="Remove the ONNX-based runtimes from its recipes, or rewrite the code that the message names.",
         ) from error
     exported = program.model_proto
     modules = dict(model.named_modules())
@@ -122,13 +121,13 @@ def export(
         scopes = {entry.key: entry.value for entry in node.metadata_props}.get("pkg.torch.onnx.name_scopes", "[]")
         path = next((scope for scope in reversed(ast.literal_eval(scopes)) if scope in modules), "")
         if isinstance(modules.get(path), _BatchNorm) and node.op_type != "BatchNormalization":
-            # It was folded into an operator whose weights have kept their name.
+            # The batch norm was folded into an operator whose weights kept their names.
             owner = next((name.rpartition(".")[0] for name in node.input if name.endswith(".weight")), "")
             if owner in modules:
                 folded[paths.get(path, path)] = paths.get(owner, owner)
                 path = owner
         node.name = f"{paths.get(path, path)}/{node.name}"
-        del node.metadata_props[:]  # they hold source code and paths of this machine
+        del node.metadata_props[:]  # contains source code and paths of this host
     graph = exported.graph
     for described in (exported, graph, *graph.value_info, *graph.input, *graph.output, *graph.initializer):
         del described.metadata_props[:]
@@ -136,7 +135,7 @@ def export(
 
 
 def first_cause(error: BaseException) -> str:
-    """The first line of what an error was caused by at first; exporters wrap it several times."""
+    """Return the first line of an error's original cause, which exporters wrap several times."""
     while error.__cause__ is not None:
         error = error.__cause__
     return first_line(error)[:300]
@@ -158,37 +157,38 @@ def lstm(
     Parameters
     ----------
     inputs
-        [T, B, I], or [B, T, I] where `batch_first`.
+        [T, B, I], or [B, T, I] if `batch_first`.
     state
         h and c, each [L * D, B, H] for L layers and D directions.
     weights
-        For each layer and direction: input and recurrent weights, then both biases where it `has_biases`.
+        For each layer and direction: input and recurrent weights, then both biases if `has_biases`.
 
     Returns
     -------
     Outputs [T, B, D * H] (or batch first), and h and c after the last step.
     """
     directions = 2 if bidirectional else 1
-    each = len(weights) // (num_layers * directions)
+    per_direction = len(weights) // (num_layers * directions)
     if batch_first:
         inputs = op.Transpose(inputs, perm=[1, 0, 2])
-    # Each layer's own rows of the state.
+    # Split the state by layer.
     before_h, before_c = (
         [part] if num_layers == 1 else op.Split(part, num_outputs=num_layers, axis=0) for part in state
     )
     after_h, after_c = [], []
     for layer in range(num_layers):
-        mine = [weights[each * (layer * directions + side) :][:each] for side in range(directions)]
+        starts = (per_direction * (layer * directions + side) for side in range(directions))
+        sides = [weights[start : start + per_direction] for start in starts]
         outputs, h, c = op.LSTM(
             inputs,
-            _stacked([_reordered(side[0]) for side in mine]),
-            _stacked([_reordered(side[1]) for side in mine]),
-            _stacked([op.Concat(*map(_reordered, side[2:4]), axis=0) for side in mine]) if has_biases else None,
+            _stacked([_reordered(side[0]) for side in sides]),
+            _stacked([_reordered(side[1]) for side in sides]),
+            _stacked([op.Concat(*map(_reordered, side[2:4]), axis=0) for side in sides]) if has_biases else None,
             None,  # all sequences have the same length
             before_h[layer],
             before_c[layer],
             direction="bidirectional" if bidirectional else "forward",
-            hidden_size=int(mine[0][1].shape[1]),  # recurrent weights are [4 * H, H]
+            hidden_size=int(sides[0][1].shape[1]),  # recurrent weights are [4 * H, H]
         )
         if bidirectional:  # [T, D, B, H]
             inputs = op.Reshape(op.Transpose(outputs, perm=[0, 2, 1, 3]), op.Constant(value_ints=[0, 0, -1]))
@@ -202,13 +202,13 @@ def lstm(
 
 
 def _reordered(gates: Value) -> Value:
-    """From torch's order of the gates (input, forget, cell, output) to ONNX's (input, output, forget, cell)."""
+    """Change torch's order of gates (input, forget, cell, output) to ONNX's order (input, output, forget, cell)."""
     size, axis = int(gates.shape[0]) // 4, op.Constant(value_ints=[0])
-    given, forget, cell, output = (
-        op.Slice(gates, op.Constant(value_ints=[at * size]), op.Constant(value_ints=[(at + 1) * size]), axis)
-        for at in range(4)
+    input_gate, forget, cell, output = (
+        op.Slice(gates, op.Constant(value_ints=[index * size]), op.Constant(value_ints=[(index + 1) * size]), axis)
+        for index in range(4)
     )
-    return op.Concat(given, output, forget, cell, axis=0)
+    return op.Concat(input_gate, output, forget, cell, axis=0)
 
 
 def _stacked(sides: Sequence[Value]) -> Value:

@@ -1,4 +1,4 @@
-"""Quantizing an exported model with ONNX Runtime's tools, and reading from the result which modules became int8."""
+"""Quantize an exported model with ONNX Runtime's tools, and read from the result which modules became int8."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from tasks.quantize.spec import EVERY, Calibration, Spec
 from tasks.runtimes.exported import ExportedMaker, module_of
 from tasks.runtimes.onnx_session import MODEL, OnnxOpener
 
-# By the type of a torch module: the operators that it becomes, as far as there are dynamic int8 kernels for them.
+# By type of torch module, its ONNX operators that have dynamic int8 kernels.
 DYNAMIC_OPERATORS = {"Linear": ("MatMul", "Gemm"), "LSTM": ("LSTM",), "Embedding": ("Gather",)}
-# Operators that weights go into, and which of their inputs the weights are.
+# Operators with weights, and the index of their weight input.
 _WEIGHTS = {"Conv": 1, "ConvTranspose": 1, "MatMul": 1, "Gemm": 1, "LSTM": 1, "GRU": 1, "RNN": 1, "Gather": 0}
 _INT8_OPERATORS = frozenset({"MatMulInteger", "DynamicQuantizeLSTM", "DynamicQuantizeMatMul", "ConvInteger"})
 _INT8 = frozenset({onnx.TensorProto.INT8, onnx.TensorProto.UINT8})
@@ -36,15 +36,15 @@ _DIGITS = "0123456789"
 
 
 class OnnxMaker(ExportedMaker):
-    """Quantizes the exported file by ONNX Runtime's tools."""
+    """Quantizes the exported file with ONNX Runtime's tools."""
 
     opener = OnnxOpener
     files = (MODEL,)
     left_float = "ONNX Runtime has no int8 kernel for this {type}"
-    quantizes_nothing = "ONNX Runtime has no int8 kernels for what it names"
+    quantizes_nothing = "ONNX Runtime has no int8 kernels for the modules that the recipe names"
 
     def environment(self) -> dict[str, object]:
-        """Say whether VNNI adds up in 32 bits; 16 bits saturate unless one bit of activations is kept free."""
+        """Return whether VNNI adds products in 32 bits; without it, activations keep one bit free."""
         return {"vnni": this_machine().has_vnni}
 
     def quantize(self, exported: Path, folder: Path, spec: Spec, excluded: frozenset[str], source: ModelSource) -> None:
@@ -59,12 +59,12 @@ class OnnxMaker(ExportedMaker):
             shutil.copyfile(exported, target)
 
     def products(self, folder: Path) -> Iterator[tuple[str, bool]]:
-        """Read them from the file."""
+        """Read the products from the file."""
         graph = onnx.load(folder / MODEL).graph
         int8 = {tensor.name for tensor in graph.initializer if tensor.data_type in _INT8}
         int8 |= {name for node in graph.node if node.op_type == "DequantizeLinear" for name in node.output}
         for node in graph.node:
-            if node.op_type == "Transpose" and node.input[0] in int8:  # a Linear's weights, where it has several rows
+            if node.op_type == "Transpose" and node.input[0] in int8:  # weights of a Linear with several rows
                 int8.update(node.output)
             elif node.op_type in _INT8_OPERATORS:
                 yield module_of(node.name), True
@@ -73,9 +73,9 @@ class OnnxMaker(ExportedMaker):
 
 
 def _quantize_dynamically(proto: onnx.ModelProto, target: Path, spec: Spec, left_out: list[str]) -> None:
-    """Weights to int8, activations as they come: DynamicQuantizeLSTM and MatMulInteger; embeddings to 8 bits."""
+    """Quantize weights to int8, activations at run time (DynamicQuantizeLSTM, MatMulInteger), embeddings to 8 bits."""
     operators = [operator for kind in spec.layers for operator in DYNAMIC_OPERATORS.get(kind, ())]
-    # The tool transposes a Gemm's weight where it is, and then meets the shape that the export noted of it.
+    # The tool transposes a Gemm's weight in place, which contradicts the shape that the export recorded.
     weights = {tensor.name for tensor in proto.graph.initializer}
     shapes = [info for info in proto.graph.value_info if info.name not in weights]
     del proto.graph.value_info[:]
@@ -101,11 +101,11 @@ def _quantize_statically(
     left_out: list[str],
     source: ModelSource,
 ) -> None:
-    """Weights and activations to int8 as QuantizeLinear and DequantizeLinear around float operators (QDQ).
+    """Quantize weights and activations to int8, with QuantizeLinear and DequantizeLinear around float operators.
 
-    Ranges come from the calibration batches, one in memory at a time: their minimum and maximum, a moving
-    average of these, or all but 0.001% of the values (for ``histogram``, which becomes minimum and maximum if the
-    values of an activation are too alike for a histogram).
+    Ranges come from the calibration batches, one in memory at a time. They span the minimum and maximum, a moving
+    average of these, or all but 0.001% of the values (``histogram``). If the values of an activation are too alike for
+    a histogram, every range spans the minimum and maximum.
 
     Raises
     ------
@@ -153,10 +153,10 @@ def _quantize_statically(
 
 
 def _rename_ambiguous_constants(graph: onnx.GraphProto) -> None:
-    """Rename, in place, every constant whose name with digits behind it is another tensor's name.
+    """Rename, in place, every constant whose name plus digits is the name of another tensor.
 
-    The tools copy a bias for each node that shares it, and look for the copy's name among constants only: the copy
-    ``val_124`` of ``val_12`` takes the place of an activation of that name (onnxruntime issue 24705).
+    The tools copy a shared bias for each of its nodes, and compare the copy's name only with constants. So the copy
+    ``val_124`` of ``val_12`` could replace an activation of that name (onnxruntime issue 24705).
     """
     nodes = list(_nodes(graph))
     taken = {described.name for described in (*graph.input, *graph.initializer)}
@@ -178,7 +178,7 @@ def _rename_ambiguous_constants(graph: onnx.GraphProto) -> None:
 
 
 def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
-    """A graph's nodes, with those of the branches and loops within them."""
+    """Yield a graph's nodes, including the nodes in branches and loops."""
     for node in graph.node:
         yield node
         for attribute in node.attribute:

@@ -1,4 +1,4 @@
-"""Quantized ONNX files in ONNX Runtime: opened, profiled, and compared with exact arithmetic."""
+"""Open and profile ONNX files in ONNX Runtime, and open a reference with exact arithmetic."""
 
 from __future__ import annotations
 
@@ -17,23 +17,22 @@ from tasks.proofs import Arithmetic, Operator, typical
 from tasks.runtimes.base import CandidateFiles, Opened, Opener
 
 MODEL = "model.onnx"
-# It gives a float weight between DequantizeLinear and QuantizeLinear a pair of its own, and so int8 to layers that a
-# recipe excludes.
+# This optimizer quantizes a float weight between DequantizeLinear and QuantizeLinear, even in excluded layers.
 _DISABLED = ["WeightBiasQuantization"]
-_KERNEL = "_kernel_time"  # what the names of a profile's events end with, of those that are an operator's own work
+_KERNEL = "_kernel_time"  # suffix of a profile's events that are an operator's own work
 
 
 class OnnxOpener(Opener):
-    """Opens a file in a session."""
+    """Opens an ONNX file in a session."""
 
     def open(self, files: CandidateFiles, threads: int) -> Opened:
-        """Start a session of that many threads, which do not spin between calls."""
+        """Start a session with `threads` threads, which do not spin between calls."""
         return Opened(_call(_session(files, _options(threads))))
 
     def profile(
         self, files: CandidateFiles, opened: Opened, inputs: Sequence[Tensor], threads: int, calls: int
     ) -> list[Operator]:
-        """Read ONNX Runtime's profile, which has the kernels' types and those of their inputs."""
+        """Read ONNX Runtime's profile, which has the types of kernels and of their inputs."""
         options = _options(threads)
         options.enable_profiling = True
         with tempfile.TemporaryDirectory() as folder:
@@ -46,7 +45,7 @@ class OnnxOpener(Opener):
         return typical(_operator(event) for event in events if event.get("name", "").endswith(_KERNEL))
 
     def reference(self, files: CandidateFiles, threads: int) -> Opened | None:
-        """Open the same with signed weights made unsigned, whose products it adds up in 32 bits on every processor."""
+        """Open the file with weights converted to unsigned, whose products add up in 32 bits on every processor."""
         options = _options(threads)
         options.add_session_config_entry("session.x64quantprecision", "1")
         return Opened(_call(_session(files, options)))
@@ -61,7 +60,7 @@ def _session(files: CandidateFiles, options: SessionOptions) -> InferenceSession
 def _options(threads: int) -> SessionOptions:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = threads, 1
-    # Threads that spin after a call take processor time from whatever is timed next.
+    # Threads that spin after a call would take processor time from the subject timed next.
     options.add_session_config_entry("session.force_spinning_stop", "1")
     options.log_severity_level = 3  # errors
     return options
@@ -82,7 +81,7 @@ def _operator(event: JsonObject) -> Operator:
     if kind in ("QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"):
         arithmetic: Arithmetic = "convert"
     else:
-        dtypes = {dtype for each in inputs for dtype in each}
+        dtypes = {dtype for entry in inputs for dtype in entry}
         arithmetic = "int8" if dtypes & {"int8", "uint8"} else "float"
     name = event["name"].removesuffix(_KERNEL)
     return Operator(name=name, type=kind, arithmetic=arithmetic, seconds=event["dur"] / 1e6)

@@ -1,4 +1,4 @@
-"""Opens ``model.xml`` and ``model.bin`` of a bundle with openvino and numpy alone."""
+"""Open a bundle's ``model.xml`` and ``model.bin`` with only openvino and numpy."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,7 +20,7 @@ def open_model(files: dict[str, bytes], manifest: dict[str, Any]) -> Callable[[l
     except RuntimeError as error:
         made_with = manifest["versions"].get("openvino")
         raise RuntimeError(
-            f"openvino {openvino.__version__} cannot open the model, which was made with {made_with}: {error}"
+            f"openvino {openvino.__version__} cannot open the model from openvino {made_with}: {error}"
         ) from error
 
     def call(inputs: list[Tensor]) -> list[Tensor]:

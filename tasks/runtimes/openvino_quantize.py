@@ -1,4 +1,4 @@
-"""Quantizing an exported model with NNCF for OpenVINO, and reading from the result which modules became int8."""
+"""Quantize an exported model with NNCF for OpenVINO, and read from the result which modules became int8."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tasks.quantize.spec import EVERY, Calibration, Spec
 from tasks.runtimes.exported import ExportedMaker, module_of
 from tasks.runtimes.openvino_session import MODEL, PRECISION, WEIGHTS, OpenVinoOpener, signal_stack_kept
 
-# OpenVINO's objects have no types: Any.
+# Any, because OpenVINO's objects have no type hints.
 Node = Any
 
 _PRODUCTS = frozenset(
@@ -30,19 +30,19 @@ _PRODUCTS = frozenset(
      "GRUCell", "RNNSequence", "Gather"}
 )  # fmt: skip
 _BY_TYPE = {"Linear": {"MatMul"}, "LSTM": {"LSTMSequence", "LSTMCell"}, "GRU": {"GRUSequence", "GRUCell"}}
-# What may lie between an int8 constant and the product that it goes into.
+# Operations that may stand between an int8 constant and its product.
 _BETWEEN = frozenset(
     {"Convert", "Subtract", "Multiply", "Reshape", "FakeQuantize", "Transpose", "Squeeze", "Unsqueeze", "Concat",
      "Split"}
 )  # fmt: skip
-_FURTHEST = 4  # operations between an LSTM and what still has its module's name
-# Of an output's range: runtimes round differently, and steps add up in deep models; garbage is further off.
+_FURTHEST = 4  # operations between an LSTM and an operation that still has its module's name
+# Share of an output's range. Differences from rounding add up in deep models, but garbage exceeds this share.
 _GARBAGE_SHARE = 0.3
 _ESTIMATORS = {"min-max": "MINMAX", "moving-average": "MEAN_MINMAX", "histogram": "MEAN_QUANTILE"}
 
 
 class OpenVinoMaker(ExportedMaker):
-    """Reads the exported model, quantizes it by NNCF and writes the IR."""
+    """Reads the exported model, quantizes it with NNCF and writes the IR."""
 
     opener = OpenVinoOpener
     files = (MODEL, WEIGHTS)
@@ -50,11 +50,11 @@ class OpenVinoMaker(ExportedMaker):
     quantizes_nothing = "NNCF has no int8 form for what it names"
 
     def environment(self) -> dict[str, object]:
-        """Say whether weights need a bit of headroom, and whether the rest may be computed in bfloat16."""
+        """Return whether weights need no spare bit (VNNI), and whether float operators may compute in bfloat16."""
         return {"vnni": this_machine().has_vnni, "bfloat16": computes_bfloat16()}
 
     def quantize(self, exported: Path, folder: Path, spec: Spec, excluded: frozenset[str], source: ModelSource) -> None:
-        """Calibrate or compress; raise `UnavailableError` if the processor lacks bfloat16 that is asked for."""
+        """Calibrate or compress; raise `UnavailableError` if the recipe needs bfloat16 and the processor lacks it."""
         try:
             model = openvino.Core().read_model(exported)
         except RuntimeError as error:
@@ -68,20 +68,20 @@ class OpenVinoMaker(ExportedMaker):
             model = _compress(model, frozenset(spec.layers), excluded)
         elif spec.arithmetic == "bfloat16":
             require_bfloat16(spec.recipe.name)
-        # What a quantized model has in float may be computed in bfloat16; a float model may not.
+        # Float operators of a quantized model may compute in bfloat16; a float model must not.
         is_float = not (spec.layers or spec.arithmetic == "bfloat16") or not computes_bfloat16()
         model.set_rt_info("f32" if is_float else "bf16", PRECISION)
         openvino.save_model(model, folder / MODEL, compress_to_fp16=False)
 
     def products(self, folder: Path) -> Iterator[tuple[str, bool]]:
-        """Read them from the IR."""
+        """Read the products from the IR."""
         for node in _products(openvino.Core().read_model(folder / MODEL)):
             yield _module(node), any(constant.get_element_type().size == 1 for constant in _weights(node))
 
     def refuse(self, outputs: Sequence[Tensor], spec: Spec, source: ModelSource) -> None:
-        """Refuse what is far from the trained model.
+        """Raise `QuantizationError` if the outputs are far from the trained model's outputs.
 
-        OpenVINO 2026.4 gives zeros where a Linear layer takes several rows of a sample, rounded with a zero point.
+        OpenVINO 2026.4 returns zeros if a Linear layer takes several rows of a sample, rounded with a zero point.
         """
         if spec.training is not None:
             trained = converter_of(spec).train(spec, source).model
@@ -90,7 +90,7 @@ class OpenVinoMaker(ExportedMaker):
 
 
 def _compress(model: Node, named: frozenset[str], excluded: frozenset[str]) -> Node:
-    """int8 weights with a scale a channel; products stay float, or are quantized as OpenVINO's kernels like."""
+    """Quantize weights to int8 with one scale per channel; OpenVINO's kernels may round activations at run time."""
     nncf = _nncf()
     types = {kind for name in named for kind in _BY_TYPE.get(name, {"Gather"})}
     ignored = [
@@ -111,8 +111,8 @@ def _calibrate(
     data = [[tensor.numpy() for tensor in inputs] for inputs in batches_of(source, calibration)]
     estimator = getattr(ranges.RangeEstimatorParametersSet, _ESTIMATORS[calibration.observer])
     advanced = parameters.AdvancedQuantizationParameters(
-        # Without VNNI, 16-bit sums of products saturate unless weights keep one bit free. Left alone, NNCF keeps it
-        # free in the first layer only, and on every processor.
+        # Without VNNI, 16-bit sums of products saturate unless weights keep one bit free. By default, NNCF keeps it
+        # free only in the first layer, but on every processor.
         overflow_fix=None if this_machine().has_vnni else parameters.OverflowFix.ENABLE,
         activations_range_estimator_params=estimator,
         weights_quantization_params=parameters.QuantizationParameters(
@@ -131,34 +131,34 @@ def _calibrate(
 
 
 def _nncf() -> Any:
-    # A night tells nobody that it ran; this is the variable by which NNCF's telemetry stays off.
+    # Turn NNCF's telemetry off: nightquant sends no usage data.
     os.environ.setdefault("NNCF_CI", "1")
-    import nncf  # takes seconds, and only a candidate that is not in the store needs it
+    import nncf  # takes seconds, and candidates already in the store do not need it
 
     nncf.set_log_level(logging.ERROR)
     return nncf
 
 
 def _products(model: Node) -> list[Node]:
-    """The operations of a model that weights go into."""
+    """Return a model's operations that have weights."""
     return [node for node in model.get_ordered_ops() if node.get_type_name() in _PRODUCTS and _weights(node)]
 
 
 def _weights(node: Node) -> list[Node]:
-    """The constants, int8 or floating-point, that reach a product by nothing but scaling and rearranging."""
+    """Return the int8 and floating-point constants that reach a product only through scaling and rearranging."""
     found, open_ends = [], [value.get_source_output().get_node() for value in node.inputs()]
     while open_ends:
         end = open_ends.pop()
         if end.get_type_name() == "Constant":
             kind = end.get_element_type()
-            found += [end] if kind.is_real() or kind.size == 1 else []  # others are shapes and lengths
+            found += [end] if kind.is_real() or kind.size == 1 else []  # other constants are shapes and lengths
         elif end.get_type_name() in _BETWEEN:
             open_ends.append(end.input_value(0).get_node())
     return found
 
 
 def _module(node: Node) -> str:
-    """Path of the module that an operation comes from; one that has lost its name goes by what it feeds."""
+    """Return the path of an operation's module; if the operation lost its name, follow its consumers."""
     for _ in range(_FURTHEST):
         if path := module_of(node.get_friendly_name()):
             return path

@@ -1,4 +1,4 @@
-"""OpenVINO's IR in OpenVINO: opened, profiled, and compared with exact arithmetic."""
+"""Open and profile OpenVINO IR, and open a reference with exact arithmetic."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from tasks.proofs import Arithmetic, Operator, typical
 from tasks.runtimes.base import CandidateFiles, Opened, Opener
 
 MODEL, WEIGHTS = "model.xml", "model.bin"
-PRECISION = ["nightquant", "precision"]  # where the IR says what float operators compute in
-_COMPRESSED = "FullyConnectedCompressed"  # with int8 weights, whose kernels are named after the output
-_SHAPES = 4  # that stay compiled; an evaluation has a few, a benchmark one
+PRECISION = ["nightquant", "precision"]  # path in the IR of the precision of float operators
+_COMPRESSED = "FullyConnectedCompressed"  # has int8 weights; its kernels are named after the output's type
+_SHAPES = 4  # compiled shapes to keep; an evaluation has a few, a benchmark has one
 
 
 class OpenVinoOpener(Opener):
-    """Compiles an IR."""
+    """Opens and compiles an IR."""
 
     def open(self, files: CandidateFiles, threads: int) -> Opened:
-        """Compile, when a shape first comes, for that many threads, one stream, and the recipe's precision."""
+        """Compile each new shape for `threads` threads, one stream and the recipe's precision."""
         return Opened(open_ir(files.folder / MODEL, threads))
 
     def profile(
         self, files: CandidateFiles, opened: Opened, inputs: Sequence[Tensor], threads: int, calls: int
     ) -> list[Operator]:
-        """Read OpenVINO's performance counts: kernels' names say what they compute in (``brgconv_avx512_amx_I8``)."""
-        path, shapes = files.folder / MODEL, [tuple(each.shape) for each in inputs]
+        """Read OpenVINO's performance counts: kernel names show the precision (``brgconv_avx512_amx_I8``)."""
+        path, shapes = files.folder / MODEL, [tuple(tensor.shape) for tensor in inputs]
         rounds = "dynamic-per-tensor" in files.spec().activations and _rounds_activations(opened, path, threads, inputs)
         request, _ = _compile(path, threads, shapes, PERF_COUNT=True)
         operators = []
         for _ in range(calls):
-            request.infer([each.numpy() for each in inputs])
+            request.infer([tensor.numpy() for tensor in inputs])
             operators += [
                 Operator(
                     name=node.node_name,
@@ -52,9 +52,9 @@ class OpenVinoOpener(Opener):
         return typical(operators)
 
     def reference(self, files: CandidateFiles, threads: int) -> Opened | None:
-        """Open the IR without low-precision transformations: it is float operators between rounding ones then.
+        """Open the IR without low-precision transformations, so that float operators run between rounding ones.
 
-        The setting is not documented: the plugin's own tests use it.
+        This setting is undocumented, but the plugin's own tests use it.
         """
         return Opened(open_ir(files.folder / MODEL, threads, LP_TRANSFORMS_MODE=False))
 
@@ -66,16 +66,16 @@ def _arithmetic(node: ProfilingInfo) -> Arithmetic:
 
 
 def _rounds_activations(opened: Opened, path: Path, threads: int, inputs: Sequence[Tensor]) -> bool:
-    """Whether products with compressed weights round activations to int8 on this processor, which no count says.
+    """Return whether products with compressed weights round activations to int8 on this processor.
 
-    Told not to, they give other answers then.
+    No performance count shows whether they do. If so, turning the rounding off changes the outputs.
     """
     plain = open_ir(path, threads, DYNAMIC_QUANTIZATION_GROUP_SIZE=0)
     return not all(map(torch.equal, tensors_of(opened(*inputs)), plain(*inputs)))
 
 
 def open_ir(path: Path, threads: int, **more: object) -> Callable[..., tuple[Tensor, ...]]:
-    """Compile for each shape of the inputs that comes: kernels for lengths that are known are faster by a fifth."""
+    """Open an IR and compile it for each new shape of the inputs, because known lengths make kernels a fifth faster."""
 
     @lru_cache(maxsize=_SHAPES)
     def compiled_for(*shapes: tuple[int, ...]) -> tuple[InferRequest, range]:
@@ -83,7 +83,7 @@ def open_ir(path: Path, threads: int, **more: object) -> Callable[..., tuple[Ten
 
     def call(*inputs: Tensor) -> tuple[Tensor, ...]:
         request, outputs = compiled_for(*(tuple(tensor.shape) for tensor in inputs))
-        # Handed to `infer` itself, they would cost as much again as a small operator: it looks at types and names.
+        # Passing the arrays to `infer` would add the time of a small operator, because it checks types and names.
         arrays = [tensor.contiguous().numpy() for tensor in inputs]
         for index, array in enumerate(arrays):
             request.set_input_tensor(index, openvino.Tensor(array, shared_memory=True))
@@ -94,14 +94,14 @@ def open_ir(path: Path, threads: int, **more: object) -> Callable[..., tuple[Ten
 
 
 def _compile(path: Path, threads: int, shapes: Sequence[tuple[int, ...]], **more: object) -> tuple[InferRequest, range]:
-    """A request for inputs of these shapes, and the numbers of its outputs."""
+    """Return a request for inputs of these shapes, and the indices of its outputs."""
     core = openvino.Core()
     model = core.read_model(path)
     model.reshape({entry: list(shape) for entry, shape in zip(model.inputs, shapes, strict=True)})
     settings = {
         "INFERENCE_NUM_THREADS": threads,
         "NUM_STREAMS": 1,
-        "ENABLE_CPU_PINNING": False,  # the process is pinned already
+        "ENABLE_CPU_PINNING": False,  # the process is already pinned
         "INFERENCE_PRECISION_HINT": model.get_rt_info(PRECISION).astype(str),
     }
     with signal_stack_kept():
@@ -110,19 +110,19 @@ def _compile(path: Path, threads: int, shapes: Sequence[tuple[int, ...]], **more
 
 
 class _Stack(ctypes.Structure):
-    """``stack_t`` of Linux."""
+    """The structure ``stack_t`` of Linux."""
 
     _fields_ = (("address", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t))
 
 
 @contextmanager
 def signal_stack_kept() -> Iterator[None]:
-    """Put back the calling thread's alternate signal stack after the block, so that nothing is freed under it.
+    """Restore the calling thread's alternate signal stack after the block.
 
-    Loaded, OpenVINO's CPU plugin replaces the stack on which Python's signal handlers run; unloaded, it puts back the
-    one that it found. Of two that overlap, the second puts back the first one's, which is freed by then: the next
-    signal that Python handles ends the process with SIGSEGV. So a stage worker that had opened OpenVINO models could
-    not be ended by SIGTERM. Seen in OpenVINO 2026.4.
+    On loading, OpenVINO's CPU plugin replaces the stack on which Python's signal handlers run; on unloading, it
+    restores the previous stack. If two plugins overlap, the second restores the first one's stack, which is freed by
+    then. The next signal that Python handles ends the process with SIGSEGV, so SIGTERM could not stop a stage worker
+    cleanly. Seen in OpenVINO 2026.4.
     """
     libc = ctypes.CDLL(None)
     before = _Stack()

@@ -1,7 +1,7 @@
-"""The runtimes: what each carries out, and what makes, opens and checks its files.
+"""The runtimes: their limits, and the names of their makers, openers and checkers.
 
-Those that read the float model exported to ONNX quantize it by tools of their own; a recipe's engine and graph mode are
-torch's and have no say there.
+Runtimes that read the float model exported to ONNX quantize it with their own tools. There, a recipe's engine and graph
+mode, which are torch's, have no effect.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from tasks.runtimes.base import Runtime
 if TYPE_CHECKING:
     from tasks.workload.recipe import Recipe
 
-EXPORTING = ("onnx", "onnxscript", "onnx-ir")  # distributions that exporting takes
-_OTHER_METHOD = 'it cannot carry out method "{recipe.method}"'
-_TORCHS_OWN = "memory formats and oneDNN are torch's own"
+EXPORTING = ("onnx", "onnxscript", "onnx-ir")  # distributions that exporting needs
+_OTHER_METHOD = 'it does not support method "{recipe.method}"'
+_TORCHS_OWN = "memory formats and oneDNN are features of torch"
 _LIMITS = (
     limit("activations", "float", "dynamic-per-tensor", "static", reason=_OTHER_METHOD),
     limit("memory_format", "contiguous", reason=_TORCHS_OWN),
@@ -28,7 +28,7 @@ _LIMITS = (
 class Eager(Runtime):
     """The converted module called from Python, operator by operator.
 
-    There is no file that a deploy team could run without this project, so it is measured but never handed over.
+    It has no file that a deploy team could run without this project, so it is measured but never published.
     """
 
     makes = "tasks.runtimes.torch_modules:EagerMaker"
@@ -38,7 +38,7 @@ class Eager(Runtime):
 
 
 class TorchScript(Runtime):
-    """The converted module traced with the example inputs, frozen, and loadable where this project is not installed."""
+    """The converted module traced with the example inputs, frozen, and loadable without this project."""
 
     makes = "tasks.runtimes.torchscript_files:ScriptMaker"
     opens = "tasks.runtimes.torchscript_files:ScriptOpener"
@@ -49,7 +49,7 @@ class TorchScript(Runtime):
         limit(
             "operators",
             "torch",
-            reason="a TorchScript file cannot hold the library of operators that the recipe's modules call",
+            reason="a TorchScript file cannot contain the library of operators that the recipe's modules call",
         ),
         limit("onednn", True, reason="a TorchScript file cannot switch oneDNN off"),
     )
@@ -64,15 +64,15 @@ with torch.inference_mode():
     outputs = model({{ m.model.inputs | map(attribute="name") | join(", ") }})
 """
     not_reproducible: ClassVar[dict[str, str]] = {
-        "model.ts": "TorchScript numbers its types by what the process traced before and keeps source locations; the "
-        "file is the very one that was measured, but making it anew gives other bytes"
+        "model.ts": "TorchScript keeps source locations, and numbers its types by what the process traced before; this "
+        "file is the one that was measured, but remaking it gives other bytes"
     }
 
 
 class AotInductor(Runtime):
-    """The float model, or what a method or torchao's PT2E made of it, exported and compiled ahead of time.
+    """The model, float or quantized by a method or torchao's PT2E, exported and compiled ahead of time.
 
-    Neither TorchScript nor ``torch.ao.quantization`` is used here, which upstream has deprecated.
+    It uses neither TorchScript nor ``torch.ao.quantization``, because upstream has deprecated both.
     """
 
     makes = "tasks.runtimes.aot_compile:AotMaker"
@@ -86,21 +86,21 @@ class AotInductor(Runtime):
             "form",
             "ordinary",
             "graph",
-            reason='it does not carry out method "{recipe.method}"; use torchscript or onnxruntime for it',
+            reason='it does not support method "{recipe.method}"; use torchscript or onnxruntime',
         ),
         limit(
             "granularities",
             "channel",
-            reason='its int8 kernels take weights per channel only: use weights = "per-channel"',
+            reason='its int8 kernels need weights per channel: use weights = "per-channel"',
         ),
-        limit("graphs", "auto", reason='it quantizes the graph of torch.export, and knows no graph = "{graph}"'),
+        limit("graphs", "auto", reason='it quantizes the graph of torch.export and does not support graph = "{graph}"'),
         limit(
-            "engine", None, "x86", "onednn", reason='its int8 kernels are those of oneDNN, not of the engine "{engine}"'
+            "engine", None, "x86", "onednn", reason='its int8 kernels come from oneDNN, not from the engine "{engine}"'
         ),
     )
     compiles = True
     distributions = ("torch", "torchao")
-    caution = "A compiled package is a program, for one version of torch and one kind of processor."
+    caution = "A compiled package is a program for one version of torch and one kind of processor."
     usage = """\
 import os
 
@@ -111,26 +111,26 @@ import torch
 {% for library in m.model.files[1:] %}
 torch.ops.load_library("{{ library }}")
 {% endfor %}
-# Loading tries out the C++ compiler, if there is one; by default in a folder that others can write.
+# On loading, torch runs the C++ compiler if there is one, by default in a folder that others can write.
 os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", os.path.expanduser("~/.cache/inductor"))
 model = torch._inductor.aoti_load_package("{{ m.model.file }}")
 with torch.inference_mode():
-    # As model(...), which reads descriptions of inputs and outputs in every call.
+    # Faster than model(...), which parses descriptions of inputs and outputs in every call.
     outputs = model.loader.run([{{ m.model.inputs | map(attribute="name") | join(", ") }}])
 """
     not_reproducible: ClassVar[dict[str, str]] = {
-        "model.pt2": "a package holds what the C++ compiler made in folders of random names; the file is the very one "
-        "that was measured, but making it anew gives other bytes"
+        "model.pt2": "a package contains output of the C++ compiler with names of random folders; this file is the one "
+        "that was measured, but remaking it gives other bytes"
     }
 
     def required_instructions(self, recipe: Recipe) -> list[str]:
-        """Return those that the compiler may use, by their names in ``/proc/cpuinfo``."""
-        found: list[str] = resolve_name("tasks.runtimes.aot_package:instructions_for")(spec_of(recipe))
-        return found
+        """Return the instructions that the compiler may use, by their names in ``/proc/cpuinfo``."""
+        instructions: list[str] = resolve_name("tasks.runtimes.aot_package:instructions_for")(spec_of(recipe))
+        return instructions
 
 
 class OnnxRuntime(Runtime):
-    """Runs the exported file, quantized by ONNX Runtime's own tools."""
+    """The exported file, quantized with ONNX Runtime's own tools."""
 
     makes = "tasks.runtimes.onnx_quantize:OnnxMaker"
     opens = "tasks.runtimes.onnx_session:OnnxOpener"
@@ -140,7 +140,7 @@ class OnnxRuntime(Runtime):
     limits = (
         *_LIMITS,
         limit("arithmetic", "float32", reason=_OTHER_METHOD),
-        limit("weights", "int8", reason="its kernels know neither float16 nor 4-bit embeddings"),
+        limit("weights", "int8", reason="its kernels support neither float16 weights nor 4-bit embeddings"),
     )
     saturation_noticed = 1e-3  # the reference rounds at the same places
     usage = """\
@@ -149,7 +149,7 @@ import onnxruntime
 session = onnxruntime.InferenceSession(
     "{{ m.model.file }}",
     providers=["CPUExecutionProvider"],
-    disabled_optimizers=["WeightBiasQuantization"],  # it quantizes what is to stay float
+    disabled_optimizers=["WeightBiasQuantization"],  # it quantizes layers that must stay float
 )
 inputs = [{{ m.model.inputs | map(attribute="name") | join(", ") }}]  # NumPy arrays
 outputs = session.run(None, {entry.name: array for entry, array in zip(session.get_inputs(), inputs)})
@@ -157,9 +157,9 @@ outputs = session.run(None, {entry.name: array for entry, array in zip(session.g
 
 
 class OpenVino(Runtime):
-    """Runs OpenVINO's IR of the exported file, quantized by NNCF.
+    """OpenVINO's IR of the exported file, quantized with NNCF.
 
-    Precision is always stated: left alone, OpenVINO computes in bfloat16 where the processor can, and calls it float.
+    Precision is always set: by default, OpenVINO computes float models in bfloat16 if the processor supports it.
     """
 
     makes = "tasks.runtimes.openvino_quantize:OpenVinoMaker"
@@ -175,9 +175,9 @@ import openvino
 
 core = openvino.Core()
 model = core.read_model("{{ m.model.file }}")
-# Fixed shapes are faster; left out, any length of the free axes is taken.
+# Fixed shapes are faster; without this call, open axes may have any length.
 model.reshape({
-{%- for each in m.model.inputs %}{{ loop.index0 }}: {{ each.shape }}{{ ", " if not loop.last }}{% endfor -%}
+{%- for tensor in m.model.inputs %}{{ loop.index0 }}: {{ tensor.shape }}{{ ", " if not loop.last }}{% endfor -%}
 })
 compiled = core.compile_model(model, "CPU", {
     "INFERENCE_PRECISION_HINT": model.get_rt_info(["nightquant", "precision"]).astype(str),

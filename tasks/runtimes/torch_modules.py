@@ -1,6 +1,6 @@
-"""Converted torch modules as torch itself runs them: shared, opened, profiled, and compared with exact arithmetic.
+"""Share, open and profile converted torch modules, and open a reference with exact arithmetic.
 
-torch's profiler has oneDNN's beside it: what a compiled package calls of oneDNN, torch does not see.
+oneDNN's profiler complements torch's, which does not see a compiled package's calls of oneDNN.
 """
 
 from __future__ import annotations
@@ -31,31 +31,31 @@ from tasks.runtimes.base import CandidateFiles, Made, Maker, Opened, Opener
 _EXACT = "qnnpack"
 _INT8 = re.compile(r"quantized::|aten::quantized_|onednn::q|nightquant_\w+::")
 _CONVERT = re.compile(r"aten::(?:quantize_per|dequantize|_choose_qparams|choose_qparams)|quantized_decomposed::")
-# They look, allocate or give views; what is left computes on floats.
+# These operators inspect, allocate or return views; the remaining ones compute in float.
 _OTHER = re.compile(
     r"forward$|aten::(?:_?empty|view|select|narrow|as_strided|slice|unbind|reshape|_reshape|to$|item|_local_scalar|"
     r"detach|transpose|t$|expand|permute|squeeze|unsqueeze|chunk|split|q_|qscheme|alias|result_type|resolve)"
 )
-# torch takes 0.2 ms for every operator that it saw, of which a recurrent model has hundreds a call.
+# torch's profiler takes 0.2 ms per operator, and a recurrent model has hundreds of operators per call.
 _PARTS, _MOST_IN_PART = 5, 4
-_PACKAGE = "AOTIModelContainerRunner"  # a compiled package's call as a whole
+_PACKAGE = "AOTIModelContainerRunner"  # prefix of the events for a complete call of a compiled package
 
 
 class EagerMaker(Maker):
-    """Shares the converted module, and needs no files of its own."""
+    """Shares the converted module and writes no files."""
 
     def shared(self, source: ModelSource, spec: Spec) -> dict[str, str]:
         """Find or make the converted module."""
         return {KIND: find_or_convert(source, spec).name}
 
     def make(self, source: ModelSource, spec: Spec, folder: Path) -> Made:
-        """Write nothing; the size is that of the state dict as ``torch.save`` writes it."""
+        """Write nothing; the size is the state dict's size as ``torch.save`` writes it."""
         structure = Structure.read(find_or_convert(source, spec))
         return Made(size_bytes=structure.size_bytes, coverage=structure.coverage, graph=structure.graph)
 
 
 class EagerOpener(Opener):
-    """Opens the converted module, or another form of it."""
+    """Opens the converted module, or a subclass's form of it."""
 
     def open(self, files: CandidateFiles, threads: int) -> Opened:
         """Load the module, packed for the spec's engine."""
@@ -67,14 +67,14 @@ class EagerOpener(Opener):
     def profile(
         self, files: CandidateFiles, opened: Opened, inputs: Sequence[Tensor], threads: int, calls: int
     ) -> list[Operator]:
-        """Ask torch's profiler."""
+        """Profile the calls with torch's profiler."""
         with opened.scope():
             return profile_torch(partial(opened.call, *inputs), calls)
 
     def reference(self, files: CandidateFiles, threads: int) -> Opened | None:
-        """Open the converted module under QNNPACK, whose kernels add products up in 32 bits on every processor.
+        """Open the converted module with QNNPACK, whose kernels add products in 32 bits on every processor.
 
-        It rounds at other places than the other engines.
+        QNNPACK rounds at other places than the other engines.
         """
         if files.spec().engine is None or _EXACT not in torch.backends.quantized.supported_engines:
             return None
@@ -83,22 +83,22 @@ class EagerOpener(Opener):
             return Opened(open_converted(files.shared[KIND]), scope)
 
     def load(self, files: CandidateFiles) -> Call:
-        """Load what was made; the quantized engine is set."""
+        """Load the callable; the quantized engine is already set."""
         return open_converted(files.shared[KIND])
 
 
 def profile_torch(call: Callable[[], object], calls: int) -> list[Operator]:
-    """Profile up to twenty calls: what torch dispatches and, of a compiled package, oneDNN's primitives, the rest."""
+    """Profile up to twenty calls: torch's operators and, for a compiled package, oneDNN's primitives and the rest."""
     parts = min(_PARTS, calls)
-    each = min(_MOST_IN_PART, calls // parts)
-    return typical(operator for _ in range(parts) for operator in _profile_part(call, each))
+    calls_in_part = min(_MOST_IN_PART, calls // parts)
+    return typical(operator for _ in range(parts) for operator in _profile_part(call, calls_in_part))
 
 
 def _profile_part(call: Callable[[], object], calls: int) -> list[Operator]:
-    with profile(activities=[ProfilerActivity.CPU]) as found:
+    with profile(activities=[ProfilerActivity.CPU]) as profiler:
         for _ in range(calls):
             call()
-    seconds = {event.key: event.self_cpu_time_total / 1e6 for event in found.key_averages()}
+    seconds = {event.key: event.self_cpu_time_total / 1e6 for event in profiler.key_averages()}
     package_s = sum(spent for name, spent in seconds.items() if name.startswith(_PACKAGE))
     operators = [
         Operator(type=name, arithmetic=_arithmetic(name), seconds=spent)
@@ -107,7 +107,7 @@ def _profile_part(call: Callable[[], object], calls: int) -> list[Operator]:
     ]
     if package_s:
         primitives = _profile_onednn(call, calls)
-        rest_s = max(0.0, package_s - sum(each.seconds for each in primitives))
+        rest_s = max(0.0, package_s - sum(primitive.seconds for primitive in primitives))
         operators += [*primitives, Operator(type="compiled loops", arithmetic="float", seconds=rest_s)]
     return operators
 
@@ -119,7 +119,7 @@ def _arithmetic(name: str) -> Arithmetic:
 
 
 def _profile_onednn(call: Callable[[], object], calls: int) -> list[Operator]:
-    """What oneDNN writes of its primitives to standard output: type, implementation, numbers and milliseconds."""
+    """Read oneDNN's log of its primitives from standard output: type, implementation, tensors and milliseconds."""
     with tempfile.TemporaryFile() as file:
         onednn = torch.backends.mkldnn
         with _standard_output_to(file.fileno()), onednn.verbose(onednn.VERBOSE_ON):  # type: ignore[no-untyped-call]
@@ -128,9 +128,9 @@ def _profile_onednn(call: Callable[[], object], calls: int) -> list[Operator]:
         file.seek(0)
         lines = file.read().decode("utf-8", "replace").splitlines()
     seconds: defaultdict[tuple[str, Arithmetic], float] = defaultdict(float)
-    for found in filter(None, map(_primitive, lines)):
-        seconds[found.type, found.arithmetic] += found.seconds
-    return [Operator(type=kind, arithmetic=of, seconds=spent) for (kind, of), spent in seconds.items()]
+    for primitive in filter(None, map(_primitive, lines)):
+        seconds[primitive.type, primitive.arithmetic] += primitive.seconds
+    return [Operator(type=kind, arithmetic=arithmetic, seconds=spent) for (kind, arithmetic), spent in seconds.items()]
 
 
 def _primitive(line: str) -> Operator | None:
@@ -148,15 +148,15 @@ def _primitive(line: str) -> Operator | None:
 
 @contextmanager
 def _standard_output_to(descriptor: int) -> Iterator[None]:
-    """Send what C code prints elsewhere; this process is a measurement's own."""
+    """Redirect standard output, including C code's, to a file; this process runs nothing but a measurement."""
     library = ctypes.CDLL(None)
     sys.stdout.flush()
     library.fflush(None)
-    kept = os.dup(1)
+    original = os.dup(1)
     try:
         os.dup2(descriptor, 1)
         yield
     finally:
         library.fflush(None)
-        os.dup2(kept, 1)
-        os.close(kept)
+        os.dup2(original, 1)
+        os.close(original)

@@ -1,4 +1,4 @@
-"""Opens ``model.ts`` of a bundle with torch alone."""
+"""Open a bundle's ``model.ts`` with only torch."""
 
 import ctypes
 import io
@@ -12,7 +12,7 @@ Tensor = tuple[str, list[int], bytes]
 
 def open_model(files: dict[str, bytes], manifest: dict[str, Any]) -> Callable[[list[Tensor]], list[Tensor]]:
     """Load the file."""
-    if manifest["engine"] is not None:  # weights are packed for it on loading
+    if manifest["engine"] is not None:  # loading packs weights for the current engine
         torch.backends.quantized.engine = manifest["engine"]
     model = torch.jit.load(io.BytesIO(files[manifest["model"]["file"]]), "cpu")  # type: ignore[no-untyped-call]
 

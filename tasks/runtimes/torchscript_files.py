@@ -1,4 +1,4 @@
-"""TorchScript files: traced from converted modules, and opened."""
+"""Trace converted modules to TorchScript files, and open these files."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ class ScriptMaker(EagerMaker):
     """Traces the converted module."""
 
     def make(self, source: ModelSource, spec: Spec, folder: Path) -> Made:
-        """Trace, freeze and save the module; the size is the file's."""
+        """Trace, freeze and save the module; the size is the file's size."""
         converted, script = find_or_convert(source, spec), folder / MODEL
         with running(spec):
             model = open_converted(converted)
             write_script(model, source.example_inputs, script, exact=spec.engine is not None)
-            before, after = (outputs_of(each, source.example_inputs) for each in (model, read_script(script)))
+            before, after = (outputs_of(module, source.example_inputs) for module in (model, read_script(script)))
         refuse_other(before, after, exactness(spec), spec, "it is saved as TorchScript")
         structure = Structure.read(converted)
         return Made(size_bytes=script.stat().st_size, coverage=structure.coverage, graph=structure.graph)
 
 
 class ScriptOpener(EagerOpener):
-    """Opens the file."""
+    """Opens a TorchScript file."""
 
     def load(self, files: CandidateFiles) -> Call:
         """Load the file."""
@@ -49,8 +49,8 @@ class ScriptOpener(EagerOpener):
 def write_script(model: nn.Module, example_inputs: Mapping[str, Tensor], path: Path, *, exact: bool) -> None:
     """Trace, freeze and save a model.
 
-    `exact` keeps every operation as it is, for outputs equal to the model's bit for bit; otherwise freezing may fold
-    float operations into each other (a batch norm into its convolution), which is faster and rounds differently.
+    With `exact`, every operation stays as it is, and outputs equal the model's bit for bit. Otherwise, freezing may
+    fold float operations (a batch norm into its convolution), which is faster and rounds differently.
 
     Raises
     ------
@@ -58,8 +58,8 @@ def write_script(model: nn.Module, example_inputs: Mapping[str, Tensor], path: P
         The model cannot be traced.
     """
     with without_deprecations(), torch.no_grad():
-        # Tracing passes by checks of shapes in torch and transformers, and reads every property that a module has; a
-        # warning about the user's own code stays.
+        # Tracing runs shape checks in torch and transformers, and reads every property of a module, which warns.
+        # Warnings about the user's own code stay visible.
         warnings.filterwarnings("ignore", category=TracerWarning, module=r"(torch|transformers)\.")
         warnings.filterwarnings("ignore", category=FutureWarning, module=r"transformers\.")
         try:
@@ -69,15 +69,15 @@ def write_script(model: nn.Module, example_inputs: Mapping[str, Tensor], path: P
         except Exception as error:
             raise QuantizationError(
                 f"The model cannot be traced to TorchScript: {in_one_line(error)}.",
-                hint="Rewrite what the message is about, or take the runtime torchscript out of the recipe.",
+                hint="Rewrite the code that the message names, or remove the runtime torchscript from the recipe.",
             ) from error
         frozen: torch.jit.ScriptModule = torch.jit.freeze(traced.eval(), optimize_numerics=not exact)
-        # Not frozen.save(path): on a full disk torch's writer aborts the whole process.
+        # Do not use frozen.save(path): on a full disk, torch's writer aborts the process.
         path.write_bytes(frozen.save_to_buffer())
 
 
 def read_script(path: Path) -> nn.Module:
-    """Load what `write_script` wrote; packed weights are packed for the engine that is set now."""
+    """Load a file from `write_script`; weights are packed for the current quantized engine."""
     with without_deprecations():
         script: nn.Module = torch.jit.load(str(path), map_location="cpu")  # type: ignore[no-untyped-call]
     return script

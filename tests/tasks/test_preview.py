@@ -102,7 +102,7 @@ def test_a_layer_that_is_not_there_is_told_once_for_the_candidates_of_its_recipe
     ]
     found = previewed(folder, recipe=recipes)
     (problem,) = found.problems
-    assert problem.startswith("int8/eager, int8/torchscript: exclude names modules that Net does not have: lost (did")
+    assert problem.startswith("int8/eager, int8/torchscript: `exclude` names modules that Net does not have: lost (did")
     assert '(did you mean "last"?)' in problem
 
 

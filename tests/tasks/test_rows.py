@@ -281,7 +281,10 @@ def test_one_odd_number_costs_neither_its_row_nor_another_and_the_gate_sees_what
 
 
 def test_what_was_not_found_out_about_a_candidate_is_unknown_in_its_row():
-    why = {"peak_rss_bytes": "The memory process was ended by SIGKILL.", "int8_time_share": "It was ended by SIGSEGV."}
+    why = {
+        "peak_rss_bytes": "The memory process was killed by SIGKILL.",
+        "int8_time_share": "It was killed by SIGSEGV.",
+    }
     timings = _timing(), _timing("dynamic-int8"), _timing("dynamic-int8", setting="throughput", batch_size=8)
     deployed = _candidate("dynamic-int8")
     incumbent = Incumbent(version="2026-11-20-0123456789ab", candidate=deployed.built, evaluation=deployed.evaluation)

@@ -1,1 +1,1 @@
-"""Static quantization of a model's graph: trace, plan, fuse, observe, convert."""
+"""Quantize a model's graph statically: trace, plan, fuse, observe and convert."""

@@ -1,6 +1,6 @@
-"""From a float model to a converted one, in the planned graph mode: attach observers, show data, convert, try out.
+"""Convert a float model in the planned graph mode: attach observers, calibrate or train, convert, and test the result.
 
-Afterwards, which float module became which quantized one: for the coverage of models that were fused, and to compare.
+The module also maps float modules to quantized modules, for the coverage of fused models and for comparisons.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tasks.quantize.source import ModelSource, calibrate, refuse_non_finite_stat
 from tasks.quantize.spec import Spec
 from tasks.refs import ModuleCoverage
 
-# Without torch.ao.nn.quantized.reference, whose modules compute in float.
+# torch.ao.nn.quantized.reference is not in this list, because its modules compute in float.
 _QUANTIZED_MODULES = (
     "torch.ao.nn.quantized.modules",
     "torch.ao.nn.quantized.dynamic.modules",
@@ -42,14 +42,14 @@ _QUANTIZED_MODULES = (
 
 
 class GraphConverter(Converter):
-    """Quantizes a model's whole graph to int8."""
+    """Quantizes a model's complete graph to int8."""
 
     @abstractmethod
     def show_data(self, prepared: nn.Module, spec: Spec, source: ModelSource) -> None:
         """Calibrate or train a prepared model."""
 
     def convert(self, model: nn.Module, spec: Spec, source: ModelSource) -> Converted:
-        """Prepare a float model, show it data and convert it; a module without an int8 kernel stays float."""
+        """Prepare a float model, calibrate or train it, and convert it; modules without an int8 kernel stay float."""
         refuse_non_finite_state(model)
         plan, leaves, name = make_plan(model, spec, source.example_inputs), leaves_of(model), type(model).__name__
         prepared = prepare(model, plan, spec, source.example_inputs)
@@ -61,46 +61,46 @@ class GraphConverter(Converter):
         return Converted(converted, plan.graph, cover_fused(leaves, converted, plan, packed))
 
     def skeleton(self, model: nn.Module, spec: Spec, graph: str, example_inputs: Mapping[str, Tensor]) -> nn.Module:
-        """Give the model the structure that quantizing it in that graph mode gives, with default scales."""
-        taken = _in_mode(spec, graph)
-        plan = make_plan(model, taken, example_inputs)
+        """Give the model the structure of a model quantized in this graph mode, with default scales."""
+        spec = _in_mode(spec, graph)
+        plan = make_plan(model, spec, example_inputs)
         with warnings.catch_warnings():
-            # True here, and meant: the saved scales take the place of the default ones.
+            # No observer runs here: the saved scales replace the default ones.
             warnings.filterwarnings("ignore", message=r"(?s)must run observer before calling calculate_qparams.*")
-            return convert(prepare(model, plan, taken, example_inputs))
+            return convert(prepare(model, plan, spec, example_inputs))
 
 
 class StaticConverter(GraphConverter):
     """Observes, calibrates and converts."""
 
     def convert(self, model: nn.Module, spec: Spec, source: ModelSource) -> Converted:
-        """Quantize weights and activations by ranges seen in calibration, in eager or FX graph mode.
+        """Quantize weights and activations with ranges from calibration, in eager or FX graph mode.
 
         Raises
         ------
         QuantizationError
-            The graph mode that the spec asks for cannot express the model, there is nothing to calibrate with, an
-            operation has no quantized kernel, or numbers are not finite.
+            The requested graph mode cannot express the model, there are no calibration samples, an operation has no
+            quantized kernel, or numbers are not finite.
         """
-        refuse_non_finite_state(model)  # whatever the mode
+        refuse_non_finite_state(model)  # raise once, before either mode is tried
         try:
             return super().convert(model, spec, source)
         except QuantizationError as error:
             if spec.graph != "auto":
                 raise
             refusal = error
-        try:  # with a new model: eager mode has changed this one
+        try:  # with a new model, because eager mode has changed this one
             return super().convert(source.float_model(), replace(spec, graph="fx"), source)
         except QuantizationError as error:
             if error.message == refusal.message:
-                # What is wrong has nothing to do with the graph mode.
+                # The error is independent of the graph mode.
                 raise refusal from None
             raise QuantizationError(
                 f"{refusal.message} FX graph mode fails as well: {error.message}", hint=error.hint
             ) from refusal
 
     def show_data(self, prepared: nn.Module, spec: Spec, source: ModelSource) -> None:
-        """Calibrate."""
+        """Calibrate the prepared model."""
         assert spec.calibration is not None
         with refusing("calibrated", source.name, _mode_of(prepared)):
             calibrate(prepared, source, spec.calibration)
@@ -115,7 +115,7 @@ def _mode_of(prepared: nn.Module) -> Literal["eager", "fx"]:
 
 
 def convert(prepared: nn.Module, name: str = "The model") -> nn.Module:
-    """Convert a model that has seen its data, and pack it for the quantized engine; errors call it `name`.
+    """Convert a calibrated or trained model, and pack it for the quantized engine; errors call it `name`.
 
     Raises
     ------
@@ -131,7 +131,7 @@ def convert(prepared: nn.Module, name: str = "The model") -> nn.Module:
             converted = quantization.convert(prepared, inplace=True)  # type: ignore[no-untyped-call]
     for module in converted.modules():
         if isinstance(module, ELU):
-            # torch's quantized ELU alone keeps its output's range in plain attributes, outside the state dict.
+            # Only torch's quantized ELU keeps its output's range in plain attributes, outside the state dict.
             scale, zero_point = float(module.scale), int(module.zero_point)
             del module.scale, module.zero_point
             module.register_buffer("scale", torch.tensor(scale))
@@ -141,9 +141,9 @@ def convert(prepared: nn.Module, name: str = "The model") -> nn.Module:
 
 @dataclass(frozen=True)
 class Pair:
-    """A quantized module and the float one that computes the same.
+    """A quantized module and the corresponding float module.
 
-    ``path`` is the module's in the float model; a fused one goes by the path of its first module.
+    ``path`` is the module's path in the float model; for a fused module, the path of the first one.
     """
 
     path: str
@@ -156,7 +156,7 @@ def pair_with_float(
 ) -> tuple[Pair, ...]:
     """Pair every quantized module that has weights with its float module, in the model's order.
 
-    The float `model` is fused in place if need be; `converted` is what became of it, in the mode `graph`.
+    The float `model` may be fused in place; `converted` is its conversion in the mode `graph`.
     """
     if spec.form == "graph":
         model = fuse(model, make_plan(model, _in_mode(spec, graph), example_inputs))
@@ -171,20 +171,20 @@ def pair_with_float(
 def cover_fused(
     leaves: Sequence[ModuleCoverage], converted: nn.Module, plan: Plan, packed: Collection[str] = ()
 ) -> tuple[ModuleCoverage, ...]:
-    """Fill in what became of the float model's leaves, which are those from before anything was fused.
+    """Complete the leaves of the float model, as it was before fusing.
 
-    A module that was fused (a batch norm folded into its convolution) counts as quantized where the module that took it
-    up is. So does a module whose parameters were packed for a function that forward calls; `packed` are their names.
+    A fused module (a batch norm folded into its convolution) counts as quantized if the module with which it is fused
+    is. A module also counts as quantized if its parameters, `packed`, were packed for a function in forward.
     """
-    found = _modules_by_float_path(converted)
+    modules = _modules_by_float_path(converted)
     heads = {path: chain[0] for chain in plan.chains for path in chain}
     owners = {name.rpartition(".")[0] for name in packed}
     unsupported = {kind.__name__: reason for kind, reason in UNSUPPORTED.items()}
 
     def why_float(leaf: ModuleCoverage) -> str:
         head = heads.get(leaf.module, leaf.module)
-        # torchvision's own fusing leaves an Identity where a module was folded into the one before it.
-        if head in found and (isinstance(found[head], nn.Identity) or has_quantized_kernel(found[head])):
+        # torchvision's own fusing replaces a folded module by an Identity.
+        if head in modules and (isinstance(modules[head], nn.Identity) or has_quantized_kernel(modules[head])):
             return ""
         if leaf.module in owners:
             return ""
@@ -200,12 +200,12 @@ def cover_fused(
 
 
 def has_quantized_kernel(module: nn.Module) -> bool:
-    """Whether a converted model's module computes in integers, or reads rows of them."""
+    """Return whether a converted model's module computes in integers or looks up integer rows."""
     return isinstance(module, FourBitEmbedding) or is_within(type(module).__module__, _QUANTIZED_MODULES)
 
 
 def _modules_by_float_path(converted: nn.Module) -> dict[str, nn.Module]:
-    """The converted model's modules by the paths that they have in the float model."""
+    """Return the converted model's modules by their paths in the float model."""
     inner = converted.module if isinstance(converted, QuantizedInside) else converted
     return {
         path: module.module if isinstance(module, FloatInside) else module for path, module in inner.named_modules()

@@ -1,9 +1,9 @@
-"""Layers that forward calls as functions with a module's parameters, such as ``functional.conv2d``.
+"""Replace functions that forward calls with a module's parameters, such as ``functional.conv2d``, by plain modules.
 
-A subclass of `nn.Conv2d` whose forward pads first is such a layer, and so are many modules of model libraries. torch
-fuses modules only, keeps the packed weights of functions where its own loading does not find them, and takes functions
-with every argument in its place only. So a traced graph gets plain modules for them, under the paths of the modules
-that own the parameters. A function stays if its weight is the model's own, is computed, or is used more than once.
+An example is a subclass of `nn.Conv2d` whose forward pads first; model libraries have many of these. torch fuses only
+modules, cannot load the packed weights of functions, and needs all arguments of a function in position. So a traced
+graph gets plain modules, under the paths of the modules that own the parameters. A function stays if its weight
+belongs to the model itself, is computed, or is used more than once.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from torch import Tensor, fx, nn
 from torch.fx.node import Argument
 from torch.nn import functional
 
-Given = dict[str, Argument]
+Args = dict[str, Argument]
 
-_LINEAR: Given = {"input": None, "weight": None, "bias": None}
-_CONVOLUTION: Given = {**_LINEAR, "stride": 1, "padding": 0, "dilation": 1, "groups": 1}
-_NORM: Given = {"input": None, "running_mean": None, "running_var": None, "weight": None, "bias": None}
+_LINEAR: Args = {"input": None, "weight": None, "bias": None}
+_CONVOLUTION: Args = {**_LINEAR, "stride": 1, "padding": 0, "dilation": 1, "groups": 1}
+_NORM: Args = {"input": None, "running_mean": None, "running_var": None, "weight": None, "bias": None}
 _CONVOLUTIONS: dict[object, tuple[Callable[..., nn.Module], int]] = {
     functional.conv1d: (nn.Conv1d, 1),
     functional.conv2d: (nn.Conv2d, 2),
     functional.conv3d: (nn.Conv3d, 3),
 }
-# Each function's arguments in their order, with the defaults.
-_ARGUMENTS: dict[object, Given] = {
+# Each function's arguments in order, with their defaults.
+_ARGUMENTS: dict[object, Args] = {
     functional.linear: _LINEAR,
     functional.batch_norm: {**_NORM, "training": False, "momentum": 0.1, "eps": 1e-5},
     **dict.fromkeys(_CONVOLUTIONS, _CONVOLUTION),
@@ -39,67 +39,67 @@ _READ = "_read_by_forward"
 def with_plain_layers(
     model: nn.Module, graph: fx.Graph, *, training: bool = False
 ) -> tuple[fx.GraphModule, frozenset[str]]:
-    """Make a graph module of a model's graph, with plain layers in the place of functions; the graph is changed.
+    """Make a graph module of a model's graph, with plain layers instead of functions; the graph is changed.
 
     Parameters
     ----------
     training
-        The mode of the plain layers.
+        Whether the plain layers are in training mode.
 
     Returns
     -------
     tuple of GraphModule and frozenset
-        The graph module, which shares tensors and other modules with the model, and the paths of its plain layers.
+        The graph module, which shares tensors and the other modules with the model, and the paths of its plain layers.
     """
     plain: dict[str, nn.Module] = {}
     moved: dict[str, nn.Module] = {}
     for node in list(graph.nodes):
         if node.op != "call_function" or node.target not in _ARGUMENTS:
             continue
-        given = _given(node)
-        tensors = {name: value for name, value in given.items() if isinstance(value, fx.Node) and name != "input"}
+        arguments = _arguments_of(node)
+        tensors = {name: value for name, value in arguments.items() if isinstance(value, fx.Node) and name != "input"}
         owner = _sole_owner(frozenset(tensors.values()), model, graph)
-        layer = _plain_layer(node.target, given, tensors, model.get_submodule(owner)) if owner else None
+        layer = _plain_layer(node.target, arguments, tensors, model.get_submodule(owner)) if owner else None
         if layer is not None:
             plain[owner] = layer.train(training)
             moved |= _move_children(owner, model, graph)
             with graph.inserting_before(node):
-                node.replace_all_uses_with(graph.call_module(owner, (given["input"],)))
+                node.replace_all_uses_with(graph.call_module(owner, (arguments["input"],)))
             for unused in (node, *tensors.values()):
                 graph.erase_node(unused)
         elif node.target is not functional.batch_norm:
-            node.args, node.kwargs = tuple(given.values()), {}
+            node.args, node.kwargs = tuple(arguments.values()), {}
     named = plain | moved | dict(_separate_reads(graph, model))
     targets = {str(node.target) for node in graph.nodes if node.op in ("call_module", "get_attr")}
-    found = {name: named[name] if name in named else attrgetter(name)(model) for name in targets}
-    return fx.GraphModule(found, graph), frozenset(plain)
+    attributes = {name: named[name] if name in named else attrgetter(name)(model) for name in targets}
+    return fx.GraphModule(attributes, graph), frozenset(plain)
 
 
 def parameters_read(model: nn.Module) -> frozenset[str]:
-    """Names of the float model's tensors that a graph module's own graph reads; none of another module's."""
+    """Return the names of the float model's tensors that a graph module's graph reads; none for other modules."""
     if not isinstance(model, fx.GraphModule):
         return frozenset()
     names = (str(node.target) for node in model.graph.nodes if node.op == "get_attr")
     return frozenset(name for name in names if not name.endswith(_READ))
 
 
-def _given(node: fx.Node) -> Given:
-    """A function's arguments by name; those of a convolution's axes are a number for each."""
+def _arguments_of(node: fx.Node) -> Args:
+    """Return a function's arguments by name; a convolution's stride, padding and dilation have a number per axis."""
     defaults = _ARGUMENTS[node.target]
-    given = defaults | dict(zip(defaults, node.args, strict=False)) | dict(node.kwargs)
+    arguments = defaults | dict(zip(defaults, node.args, strict=False)) | dict(node.kwargs)
     if node.target in _CONVOLUTIONS:
         _, dimensions = _CONVOLUTIONS[node.target]
         for name in ("stride", "padding", "dilation"):
-            value = given[name]
+            value = arguments[name]
             if isinstance(value, list | tuple) and len(value) == 1:
                 (value,) = value
             if isinstance(value, int):
-                given[name] = (value,) * dimensions
-    return given
+                arguments[name] = (value,) * dimensions
+    return arguments
 
 
 def _sole_owner(tensors: frozenset[fx.Node], model: nn.Module, graph: fx.Graph) -> str:
-    """Path of the module that gives all of a function's tensors and computes nothing else with tensors; "" if none."""
+    """Return the path of the module that owns a function's tensors and has no other use for tensors; "" if none."""
     owners = {str(tensor.target).rpartition(".")[0] for tensor in tensors}
     if len(owners) != 1 or any(tensor.op != "get_attr" or len(tensor.users) != 1 for tensor in tensors):
         return ""
@@ -116,34 +116,34 @@ def _sole_owner(tensors: frozenset[fx.Node], model: nn.Module, graph: fx.Graph) 
     return owner
 
 
-def _plain_layer(function: object, given: Given, tensors: Mapping[str, fx.Node], owner: nn.Module) -> nn.Module | None:
-    """The module that computes what a function does with its owner's tensors; None if there is none."""
+def _plain_layer(target: object, arguments: Args, tensors: Mapping[str, fx.Node], owner: nn.Module) -> nn.Module | None:
+    """Return the module that is equivalent to a function with its owner's tensors, or None if there is none."""
     values = {name: getattr(owner, str(node.target).rpartition(".")[2]) for name, node in tensors.items()}
     weight, bias = values.get("weight"), values.get("bias")
     if not isinstance(weight, nn.Parameter) or not isinstance(bias, nn.Parameter | None):
         return None
     layer: nn.Module
-    if function is functional.batch_norm:
+    if target is functional.batch_norm:
         kind = next((kind for kind in _NORMS if isinstance(owner, kind)), None)
-        if kind is None or given["training"] is not False or values.keys() != _NORM.keys() - {"input"}:
+        if kind is None or arguments["training"] is not False or values.keys() != _NORM.keys() - {"input"}:
             return None
         assert isinstance(owner, kind)
-        layer = cast(Callable[..., nn.Module], kind)(len(weight), given["eps"], owner.momentum, device="meta")
+        layer = cast(Callable[..., nn.Module], kind)(len(weight), arguments["eps"], owner.momentum, device="meta")
         values["num_batches_tracked"] = owner.num_batches_tracked
-    elif function is functional.linear:
+    elif target is functional.linear:
         layer = nn.Linear(weight.shape[1], weight.shape[0], bias=False, device="meta")
     else:
-        geometry = {name: given[name] for name in ("stride", "padding", "dilation", "groups")}
-        made, _ = _CONVOLUTIONS[function]
-        channels = weight.shape[1] * cast(int, given["groups"]), weight.shape[0]
-        layer = made(*channels, tuple(weight.shape[2:]), **geometry, bias=False, device="meta")
+        geometry = {name: arguments[name] for name in ("stride", "padding", "dilation", "groups")}
+        make, _ = _CONVOLUTIONS[target]
+        channels = weight.shape[1] * cast(int, arguments["groups"]), weight.shape[0]
+        layer = make(*channels, tuple(weight.shape[2:]), **geometry, bias=False, device="meta")
     for name, value in values.items():
         setattr(layer, name, value)
     return layer
 
 
 def _move_children(owner: str, model: nn.Module, graph: fx.Graph) -> dict[str, nn.Module]:
-    """Give what is called within a module that becomes a plain layer a path outside of it; the modules by path."""
+    """Move the called children of a module that becomes a plain layer to paths outside; return them by path."""
     moved = {}
     for node in graph.nodes:
         if node.op == "call_module" and str(node.target).startswith(f"{owner}."):
@@ -154,7 +154,7 @@ def _move_children(owner: str, model: nn.Module, graph: fx.Graph) -> dict[str, n
 
 
 def _separate_reads(graph: fx.Graph, model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Rename tensors that forward reads of modules that it calls as well, which lose them; yield both."""
+    """Give tensors that forward reads from called modules, which conversion replaces, new names; yield both."""
     called = {str(node.target) for node in graph.nodes if node.op == "call_module"}
     for node in graph.nodes:
         if node.op == "get_attr" and str(node.target).rpartition(".")[0] in called:

@@ -1,8 +1,8 @@
-"""Observers: those that a recipe asks for, and the modules that get none.
+"""The observers of a recipe, and the modules that have none.
 
-The engine decides whether activations use 7 or 8 of the 8 bits (``reduce_range``), not the recipe. Without VNNI, x86,
-fbgemm and onednn multiply with ``vpmaddubsw``, whose 16-bit sums saturate unless one bit is kept free. PyTorch keeps it
-free for x86 and fbgemm on every processor, and never for onednn; here onednn keeps it free on processors without VNNI.
+The engine, not the recipe, decides whether activations use 7 or 8 bits (``reduce_range``). Without VNNI, x86, fbgemm
+and onednn multiply with ``vpmaddubsw``, whose 16-bit sums saturate unless one bit is kept free. PyTorch keeps it free
+for x86 and fbgemm on every processor, but never for onednn. nightquant does so for onednn on processors without VNNI.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _WEIGHT_FAKE_QUANTS = {
     "tensor": quantization.default_fused_wt_fake_quant,
 }
 
-_TRANSPOSED = "torch's quantized kernels for it are wrong for some shapes"
-# What stays float whatever a recipe asks for, because torch's int8 kernels for it cannot be trusted.
-# Of transposed convolutions, fbgemm's kernels write outside their memory where kernel and stride are 2 (the usual
-# upsampling), and onednn's compute garbage where channels in and out differ: `python -m benchmarks.transposed`.
-# The quantized PReLU rounds negative slopes to 0, takes no slope per channel, and keeps its weight and range outside of
-# the state dict.
+_TRANSPOSED = "torch's quantized kernels for transposed convolutions are wrong for some shapes"
+# These types always stay float, because torch's int8 kernels for them are wrong.
+# Transposed convolutions: fbgemm's kernels write outside their memory if kernel and stride are 2 (the usual
+# upsampling), and onednn's compute garbage if input and output channels differ (`python -m benchmarks.transposed`).
+# PReLU: it rounds negative slopes to 0, supports no slope per channel, and keeps its weight and range outside the state
+# dict.
 UNSUPPORTED: dict[type[nn.Module], str] = {
     nn.ConvTranspose1d: _TRANSPOSED,
     nn.ConvTranspose2d: _TRANSPOSED,
@@ -48,7 +48,7 @@ _UNSUPPORTED_FUNCTIONS = (functional.conv_transpose1d, functional.conv_transpose
 
 
 def reduces_range(engine: str | None) -> bool:
-    """Report whether the activations of an engine's specs keep one bit free on this processor."""
+    """Return whether activations keep one bit free on this processor, for an engine."""
     if engine is None:
         return False
     default = quantization.get_default_qconfig(engine)  # type: ignore[no-untyped-call]
@@ -68,14 +68,14 @@ def qconfig_for(spec: Spec) -> QConfig:
 
 
 def mapping_for(spec: Spec) -> QConfigMapping:
-    """Return what FX graph mode takes: the engine's default mapping with the spec's observers in the usual's place."""
+    """Return the mapping for FX graph mode: the engine's default mapping with the spec's observers."""
     qconfig = qconfig_for(spec)
     static = spec.training is None
     make_default = quantization.get_default_qconfig_mapping if static else quantization.get_default_qat_qconfig_mapping
     mapping = make_default(spec.engine)
-    usual = mapping.global_qconfig
-    for kind, given in mapping.object_type_qconfigs.items():
-        if given == usual:
+    default = mapping.global_qconfig
+    for kind, type_qconfig in mapping.object_type_qconfigs.items():
+        if type_qconfig == default:
             mapping.set_object_type(kind, qconfig)
     untrusted: tuple[Callable[..., object], ...] = (*UNSUPPORTED, *_UNSUPPORTED_FUNCTIONS)
     for operation in untrusted:

@@ -1,6 +1,6 @@
-"""Choose how a model is quantized: in which graph mode, and which chains of modules one int8 kernel computes.
+"""Choose the graph mode in which a model is quantized, and the chains of modules to fuse into one int8 kernel.
 
-Eager mode is taken where it can express the model whole, FX graph mode otherwise.
+Eager mode is used if it can express the complete model, and FX graph mode otherwise.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from tasks.quantize.graph.observers import UNSUPPORTED
 from tasks.quantize.graph.trace import Traced, operation_name, trace
 from tasks.quantize.spec import Spec
 
-# Modules without parameters whose kernels take quantized tensors as they are.
+# Modules without parameters whose kernels accept quantized tensors.
 _PASSING_MODULES: tuple[type[nn.Module], ...] = (
     nn.Identity, nn.ReLU, nn.Hardtanh, nn.Dropout2d, nn.Flatten, nn.Unflatten, nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d,
     nn.AvgPool2d, nn.AvgPool3d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d, nn.Upsample, nn.ChannelShuffle,
     nn.PixelShuffle, nn.Sigmoid, nn.Tanh, nn.Hardsigmoid,
 )  # fmt: skip
-# Functions and methods that take quantized tensors and keep, or safely choose, their range.
+# Functions and methods that accept quantized tensors and keep their range, or choose a safe one.
 _PASSING_FUNCTIONS = frozenset({
     "flatten", "reshape", "view", "permute", "transpose", "contiguous", "squeeze", "unsqueeze", "chunk", "split",
     "getitem", "select", "narrow", "expand", "clone", "detach", "relu", "relu_", "dropout", "max_pool1d", "max_pool2d",
     "max_pool3d", "avg_pool2d", "avg_pool3d", "adaptive_avg_pool2d", "adaptive_avg_pool3d", "interpolate",
     "channel_shuffle", "pixel_shuffle", "mean", "boolean_dispatch",
 })  # fmt: skip
-# Modules that eager mode converts, and those among them that a recipe's observers do not fit.
+# Modules that eager mode converts, and the ones among them for which a recipe's observers are unsuitable.
 _MAPPED = set(get_default_static_quant_module_mappings())
 _UNMAPPED = {nn.Embedding, nn.EmbeddingBag}
 
@@ -54,7 +54,7 @@ _KERNELS: frozenset[tuple[type[nn.Module], ...]] = frozenset({
     *((transposed, norm) for _, transposed, norm in _DIMENSIONS),
 })  # fmt: skip
 _BEFORE_RELU = frozenset(kind for kernel in _KERNELS for kind in kernel) - {nn.ReLU}
-# Modules by path, in the order in which they are called; the fused module takes the place of the first, the head.
+# Paths of modules in calling order; the fused module replaces the first one, the head.
 Chain = tuple[str, ...]
 
 
@@ -62,9 +62,9 @@ Chain = tuple[str, ...]
 class Plan:
     """How one model is quantized.
 
-    In eager mode, values become quantized at the model's ``own`` stubs or ``around`` it, and ``own_fusing`` means that
-    its `fuse_model` does what ``chains`` would do. ``excluded`` are the heads of what stays float on request or because
-    its kernels are unsupported, ``outside`` modules that the model's own stubs leave float.
+    In eager mode, values are quantized at the model's ``own`` stubs or ``around`` the model. With ``own_fusing``, its
+    `fuse_model` fuses modules instead of ``chains``. ``excluded`` are modules, or heads of chains, that stay float on
+    request or because their kernels are unsupported. ``outside`` are modules that the model's own stubs leave float.
     """
 
     graph: Literal["eager", "fx"]
@@ -75,19 +75,19 @@ class Plan:
     outside: tuple[str, ...] = ()
 
     @property
-    def kept(self) -> frozenset[str]:
-        """Paths of what stays float, with what is fused into it."""
+    def float_paths(self) -> frozenset[str]:
+        """Paths of the modules that stay float, including the other modules of their chains."""
         fused = (path for chain in self.chains if chain[0] in self.excluded for path in chain)
         return frozenset((*self.excluded, *fused))
 
 
 def make_plan(model: nn.Module, spec: Spec, example_inputs: Mapping[str, torch.Tensor]) -> Plan:
-    """Look at a float model and decide.
+    """Analyze a float model and choose how to quantize it.
 
     Raises
     ------
     QuantizationError
-        An excluded module does not exist, or the graph mode that the spec asks for cannot express the model.
+        An excluded module does not exist, or the requested graph mode cannot express the model.
     """
     excluded = _stay_float(model, spec.recipe.exclude)
     own_stubs = spec.graph != "fx" and any(isinstance(module, QuantStub) for module in model.modules())
@@ -97,25 +97,25 @@ def make_plan(model: nn.Module, spec: Spec, example_inputs: Mapping[str, torch.T
     except QuantizationError:
         if not own_stubs:
             raise
-        # It says itself where values are quantized, and maybe what is fused.
+        # The model itself defines where values are quantized, and maybe which modules are fused.
         return Plan("eager", "own", own_fusing, (), excluded)
     chains = find_chains(traced, is_qat=spec.training is not None)
     head_of = {path: chain[0] for chain in chains for path in chain}
-    # A chain with one float module is float as a whole.
+    # If one module of a chain is float, all of them are.
     plan = Plan("fx", "around", False, chains, tuple(dict.fromkeys(head_of.get(name, name) for name in excluded)))
     if spec.graph == "fx":
         return plan
     if own_fusing:
         return replace(plan, graph="eager", borders="own", own_fusing=True)
-    obstacle, _ = _follow_quantized(traced, plan.kept, around=True)
+    obstacle, _ = _follow_quantized(traced, plan.float_paths, around=True)
     if own_stubs:
-        own_obstacle, outside = _follow_quantized(traced, plan.kept, around=False)
+        own_obstacle, outside = _follow_quantized(traced, plan.float_paths, around=False)
         if not own_obstacle and (obstacle or not outside):
             return replace(plan, graph="eager", borders="own", outside=outside)
     if obstacle and spec.graph == "eager":
         raise QuantizationError(
             f"Eager mode cannot express {type(model).__name__}: {obstacle}.",
-            hint='Use graph = "fx" or "auto", or name the module that holds it in exclude.',
+            hint='Use graph = "fx" or "auto", or add the module that contains this operation to `exclude`.',
         )
     if obstacle or (spec.graph == "auto" and has_functional_relu_to_fuse(traced)):
         return plan
@@ -123,15 +123,15 @@ def make_plan(model: nn.Module, spec: Spec, example_inputs: Mapping[str, torch.T
 
 
 def _stay_float(model: nn.Module, exclude: tuple[str, ...]) -> tuple[str, ...]:
-    """Paths of the outermost excluded modules, then of those whose kernels cannot be trusted."""
+    """Return the paths of the outermost excluded modules, then of the modules with unsupported kernels."""
     excluded = excluded_modules(model, exclude)
     outermost = (name for name in exclude if not any(name.startswith(f"{other}.") for other in exclude))
     unsupported = (path for path, module in model.named_modules() if type(module) in UNSUPPORTED)
     return (*outermost, *(path for path in unsupported if path not in excluded))
 
 
-def _follow_quantized(traced: Traced, kept: Collection[str], *, around: bool) -> tuple[str, tuple[str, ...]]:
-    """Return why eager mode cannot express the graph, "" if it can, and the modules that get float values only.
+def _follow_quantized(traced: Traced, float_paths: Collection[str], *, around: bool) -> tuple[str, tuple[str, ...]]:
+    """Return why eager mode cannot express the graph ("" if it can), and the modules that get only float values.
 
     Values are quantized `around` the model, or at its own stubs.
     """
@@ -151,51 +151,51 @@ def _follow_quantized(traced: Traced, kept: Collection[str], *, around: bool) ->
             if (
                 module is not None
                 and type(module) in _MAPPED
-                and path not in kept
+                and path not in float_paths
                 and any(True for _ in module.parameters())
             ):
                 outside.append(path)
         elif node in traced.ranks and node.op != "output":
             quantized.add(node)
-            passes = node in observed or path in kept or isinstance(module, QuantStub | DeQuantStub)
+            passes = node in observed or path in float_paths or isinstance(module, QuantStub | DeQuantStub)
             if not passes and (obstacle := _obstacle(node, module, traced.plain)):
                 return obstacle, ()
     return "", tuple(outside)
 
 
 def _obstacle(node: fx.Node, module: nn.Module | None, plain: Collection[str]) -> str:
-    """Why eager mode cannot express an operation on quantized values, "" where it can."""
+    """Return why eager mode cannot express an operation on quantized values, or "" if it can."""
     if node.target in plain:
         return f"forward calls a function with the parameters of {node.target}"
     if module is None:
         name = operation_name(node)
         passes = name in _PASSING_FUNCTIONS
-        return "" if passes else f'the functional operation "{name}" (node {node.name}) has no observer of its own'
+        return "" if passes else f'the functional operation "{name}" (node {node.name}) has no observer'
     if isinstance(module, _PASSING_MODULES) or type(module) in _MAPPED - _UNMAPPED:
         return ""
     return f"there is no quantized kernel for module {node.target} of type {type(module).__name__}"
 
 
 def _functionals(traced: Traced) -> set[fx.Node]:
-    """Nodes that stem from a FloatFunctional, which eager mode does express, observer and all."""
-    found: set[fx.Node] = set()
+    """Return the nodes of FloatFunctional modules, which have observers in eager mode."""
+    nodes: set[fx.Node] = set()
     for node in traced.graph.nodes:
         parent, _, last = str(node.target).rpartition(".")
         owner = traced.modules.get(parent)
         if node.op == "call_module" and last == "activation_post_process" and isinstance(owner, FloatFunctional):
             source = node.all_input_nodes[0]
-            found.update((node, source))
+            nodes.update((node, source))
             # add_relu is traced as an addition and a ReLU.
             if operation_name(source) == "relu":
-                found.update(source.all_input_nodes)
-    return found
+                nodes.update(source.all_input_nodes)
+    return nodes
 
 
 def find_chains(traced: Traced, *, is_qat: bool) -> tuple[Chain, ...]:
     """Find every fusable chain: Conv-BN, Conv-BN-ReLU, Conv-ReLU, Linear-BN, Linear-ReLU, BN-ReLU, transposed Conv-BN.
 
-    In a chain each link has one consumer and each module is called once, for fusing changes what all callers of a
-    module get. Transposed Conv-BN cannot be trained fused: it is left out for quantization-aware training.
+    In a chain, each output has one consumer and each module is called once, because fusing changes a module for all its
+    callers. Transposed Conv-BN is left out for quantization-aware training, because it cannot be trained when fused.
     """
     taken: set[str] = set()
     chains = []
@@ -210,7 +210,7 @@ def find_chains(traced: Traced, *, is_qat: bool) -> tuple[Chain, ...]:
 
 
 def has_functional_relu_to_fuse(traced: Traced) -> bool:
-    """Whether a kernel could compute a functional ReLU too; eager mode gives it a pass of its own, FX fuses it."""
+    """Return whether FX graph mode could fuse a functional ReLU, which eager mode computes separately."""
     return any(
         operation_name(node) in ("relu", "relu_") and type(traced.module_of(node.all_input_nodes[0])) in _BEFORE_RELU
         for node in traced.graph.nodes
@@ -219,7 +219,7 @@ def has_functional_relu_to_fuse(traced: Traced) -> bool:
 
 
 def fuse_chains(model: nn.Module, chains: Sequence[Chain], *, is_qat: bool) -> None:
-    """Fuse in place; for quantization-aware training the batch norms stay trainable inside the fused modules.
+    """Fuse chains in place; for quantization-aware training, batch norms stay trainable inside the fused modules.
 
     The model must be in training mode for quantization-aware training and in evaluation mode otherwise.
     """
@@ -229,7 +229,7 @@ def fuse_chains(model: nn.Module, chains: Sequence[Chain], *, is_qat: bool) -> N
 
 
 def _line_from(node: fx.Node, traced: Traced, taken: Collection[str]) -> Iterator[fx.Node]:
-    """Nodes from `node` on that call free modules, each the only consumer of the one before."""
+    """Yield successive nodes from `node` on that call free modules and are the previous node's only consumer."""
     while node.op == "call_module" and traced.calls[str(node.target)] == 1 and str(node.target) not in taken:
         yield node
         if len(node.users) != 1:
@@ -241,13 +241,13 @@ def _line_from(node: fx.Node, traced: Traced, taken: Collection[str]) -> Iterato
 
 
 def _is_fusable(line: Sequence[fx.Node], traced: Traced, is_qat: bool) -> bool:
-    head, *others = (traced.modules[str(node.target)] for node in line)
-    if (type(head), *map(type, others)) not in _KERNELS or (is_qat and isinstance(head, _TRANSPOSED)):
+    head, *followers = (traced.modules[str(node.target)] for node in line)
+    if (type(head), *map(type, followers)) not in _KERNELS or (is_qat and isinstance(head, _TRANSPOSED)):
         return False
-    norm = others[0]
+    norm = followers[0]
     if not isinstance(norm, _BatchNorm):
         return True
     if isinstance(head, nn.Linear) and (traced.ranks.get(line[1]) != 2 or norm.num_features != head.out_features):
-        # Over sequences the norm's channels are another axis than the Linear's features.
+        # With sequences, the norm's channels and the Linear's features are different axes.
         return False
     return norm.affine and norm.track_running_stats

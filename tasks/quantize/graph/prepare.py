@@ -1,6 +1,6 @@
-"""From a planned float model to one with observers or fake quantization, in eager mode or FX graph mode.
+"""Prepare a float model by its plan: attach observers or fake quantization, in eager mode or FX graph mode.
 
-Eager mode fuses modules and sets borders between float and quantized values. FX graph mode rewrites the graph, so that
+Eager mode fuses modules and adds borders between float and quantized values. FX graph mode rewrites the graph, so that
 functional operations are observed and fused like modules.
 """
 
@@ -26,14 +26,14 @@ from tasks.quantize.spec import Spec
 
 
 class QuantizedInside(nn.Module):
-    """A model without stubs of its own, whose floating-point inputs are quantized and whose outputs are dequantized.
+    """A model without its own stubs, with borders that quantize floating-point inputs and dequantize outputs.
 
-    It has one of `example_inputs` per argument; integer tensors pass the border as they are.
+    There is one of `example_inputs` for each argument; the borders do not change integer tensors.
     """
 
     def __init__(self, module: nn.Module, example_inputs: Iterable[torch.Tensor]) -> None:
         super().__init__()
-        # One stub per argument, for each has a range of its own.
+        # One stub per argument, because each argument has its own range.
         self.quants = nn.ModuleList(
             QuantStub() if tensor.is_floating_point() else nn.Identity() for tensor in example_inputs
         )
@@ -47,7 +47,7 @@ class QuantizedInside(nn.Module):
 
 
 class FloatInside(nn.Module):
-    """A module that stays float within a quantized model: dequantize, compute, quantize again."""
+    """A float module in a quantized model, which dequantizes its inputs and quantizes its outputs."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class FloatInside(nn.Module):
 
 
 class _FloatPReLU(nn.PReLU):
-    """One that torch does not know: it quantizes every PReLU between quantized values, observed or not."""
+    """A PReLU of another type, because torch quantizes every `nn.PReLU` between quantized values."""
 
 
 def prepare(model: nn.Module, plan: Plan, spec: Spec, example_inputs: Mapping[str, torch.Tensor]) -> nn.Module:
@@ -71,12 +71,12 @@ def prepare(model: nn.Module, plan: Plan, spec: Spec, example_inputs: Mapping[st
     Raises
     ------
     QuantizationError
-        torch cannot prepare the model, a convolution pads its sides differently, or an excluded module was fused into
-        a neighbour by the model's own `fuse_model`, or is only called by a method.
+        torch cannot prepare the model, a convolution has uneven padding, or an excluded module cannot stay float. The
+        last happens if the model's own `fuse_model` fused the module, or if forward calls only its methods.
     """
     with refusing("prepared", type(model).__name__, plan.graph):
-        prepare_it = _prepare_graph if plan.graph == "fx" else _prepare_modules
-        return prepare_it(model, plan, spec, example_inputs)
+        prepare_mode = _prepare_graph if plan.graph == "fx" else _prepare_modules
+        return prepare_mode(model, plan, spec, example_inputs)
 
 
 def fuse(model: nn.Module, plan: Plan) -> nn.Module:
@@ -90,7 +90,7 @@ def fuse(model: nn.Module, plan: Plan) -> nn.Module:
 
 def _prepare_modules(model: nn.Module, plan: Plan, spec: Spec, example_inputs: Mapping[str, torch.Tensor]) -> nn.Module:
     is_qat = spec.training is not None
-    _pad_by_numbers(model, plan.kept)
+    _pad_by_numbers(model, plan.float_paths)
     model = _fuse_modules(model, plan, is_qat=is_qat)
     if plan.borders == "around":
         _remove_stubs(model)
@@ -108,25 +108,25 @@ def _prepare_modules(model: nn.Module, plan: Plan, spec: Spec, example_inputs: M
 
 
 def _fuse_modules(model: nn.Module, plan: Plan, *, is_qat: bool) -> nn.Module:
-    """Fuse in place; the model is in training mode then for quantization-aware training."""
+    """Fuse in place, and set training mode for quantization-aware training."""
     model.train(is_qat)
     if not plan.own_fusing:
         fuse_chains(model, plan.chains, is_qat=is_qat)
         return model
-    # torchvision's protocol for quantizable models, or the older one without `is_qat`.
+    # Supports torchvision's protocol for quantizable models, and the older one without `is_qat`.
     fuse_model = cast(Callable[..., None], model.fuse_model)
     parameters = inspect.signature(fuse_model).parameters
     if "is_qat" in parameters or any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         fuse_model(is_qat=is_qat)
         return model
-    # It folds batch norms away, which torch only does in evaluation mode; training goes on without them.
+    # The older protocol folds batch norms, which needs evaluation mode; training continues without them.
     model.eval()
     fuse_model()
     return model.train(is_qat)
 
 
 def _remove_stubs(model: nn.Module) -> None:
-    """Put an Identity in the place of every quant and dequant stub."""
+    """Replace every quant and dequant stub by an Identity."""
     for path, module in list(model.named_modules(remove_duplicate=False)):
         if isinstance(module, QuantStub | DeQuantStub):
             model.set_submodule(path, nn.Identity())
@@ -136,8 +136,8 @@ def _keep_float(model: nn.Module, path: str) -> None:
     module = model.get_submodule(path)
     if isinstance(module, nn.Identity) or hasattr(module, "activation_post_process"):
         raise QuantizationError(
-            f"{path} cannot be kept float by itself: it was fused into a neighbour or is called by its methods.",
-            hint='Name the module before it, or the block that holds it, in exclude, or use graph = "fx".',
+            f"{path} alone cannot stay float: it was fused with a neighbour, or forward calls only its methods.",
+            hint='Add the previous module, or the block that contains both, to `exclude`, or use graph = "fx".',
         )
     for inner in module.modules():
         inner.qconfig = None  # type: ignore[assignment]
@@ -158,37 +158,37 @@ def _prepare_graph(model: nn.Module, plan: Plan, spec: Spec, example_inputs: Map
         if type(module) is nn.PReLU:
             module.__class__ = _FloatPReLU
     mapping = mapping_for(spec)
-    for path in sorted(plan.kept):
+    for path in sorted(plan.float_paths):
         mapping.set_module_name(path, None)
     inputs, is_qat = tuple(example_inputs.values()), spec.training is not None
-    # A graph keeps the branch that ``self.training`` took when it was traced. Functional dropout and auxiliary heads do
-    # not stay in it for good where modules that are traced into are in evaluation mode.
+    # A traced graph keeps only the branch that ``self.training`` took. Trace non-leaf modules in evaluation mode, so
+    # that the graph does not contain functional dropout and auxiliary heads.
     for module in model.train(is_qat).modules():
         module.training = is_qat and is_leaf(module) and not any(True for _ in module.children())
     traced, _ = traced_module(model, plan.excluded, training=is_qat)
-    _pad_by_numbers(traced, plan.kept)
+    _pad_by_numbers(traced, plan.float_paths)
     return prepare_qat_fx(traced, mapping, inputs).train() if is_qat else prepare_fx(traced, mapping, inputs)
 
 
-def _pad_by_numbers(model: nn.Module, kept: Collection[str]) -> None:
-    """Put numbers in the place of the words "same" and "valid", which torch's quantized convolutions do not take.
+def _pad_by_numbers(model: nn.Module, float_paths: Collection[str]) -> None:
+    """Replace padding "same" and "valid", which torch's quantized convolutions do not support, by numbers.
 
     Raises
     ------
     QuantizationError
-        A convolution pads its sides differently, and is not in one of the modules in `kept`, which stay float.
+        A convolution has uneven padding and is not inside one of the modules at `float_paths`.
     """
     for path, module in model.named_modules():
         if not isinstance(module, _ConvNd) or not isinstance(module.padding, str):
             continue
-        reaches = [reach * (size - 1) for size, reach in zip(module.kernel_size, module.dilation, strict=True)]
+        reaches = [dilation * (size - 1) for size, dilation in zip(module.kernel_size, module.dilation, strict=True)]
         if module.padding == "valid":
             module.padding = (0,) * len(reaches)
         elif not any(reach % 2 for reach in reaches):
             module.padding = tuple(reach // 2 for reach in reaches)
-        elif not is_within(path, kept):
-            # They pad both sides alike, which "same" does not for kernels of even size.
+        elif not is_within(path, float_paths):
+            # int8 kernels pad both sides equally, but "same" does not for kernels of even size.
             raise QuantizationError(
-                f'The convolution {path} has an even kernel and padding="same", for which there is no int8 kernel.',
-                hint=f'Name "{path}" in exclude, or pad before it with nn.ZeroPad2d.',
+                f'The convolution {path} has an even kernel and padding="same", which no int8 kernel supports.',
+                hint=f'Add "{path}" to `exclude`, or pad before it with nn.ZeroPad2d.',
             )

@@ -1,4 +1,4 @@
-"""A model's graph, with what each node returned for an example input; and what cannot be run, refused by name."""
+"""Trace a model's graph, record the ranks of its nodes' results, and report operations that cannot run."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _NO_KERNEL = re.compile(r"Could not run '([\w:.]+)' with arguments from the '(\w
 class Traced:
     """A symbolically traced model.
 
-    ``ranks`` is the number of dimensions of the first floating-point tensor that a node returned, ``calls`` how often
-    each module is called, ``plain`` the paths of layers that forward calls as functions.
+    ``ranks`` maps a node to the number of dimensions of its first result, if that is a floating-point tensor. ``calls``
+    counts the calls of each module. ``plain`` are the paths of layers that forward calls as functions.
     """
 
     graph: fx.Graph
@@ -41,18 +41,18 @@ class Traced:
     plain: frozenset[str] = frozenset()
 
     def module_of(self, node: fx.Node) -> nn.Module | None:
-        """The module that a node calls, None where it calls none."""
+        """Return the module that a node calls, or None if it calls none."""
         return self.modules[str(node.target)] if node.op == "call_module" else None
 
 
 def trace(model: nn.Module, example_inputs: Mapping[str, torch.Tensor], leaves: Collection[str] = ()) -> Traced:
-    """Trace a model in evaluation mode without changing it, not looking into the modules `leaves`, and run the graph.
+    """Trace a model in evaluation mode without changing it, and run the graph; `leaves` are not traced into.
 
     Raises
     ------
     QuantizationError
-        The model cannot be traced, for instance because its control flow depends on values; says where it failed. Or
-        its graph cannot be run, for instance because a parameter that forward may do without is no None in it.
+        The model cannot be traced, for example because its control flow depends on values. Or the graph cannot run, for
+        example because an optional parameter of forward is not None in it.
     """
     try:
         traced, plain = traced_module(model, leaves)
@@ -61,8 +61,8 @@ def trace(model: nn.Module, example_inputs: Mapping[str, torch.Tensor], leaves: 
         where = f" (in {type(failed[0]).__name__}.forward, line {failed[1]})" if failed else ""
         raise QuantizationError(
             f"{type(model).__name__} cannot be traced symbolically: {first_line(error)}{where}.",
-            hint="Make its control flow independent of tensor values, or give it QuantStub, DeQuantStub and a "
-            "fuse_model(is_qat) method as torchvision's quantizable models have.",
+            hint="Make its control flow independent of tensor values, or add QuantStub, DeQuantStub and a "
+            "fuse_model(is_qat) method, as in torchvision's quantizable models.",
         ) from error
     recorder = _Interpreter(traced)
     with torch.no_grad():
@@ -70,11 +70,11 @@ def trace(model: nn.Module, example_inputs: Mapping[str, torch.Tensor], leaves: 
             recorder.run(*example_inputs.values())
         except Exception as error:
             raise QuantizationError(
-                f"The traced graph of {type(model).__name__} cannot be run on its own: {first_line(error)}.",
-                hint="Let the factory wrap it in a module whose forward takes the data's inputs and no others.",
+                f"The traced graph of {type(model).__name__} cannot run: {first_line(error)}.",
+                hint="Let the factory wrap the model in a module whose forward takes only the data's inputs.",
             ) from error
     calls = Counter(str(node.target) for node in traced.graph.nodes if node.op == "call_module")
-    # Only those that the graph calls: it holds empty modules in the place of those whose children it calls.
+    # Take only called modules from the graph: it has empty modules as parents of called ones.
     modules = dict(model.named_modules()) | {name: traced.get_submodule(name) for name in calls}
     return Traced(traced.graph, modules, recorder.ranks, calls, plain)
 
@@ -82,7 +82,7 @@ def trace(model: nn.Module, example_inputs: Mapping[str, torch.Tensor], leaves: 
 def traced_module(
     model: nn.Module, leaves: Collection[str] = (), *, training: bool = False
 ) -> tuple[fx.GraphModule, frozenset[str]]:
-    """Trace a model, not looking into the modules `leaves`; return what `with_plain_layers` makes of its graph."""
+    """Trace a model, but not into the modules `leaves`; return the result of `with_plain_layers`."""
     graph = _Tracer(leaves).trace(model)
     _remove_idle_nodes(graph, model)
     return with_plain_layers(model, graph, training=training)
@@ -105,23 +105,23 @@ def _remove_idle_nodes(graph: fx.Graph, model: nn.Module) -> None:
 
 
 def is_leaf(module: nn.Module) -> bool:
-    """Whether tracing does not look into a module, because it is one of torch's."""
+    """Return whether tracing does not enter a module because it belongs to torch."""
     return type(module).__module__.startswith(("torch.nn", "torch.ao.nn")) and not isinstance(module, nn.Sequential)
 
 
 def operation_name(node: fx.Node) -> str:
-    """Name of the function or method that a node calls."""
+    """Return the name of the function or method that a node calls."""
     return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", str(node.target))
 
 
 @contextmanager
 def refusing(step: str, model: str, graph: str) -> Iterator[None]:
-    """Turn what torch raises in the block into a refusal to do a step: "prepared", "calibrated" or "converted".
+    """Replace torch's errors in the block by an error about a step: "prepared", "calibrated" or "converted".
 
     Raises
     ------
     QuantizationError
-        Names the step, the model's type and the graph mode, with the first line of torch's message.
+        The message has the step, the model's type, the graph mode and the first line of torch's message.
     """
     try:
         yield
@@ -129,8 +129,8 @@ def refusing(step: str, model: str, graph: str) -> Iterator[None]:
         raise
     except Exception as error:
         raise QuantizationError(
-            f"{model} cannot be {step} in {_MODES[graph]}: {_what(error)}.",
-            hint="Name the module that this is about in exclude"
+            f"{model} cannot be {step} in {_MODES[graph]}: {_describe(error)}.",
+            hint="Add the module that the message names to `exclude`"
             + (', or use graph = "fx".' if graph == "eager" else "."),
         ) from error
 
@@ -141,18 +141,19 @@ def try_out(model: nn.Module, example_inputs: Mapping[str, torch.Tensor]) -> Non
     Raises
     ------
     QuantizationError
-        An operation has no quantized kernel (named, with the module that called it), or the output is not finite.
+        An operation has no quantized kernel (the message names it and its module), or the output is not finite.
     """
-    # Called directly, a graph module prints a traceback.
+    # Use an interpreter, because a graph module that is called directly prints a traceback.
     run = _Interpreter(model) if isinstance(model, fx.GraphModule) else None
     try:
         with torch.no_grad():
             output = (run.run if run else model)(*example_inputs.values())
     except Exception as error:
-        hint = 'Name that module in exclude, or use graph = "fx", which keeps such operations float.'
+        hint = 'Add this module to `exclude`, or use graph = "fx", which keeps such operations float.'
+        place = run.place() if run else _failing_path(model, error)
         raise QuantizationError(
-            f"The converted model cannot run: {_what(error)} in {run.place() if run else _failing_path(model, error)}.",
-            hint="Name that module, or the one that holds it, in exclude." if run else hint,
+            f"The converted model cannot run: {_describe(error)} in {place}.",
+            hint="Add this module, or the module that contains it, to `exclude`." if run else hint,
         ) from error
     refuse_non_finite(output, "its output after conversion")
 
@@ -169,7 +170,7 @@ class _Tracer(fx.Tracer):
 
 
 class _Interpreter(fx.Interpreter):
-    """Runs a graph; says where it was when it failed, and the rank of what each node returned first."""
+    """Runs a graph, and records the last operation and the rank of each node's first result."""
 
     def __init__(self, module: fx.GraphModule) -> None:
         super().__init__(module)
@@ -185,13 +186,13 @@ class _Interpreter(fx.Interpreter):
         return result
 
     def place(self) -> str:
-        """Return the operation that ran last, and the module that it is or that it follows."""
+        """Return the last operation, with the module that it calls or follows."""
         above = [self.last]
         for node in above:
             if node.op == "call_module":
                 module = f"module {node.target} ({type(self.module.get_submodule(str(node.target))).__name__})"
                 return module if node is self.last else f"{operation_name(self.last)} after {module}"
-            above += [other for other in node.all_input_nodes if other not in above]
+            above += [source for source in node.all_input_nodes if source not in above]
         return f"the operation {self.last.name}"
 
 
@@ -199,21 +200,21 @@ def _failing_path(model: nn.Module, error: Exception) -> str:
     failed = _failing_module(error)
     for path, module in model.named_modules():
         if failed and module is failed[0] and path:
-            # The borders hold the model itself as `module`.
+            # QuantizedInside has the model as `module`.
             return f"module {path.removeprefix('module.')} ({type(module).__name__})"
     return type(model).__name__
 
 
-def _what(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     missing = _NO_KERNEL.search(str(error))
     return f"{missing[1]} has no kernel for {missing[2]} tensors" if missing else first_line(error)
 
 
 def _failing_module(error: Exception) -> tuple[nn.Module, int] | None:
-    """The innermost module whose ``forward`` raised an error, and the line; None where none did."""
-    found = None
+    """Return the innermost module whose ``forward`` raised an error, and the line; None if there is none."""
+    innermost = None
     for frame, line in walk_tb(error.__traceback__):
         owner = frame.f_locals.get("self")
         if isinstance(owner, nn.Module) and frame.f_code.co_name == "forward":
-            found = (owner, line)
-    return found
+            innermost = (owner, line)
+    return innermost

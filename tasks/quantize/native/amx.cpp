@@ -1,8 +1,8 @@
-// AMX: a tile of 16 rows times a tile of 16 channels over 64 features in one instruction. It pays from some rows on; for
-// fewer, and for all else, these are the kernels of AVX-512.
+// AMX multiplies a tile of 16 rows by a tile of 16 channels over 64 features in one instruction. This pays only from a
+// few rows on; for fewer rows and for other operations, the AVX-512 kernels are used.
 #include "kernels.h"
 
-// The first compilers to know the instructions' types of operands and the processor's name for them.
+// Requires the first compiler versions that support the AMX intrinsics.
 #if defined(__x86_64__) && defined(__linux__) && (defined(__clang__) ? __clang_major__ >= 12 : __GNUC__ >= 11)
 #include <cpuid.h>
 #include <immintrin.h>
@@ -20,7 +20,7 @@ namespace {
 constexpr int64_t kTileRows = 16;
 constexpr int64_t kFewestRows = 3;
 
-// The operand of ldtilecfg.
+// Operand of ldtilecfg.
 struct alignas(64) TileShapes {
   uint8_t palette = 1;
   uint8_t first_row = 0;
@@ -41,7 +41,7 @@ BEGIN_TARGET("amx-tile,amx-int8")
 namespace nightquant {
 namespace {
 
-// Tiles 0-3 are the sums [row tile][block], 4-5 rows, 6-7 weights. `upper` and `lower` are the rows of the two row tiles.
+// Tiles 0-3 are sums [row tile][block], 4-5 rows, 6-7 weights. `upper` and `lower` count the rows of the two row tiles.
 void shape_tiles(int64_t upper, int64_t lower) {
   TileShapes shapes;
   for (int tile : {0, 1, 4}) shapes.set(tile, upper);
@@ -52,7 +52,7 @@ void shape_tiles(int64_t upper, int64_t lower) {
   _tile_loadconfig(&shapes);
 }
 
-// Up to 32 rows times two blocks, or one; the tiles' numbers must be constants.
+// Multiplies up to 32 rows by one or two blocks. Tile numbers must be constants.
 template <bool lower, bool second>
 inline void tiles(const int8_t* q, int64_t padded, const uint8_t* weights, int32_t* sums, int64_t stride) {
   _tile_zero(0);
@@ -105,7 +105,7 @@ void product(const int8_t* q, int64_t rows, int64_t padded, const uint8_t* weigh
     q += (upper + lower) * padded;
     sums += (upper + lower) * stride;
   }
-  // Tiles in use would have to be saved at every change of context.
+  // Release the tiles, because every context switch would have to save them.
   _tile_release();
 }
 
@@ -116,7 +116,7 @@ END_TARGET
 namespace nightquant {
 namespace {
 
-// Linux gives a process the tiles' state only if it asks.
+// On Linux, a process must request permission to use tiles.
 bool have_tiles() {
   unsigned a = 0, b = 0, c = 0, d = 0;
   if (__get_cpuid_count(7, 0, &a, &b, &c, &d) == 0) return false;

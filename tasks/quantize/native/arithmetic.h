@@ -1,5 +1,5 @@
-// The float formulas, as plain loops: each instruction set's file includes this after it has set its target, and the
-// compiler makes vectors of the width that the target has. Nothing here may be shared between those files.
+// The float formulas as plain loops. Each instruction set's file sets its target and then includes this file, so that
+// the compiler generates vectors of the target's width. These files must not share any function defined here.
 #pragma once
 
 #include <cstdint>
@@ -22,18 +22,18 @@ inline uint32_t as_bits(float value) {
   return bits;
 }
 
-// 1.5 * 2^23: added to a float below 2^22 it leaves the nearest integer, ties to even, in the low bits.
+// 1.5 * 2^23: adding it to a float below 2^22 leaves the nearest integer, with ties to even, in the low bits.
 constexpr float kRounder = 12582912.0f;
 
 Row quantize_row(const float* __restrict x, int64_t width, int64_t padded, int8_t* __restrict q) {
-  // Magnitudes compared as integers: NaN is then above infinity, which is above all numbers.
+  // Compare magnitudes as integers: NaN is then above infinity, which is above all numbers.
   int32_t largest = 0;
   for (int64_t k = 0; k < width; ++k) {
     const int32_t magnitude = static_cast<int32_t>(as_bits(x[k]) & 0x7fffffffu);
     largest = magnitude > largest ? magnitude : largest;
   }
   const float peak = as_float(static_cast<uint32_t>(largest));
-  // Below this 127 / peak may overflow: such a row is as good as zero.
+  // Below this value, 127 / peak may overflow: treat such a row as zero.
   const float inverse = peak > 1e-30f ? 127.0f / peak : 0.0f;
   int32_t sum = 0;
   for (int64_t k = 0; k < width; ++k) {
@@ -53,19 +53,19 @@ void finish_row(const int32_t* __restrict sums, Row row, const float* __restrict
   }
 }
 
-// NaN passes.
+// NaN stays NaN.
 inline float clamp(float x, float bound) {
   const float low = x < -bound ? -bound : x;
   return low > bound ? bound : low;
 }
 
-// e^x for |x| < 80, to 1e-7 relative: 2^n * e^r with |r| <= ln(2) / 2, and e^r by its Taylor polynomial. ln(2) is taken
-// off in two parts, the first with few enough bits that n times it is exact.
+// e^x for |x| < 80, with a relative error of 1e-7: 2^n * e^r with |r| <= ln(2) / 2, and the Taylor polynomial for e^r.
+// n * ln(2) is subtracted in two parts; the first part has so few bits that its product with n is exact.
 inline float exponential(float x) {
   const float shifted = x * 1.44269504f + kRounder;
   const float n = shifted - kRounder;
   const float r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
-  // In pairs (Estrin's scheme): a chain of eight would wait for itself.
+  // Evaluate in pairs (Estrin's scheme), because each of eight chained steps would wait for the previous one.
   const float r2 = r * r;
   const float low = (1.0f + r) + (0.5f + r * (1.0f / 6)) * r2;
   const float high = (1.0f / 24 + r * (1.0f / 120)) + (1.0f / 720 + r * (1.0f / 5040)) * r2;
@@ -73,11 +73,11 @@ inline float exponential(float x) {
   return p * as_float((as_bits(shifted) - as_bits(kRounder) + 127u) << 23);
 }
 
-// Beyond these a sigmoid and a hyperbolic tangent differ from their limits by less than 5e-8.
+// Beyond these values, a sigmoid and a hyperbolic tangent differ from their limits by less than 5e-8.
 constexpr float kSigmoidEnd = 17.0f, kTanhEnd = 9.0f;
 
-// With sigmoid(x) = 1 / (1 + e^-x) and tanh(x) = (1 - e^-2x) / (1 + e^-2x), all over common denominators: division is
-// what costs most here, and two are left of five.
+// Uses sigmoid(x) = 1 / (1 + e^-x) and tanh(x) = (1 - e^-2x) / (1 + e^-2x) over common denominators. This needs two
+// divisions, which are the most expensive operations here, instead of five.
 inline void advance_block(const float* __restrict gates, float* __restrict c, float* __restrict h) {
   for (int64_t j = 0; j < kBlock; ++j) {
     const float input_gate = 1.0f + exponential(-clamp(gates[j], kSigmoidEnd));
@@ -94,7 +94,7 @@ inline void advance_block(const float* __restrict gates, float* __restrict c, fl
 
 void advance_cells(int64_t count, const int32_t* sums, Row row, const float* scale, const float* input, float* c,
                    float* h) {
-  // Nothing in one turn waits for the one before, so that a processor works on several at once.
+  // The iterations are independent, so a processor can execute several at once.
   for (int64_t block = 0; block < count; ++block) {
     const int64_t gate = 4 * kBlock * block;
     float gates[4 * kBlock];

@@ -1,5 +1,5 @@
-// AVX2: bytes are widened to 16 bits before they are multiplied. The shorter way, vpmaddubsw, adds two products of bytes
-// in 16 bits and saturates.
+// AVX2 kernels widen bytes to 16 bits before the multiplication. vpmaddubsw would need fewer instructions, but adds two
+// products in 16 bits with saturation.
 #include "kernels.h"
 
 #if defined(__x86_64__)
@@ -16,7 +16,7 @@ BEGIN_TARGET("avx2")
 namespace nightquant {
 namespace {
 
-// 4 channels of 4 features, as 16-bit numbers.
+// Returns 4 channels of 4 features as 16-bit numbers.
 inline __m256i widened(const uint8_t* bytes) {
   return _mm256_cvtepu8_epi16(_mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes)));
 }
@@ -27,7 +27,7 @@ inline __m256i four_features(const int8_t* q) {
   return _mm256_broadcastq_epi64(_mm_cvtepi8_epi16(_mm_cvtsi32_si128(four)));
 }
 
-// R rows and one block: each accumulator holds the sums of 4 channels in two halves, features 0-1 and 2-3 of each four.
+// Multiplies R rows by one block. Each accumulator has the sums of 4 channels in two halves: features 0-1 and 2-3.
 template <int R>
 inline void tile(const int8_t* q, int64_t padded, const uint8_t* weights, int32_t* sums, int64_t stride) {
   __m256i halves[R][4] = {};
@@ -43,7 +43,7 @@ inline void tile(const int8_t* q, int64_t padded, const uint8_t* weights, int32_
   }
   for (int r = 0; r < R; ++r) {
     for (int pair = 0; pair < 2; ++pair) {
-      // Adding neighbours leaves the channels 0 1 4 5 2 3 6 7.
+      // Adding neighbours leaves the channels in the order 0 1 4 5 2 3 6 7.
       const __m256i mixed = _mm256_hadd_epi32(halves[r][2 * pair], halves[r][2 * pair + 1]);
       _mm256_storeu_si256(reinterpret_cast<__m256i*>(sums + r * stride + 8 * pair),
                           _mm256_permute4x64_epi64(mixed, 0xd8));

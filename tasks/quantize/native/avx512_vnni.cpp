@@ -1,4 +1,4 @@
-// AVX-512 with VNNI: vpdpbusd adds four products of unsigned and signed bytes to each of 16 sums, without saturation.
+// AVX-512 with VNNI: vpdpbusd adds four products of unsigned and signed bytes to each of 16 sums without saturation.
 #include "kernels.h"
 
 #if defined(__x86_64__)
@@ -25,7 +25,7 @@ inline __m512i four_features(const int8_t* q) {
   return _mm512_set1_epi32(four);
 }
 
-// R rows times B blocks, whose sums stay in R * B registers.
+// Multiplies R rows by B blocks; the sums stay in R * B registers.
 template <int R, int B>
 inline void tile(const int8_t* q, int64_t padded, const uint8_t* weights, int32_t* sums, int64_t stride) {
   __m512i totals[R][B];
@@ -45,7 +45,7 @@ inline void tile(const int8_t* q, int64_t padded, const uint8_t* weights, int32_
   }
 }
 
-// All rows times B blocks, whose weights then lie in the first cache.
+// Multiplies all rows by B blocks, whose weights stay in the L1 cache.
 template <int B>
 void columns(const int8_t* q, int64_t rows, int64_t padded, const uint8_t* weights, int32_t* sums, int64_t stride) {
   for (; rows >= 4; rows -= 4, q += 4 * padded, sums += 4 * stride) tile<4, B>(q, padded, weights, sums, stride);

@@ -1,4 +1,4 @@
-// Which kernels run: decided when they are called, so that one library serves every processor.
+// Chooses the kernels at run time, so that one library works on every processor.
 #include <cstdlib>
 #include <cstring>
 
@@ -7,7 +7,7 @@
 namespace nightquant {
 namespace {
 
-// From the fastest on.
+// Ordered from the fastest to the slowest.
 constexpr const Kernels* (*kSets[])() = {amx_kernels, avx512_vnni_kernels, avx2_kernels, scalar_kernels};
 
 const Kernels* best() {

@@ -1,4 +1,4 @@
-// The two layers, on plain memory. Weights are packed as tasks/quantize/int8_modules.py says.
+// The two layers, on plain memory. tasks/quantize/int8_modules.py describes the order of packed weights.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ struct QuantizedRows {
   int64_t padded;
 };
 
-// Packed weights with what makes floats of their sums.
+// Packed weights, with the scales and biases that convert their sums to floats.
 struct Weights {
   const uint8_t* values;
   const float* scale;
@@ -22,7 +22,7 @@ struct Weights {
   int64_t blocks;
 };
 
-// y[r][j] for j < width, `width` being at most 16 * blocks; `stride` is that of y.
+// Computes y[r][j] for j < width, with width at most 16 * blocks; `stride` is the stride of y.
 void project(const Kernels& kernels, const QuantizedRows& x, const Weights& weights, int64_t width, float* y,
              int64_t stride);
 
@@ -35,7 +35,7 @@ struct LinearShape {
   int64_t scratch_bytes() const;
 };
 
-// x[rows][in_features] to y[rows][out_features].
+// Computes y[rows][out_features] from x[rows][in_features].
 void linear(const Kernels& kernels, const LinearShape& shape, const float* x, const uint8_t* packed, uint8_t* scratch,
             float* y);
 
@@ -49,8 +49,8 @@ struct LstmShape {
   int64_t scratch_bytes() const;
 };
 
-// x[steps][batch][input] to y[steps][batch][hidden]; h and c, both [layers][batch][hidden], are the state before and are
-// overwritten by the one after.
+// Computes y[steps][batch][hidden] from x[steps][batch][input]. Reads the initial state from h and c, both
+// [layers][batch][hidden], and overwrites them with the final state.
 void lstm(const Kernels& kernels, const LstmShape& shape, const float* x, const uint8_t* packed, uint8_t* scratch,
           float* h, float* c, float* y);
 

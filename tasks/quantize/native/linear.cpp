@@ -1,4 +1,4 @@
-// Products of many rows, and the linear layer that is one of them.
+// Products of many rows, and the linear layer.
 #include <cstdint>
 
 #include "kernels.h"
@@ -8,7 +8,7 @@
 namespace nightquant {
 namespace {
 
-// Sums of so many rows and blocks lie in the first cache until they are made floats: 16 KiB.
+// The sums of this many rows and blocks (16 KiB) stay in the L1 cache until they are converted to floats.
 constexpr int64_t kRows = 32, kBlocks = 8;
 
 }  // namespace
@@ -18,7 +18,7 @@ void project(const Kernels& kernels, const QuantizedRows& x, const Weights& weig
   const int64_t group_work = kBlocks * kBlock * x.padded * x.count;
   parallel(round_up(weights.blocks, kBlocks) / kBlocks, grain_of(group_work), [&](int64_t begin, int64_t end) {
     alignas(64) int32_t sums[kRows * kBlocks * kBlock];
-    // Blocks outside, rows inside: the weights, which are what is large, are read from memory once.
+    // Loop over rows inside blocks, so that the weights, which are large, are read from memory only once.
     for (int64_t group = begin; group < end; ++group) {
       const int64_t block = group * kBlocks;
       const int64_t blocks = weights.blocks - block < kBlocks ? weights.blocks - block : kBlocks;

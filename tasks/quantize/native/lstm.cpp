@@ -1,8 +1,8 @@
-// The whole LSTM: all layers and all steps.
+// The LSTM with all layers and all steps.
 //
-// A layer's input products of many steps are one product, whose weights are read once; only the recurrent product is
-// made step by step, and its weights stay in the second cache meanwhile. A hidden state is quantized once: for the next
-// step of its layer and for the next layer.
+// One product computes a layer's input part for many steps, and reads the weights once. Only the recurrent product is
+// computed step by step, with weights in the L2 cache. A hidden state is quantized once, for both the next step of its
+// layer and the next layer.
 #include <cstdint>
 #include <cstring>
 
@@ -13,11 +13,11 @@
 namespace nightquant {
 namespace {
 
-// Input products of so many rows are kept at a time, which fit into the second cache beside a layer's weights.
+// The input products of this many rows fit into the L2 cache together with a layer's weights.
 constexpr int64_t kChunkRows = 64;
 constexpr int64_t kGates = 4;
-// AOTInductor keeps constants where malloc does, 16 bytes after the begin of a cache line: then every load takes two
-// lines. Recurrent weights that are used for some steps are worth a copy.
+// AOTInductor stores constants 16 bytes after the beginning of a cache line, like malloc, so that every load needs two
+// cache lines. If recurrent weights are used for several steps, an aligned copy pays.
 constexpr int64_t kStepsForCopy = 8, kCacheLine = 64;
 
 class Bytes {
@@ -26,22 +26,22 @@ class Bytes {
 
   template <typename T>
   T* take(int64_t count) {
-    uint8_t* const found = next_;
+    uint8_t* const taken = next_;
     next_ += round_up(count * int64_t{sizeof(T)}, 64);
-    return reinterpret_cast<T*>(found);
+    return reinterpret_cast<T*>(taken);
   }
 
  private:
   uint8_t* next_;
 };
 
-// A layer's rows: those of its input, or its hidden states, the first being the one before the chunk.
+// The rows of a layer's input, or its hidden states, beginning with the state before the chunk.
 struct Rows {
   int8_t* values;
   Row* rows;
 };
 
-// Where everything lies in the scratch memory; null pointers where only its size is wanted.
+// The layout of the scratch memory; its pointers are meaningless if only its size is needed.
 struct Scratch {
   float *h, *c;    // [layers][batch][units]
   float* projected;  // [steps of a chunk][batch][4 * units]
@@ -75,7 +75,7 @@ struct Layer {
   Weights input, recurrent;
 };
 
-// The layer that begins at `next`, which is moved on to the one after.
+// Returns the layer that begins at `next`, and advances `next` to the following layer.
 Layer layer_at(const LstmShape& shape, int64_t layer, const uint8_t*& next) {
   const int64_t channels = kGates * shape.units();
   const uint8_t* const input = next;
@@ -95,11 +95,11 @@ void quantize(const Kernels& kernels, const float* x, int64_t stride, int64_t co
   });
 }
 
-// One step of one layer: from the quantized hidden states [batch] and the input's part of the gates to h and c.
+// Computes one step of one layer: h and c from the quantized hidden states [batch] and the input part of the gates.
 void step(const Kernels& kernels, const LstmShape& shape, const Weights& weights, Rows hidden, const float* projected,
           float* h, float* c) {
   const int64_t units = shape.units(), padded = shape.padded(1), gates = kGates * kBlock;
-  // Sums of 64 times 64 gates lie in the first cache until the cells have used them: 16 KiB.
+  // The sums of 64 times 64 gates (16 KiB) stay in the L1 cache until the cells have used them.
   constexpr int64_t kBatch = 16, kPieces = 64;
   parallel(units / kBlock, grain_of(gates * padded * shape.batch), [&](int64_t begin, int64_t end) {
     alignas(64) int32_t sums[kPieces * kGates * kBlock];
@@ -154,7 +154,7 @@ void lstm(const Kernels& kernels, const LstmShape& shape, const float* x, const 
   const int64_t batch = shape.batch, hidden = shape.hidden, units = shape.units(), padded = shape.padded(1);
   const Scratch memory = lay_out(shape, scratch);
   const int64_t states = shape.layers * batch;
-  // Units beyond the last stay zero: their weights and biases are.
+  // Padding units stay zero, because their weights and biases are zero.
   std::memset(memory.h, 0, static_cast<size_t>(states * units) * sizeof(float));
   std::memset(memory.c, 0, static_cast<size_t>(states * units) * sizeof(float));
   copy_rows(h, hidden, memory.h, units, states, hidden);

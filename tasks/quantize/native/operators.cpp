@@ -1,7 +1,7 @@
-// The operators as torch sees them: checks, memory, and what tracing needs to know of their shapes.
+// Registers the operators with torch: checks, memory, and shapes for tracing.
 //
-// The name of the operators' library is given by the build and names the sources, so that libraries of different
-// versions can be used in one process.
+// The build sets the name of the operators' library, which has a digest of the sources, so that a process can use
+// libraries of different versions.
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
@@ -26,9 +26,9 @@ namespace {
 using at::Tensor;
 
 const Kernels& kernels() {
-  const Kernels* const found = choose_kernels();
-  TORCH_CHECK(found != nullptr, "NIGHTQUANT_ISA must be amx, avx512-vnni, avx2 or scalar, and run on this processor.");
-  return *found;
+  const Kernels* const chosen = choose_kernels();
+  TORCH_CHECK(chosen != nullptr, "NIGHTQUANT_ISA must be amx, avx512-vnni, avx2 or scalar, and run on this processor.");
+  return *chosen;
 }
 
 Tensor floats(const Tensor& tensor, const char* name) {
@@ -37,14 +37,14 @@ Tensor floats(const Tensor& tensor, const char* name) {
   return tensor.contiguous();
 }
 
-// AOTInductor keeps constants where malloc does, as a rule 16 bytes behind the begin of a cache line, and then every load
-// takes two lines. So many bytes in front of the weights put them at the begin of the next one.
+// AOTInductor usually stores constants 16 bytes after the beginning of a cache line, like malloc, so that every load
+// needs two cache lines. This many bytes of padding move the weights to the beginning of the next one.
 constexpr int64_t kInFront = 48;
 
 const uint8_t* packed_bytes(const Tensor& packed, int64_t expected) {
   const int64_t in_front = packed.numel() == expected + kInFront ? kInFront : 0;
   TORCH_CHECK(packed.scalar_type() == at::kByte && packed.is_contiguous() && packed.numel() == expected + in_front,
-              "The packed weights have ", packed.numel(), " bytes where the inputs' shapes ask for ", expected, ".");
+              "The packed weights have ", packed.numel(), " bytes, but the inputs' shapes need ", expected, ".");
   return packed.const_data_ptr<uint8_t>() + in_front;
 }
 
@@ -104,7 +104,7 @@ Outputs lstm_meta(const Tensor& input, const Tensor& h, const Tensor& c, const T
 }  // namespace
 }  // namespace nightquant
 
-// The macros paste their first argument, so that it must be expanded before.
+// The macros of torch paste their first argument, so it must be expanded before.
 #define NIGHTQUANT_DEFINE(name, m) TORCH_LIBRARY(name, m)
 #define NIGHTQUANT_IMPLEMENT(name, key, m) TORCH_LIBRARY_IMPL(name, key, m)
 

@@ -1,4 +1,4 @@
-// Parallel loops, without torch's headers in the files that use them.
+// Parallel loops that do not need torch's headers.
 #pragma once
 
 #include <cstdint>
@@ -7,7 +7,7 @@ namespace nightquant {
 
 using Body = void (*)(void* context, int64_t begin, int64_t end);
 
-// at::parallel_for over [0, count) in pieces of at least `grain`.
+// Runs at::parallel_for over [0, count) in pieces of at least `grain`.
 void run_parallel(int64_t count, int64_t grain, Body body, void* context);
 
 template <typename F>
@@ -20,7 +20,7 @@ void parallel(int64_t count, int64_t grain, F&& function) {
   run_parallel(count, grain, body, &function);
 }
 
-// Multiply-adds below which handing work to another thread costs more than it saves.
+// With fewer multiply-adds, dispatching work to another thread costs more than it saves.
 constexpr int64_t kWork = 1 << 20;
 
 inline int64_t grain_of(int64_t work_of_one) {

@@ -1,4 +1,4 @@
-// Portable kernels: what every compiler and processor can do.
+// Portable kernels for every compiler and processor.
 #include <cstdint>
 #include <cstring>
 

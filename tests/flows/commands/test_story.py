@@ -141,7 +141,7 @@ def test_an_unknown_workload_is_refused_with_those_that_there_are(two_nights: Pa
 @pytest.mark.slow
 def test_what_could_not_be_looked_at_is_said_to_be_unknown(tmp_path: Path, nightquant: NightQuant) -> None:
     day, run = NIGHTS[1], RUNS[1]
-    killed = {"int8_time_share": "The proof process was ended by SIGSEGV.\nits last line"}
+    killed = {"int8_time_share": "The proof process was killed by SIGSEGV.\nits last line"}
     rows = [baseline(run, day, int8_time_share=0.0), measurement(run, day, unknown=killed)]
     write(tmp_path, 1, measurements=rows)
     noisy = layer("decoder", 1) | {"sqnr_db": None, "unknown": {"sqnr_db": "nan is not a finite number"}}
@@ -149,7 +149,7 @@ def test_what_could_not_be_looked_at_is_said_to_be_unknown(tmp_path: Path, night
     refresh(tmp_path)
     code, shown = nightquant("show", "word-lm", "--store", tmp_path)
     assert code == 0
-    assert "dynamic/eager: unknown: The proof process was ended by SIGSEGV." in shown
+    assert "dynamic/eager: unknown: The proof process was killed by SIGSEGV." in shown
     assert "its last line" not in shown
     [layers] = [line.split() for line in shown.splitlines() if "decoder" in line]
     assert layers == ["decoder", "Linear", "–"]

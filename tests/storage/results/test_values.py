@@ -174,7 +174,7 @@ def test_what_is_in_the_store_already_is_told_of_once(tmp_path: Path) -> None:
 
 
 def test_a_value_that_is_unknown_is_found_by_a_query(tmp_path: Path) -> None:
-    killed = {"int8_time_share": "The proof process was ended by SIGSEGV.", "instructions": "The same."}
+    killed = {"int8_time_share": "The proof process was killed by SIGSEGV.", "instructions": "The same."}
     good = {"int8_time_share": 0.9, "unknown": None}
     rows = [
         baseline("r1", NIGHT, **good),

@@ -123,4 +123,4 @@ def test_child_that_takes_too_long_is_ended_and_the_setting_is_named(tmp_path: P
 def test_time_that_is_left_runs_out() -> None:
     assert Limit().left_s() is None
     assert 0 < (Limit(60.0).left_s() or 0) <= 60
-    assert Limit(60.0, made_at=time.monotonic() - 100).left_s() == 0
+    assert Limit(60.0, started_at=time.monotonic() - 100).left_s() == 0

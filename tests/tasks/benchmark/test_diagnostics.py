@@ -38,10 +38,10 @@ def test_a_candidate_that_kills_its_processes_costs_only_itself(tmp_path: Path, 
     assert set(found.memory) == set(found.proofs) == {"float/eager", "good/eager"}
     lacking = found.unknown["bad/eager"]
     assert set(lacking) == {*MEMORY, *PROOF}
-    assert lacking["peak_rss_bytes"].startswith(f"The candidate's memory process was ended by {how.name}. ")
+    assert lacking["peak_rss_bytes"].startswith(f"The candidate's memory process was killed by {how.name}. ")
     # tests.tasks.benchmark.mortal stands for tasks.proof.child, whose name test_child.py tests.
-    assert lacking["int8_time_share"].startswith(f"The mortal process was ended by {how.name}. ")
-    advice = "memory ran out: " if how == signal.SIGKILL else "update the runtime's package"
+    assert lacking["int8_time_share"].startswith(f"The mortal process was killed by {how.name}. ")
+    advice = "ran out of memory: " if how == signal.SIGKILL else "update the runtime's package"
     assert all(advice in why for why in lacking.values())
 
 
@@ -53,7 +53,7 @@ def test_a_memory_process_that_dies_whole_costs_no_proof(tmp_path: Path) -> None
     assert set(found.proofs) == {"float/eager", "int8/eager"}
     for subject in subjects:
         why = found.unknown[subject.name]["peak_rss_bytes"]
-        assert why.startswith("The memory process was ended by SIGSEGV. ")
+        assert why.startswith("The memory process was killed by SIGSEGV. ")
 
 
 @pytest.mark.slow

@@ -28,7 +28,7 @@ def test_nan_and_infinities_are_refused(value: float, golden: tuple[torch.Tensor
 
 def test_other_shapes_and_counts_are_refused() -> None:
     assert "shape [4, 3]" in disagreement((GOLDEN[0].t(), GOLDEN[1]), GOLDEN)
-    assert "returns 1 outputs where 2" in disagreement(GOLDEN[:1], GOLDEN)
+    assert "returns 1 outputs, but the evaluation had 2" in disagreement(GOLDEN[:1], GOLDEN)
 
 
 def test_zero_golden_output_needs_zero() -> None:

@@ -52,6 +52,6 @@ def test_a_subject_that_fails_costs_itself_alone_and_leaves_its_traceback(measur
     report, log = measured
     assert set(report.refused) == {"broken/eager", "deadly/eager"}
     assert report.refused["broken/eager"] == "RuntimeError: no such operator"
-    assert report.refused["deadly/eager"].startswith("The candidate's memory process was ended by SIGKILL. ")
+    assert report.refused["deadly/eager"].startswith("The candidate's memory process was killed by SIGKILL. ")
     assert "Traceback" in log
     assert "planted.py" in log

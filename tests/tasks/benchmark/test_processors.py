@@ -63,7 +63,7 @@ def test_a_process_that_sleeps_keeps_no_thread_busy() -> None:
 @given(st.floats(0, 64), st.integers(1, 64))
 def test_what_the_threads_allow_is_no_excess_and_twice_as_much_always_is(used: float, threads: int) -> None:
     assert not excess(min(used, threads), threads)
-    assert f"where the workload allows {threads}" in excess(2 * threads, threads)
+    assert f"but the workload allows {threads}" in excess(2 * threads, threads)
 
 
 @pytest.mark.slow
@@ -83,7 +83,7 @@ def test_a_subject_that_uses_two_threads_where_one_is_allowed_is_refused(tmp_pat
     subjects = [plan(tmp_path, BASELINE, work=20), plan(tmp_path, "greedy/eager", work=10, threads=2)]
     measured = Session(BASELINE, TINY, loader=LOADER).measure(subjects)
     assert measured.names() == [BASELINE, f"{BASELINE}#copy"]
-    assert "threads where the workload allows 1" in measured.refused["greedy/eager"]
+    assert "threads, but the workload allows 1" in measured.refused["greedy/eager"]
 
 
 @pytest.mark.slow
@@ -100,12 +100,12 @@ def test_what_another_subject_does_in_the_background_is_charged_to_that_one(tmp_
     subjects = [plan(tmp_path, BASELINE, work=20), plan(tmp_path, "busy/eager", work=20, background=True)]
     measured = Session(BASELINE, TINY, loader=LOADER).measure(subjects)
     assert set(measured.refused) == {"busy/eager"}
-    assert "threads where the workload allows 1" in measured.refused["busy/eager"]
+    assert "threads, but the workload allows 1" in measured.refused["busy/eager"]
 
 
 @pytest.mark.slow
 def test_a_baseline_that_uses_too_many_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(MeasurementError, match="cannot be timed: launch 1: it used"):
+    with pytest.raises(MeasurementError, match="cannot be timed: launch 1: the candidate used"):
         Session(BASELINE, TINY, loader=LOADER).measure([plan(tmp_path, BASELINE, work=10, threads=2)])
 
 

@@ -166,12 +166,12 @@ def test_a_further_setting_that_dies_costs_neither_the_primary_rows_nor_the_othe
         setting: Setting, subjects: Sequence[Subject], job: Job[Workload], store: ArtifactStore
     ) -> AbstractContextManager[list[Subject]]:
         if setting.batch_size == 64:
-            raise MeasurementError("Most likely memory ran out.")
+            raise MeasurementError("The host probably ran out of memory.")
         return subjects_at(setting, subjects, job, store)
 
     monkeypatch.setattr("tasks.benchmark.stage.subjects_at", dying)
     result = benchmark(_with_sizes(job, 64, 2), candidates, TINY, Workspace(store))
-    assert result.refused == {"every candidate (batch 64, 1 thread)": "Most likely memory ran out."}
+    assert result.refused == {"every candidate (batch 64, 1 thread)": "The host probably ran out of memory."}
     assert {(row.setting, row.batch_size) for row in result.timings} == {
         ("primary", 1),
         ("a/a", 1),
@@ -245,8 +245,10 @@ def test_processes_that_are_killed_after_timing_cost_no_timings(tmp_path: Path) 
     assert found["float"].peak_rss_bytes
     assert set(result.proofs) == {"float/eager"}
     lacking = result.unknown["int8/eager"]
-    assert lacking["peak_rss_bytes"].startswith("The memory process was ended by SIGKILL. Most likely memory ran out: ")
-    assert lacking["int8_time_share"].startswith("The proof process was ended by SIGSEGV. A library crashed in it: ")
+    assert lacking["peak_rss_bytes"].startswith(
+        "The memory process was killed by SIGKILL. The host probably ran out of memory: "
+    )
+    assert lacking["int8_time_share"].startswith("The proof process was killed by SIGSEGV. A library crashed: ")
     assert "int8_time_share" not in result.unknown.get("float/eager", {})
 
 

@@ -44,4 +44,4 @@ def test_another_first_choice_is_refused_however_small_the_difference(
     write_sums(folder)
     report = verify(folder)
     assert not report.ok
-    assert "the first choice is another one in 1 of " in report.problem
+    assert "the top-1 prediction differs in 1 of " in report.problem

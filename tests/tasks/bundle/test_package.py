@@ -148,7 +148,7 @@ def test_what_was_measured_is_what_is_handed_over(made: Made, published: Path, t
     model = made.store.path(made.candidate.kind, made.candidate.digest) / "model.ts"
     assert (published / "model.ts").read_bytes() == model.read_bytes()
     eager = build(made.job, "int8", "eager", made.store)
-    with pytest.raises(BundleError, match="cannot be handed over"):
+    with pytest.raises(BundleError, match="cannot be deployed"):
         made.package(BundleStore(tmp_path), candidate=eager)
 
 

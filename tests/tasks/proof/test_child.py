@@ -180,7 +180,7 @@ def test_products_of_two_activations_have_no_weights_to_quantize() -> None:
 @pytest.mark.parametrize("kind", ["BatchNormalization", "aten::batch_norm", "aten::native_batch_norm"])
 def test_what_belongs_into_a_product_and_runs_by_itself_was_not_fused(kind: str) -> None:
     [found] = doubts(int8(), in_float(kind, "bn/node"))
-    assert found.startswith(f"{kind} (bn/node) runs in float by itself")
+    assert found.startswith(f"{kind} (bn/node) runs in float on its own")
 
 
 @pytest.mark.slow

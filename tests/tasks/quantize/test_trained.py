@@ -13,7 +13,7 @@ from tasks.quantize.graph import observers
 from tasks.quantize.methods import Qat, QatRecipe
 from tasks.quantize.source import ModelSource
 from tasks.quantize.spec import Spec, spec_of
-from tasks.quantize.trained import Int8Weight, QatConverter, Rounded, round_what_passes
+from tasks.quantize.trained import Int8Weight, QatConverter, Rounded, round_passed_values
 
 Sources = Callable[..., ModelSource]
 
@@ -77,7 +77,7 @@ def test_excluded_modules_stay_float_and_paths_are_the_float_models(
 def test_weights_of_the_models_own_that_a_function_gets_are_refused_in_one_line(
     source_of: Sources, engine: str
 ) -> None:
-    with pytest.raises(QuantizationError, match=r"function have no trained form.*torchscript") as caught:
+    with pytest.raises(QuantizationError, match=r"to a function cannot be exported.*torchscript") as caught:
         QatConverter().train(recipe(), source_of("Volumes"))
     assert "\n" not in str(caught.value)
 
@@ -99,7 +99,7 @@ class Borders(nn.Module):
 @pytest.mark.slow
 def test_what_passes_rounded_values_on_is_rounded_to_the_same_range_and_nothing_else(engine: str) -> None:
     model = Borders()
-    round_what_passes(model, [model.product], [torch.rand(3, 1, 8)])
+    round_passed_values(model, [model.product], [torch.rand(3, 1, 8)])
     passed = {name: part.activation_post_process.step for name, part in model.named_children() if part._forward_hooks}
     assert passed == {"pool": model.first.step}
     assert isinstance(model.product.before, Rounded)
@@ -119,5 +119,5 @@ def test_a_module_with_several_ranges_is_left_as_it_is(engine: str) -> None:
             values = self.stub(values)
             return self.pool(self.first(values)) + self.pool(self.second(values))
 
-    round_what_passes(Shared(), [], [torch.rand(3, 1, 8)])
+    round_passed_values(Shared(), [], [torch.rand(3, 1, 8)])
     assert not pool._forward_hooks

@@ -146,10 +146,10 @@ def test_a_bundle_verifies_with_torch_alone_and_only_where_it_was_compiled_for(
     assert manifest["engine"] is None
     files = {"model.pt2": (bundle / "model.pt2").read_bytes()}
     other = {**manifest, "versions": {**manifest["versions"], "torch": "1.0"}}
-    with pytest.raises(RuntimeError, match=r"^compiled for torch 1\.0, and this is \d"):
+    with pytest.raises(RuntimeError, match=r"^the model needs torch 1\.0, but this is \d"):
         open_model(files, other)
     lacking = {**manifest, "required_isa": {"instructions": ["avx2", "avx9000"]}}
-    with pytest.raises(RuntimeError, match=r"^compiled for a processor with avx9000, which this one lacks$"):
+    with pytest.raises(RuntimeError, match=r"^the model was compiled for a processor with avx9000, which this"):
         open_model(files, lacking)
 
 
@@ -192,11 +192,11 @@ def test_a_converted_module_that_can_be_exported_is_compiled(images: MakeJob, st
     ("keys", "reason"),
     [
         ({"method": "none", "onednn": False}, "cannot switch oneDNN off"),
-        ({"method": "dynamic"}, 'does not carry out method "dynamic"'),
-        ({"method": "qat", "weights": "per-tensor"}, "per channel only"),
-        ({"method": "static", "weights": "per-tensor"}, "per channel only"),
-        ({"method": "static", "graph": "fx"}, 'no graph = "fx"'),
-        ({"method": "static", "engine": "qnnpack"}, 'not of the engine "qnnpack"'),
+        ({"method": "dynamic"}, 'does not support method "dynamic"'),
+        ({"method": "qat", "weights": "per-tensor"}, "need weights per channel"),
+        ({"method": "static", "weights": "per-tensor"}, "need weights per channel"),
+        ({"method": "static", "graph": "fx"}, 'not support graph = "fx"'),
+        ({"method": "static", "engine": "qnnpack"}, 'not from the engine "qnnpack"'),
     ],
     ids=str,
 )
@@ -213,7 +213,7 @@ def test_products_that_silently_run_in_float_are_refused(
 ) -> None:
     monkeypatch.setitem(aot_compile.OPTIONS, "freezing", False)
     job = images(recipe("static", **STATIC, activation_observer="min-max"))
-    with pytest.raises(QuantizationError, match=r'^Of 5 products that the recipe "tried" quantizes.* only 0 in int8'):
+    with pytest.raises(QuantizationError, match=r'^The recipe "tried" quantizes 5 products.* only 0 of them in int8'):
         pipeline.build(job, "tried", RUNTIME, store)
 
 

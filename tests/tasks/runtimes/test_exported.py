@@ -168,7 +168,7 @@ def test_an_excluded_convolution_stays_float_and_an_unknown_name_is_refused(
     assert set(reasons.values()) == {"excluded by the recipe"}
     assert first not in int8_modules_of(candidate, store, runtime)
     unknown = images(recipe(runtime, "static", exclude=["nose"]))
-    with pytest.raises(QuantizationError, match=r"exclude names modules .*: nose"):
+    with pytest.raises(QuantizationError, match=r"`exclude` names modules .*: nose"):
         pipeline.build(unknown, "tried", runtime, store)
 
 
@@ -318,13 +318,13 @@ def test_a_model_that_cannot_be_exported_is_one_message(images: MakeJob, store: 
 @pytest.mark.parametrize(
     ("runtime", "keys", "reason"),
     [
-        ("onnxruntime", {"method": "cast"}, 'cannot carry out method "cast"'),
+        ("onnxruntime", {"method": "cast"}, 'does not support method "cast"'),
         ("onnxruntime", {"method": "dynamic", "dtype": "float16", "modules": ["Linear"]}, "float16"),
         ("onnxruntime", {"method": "dynamic", "embedding_bits": 4}, "4-bit"),
         ("onnxruntime", {"method": "none", "memory_format": "channels-last"}, "memory formats"),
         ("openvino", {"method": "none", "onednn": False}, "oneDNN"),
         ("openvino", {"method": "dynamic", "embedding_bits": 4}, "int8 only"),
-        ("openvino", {"method": "dynamic-per-row"}, 'cannot carry out method "dynamic-per-row"'),
+        ("openvino", {"method": "dynamic-per-row"}, 'does not support method "dynamic-per-row"'),
     ],
 )
 def test_what_a_runtime_cannot_do_is_refused_with_the_file(
@@ -377,7 +377,7 @@ def test_a_broken_model_file_is_told_with_both_versions(runtime: str) -> None:
         "versions": {runtime: "1.2.3"},
         "recipe": {},
     }
-    with pytest.raises(RuntimeError, match=rf"{runtime} \d.* cannot open the model, which was made with 1\.2\.3"):
+    with pytest.raises(RuntimeError, match=rf"{runtime} \d.* cannot open the model from {runtime} 1\.2\.3"):
         checker.open_model({"model.xml": b"broken", "model.bin": b"", "model.onnx": b"broken"}, manifest)
 
 

@@ -13,7 +13,7 @@ from tasks.workload.gate import RuleOutcome, rules_on
 from tests.tasks.test_gate import EXECUTED, PROVEN, STRICT, decided, only, row, workload
 
 GATE = STRICT | PROVEN
-WHY = "The memory process was ended by SIGKILL. Most likely memory ran out."
+WHY = "The memory process was killed by SIGKILL. The host probably ran out of memory."
 GOOD = EXECUTED | {"quality_difference_low": 0.05, "quality_difference_high": 0.15}
 
 

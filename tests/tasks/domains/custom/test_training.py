@@ -113,7 +113,7 @@ def test_without_a_section_of_its_own_fine_tuning_is_what_made_the_checkpoint(tm
     ("train", "message"),
     [
         ("broken", r'fine_tune.train "own_code:broken" failed when called: ValueError: no data today[^$]*in broken'),
-        ("diverging", r'layer.weight" holds NaN or infinities'),
+        ("diverging", r'layer.weight" contains NaN or infinities'),
     ],
 )
 @pytest.mark.slow

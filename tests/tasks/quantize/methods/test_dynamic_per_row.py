@@ -63,7 +63,7 @@ def test_embeddings_are_quantized_where_asked_for(convert: Convert) -> None:
 @pytest.mark.parametrize(
     ("module", "why"),
     [
-        (nn.LSTM(2, 4, bidirectional=True), "two directions"),
+        (nn.LSTM(2, 4, bidirectional=True), "bidirectional"),
         (nn.LSTM(2, 4, proj_size=2), "projections"),
         (nn.Linear(MOST_FEATURES + 1, 1), "32 bits"),
         (nn.GRU(2, 4), "does not name the type GRU"),
