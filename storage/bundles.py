@@ -219,7 +219,7 @@ class BundleStore:
         try:
             return check_sums(folder)
         except BundleError as error:
-            message = error.message.replace(str(folder), self.root.uri(location), 1)
+            message = error.message.replace(str(folder), self.root.uri(location))
             raise BundleError(message, hint=error.hint) from error.__cause__
 
     def is_signed(self, workload: str, version: str) -> bool:

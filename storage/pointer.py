@@ -103,13 +103,16 @@ def switched(pointer: Pointer | None, workload: str, switch: Switch) -> Pointer:
 
 def signed(pointer: Pointer, signer: Signer, before: Statement | None, now: datetime) -> Pointer:
     """Return the pointer with a new signed statement, whose serial is greater than the serial of `before`."""
+    # Start from the time, so that the serial grows even if the statement before was lost.
+    serial = int(now.timestamp())
+    if before is not None:
+        serial = max(serial, before.serial + 1)
     statement = Statement(
         workload=pointer.workload,
         version=pointer.version,
         sha256sums=pointer.sha256sums,
         withdrawn=pointer.withdrawn,
-        # Start from the time, so that the serial grows even if the statement before was lost.
-        serial=max(int(now.timestamp()), before.serial + 1 if before else 1),
+        serial=serial,
         signed_at=now,
         expires_at=now + signer.valid,
     )

@@ -105,7 +105,7 @@ class Pointers:
                 return None
             before = pointer.statement(self._signer.public)
             pointer.check_says(before)
-            check_serial(self._seen, before, remember=False)
+            check_serial(self._seen, before)
         except BundleError as error:
             if by_hand:
                 return None
@@ -130,7 +130,7 @@ class Pointers:
             before = pointer.statement(trusted)
             pointer.check_says(before)
             check_statement(before, workload)
-            check_serial(self._seen, before, remember=False)
+            check_serial(self._seen, before)
             if before.sha256sums != sha256sums:
                 raise conflict(workload, pointer, "the one that was verified")
             return pointer.model_copy(update={"signed": pointer.signed.cosigned(signer)})

@@ -208,8 +208,8 @@ def check_statement(
         raise BundleError(f"{content}, which is of an earlier night than {min_version}.", hint="Fetch it again.")
 
 
-def check_serial(path: Path, statement: Statement, *, remember: bool = True) -> None:
-    """Raise `BundleError` if a newer statement of the workload was seen before; otherwise remember this one.
+def check_serial(path: Path, statement: Statement) -> None:
+    """Refuse a statement older than the newest one seen for its workload; otherwise remember it.
 
     `path` is a small JSON file for any number of workloads, which is created if it is missing.
 
@@ -230,9 +230,8 @@ def check_serial(path: Path, statement: Statement, *, remember: bool = True) -> 
                 "was seen before: it is an old copy.",
                 hint=f"Do not use it; fetch it again. The serials seen before are recorded in {path}.",
             )
-        if remember:
-            seen[statement.workload] = (statement.serial, digest)
-            LocalRoot(path.absolute().parent).put(path.name, (json.dumps(seen, indent=1) + "\n").encode())
+        seen[statement.workload] = (statement.serial, digest)
+        LocalRoot(path.absolute().parent).put(path.name, (json.dumps(seen, indent=1) + "\n").encode())
 
 
 def seen_in(path: Path) -> dict[str, tuple[int, str]]:

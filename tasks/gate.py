@@ -164,7 +164,7 @@ def _unfit(gate: Gate, incumbent: Incumbent, held: Row | None) -> str:
 
 
 def _better(gate: Gate, row: Row, held: Row | None) -> str:
-    if held is None or held is row:
+    if held is None:
         return ""
     if gate.objective == "fastest":
         low, value = (finite(row, deciding(row, f"over_incumbent{end}")) for end in ("_low", ""))
@@ -175,11 +175,11 @@ def _better(gate: Gate, row: Row, held: Row | None) -> str:
         if size and before and before / size > gate.margin:
             return f"{before / size:.3g} times as small as the incumbent"
     # Speed is left to the direct ratio: two equals may well be decided differently against the baseline. A number that
-    # is missing or unknown says nothing about the current bundle.
+    # is missing says nothing about the current bundle.
     open_rules = [
         rule
         for rule in rules_on(gate, held)
-        if rule.outcome == "held" and rule.name != "min_speedup" and rule.seen is not None and not rule.unknown
+        if rule.outcome == "held" and rule.name != "min_speedup" and rule.seen is not None
     ]
     return f"passes where the incumbent is undecided: {open_rules[0].describe()}" if open_rules else ""
 

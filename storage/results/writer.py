@@ -68,10 +68,11 @@ class ResultsStore:
                     tell(line)
             except Exception as error:  # noqa: BLE001 - raised below, once the other tables are written
                 failures.append(error)
-        for failure in failures[:1]:
-            for other in failures[1:]:
-                failure.add_note(str(other))
-            raise failure
+        if failures:
+            first, *others = failures
+            for other in others:
+                first.add_note(str(other))
+            raise first
 
     def _record(self, table: str, rows: Sequence[Row], run_id: str, published: datetime, part: str) -> list[str]:
         """Write one table's rows; return the lines about them, or none if the store has the rows already."""

@@ -231,7 +231,7 @@ class Noise:
             Number of ratios that decide something in this benchmark.
         """
         look = min(bisect_left(LOOKS, len(sample.logs)), len(LOOKS) - 1)
-        share = (look + 1) / sum(range(1, len(LOOKS) + 1))
+        share = (look + 1) / sum(range(len(LOOKS) + 1))
         half = max(
             self.half_width(sample, ERROR * share / max(1, comparisons)), self.half_width(sample, 0.025, prior=0)
         )

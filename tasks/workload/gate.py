@@ -61,7 +61,6 @@ class RuleOutcome(BaseModel):
     """One rule: what it asks for, the number that decides (None if there is none) and how it came out.
 
     ``held`` means that the rule could not be decided: its number is missing, or the bound lies within its interval.
-    ``unknown`` says that the number is missing because it could not be measured or recorded this time.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -71,7 +70,6 @@ class RuleOutcome(BaseModel):
     seen: float | str | None
     outcome: Outcome
     note: str = ""
-    unknown: bool = Field(default=False, exclude=True)  # the note says it in the records
 
     def describe(self) -> str:
         """Say what the rule asked for and saw, in one line."""
@@ -121,9 +119,7 @@ class Rule:
         low, high = seen.ends
         if low is None or high is None or seen.unknown:
             note = seen.unknown.partition("\n")[0] or seen.note
-            return RuleOutcome(
-                name=self.name, bound=float(bound), seen=None, outcome="held", note=note, unknown=bool(seen.unknown)
-            )
+            return RuleOutcome(name=self.name, bound=float(bound), seen=None, outcome="held", note=note)
         # With the sign turned, more is better.
         sign = 1 if self.direction == "at least" else -1
         worse, better = (low, high) if self.direction == "at least" else (-high, -low)

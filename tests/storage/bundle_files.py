@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from storage.bundles import BundleStore
+from storage.local_root import LocalRoot
 from storage.pointer import Pointer
+from storage.root import StoreRoot
 from storage.seal import sign, write_sums
 from storage.trust import Signer
 
@@ -60,3 +64,19 @@ def signer_of(*keys: Ed25519PrivateKey, days: float = 30.0) -> Signer:
 def public_key_text(key: Ed25519PrivateKey) -> str:
     """The PEM text of the public key."""
     return key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).decode()
+
+
+def _passed_on(operation: str) -> Callable[..., Any]:
+    return lambda root, *given: getattr(root.kept, operation)(*given)
+
+
+class Elsewhere(StoreRoot):
+    """A store that is used as one on an object store is, file by file: it has no folder on this host."""
+
+    def __init__(self, folder: Path) -> None:
+        self.kept = LocalRoot(folder)
+        self.url = f"elsewhere:/{folder}"
+
+    list, exists, read, digest, stamped = map(_passed_on, ("list", "exists", "read", "digest", "stamped"))
+    swap, put_new, put, publish = map(_passed_on, ("swap", "put_new", "put", "publish"))
+    download, delete = map(_passed_on, ("download", "delete"))

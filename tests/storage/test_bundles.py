@@ -8,12 +8,14 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from storage.bundles import BundleStore
 from storage.errors import BundleError, ConfigurationError, ConflictError, StoreError
+from storage.root import StoreRoot
 from storage.seal import check_sums
 from tests.storage.bundle_files import fill, promote, publish, version
 
@@ -132,6 +134,48 @@ def test_a_withdrawn_bundle_that_is_promoted_by_hand_is_in_service_again(bundles
     after = bundles.promote_by_hand("word-lm", version(3), by="someone", reason="it was the data")
     assert (after.version, after.withdrawn) == (version(3), (version(2),))
     assert bundles.pointer("word-lm") == after
+
+
+def test_every_bundle_is_listed_with_its_place_in_the_history(bundles: BundleStore):
+    for number in (1, 2, 3):
+        publish(bundles, number)
+    bundles.roll_back("word-lm", by="someone", reason="worse")
+    publish(bundles, 4, "resnet18")
+    for workload in ("word-lm", None):
+        found = [(entry.version, entry.is_current, entry.is_withdrawn) for entry in bundles.entries(workload)]
+        assert found[-3:] == [(version(1), False, False), (version(2), True, False), (version(3), False, True)]
+    assert bundles.entries()[0].location == f"handoff/resnet18/{version(4)}"
+
+
+def test_what_is_published_can_only_be_read(bundles: BundleStore):
+    publish(bundles, 1)
+    folder = bundles.local_folder("word-lm", version(1))
+    assert {path.stat().st_mode & 0o777 for path in folder.iterdir()} == {0o444}
+
+
+def test_switches_are_recorded_to_the_second(bundles: BundleStore):
+    began = datetime.now(UTC).replace(microsecond=0)
+    publish(bundles, 1)
+    pointer = bundles.pointer("word-lm")
+    assert pointer is not None
+    [switch] = pointer.history
+    assert began <= switch.at <= datetime.now(UTC)
+    assert switch.at.microsecond == 0
+
+
+def test_a_night_replaces_neither_an_earlier_nor_a_later_bundle_than_it_saw(bundles: BundleStore):
+    for number in (1, 2, 3):
+        publish(bundles, number)
+    bundles.promote_by_hand("word-lm", version(2), by="someone", reason="known to work")
+    before = bundles.pointer("word-lm")
+    for seen in (1, 3):
+        for chosen in (1, 3):
+            with pytest.raises(ConflictError):
+                bundles.promote("word-lm", version(chosen), by="x", reason="y", replacing=version(seen))
+        with pytest.raises(ConflictError):
+            bundles.roll_back("word-lm", version(2), by="x", reason="y", replacing=version(seen))
+    assert bundles.roll_back("word-lm", version(2), by="x", reason="y", replacing=version(2)) == before
+    assert bundles.pointer("word-lm") == before
 
 
 def test_promoting_by_hand_what_is_current_changes_nothing(bundles: BundleStore):
@@ -261,9 +305,8 @@ def test_publishing_killed_at_any_moment_leaves_an_intact_current_bundle(bundles
     assert len(seen) > 1
 
 
-@pytest.mark.server
-def test_an_object_store_keeps_bundles_too(s3_store: str):
-    bundles = BundleStore(s3_store)
+def test_a_store_without_a_folder_on_this_host_keeps_bundles_too(remote: StoreRoot):
+    bundles = BundleStore(remote)
     publish(bundles, 1)
     publish(bundles, 2)
     assert bundles.versions("word-lm") == [version(1), version(2)]
@@ -276,6 +319,10 @@ def test_an_object_store_keeps_bundles_too(s3_store: str):
     bundles.root.put(f"handoff/word-lm/{version(1)}/sub/file", b"more")
     with pytest.raises(BundleError, match="plain name"):
         bundles.local_folder("word-lm", version(1))
+    bundles.root.put(f"handoff/word-lm/{version(2)}/file-0.bin", b"evil")
+    with pytest.raises(BundleError) as raised:
+        bundles.local_folder("word-lm", version(2))
+    assert raised.value.message.startswith(f"{bundles.root.uri(f'handoff/word-lm/{version(2)}')}: ")
     # Files without their list are an upload that was cut off, not a bundle.
     bundles.root.put(f"handoff/word-lm/{version(3)}/file-0.bin", b"half")
     assert bundles.versions("word-lm") == [version(1), version(2)]
@@ -299,4 +346,8 @@ def test_folders_that_are_no_bundles_are_none(bundles: BundleStore, tmp_path: Pa
     for name in (f"Not A Name/{version(1)}", "word-lm/draft", f"word-lm/{version(2)}/deeper"):
         (handoff / name).mkdir(parents=True)
         (handoff / name / "SHA256SUMS").touch()
+    for number, name in enumerate(("README", "weights.bin", "SHA256SUMS/deeper"), start=3):
+        path = handoff / "word-lm" / version(number) / name
+        path.parent.mkdir(parents=True)
+        path.touch()
     assert [(entry.workload, entry.version) for entry in bundles.entries()] == [("word-lm", version(1))]

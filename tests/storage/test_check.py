@@ -1,11 +1,14 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import os
 import shutil
+import time
 import tracemalloc
 from pathlib import Path
 
+import duckdb
 import pyarrow.parquet as pq
 import pytest
 
@@ -90,6 +93,29 @@ def test_a_changed_missing_or_added_file_of_an_artifact_is_named(store: Path) ->
     assert "weights is missing" in said(store)
 
 
+def test_every_changed_file_of_an_artifact_is_named(store: Path) -> None:
+    names, digest = [f"layer-{number}" for number in range(8)], artifact_digest("quantized", {"seed": 2})
+    with ArtifactStore(store).create("quantized", digest, {"seed": 2}) as folder:
+        for name in names:
+            (folder / name).write_text(name)
+    for name in names:
+        (store / f"artifacts/quantized/{digest[:2]}/{digest}" / name).write_text("changed")
+    assert [Path(problem.where).name for problem in check(store).problems] == names
+
+
+@pytest.mark.parametrize("kind", ["corpus", "images", "weights"])
+def test_an_artifact_under_another_kind_is_named(store: Path, kind: str) -> None:
+    (store / "artifacts/quantized").rename(store / "artifacts" / kind)
+    assert "is not named by what it was made from" in said(store)
+
+
+@pytest.mark.parametrize("changes", [{"digest": "0" * 64}, {"made_from": {"seed": 2}}], ids=["digest", "made_from"])
+def test_an_artifact_whose_manifest_says_something_else_is_named(store: Path, changes: dict[str, object]) -> None:
+    path = artifact(store) / "artifact.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    assert "is not named by what it was made from" in said(store)
+
+
 def test_each_file_of_an_artifact_has_one_problem_at_most(store: Path) -> None:
     (artifact(store) / "weights").rename(artifact(store) / "weights.bin")
     found = {Path(problem.where).name: problem.what for problem in check(store).problems}
@@ -123,6 +149,15 @@ def test_a_row_whose_artifact_is_gone_is_named(store: Path) -> None:
     assert "is missing, but word-lm's newest night refers to it Run the night again." in said(store)
 
 
+def test_a_catalog_of_files_that_are_gone_is_named(store: Path) -> None:
+    night = dt.date(2026, 3, 2)
+    write_night(store, night, [measurement("r2", night, artifact_digest=None)], "r2")
+    refresh(store)
+    for path in (store / "results").rglob("r2.parquet"):
+        path.unlink()
+    assert "names 4 files, the store holds 2" in said(store)
+
+
 def test_a_missing_stale_or_broken_catalog_is_named(store: Path) -> None:
     write_night(store, dt.date(2026, 3, 2), [measurement("r2", dt.date(2026, 3, 2), artifact_digest=None)], "r2")
     assert "names 2 files, the store holds 4" in said(store)
@@ -130,6 +165,10 @@ def test_a_missing_stale_or_broken_catalog_is_named(store: Path) -> None:
     assert "results.duckdb cannot be read" in said(store)
     (store / "results.duckdb").unlink()
     assert "results.duckdb is missing Run: nightquant store compact" in said(store)
+    refresh(store)
+    with duckdb.connect(store / "results.duckdb") as connection:
+        connection.execute("drop table internal.catalog_files")
+    assert "results.duckdb cannot be read" in said(store)
 
 
 @pytest.mark.parametrize("folder", ["results/measurements/month=2026-03", "reports", "handoff/word-lm"])
@@ -139,14 +178,22 @@ def test_what_a_killed_writer_left_is_named_once_it_is_old(store: Path, folder: 
     left.parent.mkdir(parents=True, exist_ok=True)
     left.touch()
     assert said(store) == ""
-    os.utime(left, (0, 0))
+    age(left, 2)
     assert ".tmp is left over" in said(store)
 
 
-@pytest.fixture(params=["local", pytest.param("s3", marks=pytest.mark.server)])
+def age(path: Path, hours: float) -> None:
+    """Let a file look as if it had been written so long ago."""
+    os.utime(path, (time.time() - hours * 3600,) * 2)
+
+
+@pytest.fixture(params=["local", "elsewhere", pytest.param("s3", marks=pytest.mark.server)])
 def handed_over(request: pytest.FixtureRequest, tmp_path: Path) -> StoreRoot:
     """A store of two bundles, the second of them current."""
-    root = StoreRoot.of(tmp_path / "store" if request.param == "local" else request.getfixturevalue("s3_store"))
+    names = {"elsewhere": "elsewhere_root", "s3": "s3_store"}
+    root = StoreRoot.of(
+        tmp_path / "store" if request.param == "local" else request.getfixturevalue(names[request.param])
+    )
     for number in (1, 2):
         publish(BundleStore(root), number)
     return root
@@ -178,14 +225,16 @@ def test_a_pointer_to_a_bundle_that_is_gone_is_named(handed_over: StoreRoot) -> 
     assert problems(handed_over) == [f"handoff/word-lm/current.json names the bundle {version(2)}, which is not there"]
 
 
+# Their digests are below and above those of the bundles that they replace.
+@pytest.mark.parametrize("content", [b"evil", b"planted"])
 @pytest.mark.parametrize("number", [1, 2], ids=["earlier", "current"])
 @pytest.mark.slow
 def test_a_bundle_swapped_for_another_complete_one_is_named(
-    number: int, handed_over: StoreRoot, tmp_path: Path
+    number: int, content: bytes, handed_over: StoreRoot, tmp_path: Path
 ) -> None:
     other = tmp_path / "other"
     other.mkdir()
-    fill(other, b"evil")
+    fill(other, content)
     for path in other.iterdir():
         handed_over.put(f"handoff/word-lm/{version(number)}/{path.name}", path)
     (problem,) = problems(handed_over)
@@ -195,15 +244,47 @@ def test_a_bundle_swapped_for_another_complete_one_is_named(
 def test_a_damaged_or_foreign_pointer_is_named(handed_over: StoreRoot) -> None:
     pointer = handed_over.read("handoff/word-lm/current.json")
     handed_over.put("handoff/word-lm/current.json", pointer[:-9])
-    assert "current.json is damaged" in problems(handed_over)[0]
-    handed_over.put("handoff/word-lm/current.json", pointer.replace(b"word-lm", b"resnet18"))
-    assert problems(handed_over) == ["handoff/word-lm/current.json is resnet18's, not word-lm's"]
+    (problem,) = check(handed_over).problems
+    assert "current.json is damaged" in problem.what
+    assert problem.remedy == "Restore it from a copy, or remove it and promote again."
+    for foreign in ("resnet18", "zoo"):
+        handed_over.put("handoff/word-lm/current.json", pointer.replace(b"word-lm", foreign.encode()))
+        for name in ("word-lm/a.txt", "word-lm/notes.txt", "notes.txt"):  # neither pointers nor bundles
+            handed_over.put(f"handoff/{name}", b"x")
+        assert problems(handed_over) == [f"handoff/word-lm/current.json is {foreign}'s, not word-lm's"]
+    handed_over.put("handoff/Not A Name/current.json", pointer)
+    problem = check(handed_over).problems[0]
+    assert "handoff/Not A Name/current.json" in problem.where
+    assert "cannot be used: 'Not A Name' is not a valid name" in problem.what
+    assert problem.remedy == "Remove the folder."
 
 
 def test_a_bundle_without_its_checksums_is_named(tmp_path: Path) -> None:
-    publish(BundleStore(tmp_path), 1)
+    for number in (1, 2):
+        publish(BundleStore(tmp_path), number)
+        (tmp_path / "handoff/word-lm" / version(number) / "SHA256SUMS").unlink()
+    assert problems(StoreRoot.of(tmp_path)) == [
+        f"handoff/word-lm/{version(number)} has no SHA256SUMS, so it is not a bundle" for number in (1, 2)
+    ]
+
+
+def test_a_bundle_that_is_being_filled_is_no_problem_beside_others_that_are(tmp_path: Path) -> None:
+    bundles = BundleStore(tmp_path)
+    publish(bundles, 1)
     (tmp_path / "handoff/word-lm" / version(1) / "SHA256SUMS").unlink()
-    assert f"handoff/word-lm/{version(1)} has no SHA256SUMS, so it is not a bundle" in said(tmp_path)
+    with bundles.draft() as folder:
+        (folder / "model.ts").write_bytes(b"weights")
+        assert len(problems(bundles.root)) == 1
+
+
+def test_an_upload_is_a_problem_once_it_has_stopped_for_an_hour(elsewhere_root: StoreRoot, tmp_path: Path) -> None:
+    location = f"handoff/word-lm/{version(1)}"
+    for name in ("model.ts", "card.md"):
+        elsewhere_root.put(f"{location}/{name}", b"weights")
+        age(tmp_path / "elsewhere" / location / name, 2)
+    assert problems(elsewhere_root) == [f"{location} has no SHA256SUMS, so it is not a bundle"]
+    elsewhere_root.put(f"{location}/manifest.json", b"{}")
+    assert problems(elsewhere_root) == []
 
 
 @pytest.mark.server

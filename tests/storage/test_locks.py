@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -211,6 +212,15 @@ def test_a_file_that_is_removed_while_it_is_waited_for_is_made_again(tmp_path: P
                 assert heard(other) == "waits"
 
 
+def test_the_file_can_be_read_by_all_and_written_by_its_owner_whatever_the_umask(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        with host_lock("test", folders=[tmp_path]):
+            assert (tmp_path / "nightquant-test.lock").stat().st_mode & 0o777 == 0o644
+    finally:
+        os.umask(before)
+
+
 @pytest.mark.slow
 def test_a_link_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "nightquant-test.lock").symlink_to(tmp_path / "elsewhere")
@@ -220,23 +230,24 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
 
 
 def test_many_that_make_the_file_at_once_hold_it_one_after_the_other(tmp_path: Path) -> None:
-    inside, most = 0, 0
+    inside, most, done = 0, 0, 0
     together = threading.Barrier(8)
 
     def hold() -> None:
-        nonlocal inside, most
+        nonlocal inside, most, done
         together.wait(30)
         with host_lock("test", folders=[tmp_path / "none", tmp_path]):
             inside += 1
             most = max(most, inside)
             inside -= 1
+            done += 1
 
     threads = [threading.Thread(target=hold) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert most == 1
+    assert (most, done) == (1, 8)
 
 
 def test_no_usable_folder_is_a_clear_error(tmp_path: Path) -> None:
@@ -256,7 +267,7 @@ def test_odd_names_are_refused(name: str, tmp_path: Path) -> None:
 
 
 def test_a_file_lock_keeps_everybody_else_out_until_it_is_released(tmp_path: Path) -> None:
-    path = tmp_path / "folder" / "lock"
+    path = tmp_path / "a" / "folder" / "lock"
     with file_lock(path), pytest.raises(BlockingIOError), file_lock(path, wait=False):
         pass
     with file_lock(path, wait=False):
@@ -294,7 +305,7 @@ def test_a_file_lock_that_cannot_be_made_is_an_error_of_the_store(tmp_path: Path
 
 
 def test_a_passing_lock_is_held_by_one_at_a_time_and_leaves_no_file(tmp_path: Path) -> None:
-    path, inside, most = tmp_path / "work.lock", [0], [0]
+    path, inside, most, done = tmp_path / "work.lock", [0], [0], []
 
     def work() -> None:
         for _ in range(20):
@@ -303,6 +314,7 @@ def test_a_passing_lock_is_held_by_one_at_a_time_and_leaves_no_file(tmp_path: Pa
                 most[0] = max(most[0], inside[0])
                 assert path.is_file()
                 inside[0] -= 1
+                done.append(True)
 
     workers = [threading.Thread(target=work) for _ in range(4)]
     for worker in workers:
@@ -310,4 +322,34 @@ def test_a_passing_lock_is_held_by_one_at_a_time_and_leaves_no_file(tmp_path: Pa
     for worker in workers:
         worker.join()
     assert most == [1]
+    assert len(done) == 4 * 20
     assert not path.exists()
+
+
+def test_a_passing_lock_that_somebody_removed_is_let_go_like_any_other(tmp_path: Path) -> None:
+    for _ in range(2):
+        with passing_lock(tmp_path / "work.lock"):
+            (tmp_path / "work.lock").unlink()
+
+
+def test_who_waited_for_a_passing_lock_makes_its_file_again(tmp_path: Path) -> None:
+    path, there = tmp_path / "work.lock", []
+
+    def work() -> None:
+        with passing_lock(path):
+            there.append(path.is_file())
+
+    waiter = threading.Thread(target=work)
+    with passing_lock(path):
+        waiter.start()
+        until = time.monotonic() + 30
+        while times_opened(path) < 2 and time.monotonic() < until:
+            time.sleep(0.01)
+    waiter.join()
+    assert there == [True]
+
+
+def times_opened(path: Path) -> int:
+    """How often this process has a file open."""
+    links = Path("/proc/self/fd").iterdir()
+    return sum(link.exists() and link.samefile(path) for link in links)

@@ -113,6 +113,57 @@ def test_what_was_seen_is_not_forgotten_where_its_file_is_damaged(tmp_path: Path
             stated(kept(tmp_path, pointer()), "word-lm", PUBLIC[:1], state=state)
 
 
+def test_a_longer_file_than_any_pointer_is_refused_unread(tmp_path: Path):
+    path = kept(tmp_path, pointer())
+    with path.open("r+b") as stream:
+        stream.truncate(1 << 40)  # a hole, which takes no space on the disk
+    with pytest.raises(BundleError, match="longer than any"):
+        stated(path, "word-lm", PUBLIC[:1])
+
+
+def test_a_file_that_cannot_be_read_is_refused_with_the_reason(tmp_path: Path):
+    with pytest.raises(BundleError, match="cannot be read: No such file or directory"):
+        stated(tmp_path / "none.json", "word-lm", PUBLIC[:1])
+    (tmp_path / "current.json").write_text("{}")
+    with pytest.raises(BundleError, match=r"cannot be read: it is no current\.json"):
+        stated(tmp_path / "current.json", "word-lm", PUBLIC[:1])
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("workload", ("resnet18", "zoo")),
+        ("version", (version(4), version(6))),
+        ("sha256sums", ("0" * 64, "f" * 64)),
+        ("withdrawn", ((version(1),), (version(3),))),
+    ],
+)
+def test_a_pointer_that_says_something_else_than_its_statement_is_refused(name: str, values: tuple[object, ...]):
+    made = pointer(5).model_copy(update={"withdrawn": (version(2),)})
+    for value in values:
+        other = signed(made.model_copy(update={name: value}), signer_of(KEYS[0]), None, NOW)
+        found = other.statement(PUBLIC[:1])
+        other.check_says(found)
+        with pytest.raises(BundleError, match="is not what was signed"):
+            made.check_says(found)
+
+
+def test_statements_of_one_second_are_numbered_on_from_it():
+    made, before, serials = pointer(), None, []
+    for _ in range(3):
+        made = signed(made, signer_of(KEYS[0]), before, NOW)
+        before = made.statement(PUBLIC[:1])
+        serials.append(before.serial)
+    assert serials == [int(NOW.timestamp()) + number for number in range(3)]
+
+
+def test_the_envelope_is_written_as_its_standard_asks_for():
+    document = json.loads(pointer().text())
+    assert document["format"] == 1
+    assert document["signed"].keys() == {"payload", "payloadType", "signatures"}
+    assert pointer().text().endswith("}\n")
+
+
 @pytest.mark.parametrize("content", ["", "{}", "[" * 100_000, '{"signed": ' * 5000, "\0", '{"format": 1e999}'])
 @pytest.mark.slow
 def test_what_is_no_pointer_is_refused(content: str, tmp_path: Path):

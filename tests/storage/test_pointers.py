@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from functools import partial
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from storage.bundles import BundleStore
 from storage.errors import BundleError, ConfigurationError, ConflictError
-from storage.seal import SIGNATURE, check_sums
+from storage.seal import SIGNATURE, check_sums, sign
 from storage.trust import Statement
 from tests.storage.bundle_files import fill, promote, publish, signer_of, version
 
@@ -87,8 +88,9 @@ def test_a_bundle_that_others_put_there_is_not_pointed_at(planted: str, bundles:
     others.local_folder("word-lm", version(2)).rename(tmp_path / "store/handoff/word-lm" / version(2))
     assert (bundles.is_signed("word-lm", version(1)), bundles.is_signed("word-lm", version(2))) == (True, False)
     for switch in (partial(bundles.promote, replacing=version(1)), bundles.promote_by_hand, bundles.roll_back):
-        with pytest.raises(BundleError, match="sign"):
+        with pytest.raises(BundleError, match="sign") as raised:
             switch("word-lm", version(2), by="someone", reason="x")
+        assert f"nightquant handoff sign word-lm {version(2)}" in (raised.value.hint or "")
     assert statement(bundles).version == version(1)
 
 
@@ -103,11 +105,17 @@ def test_a_night_does_not_vouch_for_what_others_made_of_the_pointer(bundles: Bun
     taken_back = newest.replace(f' "withdrawn": [\n  "{version(2)}"\n ],\n', "")
     stripped = json.dumps({name: value for name, value in json.loads(newest).items() if name != "signed"})
     foreign = BundleStore(bundles.root, signer_of(OTHER))
-    for changed in (old, other_version, taken_back, stripped):
+    for changed, why in (
+        (old, "is an old copy"),
+        (other_version, "is not what was signed"),
+        (taken_back, "is not what was signed"),
+        (stripped, "was signed, and is not any more"),
+    ):
         assert changed != newest
         current.write_text(changed)
-        with pytest.raises(BundleError, match="nightquant handoff sign word-lm"):
+        with pytest.raises(BundleError, match=why) as raised:
             bundles.renew("word-lm")
+        assert "nightquant handoff sign word-lm" in (raised.value.hint or "")
         with pytest.raises(BundleError, match="nightquant handoff sign word-lm"):
             promote(bundles, version(2))
         assert current.read_text() == changed
@@ -135,8 +143,9 @@ def test_an_old_store_is_signed_by_hand_or_by_its_next_new_bundle(tmp_path: Path
     with pytest.raises(BundleError, match="not signed yet"):
         bundles.renew("word-lm")
     sums = check_sums(bundles.local_folder("word-lm", version(1)))
-    with pytest.raises(BundleError, match="changed while"):
-        bundles.sign("word-lm", version(1), "0" * 64)
+    for other in ("0" * 64, "f" * 64):
+        with pytest.raises(BundleError, match="changed while"):
+            bundles.sign("word-lm", version(1), other)
     assert bundles.sign("word-lm", version(1), sums) == bundles.pointer("word-lm")
     assert statement(bundles).sha256sums == sums
     assert check_sums(bundles.local_folder("word-lm", version(1))) == sums
@@ -179,11 +188,61 @@ def test_another_machine_adds_its_signature_to_the_same_statement(bundles: Bundl
 def test_a_signature_is_not_added_for_a_bundle_that_nobody_verified(bundles: BundleStore, current: Path):
     publish(bundles, 1)
     second, verified = BundleStore(bundles.root, signer_of(OTHER)), statement(bundles).sha256sums
-    publish(bundles, 2)
+    for number in (2, 3, 4):
+        publish(bundles, number)
+        before = current.read_bytes()
+        with pytest.raises(ConflictError, match=f"is {version(number)} now"):
+            second.pointers.cosign("word-lm", [KEY.public_key()], verified)
+        assert current.read_bytes() == before
+
+
+def test_what_nobody_signed_is_not_cosigned(bundles: BundleStore):
+    cosign = partial(bundles.pointers.cosign, "word-lm", [KEY.public_key()], "0" * 64)
+    with pytest.raises(BundleError, match="not signed yet"):
+        cosign()
+    publish(BundleStore(bundles.root), 1)
+    with pytest.raises(BundleError, match="not signed yet"):
+        cosign()
+
+
+def test_a_bundle_is_signed_with_the_first_of_two_keys_and_the_pointer_with_both(tmp_path: Path):
+    publish(BundleStore(tmp_path), 1)
+    both, first, second = (BundleStore(tmp_path, signer_of(*keys)) for keys in ((KEY, OTHER), (KEY,), (OTHER,)))
+    both.sign("word-lm", version(1), check_sums(both.local_folder("word-lm", version(1))))
+    assert (first.is_signed("word-lm", version(1)), second.is_signed("word-lm", version(1))) == (True, False)
+    assert statement(both, KEY, OTHER, threshold=2).version == version(1)
+
+
+# Their digests are below and above those of the bundles that they replace.
+@pytest.mark.parametrize("content", [b"evil", b"planted"])
+def test_a_bundle_that_was_replaced_is_not_vouched_for_although_it_is_signed(
+    content: bytes, bundles: BundleStore, tmp_path: Path
+):
+    publish(bundles, 1)
+    folder = bundles.local_folder("word-lm", version(1))
+    shutil.rmtree(folder)
+    folder.mkdir()
+    fill(folder, content)
+    sign(folder, KEY)
+    with pytest.raises(BundleError, match="changed"):
+        bundles.renew("word-lm")
+
+
+@pytest.mark.parametrize("number", [1, 2], ids=["earlier", "later"])
+def test_signing_what_is_not_current_signs_the_bundle_alone(number: int, bundles: BundleStore, current: Path):
+    for each in (1, 2):
+        publish(bundles, each)
+    if number == 2:
+        bundles.roll_back("word-lm", by="someone", reason="worse")
     before = current.read_bytes()
-    with pytest.raises(ConflictError, match=f"is {version(2)} now"):
-        second.pointers.cosign("word-lm", [KEY.public_key()], verified)
+    (bundles.local_folder("word-lm", version(number)) / SIGNATURE).unlink()
+    assert not bundles.is_signed("word-lm", version(number))
+    sums = check_sums(bundles.local_folder("word-lm", version(number)))
+    assert bundles.sign("word-lm", version(number), sums) is None
+    assert bundles.is_signed("word-lm", version(number))
     assert current.read_bytes() == before
+    current.unlink()
+    assert bundles.sign("word-lm", version(number), sums) is None
 
 
 @pytest.mark.server

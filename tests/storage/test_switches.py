@@ -16,24 +16,28 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from storage.bundles import BundleStore
-from storage.errors import ConflictError, StoreError
+from storage.errors import BundleError, ConflictError, StoreError
 from storage.pointer import Pointer, switched
-from storage.root import check_writable
-from tests.storage.bundle_files import publish, signer_of, version
+from storage.root import StoreRoot, check_writable
+from storage.seal import check_sums
+from tests.storage.bundle_files import Elsewhere, publish, signer_of, version
 
 WORKLOAD = "word-lm"
-KEY = signer_of(Ed25519PrivateKey.from_private_bytes(bytes(range(32))))
+KEY, OTHER = (signer_of(Ed25519PrivateKey.from_private_bytes(bytes(range(at, at + 32)))) for at in (0, 1))
 CURRENT = f"handoff/{WORKLOAD}/current.json"
-s3_only = pytest.mark.parametrize("place", [pytest.param("s3", marks=pytest.mark.server)], indirect=True)
+s3 = pytest.param("s3", marks=pytest.mark.server)
+s3_only = pytest.mark.parametrize("place", [s3], indirect=True)
+remote_only = pytest.mark.parametrize("place", ["elsewhere", s3], indirect=True)
 
 
-@pytest.fixture(params=["local", pytest.param("s3", marks=pytest.mark.server)])
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return str(tmp_path / "store") if request.param == "local" else request.getfixturevalue("s3_store")
+@pytest.fixture(params=["local", s3])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> StoreRoot | str:
+    fixtures = {"elsewhere": "elsewhere_root", "s3": "s3_store"}
+    return str(tmp_path / "store") if request.param == "local" else request.getfixturevalue(fixtures[request.param])
 
 
 @pytest.fixture
-def bundles(place: str) -> BundleStore:
+def bundles(place: StoreRoot | str) -> BundleStore:
     """Two bundles, the second of them current."""
     found = BundleStore(place)
     for number in (1, 2):
@@ -42,13 +46,14 @@ def bundles(place: str) -> BundleStore:
 
 
 @pytest.fixture
-def elsewhere(place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., BundleStore]:
+def elsewhere(place: StoreRoot | str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., BundleStore]:
     """Open the same store as another host does: with a cache, and so with locks, of its own."""
 
     def opened(*arguments: Any) -> BundleStore:
         with monkeypatch.context() as patched:
             patched.setenv("NIGHTQUANT_CACHE", str(tmp_path / "another host"))
-            found = BundleStore(place, *arguments)
+            again = Elsewhere(place.kept.local) if isinstance(place, Elsewhere) else place
+            found = BundleStore(again, *arguments)
             folder = found.root.lock_folder()
         monkeypatch.setattr(found.root, "lock_folder", lambda: folder)
         return found
@@ -75,19 +80,21 @@ def before_the_lock(monkeypatch: pytest.MonkeyPatch) -> Callable[[BundleStore, C
 
 @pytest.fixture
 def before_the_write(monkeypatch: pytest.MonkeyPatch) -> Callable[[BundleStore, Callable[[], object]], None]:
-    """Let something happen between the request that reads an object store's pointer and the one that replaces it."""
+    """Let something happen between the request that reads a remote store's pointer and the one that replaces it."""
 
     def interleave(bundles: BundleStore, other: Callable[[], object]) -> None:
-        files = bundles.root._files  # type: ignore[attr-defined]
-        pipe_file, others = files.pipe_file, iter([other])
+        where: tuple[Any, str] = (bundles.root, "swap")
+        if not isinstance(bundles.root, Elsewhere):
+            where = (bundles.root._files, "pipe_file")  # type: ignore[attr-defined]
+        write, others = getattr(*where), iter([other])
 
         def written(path: str, *arguments: Any, **options: Any) -> Any:
             if path.endswith(CURRENT):
                 for first_time in others:
                     first_time()
-            return pipe_file(path, *arguments, **options)
+            return write(path, *arguments, **options)
 
-        monkeypatch.setattr(files, "pipe_file", written)
+        monkeypatch.setattr(*where, written)
 
     return interleave
 
@@ -152,7 +159,7 @@ def test_a_night_replaces_only_what_it_compared_its_choice_with(bundles: BundleS
     assert bundles.pointer(WORKLOAD) is None
 
 
-@s3_only
+@remote_only
 def test_a_roll_back_during_a_night_s_switch_is_not_lost(
     bundles: BundleStore, elsewhere: Callable[[], BundleStore], before_the_write: Callable[..., None]
 ) -> None:
@@ -162,7 +169,7 @@ def test_a_roll_back_during_a_night_s_switch_is_not_lost(
     assert state(bundles) == (version(1), (version(2),), [*FIRST_TWO, f"rollback {version(1)}"])
 
 
-@s3_only
+@remote_only
 def test_a_night_s_switch_during_a_roll_back_is_not_withdrawn(
     bundles: BundleStore, elsewhere: Callable[[], BundleStore], before_the_write: Callable[..., None]
 ) -> None:
@@ -172,9 +179,9 @@ def test_a_night_s_switch_during_a_roll_back_is_not_withdrawn(
     assert state(bundles) == (version(3), (), [*FIRST_TWO, f"promote {version(3)}"])
 
 
-@s3_only
+@remote_only
 def test_the_first_bundle_of_two_hosts_is_one_of_them(
-    place: str, elsewhere: Callable[[], BundleStore], before_the_write: Callable[..., None]
+    place: StoreRoot | str, elsewhere: Callable[[], BundleStore], before_the_write: Callable[..., None]
 ) -> None:
     bundles = BundleStore(place)
     before_the_write(bundles, lambda: publish(elsewhere(), 2))
@@ -183,9 +190,9 @@ def test_the_first_bundle_of_two_hosts_is_one_of_them(
     assert state(bundles) == (version(2), (), [f"promote {version(2)}"])
 
 
-@s3_only
+@remote_only
 def test_what_only_changes_the_signature_is_no_conflict(
-    place: str, elsewhere: Callable[..., BundleStore], before_the_write: Callable[..., None]
+    place: StoreRoot | str, elsewhere: Callable[..., BundleStore], before_the_write: Callable[..., None]
 ) -> None:
     bundles = BundleStore(place, KEY)
     for number in (1, 2):
@@ -204,7 +211,27 @@ def test_what_only_changes_the_signature_is_no_conflict(
     assert serials[0] < serials[1]
 
 
-@s3_only
+@remote_only
+def test_of_two_hosts_that_renew_at_once_both_do(
+    place: StoreRoot | str, elsewhere: Callable[..., BundleStore], before_the_write: Callable[..., None]
+) -> None:
+    bundles = BundleStore(place, KEY)
+    publish(bundles, 1)
+    renewed: list[Pointer | None] = []
+
+    def renew() -> None:
+        other = elsewhere(KEY)
+        other.renew(WORKLOAD)
+        renewed.append(other.pointer(WORKLOAD))
+
+    before_the_write(bundles, renew)
+    bundles.renew(WORKLOAD)
+    renewed.append(bundles.pointer(WORKLOAD))
+    first, second = (json.loads(each.signed.payload)["serial"] for each in renewed if each and each.signed)
+    assert first < second
+
+
+@remote_only
 def test_a_write_that_the_store_did_and_did_not_confirm_is_not_done_twice(
     bundles: BundleStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -230,16 +257,73 @@ def test_a_pointer_that_never_stands_still_is_given_up(bundles: BundleStore, mon
 
 
 @pytest.mark.slow
-def test_a_night_renews_only_the_bundle_that_it_judged(place: str) -> None:
+def test_a_night_renews_only_the_bundle_that_it_judged(place: StoreRoot | str) -> None:
     bundles = BundleStore(place, KEY)
     for number in (1, 2):
         publish(bundles, number)
     before = bundles.pointer(WORKLOAD)
-    with pytest.raises(ConflictError, match=f"is {version(2)} now.*while it was {version(1)}"):
-        bundles.renew(WORKLOAD, version(1))
+    for judged in (1, 3):
+        with pytest.raises(ConflictError, match=f"is {version(2)} now.*while it was {version(judged)}"):
+            bundles.renew(WORKLOAD, version(judged))
     assert bundles.pointer(WORKLOAD) == before
     bundles.renew(WORKLOAD, version(2))
     assert bundles.pointer(WORKLOAD) != before
+
+
+@pytest.mark.parametrize("place", ["elsewhere"], indirect=True)
+def test_a_person_but_no_night_goes_on_from_what_others_signed(
+    place: StoreRoot, elsewhere: Callable[..., BundleStore]
+) -> None:
+    bundles, other = BundleStore(place, KEY), elsewhere(OTHER)
+    for number in (1, 2):
+        publish(bundles, number)
+    assert other.sign(WORKLOAD, version(1), check_sums(other.local_folder(WORKLOAD, version(1)))) is None
+    with pytest.raises(BundleError, match="is signed by 0"):
+        other.promote(WORKLOAD, version(1), by="a night", reason="fastest", replacing=version(2))
+    assert roll_back(other).signed is not None
+    other.renew(WORKLOAD, version(1))
+
+
+@pytest.mark.parametrize("place", ["elsewhere"], indirect=True)
+def test_a_person_vouches_for_what_is_current_whoever_signed_before(
+    place: StoreRoot, elsewhere: Callable[..., BundleStore]
+) -> None:
+    publish(BundleStore(place, KEY), 1)
+    other = elsewhere(OTHER)
+    with pytest.raises(BundleError, match="is signed by 0"):
+        other.renew(WORKLOAD)
+    after = other.sign(WORKLOAD, version(1), check_sums(other.local_folder(WORKLOAD, version(1))))
+    assert after is not None
+    assert after.version == version(1)
+    other.renew(WORKLOAD)
+
+
+class Careless(Elsewhere):
+    """A store that ignores the conditions under which a file may be replaced."""
+
+    def swap(self, name: str, content: bytes, etag: str | None) -> str:
+        self.put(name, content)
+        return "written"
+
+
+def test_a_switch_is_refused_in_a_store_that_ignores_conditions(elsewhere_root: Elsewhere) -> None:
+    bundles = BundleStore(elsewhere_root)
+    for number in (1, 2):
+        publish(bundles, number)
+    with pytest.raises(StoreError, match="does not support `If-None-Match` for puts"):
+        roll_back(BundleStore(Careless(elsewhere_root.kept.local)))
+    assert state(bundles)[0] == version(2)
+
+
+def test_a_conflict_names_the_last_switch_alone(bundles: BundleStore) -> None:
+    publish(bundles, 3)
+    last = roll_back(bundles).history[-1]
+    with pytest.raises(ConflictError) as raised:
+        roll_back(bundles, replacing=version(3))
+    assert raised.value.message == (
+        f'The current bundle of "word-lm" is {version(2)} now (rollback by someone, {last.at:%Y-%m-%d %H:%M} UTC), '
+        f"but this change was decided while it was {version(3)}; nothing was changed."
+    )
 
 
 @pytest.fixture(params=["ignored", "refused"])

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from storage.results import Row
 from storage.results.tables import PROMOTIONS
 from tasks.gate import judge as judge_beside
+from tasks.gate import may_be_promoted
 from tasks.judgement import GateDecision, Judgement
 from tasks.results import Failure, Incumbent, UnknownIncumbent
 from tasks.workload.workload import Workload
@@ -277,6 +278,7 @@ def test_other_settings_and_workloads_do_not_count():
         row(),
         row(setting="throughput", speedup_bound_low=0.05, speedup_bound_high=0.1),
         row(setting="a/a", speedup_bound_low=0.05, speedup_bound_high=0.1),
+        row(workload="another", speedup_bound_low=0.05, speedup_bound_high=0.1),
         row(workload="other", speedup_bound_low=0.05, speedup_bound_high=0.1),
     ]
     assert only(judge(workload(**STRICT), rows)).decision == "promote"
@@ -308,11 +310,13 @@ def test_an_incumbent_is_replaced_only_by_what_is_decidedly_faster_in_the_same_l
 
 def test_by_size_an_incumbent_is_replaced_by_what_is_smaller():
     deployed = row("int8/torchscript", setting="incumbent", size_bytes=100)
-    for size, decision in ((200, "pass"), (100, "pass"), (99, "promote")):
+    for size, decision in ((200, "pass"), (100, "pass"), (99, "promote"), (None, "pass")):
         judgement = judge(workload(objective="smallest"), [deployed, row(size_bytes=size)], incumbent())
         assert only(judgement).decision == decision
-    judgement = judge(workload(objective="smallest"), [deployed, row(size_bytes=50)], incumbent())
-    assert only(judgement).reason.endswith("2 times as small as the incumbent")
+    judgement = judge(workload(objective="smallest"), [deployed, row(size_bytes=40)], incumbent())
+    assert only(judgement).reason.endswith("2.5 times as small as the incumbent")
+    unsized = deployed | {"size_bytes": None}
+    assert only(judge(workload(objective="smallest"), [unsized, row(size_bytes=50)], incumbent())).decision == "pass"
 
 
 def test_tonights_candidate_that_is_the_incumbent_to_the_byte_is_promoted_again_while_it_stays():
@@ -353,6 +357,98 @@ def test_an_incumbent_whose_quality_is_undecided_gives_way_to_one_that_is_decide
     gate = workload(max_quality_drop=0.5)
     undecided = row(setting="incumbent", quality_difference_low=0.2, quality_difference_high=0.6)
     assert only(judge(gate, [undecided, row()], incumbent())).decision == "promote"
+
+
+def test_every_candidate_but_the_baseline_is_judged_whatever_its_name():
+    rows = [row(name) for name in ("cast/torchscript", "float/eager", "int8/torchscript")]
+    assert decided(judge(workload(), rows)) == {"cast/torchscript": "promote", "int8/torchscript": "pass"}
+
+
+def test_the_row_of_the_incumbent_is_the_one_that_was_measured_as_the_incumbent():
+    others = [row(setting=setting, size_ratio=1.0) for setting in ("a/a", "throughput")]
+    deployed = row("half/torchscript", setting="incumbent")
+    challenger = row(over_incumbent=1.0, over_incumbent_low=0.9, over_incumbent_high=1.1)
+    judgement = judge(workload(min_size_ratio=2.0), [challenger, *others, deployed], incumbent())
+    assert judgement.incumbent is not None
+    assert judgement.incumbent.reason == "it passes, and no challenger is decidedly better"
+
+
+@pytest.mark.parametrize(
+    ("candidate", "changes", "may"),
+    [
+        # Nothing that only timing shows counts yet.
+        ("int8/torchscript", {"speedup_bound_low": 0.1, "speedup_bound_high": 0.2, "peak_rss_bytes": 10**9}, True),
+        ("int8/torchscript", {"size_ratio": 1.0}, False),
+        ("int8/torchscript", {"quality_difference": None}, False),
+        ("int8/torchscript", {"status": "failed"}, False),
+        ("int8/eager", {}, False),
+        ("int8/removed", {}, False),
+    ],
+)
+def test_the_timing_decides_only_on_what_passes_the_rules_that_need_none(
+    candidate: str, changes: dict[str, Any], may: bool
+):
+    assert may_be_promoted(workload(**STRICT), row(candidate, **changes)) is may
+
+
+@pytest.mark.parametrize("runtime", ["eager", "removed"])
+def test_a_runtime_that_nothing_is_handed_over_from_passes_and_is_never_promoted(runtime: str):
+    decision = only(judge(workload(**STRICT), [row(f"int8/{runtime}")]))
+    assert decision.decision == "pass"
+    assert decision.reason == f"passes all 5 rules; {runtime} is never handed over"
+
+
+def test_the_reason_of_a_rejection_is_all_that_failed_and_of_a_hold_all_that_is_open():
+    failed = row(size_ratio=1.0, coverage=None, peak_rss_bytes=20_000)
+    assert only(judge(workload(**STRICT), [failed])).reason == (
+        "min_size_ratio asks for 2, saw 1; max_peak_rss_bytes asks for 10000, saw 20000"
+    )
+    held = row(size_ratio=None, coverage=None)
+    assert only(judge(workload(**STRICT), [held])).reason == (
+        "min_size_ratio asks for 2, saw nothing; min_coverage asks for 0.5, saw nothing"
+    )
+
+
+@pytest.mark.parametrize(("same", "faster"), [("half", "int8"), ("int8", "half")])
+def test_the_incumbent_that_was_made_again_tonight_gives_way_to_a_faster_candidate(same: str, faster: str):
+    rows = [
+        row(f"{same}/torchscript"),
+        row(f"{faster}/torchscript", over_incumbent=1.5, over_incumbent_low=1.2, over_incumbent_high=1.8),
+    ]
+    judgement = judge(workload(), rows, incumbent(same_as=f"{same}/torchscript"))
+    assert decided(judgement) == {f"{same}/torchscript": "pass", f"{faster}/torchscript": "promote"}
+    assert judgement.incumbent is not None
+    assert judgement.incumbent.stays is False
+
+
+def test_an_incumbent_stays_beside_candidates_that_are_rejected():
+    deployed = row("half/torchscript", setting="incumbent")
+    judgement = judge(workload(min_size_ratio=2.0), [deployed, row(size_ratio=1.0)], incumbent())
+    assert judgement.incumbent is not None
+    assert (judgement.incumbent.stays, judgement.incumbent.reason) == (True, "no challenger passes")
+
+
+def test_a_challenger_must_be_faster_by_more_than_the_margin():
+    deployed = row("half/torchscript", setting="incumbent")
+    for low, decision in ((1.2, "pass"), (1.21, "promote")):
+        challenger = row(over_incumbent=1.5, over_incumbent_low=low, over_incumbent_high=1.8)
+        assert only(judge(workload(margin=1.2), [deployed, challenger], incumbent())).decision == decision
+
+
+def test_a_rule_that_is_open_for_the_incumbent_makes_room_unless_it_is_the_speed():
+    fast, beside = {"speedup_bound_low": 1.6}, {"over_incumbent": 1.0, "over_incumbent_low": 0.9}
+    slow = row("half/torchscript", setting="incumbent", speedup_bound_low=1.4, speedup_bound_high=1.6)
+    challenger = row(**fast, **beside)
+    assert only(judge(workload(**STRICT), [slow, challenger], incumbent())).decision == "pass"
+    ends = {"quality_difference_low": 0.1, "quality_difference_high": 0.3}
+    goes = only(judge(workload(**STRICT), [slow | ends, challenger], incumbent()))
+    assert goes.decision == "promote"
+    assert "undecided: max_quality_drop asks for 0.2, saw 0.3" in goes.reason
+
+
+def test_what_was_not_timed_is_promoted_after_what_was():
+    rows = [row("half/torchscript", speedup=None), row("int8/torchscript", speedup=0.5)]
+    assert decided(judge(workload(), rows)) == {"half/torchscript": "pass", "int8/torchscript": "promote"}
 
 
 KILLED = "its process was killed, most likely because memory ran out"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 from statistics import NormalDist
 
 import numpy as np
@@ -244,6 +245,20 @@ def test_the_width_is_that_of_the_normal_approximation_for_many_samples():
     _, low, high = bootstrap_difference(np.zeros(20_000), differences)
 
     assert high - low == pytest.approx(2 * 1.96 * differences.std() / math.sqrt(20_000), rel=0.05)
+
+
+@pytest.mark.slow
+def test_many_different_samples_are_resampled_in_bounded_memory():
+    differences = np.random.default_rng(3).normal(size=40_000)
+    tracemalloc.start()
+    try:
+        _, low, high = bootstrap_difference(np.zeros(40_000), differences, resamples=200)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert peak < 200 * 40_000 * 8 / 2
+    assert high - low == pytest.approx(2 * 1.96 * differences.std() / 200, rel=0.3)
 
 
 # Quantiles of Student's t at 97.5% from its printed tables, by degrees of freedom.

@@ -63,6 +63,7 @@ def test_a_retried_run_returns_the_existing_file(tmp_path: Path, month: int) -> 
         ({"workload": None}, "column workload is NULL in row 1"),
         ({"latency_ms": 3.0}, "unknown columns"),
         ({"run_id": "other"}, "in a file of run"),
+        ({"run_id": "s1"}, "in a file of run"),
         ({"recipe": "float"}, "share"),
         ({"status": "fine"}, "not one of ok, failed"),
     ],
@@ -137,6 +138,16 @@ def test_tables_that_fail_cost_no_other_table_and_are_all_told(tmp_path: Path) -
     assert "in a file of run 'r1'" in first
     assert "lacks columns" in second
     assert [path.parent.parent.name for path in tmp_path.rglob("*.parquet")] == ["runs"]
+
+
+def test_a_bad_value_is_told_when_its_row_is_written_and_not_again(tmp_path: Path) -> None:
+    tables = {"measurements": [baseline("r1", NIGHT), measurement("r1", NIGHT, latency_s=-1.0)], "runs": []}
+    for lines in (1, 0):
+        told: list[str] = []
+        ResultsStore(tmp_path).record(tables, "r1", at(NIGHT), told.append)
+        assert ["latency_s" in line for line in told] == [True] * lines
+    (path,) = tmp_path.rglob("*.parquet")
+    assert sorted(row["latency_s"] is None for row in pq.ParquetFile(path).read().to_pylist()) == [False, True]
 
 
 def test_rows_that_share_their_key_are_refused_with_their_number(tmp_path: Path) -> None:

@@ -56,6 +56,18 @@ def test_a_noisy_subject_does_not_outweigh_the_others() -> None:
     assert autocorrelation(list(logs.T)) < 0.2
 
 
+@pytest.mark.parametrize("launches", [5, 6, 20])
+def test_from_five_launches_on_a_drift_shows(launches: int) -> None:
+    assert autocorrelation([np.arange(float(launches))]) > 0.5
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e6])
+def test_the_size_of_the_deviations_does_not_count_unless_they_are_rounding(scale: float) -> None:
+    logs = series_of(np.random.default_rng(2), 0.5, 20, 8)
+    assert autocorrelation(list(scale * logs.T)) == pytest.approx(autocorrelation(list(logs.T)))
+    assert autocorrelation([1e-12 * np.arange(20)]) == 0
+
+
 @pytest.mark.parametrize("launches", [1, 2, LEAST - 1])
 def test_too_few_launches_say_nothing_of_their_order(launches: int) -> None:
     assert autocorrelation([np.arange(float(launches))]) == 0
@@ -149,6 +161,14 @@ def test_a_drift_that_is_linear_over_mirrored_rounds_cancels() -> None:
     slow = 1.01 ** np.arange(4)
     baseline, candidate = np.array([[slow[0], slow[3]]]), np.array([[slow[1], slow[2]]])
     assert Sample.against_one(candidate, baseline).mean == pytest.approx(0, abs=1e-12)
+
+
+def test_a_reference_of_two_adds_half_as_much_noise_as_a_reference_of_one() -> None:
+    subject, baseline, copy = (np.full((3, 2), seconds) for seconds in (1.0, 2.0, 8.0))
+    one, two = Sample.against_one(subject, baseline), Sample.against_two(subject, baseline, copy)
+    assert (one.variance, two.variance) == (1 + 1, 1 + 1 / 2)
+    assert np.exp(one.logs) == pytest.approx([2, 2, 2])
+    assert np.exp(two.logs) == pytest.approx([4, 4, 4])
 
 
 def test_one_disturbed_pair_of_rounds_does_not_move_a_launch() -> None:
@@ -307,6 +327,42 @@ def test_three_launches_of_steady_candidates_suffice_for_what_is_twice_as_fast()
     assert promoted >= 190
 
 
+# The shares of the error are 1/45, 2/45 and so on; between two looks that of the later one counts.
+@pytest.mark.parametrize(
+    ("launches", "share"),
+    [(2, 1), (3, 1), (4, 2), (5, 2), (7, 3), (10, 4), (14, 5), (20, 6), (28, 7), (40, 8), (56, 9), (57, 9)],
+)
+@pytest.mark.parametrize(("comparisons", "bias"), [(0, 0.0), (1, 0.0), (7, 0.5)])
+def test_bounds_are_what_the_method_asks_for(launches: int, share: int, comparisons: int, bias: float) -> None:
+    """Whatever is pooled, the sample is noisier; launches alternate, so that nothing is corrected for their order."""
+    turns = np.where(np.arange(launches) % 2, -1.0, 1.0)
+    turns -= turns.mean()
+    sample, copy = Sample(0.3 + 0.01 * turns, 1.5), Sample(bias + 0.001 * turns, 2.0)
+    bounds = Noise.pooled([sample, copy]).bounds(sample, copy, comparisons)
+
+    freedom, deviation = launches - 1, 0.01 * turns.std(ddof=1)
+    prior, own, others = min(4, freedom), deviation**2 / 1.5, (0.001 * turns.std(ddof=1)) ** 2 / 2
+    wide = t.ppf(1 - 0.01 * share / 45 / max(1, comparisons), freedom + prior) * deviation / np.sqrt(launches)
+    students = t.ppf(0.975, freedom) * deviation / np.sqrt(launches)
+    pooled = ((own + others) / 2 * prior + others * freedom) / (prior + freedom)
+    seen = bias - t.ppf(0.975, freedom + prior) * np.sqrt(2 * pooled / launches)
+    expected = max(wide, students) + max(np.log(1.03), seen)
+    assert np.log([bounds.low, bounds.value, bounds.high]) == pytest.approx([0.3 - expected, 0.3, 0.3 + expected])
+
+
+def test_what_is_hardly_known_has_a_finite_interval() -> None:
+    sample = Sample(np.array([0.0, 600.0]), 2.0)
+    interval = Noise.pooled([sample]).interval(sample)
+    assert interval.value == pytest.approx(np.exp(300))
+    assert 0 < interval.low < interval.value < interval.high < np.inf
+    single = Sample(np.array([1.0]), 2.0)
+    assert Noise.pooled([single]).half_width(single, 0.025) == np.inf
+
+
+def test_percentiles_are_those_of_the_calls() -> None:
+    assert percentiles(np.linspace(1, 2, 1001)) == pytest.approx((1.5, 1.9, 1.99))
+
+
 @pytest.mark.parametrize(
     ("calls", "known"), [(0, (0, 0, 0)), (99, (1, 0, 0)), (100, (1, 1, 0)), (999, (1, 1, 0)), (1000, (1, 1, 1))]
 )
@@ -336,6 +392,8 @@ def test_from_the_last_look_on_bounds_have_its_share_of_the_error(launches: int)
     [
         (Ratio(1.0, 0.97, 1.03), "valid"),
         (Ratio(1.02, 1.0, 1.04), "valid"),
+        (Ratio(0.98, 0.96, 1.0), "valid"),
+        (Ratio(1.0, 0.95, 1.05), "valid"),
         (Ratio(1.02, 1.01, 1.04), "inconclusive"),
         (Ratio(0.98, 0.96, 0.99), "inconclusive"),
         (Ratio(1.0, 0.94, 1.04), "inconclusive"),

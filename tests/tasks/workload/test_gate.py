@@ -1,15 +1,17 @@
-"""Rules on rows whose numbers are unknown: they hold, and say why."""
+"""What the gate's keys may be, and its rules on single rows: those whose numbers are unknown hold, and say why."""
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from tasks.gate import judge
 from tasks.results import Incumbent
-from tasks.workload.gate import RuleOutcome, rules_on
+from tasks.workload.gate import Gate, RuleOutcome, rules_on
 from tests.tasks.test_gate import EXECUTED, PROVEN, STRICT, decided, only, row, workload
 
 GATE = STRICT | PROVEN
@@ -51,7 +53,7 @@ def test_with_every_number_no_rule_holds():
 @pytest.mark.slow
 def test_a_rule_whose_number_is_unknown_holds_and_says_why(name: str, column: str):
     found = rule(name, unknown(column))
-    assert (found.outcome, found.seen, found.unknown, found.note) == ("held", None, True, WHY)
+    assert (found.outcome, found.seen, found.note) == ("held", None, WHY)
     decision = only(judge(workload(**GATE), [unknown(column)], None))
     assert decision.decision == "hold"
     assert decision.reason == f"{name} asks for {found.bound:g}, saw nothing ({WHY})"
@@ -66,12 +68,12 @@ def test_a_share_of_a_baseline_that_is_unknown_holds():
 def test_bounds_with_cold_caches_are_unknown_by_themselves():
     cold = {"caches": "cold", "cold_speedup_bound_low": 1.7, "cold_speedup_bound_high": 2.3}
     assert rule("min_speedup", unknown("speedup_bound_low", **cold)).outcome == "passed"
-    assert rule("min_speedup", unknown("cold_speedup_bound_low", "speedup", **cold)).unknown
+    assert rule("min_speedup", unknown("cold_speedup_bound_low", "speedup", **cold)).note == WHY
 
 
 def test_a_number_that_nobody_could_have_is_not_unknown():
     found = rule("min_int8_time_share", row(**GOOD | {"int8_time_share": None, "float_operators": "[]"}))
-    assert (found.outcome, found.unknown, found.note) == ("held", False, "its runtime has no profiler")
+    assert (found.outcome, found.note) == ("held", "its runtime has no profiler")
 
 
 def test_reasons_as_they_are_read_from_the_store():
@@ -94,3 +96,124 @@ def test_the_incumbent_is_not_replaced_because_of_what_could_not_be_measured_of_
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_what_no_column_takes_is_no_number_either(value: float):
     assert rule("max_batch_difference", row(**GOOD | {"batch_difference": value})).outcome == "held"
+
+
+SHARES = ("min_coverage", "min_int8_time_share", "max_saturation")
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [*((key, value) for key in SHARES for value in (0, 1)), ("max_quality_drop", 0), ("margin", 1), ("margin", 1.5)],
+)
+def test_bounds_may_be_what_can_be_measured(key: str, value: float):
+    assert getattr(Gate(**{key: value}), key) == value
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [*((key, value) for key in SHARES for value in (-0.5, 1.5)), ("max_quality_drop", -0.5), ("margin", 0.5)],
+)
+def test_bounds_that_nothing_can_be_measured_against_are_refused(key: str, value: float):
+    with pytest.raises(ValidationError, match=key):
+        Gate(**{key: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "low", "high", "outcome", "seen"),
+    [
+        # The bound is 1.5 at least.
+        ("min_speedup", 1.5, 1.6, "passed", 1.5),
+        ("min_speedup", 1.4, 1.5, "held", 1.4),
+        ("min_speedup", 1.3, 1.4, "failed", 1.4),
+        # The bound is 0.2 at most.
+        ("max_quality_drop", 0.1, 0.2, "passed", 0.2),
+        ("max_quality_drop", 0.2, 0.3, "held", 0.3),
+        ("max_quality_drop", 0.3, 0.4, "failed", 0.3),
+    ],
+)
+def test_a_bound_is_met_by_what_equals_it_and_the_end_that_decides_is_recorded(
+    name: str, low: float, high: float, outcome: str, seen: float
+):
+    columns = ("speedup_bound_low", "speedup_bound_high", "quality_difference_low", "quality_difference_high")
+    ends = columns[:2] if name == "min_speedup" else columns[2:]
+    found = rule(name, row(**GOOD | dict(zip(ends, (low, high), strict=True))))
+    assert (found.outcome, found.seen) == (outcome, seen)
+
+
+def test_before_the_timing_only_the_rules_that_need_none_are_checked():
+    found = [each.name for each in rules_on(workload(**GATE).gate, row(**GOOD), timed=False)]
+    assert found == ["max_quality_drop", "min_size_ratio", "min_coverage", "max_batch_difference"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"status": "failed", "stage": "build", "error": "no such module"}, "failed in build: no such module"),
+        ({"status": "skipped", "stage": None, "error": None}, "failed in a stage: no reason was recorded"),
+    ],
+)
+def test_what_was_not_measured_to_the_end_breaks_one_rule_that_says_where(changes: dict[str, Any], why: str):
+    [found] = rules_on(workload(**GATE).gate, row(**changes))
+    assert (found.name, found.outcome, found.describe()) == ("status", "failed", why)
+
+
+def test_numbers_are_told_with_six_digits():
+    told = rule("min_size_ratio", row(size_ratio=4 / 3)).describe()
+    assert told == "min_size_ratio asks for 2, saw 1.33333"
+
+
+QUALITY = {"quality_difference": 0.1, "quality_difference_low": 0.05, "quality_difference_high": 0.15}
+
+
+@pytest.mark.parametrize(
+    ("changes", "note"),
+    [
+        (QUALITY, "loss, lower is better; from 0.05 to 0.15"),
+        (QUALITY | {"quality_difference_high": None}, "loss, lower is better; from 0.05 to 0.1"),
+        ({}, "loss, lower is better"),
+        ({"quality_metric": "top1", "higher_is_better": True}, "top1, higher is better"),
+        ({"quality_metric": None, "quality_difference": None}, "no quality to compare"),
+        ({"higher_is_better": None}, "no loss to compare"),
+    ],
+)
+def test_a_quality_is_told_with_its_metric_and_its_interval(changes: dict[str, Any], note: str):
+    found = rule("max_quality_drop", row(**changes))
+    assert found.note == note
+    assert (found.outcome == "held") == note.startswith("no ")
+
+
+@pytest.mark.parametrize(("baseline", "note"), [(-5.0, "0.01 to 0.03"), (5e-324, "share of the baseline's loss")])
+def test_a_share_of_the_baselines_quality_is_told_unless_it_has_no_end(baseline: float, note: str):
+    gate = workload(max_quality_drop=0.02, quality_drop="relative").gate
+    [found] = rules_on(gate, row(baseline_quality=baseline, **QUALITY))
+    assert found.outcome == "held"
+    assert found.note.endswith(note)
+
+
+def test_of_the_operators_in_float_the_three_most_expensive_are_told():
+    operators: list[dict[str, Any]] = [
+        {"name": "", "type": "Gemm", "share": 0.4},
+        {"name": "fc", "type": "Relu", "share": 0.3, "reason": ""},
+        {"name": "", "type": "Add", "share": 0.2, "reason": "it is excluded"},
+        {"name": "", "type": "Mul", "share": 0.1},
+    ]
+    found = rule("min_int8_time_share", row(**GOOD | {"float_operators": json.dumps(operators)}))
+    assert found.note == ("Gemm, 40% of the time; Relu of fc, 30% of the time; Add, 20% of the time: it is excluded")
+
+
+@pytest.mark.parametrize(
+    ("instructions", "note"),
+    [
+        ({"avx2-int8": 0.7, "avx2": 0.3}, "avx2-int8, avx2"),
+        ([], "unknown instructions"),
+        (None, "unknown instructions"),
+    ],
+)
+def test_saturation_is_told_with_what_was_executed(instructions: object, note: str):
+    assert rule("max_saturation", row(**GOOD | {"instructions": instructions})).note == f"it computes by {note}"
+
+
+@pytest.mark.parametrize("missing", ["low", "high"])
+def test_a_speed_with_one_bound_holds(missing: str):
+    found = rule("min_speedup", row(**GOOD | {f"speedup_bound_{missing}": None}))
+    assert (found.outcome, found.note) == ("held", "it was not timed to be decided")

@@ -1,17 +1,16 @@
 """How many planted mistakes do the tests miss, in the modules where a mistake costs most?
 
-    python -m benchmarks.mutants [--each 30] [--seed 0] [MODULE ...]
+    python -m benchmarks.mutants [--each 30] [--seed 0] [--processes 2] [MODULE ...]
 
 Draws mutations from Cosmic Ray's operators (pip install cosmic-ray), applies one at a time to a copy of the project,
-and runs the module's own tests on it. Mutations of annotations and docstrings change nothing and are left out, as is
-identity in the place of equality. Prints the survivors, then for each module how many mutants survived. If the tests
-run ten times as long, the mutant is found.
+and runs the module's own tests on it. Leaves out mutations that cannot change a result (`benchmarks.mutants.meaning`)
+and sources that are not valid Python. Prints the survivors, then for each module how many mutants survived. If the
+tests run ten times as long, the mutant is found.
 """
 
 from __future__ import annotations
 
 import argparse
-import ast
 import difflib
 import os
 import random
@@ -27,12 +26,15 @@ from itertools import islice
 from pathlib import Path
 from queue import SimpleQueue
 
-ROOT = Path(__file__).parents[1]
+from benchmarks.mutants.meaning import meaning_of
+
+ROOT = Path(__file__).parents[2]
 QUICK = "not server and not browser and not long"
-STORE = ("test_bundles.py", "test_pointers.py", "test_pointer.py", "test_trust.py")
+STORE = ("test_bundles.py", "test_pointers.py", "test_pointer.py", "test_switches.py", "test_trust.py")
+GATE = ("tests/tasks/test_gate.py", "tests/tasks/workload/test_gate.py")
 TESTS = {
-    "tasks/gate.py": ("tests/tasks/test_gate.py",),
-    "tasks/workload/gate.py": ("tests/tasks/test_gate.py", "tests/tasks/workload/test_gate.py"),
+    "tasks/gate.py": GATE,
+    "tasks/workload/gate.py": GATE,
     "tasks/benchmark/statistics.py": ("tests/tasks/benchmark/test_statistics.py",),
     "tasks/paired.py": ("tests/tasks/test_paired.py", "tests/tasks/test_evaluate.py"),
     "storage/results/writer.py": ("tests/storage/results/test_writer.py", "tests/storage/results/test_catalog.py"),
@@ -40,7 +42,7 @@ TESTS = {
     "storage/bundles.py": tuple(f"tests/storage/{name}" for name in STORE),
     "storage/pointer.py": tuple(f"tests/storage/{name}" for name in STORE),
     "storage/pointers.py": tuple(f"tests/storage/{name}" for name in STORE),
-    "storage/check.py": ("tests/storage/test_check.py",),
+    "storage/check.py": ("tests/storage/test_check.py", "tests/storage/test_recovery.py"),
 }
 
 
@@ -67,7 +69,7 @@ def mutants_of(module: str, seed: int) -> Iterator[Mutant]:
     from cosmic_ray.plugins import get_operator, operator_names
 
     source = (ROOT / module).read_text(encoding="utf-8")
-    meaning, nodes = _meaning(source), list(ast_nodes(get_ast(source)))
+    meaning, nodes = meaning_of(source), list(ast_nodes(get_ast(source)))
     # Operators with arguments are made for one project's own names. Identity of strings and small numbers is equality.
     operators = {
         name: get_operator(name)()
@@ -85,29 +87,8 @@ def mutants_of(module: str, seed: int) -> Iterator[Mutant]:
             changed = mutate_code(source, operators[name], occurrence)
         except AttributeError:  # Cosmic Ray cannot replace an exception whose name has a dot
             continue
-        if changed is not None and _meaning(changed) != meaning:
+        if changed is not None and meaning_of(changed) not in (meaning, ""):
             yield Mutant(module, name.removeprefix("core/"), changed)
-
-
-def _meaning(source: str) -> str:
-    """The syntax tree without annotations and docstrings; "" for a source that is not valid Python."""
-    try:
-        tree = ast.parse(source)
-    except SyntaxError:
-        return ""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.AnnAssign):
-            node.annotation = ast.Constant(None)
-        elif isinstance(node, ast.arg):
-            node.annotation = None
-        elif isinstance(node, ast.FunctionDef):
-            node.returns = None
-        body = getattr(node, "body", None)
-        if isinstance(body, list):
-            node.body = [  # type: ignore[attr-defined]
-                one for one in body if not (isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant))
-            ]
-    return ast.dump(tree)
 
 
 class Copies:
@@ -165,15 +146,15 @@ def main() -> None:
     parser.add_argument("modules", nargs="*", metavar="MODULE", help=f"default: {' '.join(TESTS)}")
     parser.add_argument("--each", type=int, default=30, help="mutants of each module")
     parser.add_argument("--seed", type=int, default=0, help="decides which mutants are drawn")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="test this many mutants at a time")
     arguments = parser.parse_args()
     lines, survived_in_all, drawn_in_all = [], 0, 0
     with tempfile.TemporaryDirectory(prefix="nightquant-") as folder:
-        workers = os.cpu_count() or 1
-        copies = Copies(Path(folder), workers)
+        copies = Copies(Path(folder), arguments.processes)
         for module in arguments.modules or TESTS:
             drawn = list(islice(mutants_of(module, arguments.seed), arguments.each))
             copies.measure(module)
-            with ThreadPoolExecutor(workers) as pool:
+            with ThreadPoolExecutor(arguments.processes) as pool:
                 survivors = [
                     mutant for mutant, alive in zip(drawn, pool.map(copies.survives, drawn), strict=True) if alive
                 ]
