@@ -6,16 +6,17 @@ Weights that do not fit the workload's model are refused; what PyTorch's own loa
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import permutations
 from typing import cast
 
 import torch
 from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from storage.artifacts import artifact_digest
 from storage.errors import InputError, shown
-from storage.transfer import fetch
+from tasks.data.weight_files import fetch_weights
 from tasks.data.weights import WEIGHTS_FILE, StateDict, build_blank, read_state
 from tasks.extensions import DOMAINS
 from tasks.job import Workspace
@@ -28,6 +29,7 @@ from tasks.workload.base import FetchedCheckpoint, SeededCheckpoint
 
 KIND = "checkpoint"
 _MOST_SHOWN, _LONGEST_KEY = 10, 200
+_MOST_WRAPPERS = 3  # DataParallel, torch.compile and a LightningModule, each of which puts a prefix before every key
 _COUNT = "num_batches_tracked"
 _COUNTS_SINCE = 2  # the version of normalization layers that brought the count of batches, PyTorch 0.4.1
 # Types whose numbers are weights as they stand; those of float8, for instance, need a scale beside them.
@@ -70,14 +72,7 @@ def _trained(workload: Workload, dataset: DatasetRef, workspace: Workspace) -> C
 
 def _fetched(workload: Workload, dataset: DatasetRef, workspace: Workspace) -> CheckpointRef:
     settings = cast(FetchedCheckpoint, workload.checkpoint)
-    with fetch(
-        settings.uri,
-        workspace.store.root / "downloads",
-        sha256=settings.sha256,
-        max_bytes=settings.max_bytes,
-        retries=settings.retries,
-        progress=workspace.progress,
-    ) as source:
+    with fetch_weights(settings, workspace) as source:
         made_from = {
             "sha256": source.sha256,
             "model": workload.model.model_dump(mode="json"),
@@ -168,7 +163,15 @@ def fit(
     domain = DOMAINS[workload.domain]
     model = build_blank(lambda: domain.build(workload.model, dataset))
     versions, notes = (state.versions, list(state.notes)) if isinstance(state, StateDict) else ({}, [])
-    fitted = dict(state)
+    fitted, expected = dict(state), model.state_dict()
+    if prefix := _prefix_of_wrappers(fitted, expected):
+        notes.append(f'took the prefix "{prefix}" off every key')
+        fitted = {key.removeprefix(prefix): tensor for key, tensor in fitted.items()}
+        versions = {name.removeprefix(prefix): version for name, version in versions.items()}
+    for key, other in _ties(model):
+        if key not in fitted and other in fitted:
+            fitted[key] = fitted[other]
+            notes.append(f"took {key} from {other}, to which the model ties it")
     # Keys that ``load_state_dict`` fills in as well, where a file is older than they are.
     old = [
         f"{name}.{_COUNT}".lstrip(".")
@@ -182,13 +185,34 @@ def fit(
     notes += [
         f"converted {str(dtype).removeprefix('torch.')} values to float32" for dtype in sorted(converted, key=str)
     ]
-    if problems := list(_problems(fitted, model.state_dict())):
-        shapes = {key: tuple(tensor.shape) for key, tensor in state.items()}
+    if problems := list(_problems(fitted, expected)):
+        shapes = {key: tuple(tensor.shape) for key, tensor in fitted.items()}
         raise InputError(
             f'The checkpoint does not fit workload "{workload.name}":\n  ' + "\n  ".join(problems) + "\n",
             hint=domain.fit_hint(shapes, workload, dataset),
         )
     return fitted, tuple(notes)
+
+
+def _prefix_of_wrappers(state: Mapping[str, Tensor], model: Mapping[str, Tensor]) -> str:
+    """Return what a wrapper put before every key of the model's, such as a LightningModule's ``model.``, or ""."""
+    if state.keys() & model.keys():
+        return ""
+    *levels, _ = next(iter(state), "").split(".")
+    for count in range(1, min(len(levels), _MOST_WRAPPERS) + 1):
+        prefix = ".".join(levels[:count]) + "."
+        if all(key.startswith(prefix) for key in state) and any(key.removeprefix(prefix) in model for key in state):
+            return prefix
+    return ""
+
+
+def _ties(model: nn.Module) -> Iterator[tuple[str, str]]:
+    """Yield both orders of the names of a parameter that has several; ``safetensors`` keeps it under one of them."""
+    names: dict[int, list[str]] = {}
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(id(parameter), []).append(name)
+    for tied in names.values():
+        yield from permutations(tied, 2)
 
 
 def shortened(lines: Sequence[str]) -> list[str]:

@@ -85,7 +85,7 @@ class FetchedCheckpoint(Kind):
 
     kind: Literal["uri"]
     uri: str
-    """Where the file is; a relative path starts at the workload file."""
+    """Where the file is, or a local folder of safetensors files; a relative path starts at the workload file."""
     sha256: Sha256 | None = None
     """What the file must be, as 64 hexadecimal digits."""
     max_bytes: PositiveInt = 16 * 1024**3

@@ -23,7 +23,7 @@ from tasks.data.training import Training, train
 from tasks.data.weights import build_blank, load_state
 from tasks.domains.base import Axes, Domain, Weights, write_preprocessing
 from tasks.domains.text_encoder import EncoderDirectory, EncoderSpec, EncoderWorkload, TrainedCheckpoint
-from tasks.domains.text_encoder.network import build_encoder, longest_text, read_directory, weight_files
+from tasks.domains.text_encoder.network import build_encoder, directory_files, longest_text, read_directory
 from tasks.domains.text_encoder.prepare import PAIRS, TOKENIZER, prepare_texts
 from tasks.job import Job, Workspace
 from tasks.machine import installed_version
@@ -226,7 +226,7 @@ input_ids, attention_mask = {{ tensor }}([row.ids for row in rows]), {{ tensor }
         """Find the weights of the model's directory."""
         spec = cast("EncoderDirectory", workload.model)
         made_from = {
-            "files": [file_digest(path) for path in weight_files(Path(spec.path))],
+            "files": [file_digest(path) for path in directory_files(Path(spec.path))],
             "model": spec.model_dump(mode="json"),
             "transformers": installed_version("transformers"),
             "code": code_digest(read_directory.__module__),

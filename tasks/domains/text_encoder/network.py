@@ -12,15 +12,14 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from storage.digest import read_json
 from storage.errors import ConfigurationError, InputError, first_line
+from tasks.data.weight_files import weight_files
 from tasks.data.weights import build_blank
 from tasks.domains.text_encoder import EncoderDirectory, EncoderSpec
 from tasks.libraries import quiet
 from tasks.refs import DatasetRef
 
 DEFAULT_LENGTH = 512
-_WEIGHTS, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _PICKLES = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 _TYPES = frozenset({"F64", "F32", "F16", "BF16", "I64"})  # I64: buffers of positions in old files
 
@@ -123,7 +122,7 @@ def read_directory(spec: EncoderDirectory) -> dict[str, Tensor]:
         The weights are missing, pickled, broken, or not those of the configuration.
     """
     folder = Path(spec.path)
-    files = weight_files(folder)
+    files = directory_files(folder)
     blank = build_blank(lambda: build_encoder(spec))
     _check_weights(files, sum(parameter.numel() for parameter in blank.parameters()))
     library = transformers()
@@ -176,28 +175,24 @@ def _positions(model: nn.Module) -> list[nn.Embedding]:
     ]
 
 
-def weight_files(folder: Path) -> list[Path]:
-    """The safetensors files that hold the weights: one, or those that an index names.
+def directory_files(folder: Path) -> list[Path]:
+    """Return the safetensors files that hold the weights: one, or those that an index names.
 
     Raises
     ------
     InputError
         There are none; pickles (``pytorch_model.bin``) are refused.
     """
-    if (folder / _WEIGHTS).is_file():
-        return [folder / _WEIGHTS]
-    if (folder / _INDEX).is_file():
-        named = read_json(folder / _INDEX).get("weight_map", {})
-        files = [folder / name for name in sorted({str(name) for name in named.values()})]
-        if wrong := [path.name for path in files if path.parent != folder or not path.is_file()]:
-            raise InputError(f"{folder}: {_INDEX} names files that are not there: {', '.join(wrong[:5])}.")
+    if files := weight_files(folder):
         return files
     if pickles := [name for name in _PICKLES if (folder / name).is_file()]:
         raise InputError(
             f"{folder}: its weights are a pickle ({pickles[0]}), which is never loaded.",
             hint="Save it again with transformers: model.save_pretrained(folder), which writes safetensors.",
         )
-    raise InputError(f"{folder}: holds no {_WEIGHTS}.", hint="Save the model there: model.save_pretrained(folder).")
+    raise InputError(
+        f"{folder}: holds no model.safetensors.", hint="Save the model there: model.save_pretrained(folder)."
+    )
 
 
 def _check_weights(files: list[Path], parameters: int) -> None:

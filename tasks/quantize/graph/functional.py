@@ -107,12 +107,12 @@ def _sole_owner(tensors: frozenset[fx.Node], model: nn.Module, graph: fx.Graph) 
     for node in graph.nodes:
         if node.op not in ("call_module", "get_attr") or node in tensors:
             continue
-        if str(node.target) == owner:
+        target = str(node.target)
+        # Only a module within the owner is looked up: another layer's children may have been moved out of the model.
+        if target == owner or (
+            target.startswith(f"{owner}.") and (node.op == "get_attr" or model.get_submodule(target).state_dict())
+        ):
             return ""
-        if str(node.target).startswith(f"{owner}."):
-            is_bare = node.op == "call_module" and not model.get_submodule(str(node.target)).state_dict()
-            if not is_bare:
-                return ""
     return owner
 
 

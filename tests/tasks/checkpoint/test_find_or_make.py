@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -9,13 +8,12 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors import SafetensorError
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from storage.artifacts import ArtifactStore
 from storage.errors import InputError, StoreError
 from tasks.checkpoint import find_or_make
-from tasks.data.weights import WEIGHTS_FILE, build_blank, load_state, read_state
+from tasks.data.weights import WEIGHTS_FILE, build_blank, load_state
 from tasks.job import Workspace
 from tasks.refs import CheckpointRef, DatasetRef
 from tests.tasks.vision_workloads import image_workload
@@ -64,52 +62,6 @@ def test_weights_of_a_type_that_the_model_has_not_are_refused(dtype: torch.dtype
     state = network().state_dict() | {"0.weight": torch.zeros(3, 4).to(dtype)}
     with pytest.raises(InputError, match=r"0\.weight: the checkpoint has \[3, 4\] of \w+, the workload \[3, 4\]"):
         find_or_make(WORKLOAD, DATASET, Workspace(ArtifactStore(tmp_path)), {}, lambda: state)
-
-
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64], ids=str)
-@pytest.mark.slow
-def test_weights_of_other_precisions_become_float_weights_and_that_is_told(dtype: torch.dtype, tmp_path: Path) -> None:
-    state = {
-        key: tensor.to(dtype) if tensor.is_floating_point() else tensor
-        for key, tensor in network().state_dict().items()
-    }
-    store = ArtifactStore(tmp_path)
-    reference = find_or_make(WORKLOAD, DATASET, Workspace(store), {}, lambda: state)
-    assert torch.equal(load_state(reference, store)["0.weight"], state["0.weight"].float())
-    assert reference.notes == (f"converted {str(dtype).removeprefix('torch.')} values to float32",)
-    assert find_or_make(WORKLOAD, DATASET, Workspace(store), {}, lambda: state).notes == ()
-
-
-def without_counts(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {key: tensor for key, tensor in state.items() if not key.endswith("num_batches_tracked")}
-
-
-@pytest.mark.parametrize("how", ["no metadata", "old version", "safetensors"])
-@pytest.mark.slow
-def test_an_old_file_without_counts_of_batches_is_loaded_as_pytorch_loads_it(how: str, tmp_path: Path) -> None:
-    state, path = OrderedDict(without_counts(network().state_dict())), tmp_path / "w.pth"
-    if how == "old version":
-        state._metadata = OrderedDict({"": {"version": 1}, "1": {"version": 1}})  # type: ignore[attr-defined]
-    save_file(state, path) if how == "safetensors" else torch.save(state, path)
-    store = ArtifactStore(tmp_path)
-    reference = find_or_make(WORKLOAD, DATASET, Workspace(store), {}, lambda: read_state(path))
-    (note,) = reference.notes
-    assert note == "set 1 x num_batches_tracked, which files from before PyTorch 0.4.1 lack, to 0"
-    expected = network()
-    expected.load_state_dict(state)  # PyTorch itself forgives it
-    found = load_state(reference, store)
-    assert found.keys() == expected.state_dict().keys()
-    assert all(torch.equal(found[key], tensor) for key, tensor in expected.state_dict().items())
-
-
-def test_a_new_file_without_counts_of_batches_is_refused_as_pytorch_refuses_it(tmp_path: Path) -> None:
-    state = network().state_dict()
-    del state["1.num_batches_tracked"]
-    torch.save(state, tmp_path / "w.pth")
-    with pytest.raises(RuntimeError, match="num_batches_tracked"):
-        network().load_state_dict(torch.load(tmp_path / "w.pth"))
-    with pytest.raises(InputError, match=r"1 missing:\n    1\.num_batches_tracked \[\] of int64"):
-        find_or_make(WORKLOAD, DATASET, Workspace(ArtifactStore(tmp_path)), {}, lambda: read_state(tmp_path / "w.pth"))
 
 
 def test_nothing_is_copied_of_a_state_that_does_not_fit(tmp_path: Path) -> None:

@@ -63,19 +63,6 @@ def test_a_fetched_checkpoint_is_kept_as_plain_tensors_only(store: ArtifactStore
     assert files == {"weights.safetensors", "artifact.json"}
 
 
-def test_double_and_half_weights_become_float(store: ArtifactStore, tmp_path: Path) -> None:
-    state = {key: tensor.double() for key, tensor in weights().items()}
-    found = load_state(obtain(fetched(tmp_path / "w.pth", state), DATASET, store), store)
-    assert {tensor.dtype for tensor in found.values()} == {torch.float32}
-
-
-def test_tied_weights_are_kept_apart(store: ArtifactStore, tmp_path: Path) -> None:
-    state = weights(embedding=3)
-    state["decoder.weight"] = state["encoder.weight"]
-    found = load_state(obtain(fetched(tmp_path / "w.pth", state, embedding_size=3), DATASET, store), store)
-    assert torch.equal(found["decoder.weight"], found["encoder.weight"])
-
-
 @pytest.mark.slow
 def test_a_mismatch_names_each_key_with_both_shapes_and_what_to_set(store: ArtifactStore, tmp_path: Path) -> None:
     with pytest.raises(InputError) as refused:

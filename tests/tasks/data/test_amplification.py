@@ -34,14 +34,6 @@ def test_a_tensor_with_more_values_than_its_file_holds_is_refused(
         read_state(tmp_path / "w.pth")
 
 
-def test_weights_that_are_tied_or_transposed_are_read(tmp_path: Path) -> None:
-    weight = torch.arange(12.0).view(3, 4)
-    torch.save({"encoder": weight, "decoder": weight, "turned": weight.T}, tmp_path / "w.pth")
-    found = read_state(tmp_path / "w.pth")
-    assert torch.equal(found["decoder"], weight)
-    assert torch.equal(found["turned"], weight.T)
-
-
 @pytest.mark.slow
 def test_a_compressed_zip_is_refused_before_it_is_unpacked(tmp_path: Path) -> None:
     torch.save({"w": torch.zeros(1 << 26)}, tmp_path / "plain.pth")

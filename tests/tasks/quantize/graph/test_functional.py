@@ -85,6 +85,21 @@ def rewritten(model: nn.Module) -> tuple[fx.GraphModule, frozenset[str]]:
     return with_plain_layers(model, fx.symbolic_trace(model).graph)
 
 
+def test_each_of_several_layers_that_call_a_module_of_their_own_becomes_a_plain_one() -> None:
+    class Padded(nn.Conv2d):
+        def __init__(self, channels: int) -> None:
+            super().__init__(channels, 4, 3)
+            self.padding_before = nn.ZeroPad2d((0, 1, 0, 1))
+
+        def forward(self, images: Tensor) -> Tensor:
+            return functional.conv2d(self.padding_before(images), self.weight, self.bias)
+
+    model, images = nn.Sequential(Padded(2), Padded(4), nn.Sequential(Padded(4))), torch.randn(1, 2, 8, 8)
+    graph, plain = rewritten(model)
+    assert plain == {"0", "1", "2.0"}
+    assert torch.equal(graph(images), model(images))
+
+
 @pytest.mark.parametrize(
     "call",
     [
