@@ -6,7 +6,7 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from importlib import import_module, invalidate_caches
 from pathlib import Path
 from pkgutil import resolve_name
@@ -113,7 +113,8 @@ def _load(key: str, reference: str, folder: str) -> Callable[..., object]:
     module_name, _, attribute = reference.partition(":")
     what = f'{key} "{reference}"'
     try:
-        found = getattr(import_module(module_name), attribute, None)
+        with _on_cpu():
+            found = getattr(import_module(module_name), attribute, None)
     except ModuleNotFoundError as error:
         searched = " and ".join(dict.fromkeys(filter(None, (folder, str(Path.cwd())))))
         hint = f"Install it, or put it beside the workload file (searched: {searched})."
@@ -129,6 +130,12 @@ def _load(key: str, reference: str, folder: str) -> Callable[..., object]:
         )
     function: Callable[..., object] = found
     return function
+
+
+def _on_cpu() -> AbstractContextManager[object]:
+    """Keep tensors that a module makes when it is imported from being blank, because a blank model imported it."""
+    torch = sys.modules.get("torch")
+    return torch.device("cpu") if torch else nullcontext()
 
 
 def _forget_others(folder: Path) -> None:

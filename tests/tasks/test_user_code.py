@@ -5,6 +5,7 @@ import pytest
 from torch import nn
 
 from storage.errors import ConfigurationError
+from tasks.data.weights import build_blank
 from tasks.user_code import call_factory
 from tasks.workload.base import FactorySpec
 
@@ -150,3 +151,15 @@ def test_a_network_that_fails_in_the_users_code_may_pass(own_module, raised, tra
         call_factory(spec(f"{name}:network"))
 
     assert failure.value.transient is transient
+
+
+def test_tensors_that_a_module_makes_when_imported_are_kept_though_a_blank_model_imports_it(own_module):
+    name = own_module("""
+        import torch
+        MEAN = torch.full((3,), 0.5)
+        def network():
+            return torch.nn.Linear(3, 2)
+    """)
+
+    assert build_blank(lambda: call_factory(spec(f"{name}:network"))).weight.is_meta
+    assert sys.modules[name].MEAN.tolist() == [0.5, 0.5, 0.5]
