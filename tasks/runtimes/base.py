@@ -67,7 +67,7 @@ class CandidateFiles:
             return Made.model_validate_json((self.folder / DOCUMENT).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise QuantizationError(
-                f"This version cannot read a candidate from {self.folder}: {error}", hint="Run the night again."
+                f"This version cannot read a candidate from {self.folder}: {error}.", hint="Run the night again."
             ) from error
 
 
