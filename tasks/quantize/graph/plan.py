@@ -117,7 +117,7 @@ def make_plan(model: nn.Module, spec: Spec, example_inputs: Mapping[str, torch.T
             f"Eager mode cannot express {type(model).__name__}: {obstacle}.",
             hint='Use graph = "fx" or "auto", or add the module that contains this operation to `exclude`.',
         )
-    if obstacle or (spec.graph == "auto" and has_functional_relu_to_fuse(traced)):
+    if obstacle or (spec.graph == "auto" and (has_functional_relu_to_fuse(traced) or _has_clamps(traced))):
         return plan
     return replace(plan, graph="eager")
 
@@ -216,6 +216,11 @@ def has_functional_relu_to_fuse(traced: Traced) -> bool:
         for node in traced.graph.nodes
         if node.op in ("call_function", "call_method") and node.all_input_nodes
     )
+
+
+def _has_clamps(traced: Traced) -> bool:
+    """Return whether there is a ReLU6 or Hardtanh, before which FX graph mode observes the range that it keeps."""
+    return any(isinstance(traced.module_of(node), nn.Hardtanh) for node in traced.graph.nodes)
 
 
 def fuse_chains(model: nn.Module, chains: Sequence[Chain], *, is_qat: bool) -> None:

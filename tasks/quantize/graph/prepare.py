@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
 from typing import cast
 
 import torch
-from torch import nn
+from torch import fx, nn
 from torch.ao import quantization
-from torch.ao.quantization import DeQuantStub, QuantStub
+from torch.ao.quantization import DeQuantStub, FakeQuantizeBase, ObserverBase, QuantStub
 from torch.ao.quantization.quantize_fx import fuse_fx, prepare_fx, prepare_qat_fx
 from torch.nn.modules.conv import _ConvNd
 
@@ -167,7 +168,31 @@ def _prepare_graph(model: nn.Module, plan: Plan, spec: Spec, example_inputs: Map
         module.training = is_qat and is_leaf(module) and not any(True for _ in module.children())
     traced, _ = traced_module(model, plan.excluded, training=is_qat)
     _pad_by_numbers(traced, plan.float_paths)
-    return prepare_qat_fx(traced, mapping, inputs).train() if is_qat else prepare_fx(traced, mapping, inputs)
+    prepared = prepare_qat_fx(traced, mapping, inputs).train() if is_qat else prepare_fx(traced, mapping, inputs)
+    _observe_clamped(prepared)
+    return prepared
+
+
+def _observe_clamped(prepared: fx.GraphModule) -> None:
+    """Limit observed values to the range that the activation behind the observer lets through.
+
+    torch fuses ReLU into the layer before it, but not ReLU6 or Hardtanh. The range of such a layer can be several times
+    as wide as the part that the activation keeps, which would then have few of the 256 steps.
+    """
+    for node in prepared.graph.nodes:
+        if node.op != "call_module" or len(node.all_input_nodes) != 1:
+            continue
+        activation, before = prepared.get_submodule(str(node.target)), node.all_input_nodes[0]
+        if not isinstance(activation, nn.Hardtanh) or before.op != "call_module" or len(before.users) != 1:
+            continue
+        observer = prepared.get_submodule(str(before.target))
+        if isinstance(observer, ObserverBase | FakeQuantizeBase):
+            low, high = activation.min_val, activation.max_val
+            observer.register_forward_pre_hook(partial(_clamped, low, high))
+
+
+def _clamped(low: float, high: float, module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> tuple[torch.Tensor, ...]:
+    return tuple(tensor.clamp(low, high) for tensor in inputs)
 
 
 def _pad_by_numbers(model: nn.Module, float_paths: Collection[str]) -> None:

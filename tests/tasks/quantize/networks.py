@@ -226,6 +226,23 @@ def norm_and_act() -> nn.Module:
     return one_path(*body, nn.AdaptiveAvgPool2d(1), nn.Flatten())
 
 
+def clamped() -> nn.Module:
+    """Two convolutions whose outputs are ten times as wide as what ReLU6 keeps of them."""
+    model = one_path(
+        nn.Conv2d(3, 8, 3),
+        nn.ReLU6(),
+        nn.Conv2d(8, 8, 3),
+        nn.ReLU6(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(8, 4),
+    )
+    with torch.no_grad():
+        model.m0.weight *= 40
+        model.m2.weight *= 10
+    return model
+
+
 class FunctionalDropout(nn.Module):
     """Has no children, and drops values by the function."""
 

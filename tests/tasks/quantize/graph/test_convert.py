@@ -221,3 +221,21 @@ def test_fused_modules_are_covered_and_paired_by_the_path_of_their_first_module(
     pairs = pair_with_float(networks.plain(), converted, recipe, graph, IMAGES)
     assert [pair.path for pair in pairs] == ["m0", "m3", "m5", "m11"]
     assert not any(has_quantized_kernel(pair.float) for pair in pairs)
+
+
+@pytest.mark.parametrize("method", ["static", "qat"])
+def test_a_layer_before_a_relu6_uses_its_steps_for_what_the_activation_keeps(
+    method: str, source_of: Sources, engine: str
+) -> None:
+    source = source_of("clamped")
+    (images,) = source.example_inputs.values()
+    model = source.float_model()
+    spec = recipe() if method == "static" else spec_of(QatRecipe(name="qat", method="qat"))
+    plan = make_plan(model, spec, source.example_inputs)
+    assert plan.graph == "fx"
+    expected = model(images)
+    prepared = prepare(model, plan, spec, source.example_inputs)
+    prepared(images)
+    converted = convert(prepared.eval())
+    assert all(0 < layer.scale <= 6 / 127 for layer in (converted.m0, converted.m2))
+    assert sqnr_db(expected, converted(images)) > 25
