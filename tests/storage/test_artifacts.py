@@ -69,7 +69,7 @@ def test_a_local_copy_does_not_stand_in_for_the_store(s3_store: str) -> None:
     assert store.find("checkpoint", DIGEST) is not None
 
 
-@pytest.mark.parametrize(("content", "message"), [(b"other", "not what was published"), (None, "is missing")])
+@pytest.mark.parametrize(("content", "message"), [(b"other", "was changed"), (None, "is missing")])
 def test_damage_is_found_when_fetching(s3_store: str, tmp_path: Path, content: bytes | None, message: str) -> None:
     store = ArtifactStore(s3_store)
     make(store)

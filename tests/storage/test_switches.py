@@ -353,7 +353,7 @@ def test_a_store_without_conditional_writes_is_refused(
 ) -> None:
     before = state(bundles)
     unconditional(header)
-    with pytest.raises(StoreError, match=rf"does not support `{header}` for puts\. Use an object store that does"):
+    with pytest.raises(StoreError, match=rf"does not support `{header}` for puts\. Use S3, another object store"):
         roll_back(bundles)
     with pytest.raises(StoreError, match=f"does not support `{header}`"):  # as a night does before it begins
         check_writable(place)

@@ -55,7 +55,7 @@ def test_a_stopped_night_ends_its_other_processes_as_well(runner, number, home, 
     pytest.importorskip(f"prefect_{runner}", reason=f"the {runner} extra is not installed")
     store = tmp_path / "store"
     command = Command(*NIGHT, "--store", str(store), "--task-runner", runner, home=home, cwd=tmp_path)
-    deadline = time.monotonic() + 240
+    deadline = time.monotonic() + 400
     # While it is timed, the night has processes of every kind.
     while "benchmark" not in processes_of_stages(home):
         assert time.monotonic() < deadline

@@ -72,7 +72,7 @@ def test_threads_that_wait_for_a_processor_count_like_those_that_run() -> None:
     os.sched_setaffinity(0, {max(allowed)})
     try:
         with ThreadPoolExecutor(3) as pool:
-            used = threads_used(lambda: list(pool.map(lambda _: digest(200), range(3))), 1)
+            used = threads_used(lambda: list(pool.map(lambda _: digest(2_000), range(3))), 1)
     finally:
         os.sched_setaffinity(0, allowed)
     assert excess(used, 1)  # which seconds of one processor alone could never show
