@@ -18,7 +18,7 @@ from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.events.actions import ActionTypes, CallWebhook, SendNotification
 from prefect.events.filters import EventFilter, EventNameFilter, EventRelatedFilter
 from prefect.events.schemas.automations import Automation, AutomationCore, EventTrigger, Posture
-from prefect.events.schemas.events import ReceivedEvent
+from prefect.events.schemas.events import Event, ReceivedEvent
 from prefect.events.utilities import emit_event
 from prefect.events.worker import EventsWorker
 from prefect.exceptions import ObjectNotFound
@@ -28,7 +28,7 @@ from flows.execution.server import require_api
 from flows.settings import Settings, load_settings
 from storage.errors import ConfigurationError
 
-_ANSWER_S = 180.0
+_ANSWER_S = 60.0
 _TEST = "nightquant.test"
 _BLOCK = "nightquant-operations"
 _EXECUTED, _FAILED = "prefect.automation.action.executed", "prefect.automation.action.failed"
@@ -211,16 +211,21 @@ class Automations:
         if event is None:
             raise ConfigurationError("Prefect's client sends no events.", hint="Unset PREFECT_EVENTS_….")
         EventsWorker.instance().drain()
+        calls = len(self._targets())
+        deadline = time.monotonic() + timeout_s
+        while len(calls_made := self._calls_for(event)) < calls and time.monotonic() < deadline:
+            time.sleep(0.5)
+        return [_outcome(call) for call in calls_made] + ["not called"] * (calls - len(calls_made))
+
+    def _calls_for(self, event: Event) -> list[ReceivedEvent]:
+        """Return the server's finished calls for an event."""
+        # A filter ends at the moment that it is made, so each question needs a new one.
         ended = EventFilter(
             event=EventNameFilter(name=[_EXECUTED, _FAILED]),
             related=EventRelatedFilter(id=[f"prefect.event.{event.id}"]),
         )
-        calls = len(self._targets())
-        deadline = time.monotonic() + timeout_s
         # Set a limit because the server refuses the client's default.
-        while len(events := self._client.read_events(ended, limit=10).events) < calls and time.monotonic() < deadline:
-            time.sleep(0.5)
-        return [_outcome(event) for event in events] + ["not called"] * (calls - len(events))
+        return self._client.read_events(ended, limit=10).events
 
     def _automations(self, targets: list[tuple[UUID, str]]) -> Iterator[tuple[str, AutomationCore, list[Automation]]]:
         for name, (says, trigger) in self._alerts.items():

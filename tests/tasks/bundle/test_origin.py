@@ -104,5 +104,5 @@ def test_it_keeps_to_the_schema_of_cyclonedx(published: Path):
 
 
 def test_an_artifact_that_is_gone_is_no_material(made: Made):
-    with pytest.raises(StoreError, match="artifact.json is missing"):
+    with pytest.raises(StoreError, match=r"artifact\.json is missing"):
         made.store.manifest_digest("checkpoint", "0" * 64)
