@@ -77,7 +77,21 @@ def write_script(model: nn.Module, example_inputs: Mapping[str, Tensor], path: P
 
 
 def read_script(path: Path) -> nn.Module:
-    """Load a file from `write_script`; weights are packed for the current quantized engine."""
+    """Load a file from `write_script`; weights are packed for the current quantized engine.
+
+    Raises
+    ------
+    QuantizationError
+        torch wrote a file that it cannot read: it prints a scale of 1e10 or more without a decimal point.
+    """
     with without_deprecations():
-        script: nn.Module = torch.jit.load(str(path), map_location="cpu")  # type: ignore[no-untyped-call]
+        try:
+            script: nn.Module = torch.jit.load(str(path), map_location="cpu")  # type: ignore[no-untyped-call]
+        except RuntimeError as error:
+            if "found type 'int'" not in str(error):
+                raise
+            raise QuantizationError(
+                "torch cannot read the TorchScript file that it wrote, because activations exceed 1e12.",
+                hint="Check the model's weights, or remove the runtime torchscript from the recipe.",
+            ) from error
     return script
