@@ -48,7 +48,7 @@ WORDS, EMBEDDING, HIDDEN, LAYERS = 18_328, 512, 256, 5
 BLOCK_S, WARM_UP_S = 0.12, 0.5
 PEER = "ONNX Runtime int8"
 OURS, OURS_EMBEDDING = "per row", "per row, int8 embedding"
-SETS = ("amx", "avx512-vnni", "avx2", "scalar")
+SETS = ("amx", "avx512-vnni", "avx512", "avx2", "scalar")
 
 Inputs = tuple[Tensor, Tensor, Tensor]
 Subject = Callable[..., tuple[Tensor, Tensor, Tensor]]

@@ -47,6 +47,7 @@ const Kernels* choose_kernels();
 const Kernels* scalar_kernels();
 // Each returns null if the processor, the operating system or the compiler does not support the instructions.
 const Kernels* avx2_kernels();
+const Kernels* avx512_kernels();
 const Kernels* avx512_vnni_kernels();
 const Kernels* amx_kernels();
 
