@@ -58,6 +58,7 @@ def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=40, help="timed blocks of each subject (default: %(default)s)")
+    parser.add_argument("--isa", default="", help="time these instruction sets' kernels (default: all that run here)")
     parser.add_argument("--shared", type=Path, default=SHARED, help="folder with the checkpoint and its text")
     parser.add_argument("--no-loss", action="store_true", help="time only")
     arguments = parser.parse_args()
@@ -70,7 +71,7 @@ def main() -> None:
         print_machine(random_weights=job is None)
         for steps in (1, 25):
             print_speed(subjects, inputs_of(model, steps), arguments.rounds)
-        print_sets(subjects[OURS + ", eager"], model, max(arguments.rounds // 4, 3))
+        print_sets(subjects, model, arguments.isa.split(",") if arguments.isa else sets_here(), arguments.rounds)
         if job is not None and not arguments.no_loss:
             print_losses(subjects, job, workspace)
 
@@ -246,16 +247,27 @@ def sets_here() -> list[str]:
     return found
 
 
-def print_sets(subject: Subject, model: nn.Module, rounds: int) -> None:
-    """What each instruction set takes."""
-    print("| per row, eager, by instruction set | 1 token, ms | 25 tokens, ms |\n|---|---:|---:|")
-    for name in sets_here():
-        with instruction_set(name):
-            cells = [
-                1e3 * statistics.median(timed({name: subject}, inputs_of(model, n), rounds)[name]) for n in (1, 25)
-            ]
-        print(f"| {name} | {cells[0]:.3f} | {cells[1]:.3f} |")
-    print()
+def print_sets(subjects: dict[str, Subject], model: nn.Module, sets: list[str], rounds: int) -> None:
+    """Print milliseconds of each instruction set's kernels, beside the peer, which uses its best kernels."""
+
+    def limited_to(name: str) -> Subject:
+        def call(*inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            with instruction_set(name):
+                return subjects[OURS + ", eager"](*inputs)
+
+        return call
+
+    by_set = {PEER: subjects[PEER], **{name: limited_to(name) for name in sets}}
+    for steps in (1, 25):
+        seconds = timed(by_set, inputs_of(model, steps), rounds)
+        print(f"| {steps} token{'s' if steps > 1 else ''}, by instruction set | ms | × {PEER} | 95% |")
+        print("|---|---:|---:|---:|")
+        for name, taken in seconds.items():
+            ratio, low, high = median_with_interval([p / o for p, o in zip(seconds[PEER], taken, strict=True)])
+            print(
+                f"| {name} | {1e3 * statistics.median(taken):.3f} | {ratio:.2f} | {low:.2f} – {high:.2f} |", flush=True
+            )
+        print()
 
 
 def print_losses(subjects: dict[str, Subject], job: Job[Workload], workspace: Workspace) -> None:
