@@ -199,7 +199,7 @@ def print_machine(*, random_weights: bool) -> None:
     processor = next((line.partition(": ")[2] for line in lines if line.startswith("model name")), "unknown processor")
     import onnxruntime
 
-    weights = "random weights" if random_weights else "its checkpoint"
+    weights = "random weights" if random_weights else "the tutorial's checkpoint"
     print(
         f"{processor} with {', '.join(sets_here())}; torch {torch.__version__}, onnxruntime {onnxruntime.__version__}; "
         f"one thread; {weights}.\n"

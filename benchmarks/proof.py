@@ -1,4 +1,4 @@
-"""The tables of docs/proof.md: what the built-in workloads' candidates, and the tutorial's shape, spend their time in.
+"""Tables of docs/measured-proof.md: shares of int8 in the time of the built-in workloads and the tutorial's model.
 
 Run it anywhere; shares of time move little with the machine's load::
 
@@ -38,6 +38,10 @@ from tasks.stages import build, obtain, prepare
 from tasks.workload import Workload
 
 CALLS = 60
+_HEADER = (
+    "| candidate | share of operators | of computing operators | of sampled loops | points apart "
+    "| most expensive float operator |"
+)
 ENOUGH, MOST_SAMPLINGS = 200, 20  # samples in loops that multiply, and periods of sampling to come by them
 # They move numbers and multiply none.
 _MOVES = re.compile(
@@ -61,7 +65,7 @@ def main() -> None:
         print(f"Nothing is sampled: {error}\n")
     with tempfile.TemporaryDirectory() as folder, intra_op_threads(1):
         workspace = Workspace(ArtifactStore(Path(folder) / "store"))
-        print("| candidate | int8, of operators | of computing | of sampled loops | points apart | dearest in float |")
+        print(_HEADER)
         print("|---|---:|---:|---:|---:|---|")
         for job in jobs(arguments.shared, workspace, arguments.only or ""):
             for line in look(job, workspace, sampler):
@@ -128,7 +132,7 @@ def row(name: str, operators: Sequence[Operator], counted: Counter[Family]) -> s
     high = low + 1 - sum(each.seconds for each in known) / sum(each.seconds for each in computing) if computing else low
     floats = sorted((each for each in operators if each.arithmetic == "float"), key=lambda each: -each.seconds)
     total = sum(each.seconds for each in operators)
-    dearest = f"{floats[0].type} {floats[0].seconds / total:.0%}" if floats else "–"
+    most_expensive = f"{floats[0].type} {floats[0].seconds / total:.0%}" if floats else "–"
     cells = [
         f"{int8_share(operators):.0%}",
         f"{low:.0%}" if len(known) == len(computing) else f"{low:.0%} to {high:.0%}",
@@ -138,7 +142,7 @@ def row(name: str, operators: Sequence[Operator], counted: Counter[Family]) -> s
         cells += [f"{sampled:.0%}", f"{100 * max(low - sampled, sampled - high, 0):.0f}"]
     else:
         cells += ["–", "–"]
-    return f"| {name} | {' | '.join(cells)} | {dearest} |"
+    return f"| {name} | {' | '.join(cells)} | {most_expensive} |"
 
 
 if __name__ == "__main__":

@@ -32,15 +32,15 @@ REPEATS = 7
 QUERIES = {
     "latest": "from latest",
     "leaderboard": "from leaderboard",
-    "trend, one candidate": "from trend where workload = 'workload-03' and recipe = 'recipe-2'",
-    "trend, all, by year": "select year(night), recipe, avg(speedup) from trend group by all",
+    "trend of one candidate": "from trend where workload = 'workload-03' and recipe = 'recipe-2'",
+    "trend of all candidates by year": "select year(night), recipe, avg(speedup) from trend group by all",
     "pareto": "from pareto",
     "failures": "from failures limit 100",
 }
 SAMPLES = {
-    "samples, one candidate's median per night": "select night, median(seconds) from samples "
+    "samples: one candidate's median per night": "select night, median(seconds) from samples "
     "where workload = 'workload-03' and recipe = 'recipe-2' group by night order by night",
-    "samples, all, mean per month": "select date_trunc('month', night) as month, avg(seconds) from samples "
+    "samples: mean of all per month": "select date_trunc('month', night) as month, avg(seconds) from samples "
     "group by month order by month",
 }
 
@@ -169,7 +169,7 @@ def timed(root: Path, title: str) -> None:
             name: lambda sql=sql: connection.sql(sql).to_arrow_table().num_rows  # type: ignore[misc]
             for name, sql in (QUERIES | SAMPLES).items()
         }
-        asked["a night compared with those before"] = lambda: len(compare_night(connection).findings)
+        asked["comparison with earlier nights"] = lambda: len(compare_night(connection).findings)
         for name, ask in asked.items():
             times, rows = [], 0
             for _ in range(REPEATS):

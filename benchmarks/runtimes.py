@@ -1,4 +1,4 @@
-"""The table of docs/runtimes.md: every runtime by its own means beside what nightquant makes, in one run.
+"""Tables of docs/measured-runtimes.md: every runtime by its own means beside what nightquant makes, in one run.
 
 Run it where nothing else runs; it takes some ten minutes::
 

@@ -1,7 +1,7 @@
 """How far a night scales: 24 candidates on one and on two workers, measured; 1,000 candidates on 50 hosts, simulated.
 
-Usage: ``python -m benchmarks.scale [--write docs/scale.md]``. The workloads are generated, the stages and Prefect are
-the real ones; ``--write`` replaces what stands between the document's markers.
+Usage: ``python -m benchmarks.scale [--write docs/measured-scale.md]``. The workloads are generated; the stages and
+Prefect are the real ones. ``--write`` replaces the text between the document's markers.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ SETTINGS = (
     Setting("1 host", 1, 1),
     Setting("10 hosts", 10, 10),
     Setting("50 hosts", 50, 50),
-    Setting("50 hosts, 5 of the wanted fingerprint", 50, 5),
-    Setting("50 hosts, benchmarks beside the other stages", 50, 50, barrier=False),
+    Setting("50 hosts, 5 with the required fingerprint", 50, 5),
+    Setting("50 hosts, benchmarks during other stages", 50, 50, barrier=False),
     Setting("200 hosts", 200, 200),
 )
 
@@ -145,11 +145,12 @@ def measured_text(runs: list[Fanned], load: float) -> list[str]:
     """The measurement as a Markdown table."""
     first = runs[0]
     lines = [
-        f"{WORKLOADS} generated workloads × 2 recipes × 2 runtimes = {4 * WORKLOADS} candidates (LSTM of {LAYERS} "
-        f"layers, {DIMENSION} wide, {LENGTH} steps, batch {BATCH}); workers of one thread each; {os.cpu_count()} "
-        f"processors, {_cpu()}; load average before: {load:.1f}.",
+        f"The {4 * WORKLOADS} candidates come from {WORKLOADS} generated workloads with 2 recipes and 2 runtimes. "
+        f"The model is an LSTM with {LAYERS} layers of width {DIMENSION}, called with {LENGTH} steps and batch size "
+        f"{BATCH}. Each worker has one thread. The host has {os.cpu_count()} processors ({_cpu()}), and its load "
+        f"average before the run was {load:.1f}.",
         "",
-        "| workers | wall time | stages added up | speed-up | efficiency |",
+        "| workers | wall time | sum of stages | speed-up | efficiency |",
         "| --- | --- | --- | --- | --- |",
     ]
     for run in runs:
@@ -161,13 +162,13 @@ def measured_text(runs: list[Fanned], load: float) -> list[str]:
 
 def costs_text(costs: Costs) -> list[str]:
     """What goes into the simulation, as Markdown."""
-    lines = ["| what | median |", "| --- | --- |"]
+    lines = ["| cost | median |", "| --- | --- |"]
     lines += [f"| stage: {name} | {1000 * statistics.median(times):.0f} ms |" for name, times in costs.stages.items()]
     return [
         *lines,
-        f"| flow's process, per task run (CPU) | {1000 * costs.client_s:.1f} ms |",
-        f"| Prefect's server, per task run (CPU) | {1000 * costs.server_s:.1f} ms |",
-        f"| store, a write of 1 MB with its sync | {1000 * costs.store_s:.1f} ms |",
+        f"| flow's process: CPU time per task run | {1000 * costs.client_s:.1f} ms |",
+        f"| Prefect's server: CPU time per task run | {1000 * costs.server_s:.1f} ms |",
+        f"| store: write and sync 1 MB | {1000 * costs.store_s:.1f} ms |",
     ]
 
 
@@ -175,7 +176,7 @@ def simulated_text(outcomes: list[Outcome]) -> list[str]:
     """The simulation as a Markdown table."""
     names = list(outcomes[0].busy)
     lines = [
-        f"| 1,000 candidates on | evaluated after | all after | busy: {' | '.join(names)} | busiest |",
+        f"| hosts | evaluation ends after | night ends after | busy: {' | '.join(names)} | busiest |",
         "| --- | --- | --- |" + " --- |" * (len(names) + 1),
     ]
     for outcome in outcomes:

@@ -1,4 +1,4 @@
-"""The tables of docs/vision.md: int8 ResNet-18 against float baselines worth beating, and the built-in workload.
+"""Tables of docs/measured-models.md: int8 ResNet-18 against float baselines worth beating, and the built-in workload.
 
 Run it where nothing else runs::
 
@@ -179,7 +179,7 @@ def print_accuracy(store: ArtifactStore) -> None:
     """Top-1 of every candidate of the example workload against its float model on the same images."""
     workload, workspace = read_workload(EXAMPLE), Workspace(store)
     job = obtain(workspace, workload, prepare(workspace, workload))
-    print("| candidate | graph | top-1 % | against float (95%) | agreement | size MB | seconds to make |")
+    print("| candidate | graph | top-1 % | difference from float (95%) | agreement | size MB | seconds to build |")
     print("|---|---|---|---|---|---|---|")
     baseline = None
     for recipe, runtime in ((each, runtime) for each in workload.recipe for runtime in each.runtimes):

@@ -1,4 +1,4 @@
-"""The tables of docs/word-lm.md: PyTorch's word language model tutorial beside nightquant, on the same inputs.
+"""Tables of docs/measured-runtimes.md: PyTorch's word language model tutorial beside nightquant, on the same inputs.
 
 Run it where nothing else runs; it takes some minutes. The corpus is a folder or archive in WikiText's layout, the
 checkpoint a state dict of the tutorial's model trained on it::
@@ -101,8 +101,8 @@ def measure(data: str, checkpoint: str) -> None:
         job = open_job(data, checkpoint, workspace)
         ids = load_samples(job.dataset, "test", workspace.store)["tokens"]
         print(
-            f"{job.dataset.vocabulary:,} words, {len(ids):,} in the test split; torch {torch.__version__}, "
-            f"{torch.backends.cpu.get_cpu_capability()}, {available_cores()} cores.\n"
+            f"Vocabulary: {job.dataset.vocabulary:,} words. Test split: {len(ids):,} words. Environment: torch "
+            f"{torch.__version__}, {torch.backends.cpu.get_cpu_capability()}, {available_cores()} cores.\n"
         )
         began = time.perf_counter()
         tutorial = tutorial_lines(model_source(job, workspace), ids.long())
@@ -111,9 +111,9 @@ def measure(data: str, checkpoint: str) -> None:
         print_quality(tutorial, ours)
         same_table_s = sum(line.whole_s for line in ours if line.name in ("float", "dynamic-int8"))
         print(
-            f"The tutorial's table (float and int8): its own procedure {tutorial_s:.1f} s on one thread, nightquant "
-            f"{same_table_s:.1f} s for the same two, {tutorial_s / same_table_s:.1f} times less. "
-            f"All {len(ours)} recipes, quantized, saved and evaluated: {ours_s:.1f} s.\n"
+            f"For float and int8, the tutorial's procedure takes {tutorial_s:.1f} s on one thread, and nightquant "
+            f"takes {same_table_s:.1f} s ({tutorial_s / same_table_s:.1f} times less). "
+            f"nightquant quantizes, saves and evaluates all {len(ours)} recipes in {ours_s:.1f} s.\n"
         )
         print_modes(job, candidates, workspace)
         print_latency(job, candidates, workspace)
@@ -193,7 +193,7 @@ def print_quality(tutorial: list[Line], ours: list[Line]) -> None:
 
 def print_modes(job: Job[Workload], candidates: list[CandidateRef], workspace: Workspace) -> None:
     """Both modes of evaluation on all cores, in batches: the exact one, chunk after chunk, and the segments."""
-    print("| evaluation on all cores | exact s | segments s | times less | difference of the loss |")
+    print("| evaluation on all cores | exact s | segments s | times less | loss difference |")
     print("|---|---:|---:|---:|---:|")
     for candidate in candidates:
         if candidate.recipe not in ("float", "dynamic-int8"):
