@@ -1,4 +1,4 @@
-"""The table of docs/quality.md: how much of an evaluation is the model, for each candidate of ResNet-18 on photographs.
+"""Print a table for docs/measured-method.md: how much of an evaluation the model takes, by candidate of ResNet-18.
 
     python -m benchmarks.evaluation
     python -m benchmarks.evaluation --pictures 200 --size 32
@@ -47,7 +47,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     print(f"{processor()}; torch {torch.__version__}\n")
-    print("| candidate | mode | s in all | s in the model | share of the model |\n|---|---|---:|---:|---:|")
+    print("| candidate | mode | total seconds | seconds in calls | share |\n|---|---|---:|---:|---:|")
     with tempfile.TemporaryDirectory() as folder:
         workspace = Workspace(ArtifactStore(folder))
         workload = resnet18(arguments.pictures, arguments.size)

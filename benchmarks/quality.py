@@ -1,4 +1,4 @@
-"""The tables of docs/quality.md.
+"""Print tables for docs/measured-method.md.
 
 How often 95% intervals of a difference in quality cover the true one, on simulated samples::
 
@@ -62,7 +62,7 @@ def main() -> None:
 
 def print_right_or_wrong() -> None:
     """Coverage of the score interval and of the bootstrap for top-1."""
-    print(f"| of {IMAGES:,} images gained / lost | bootstrap covers | its half-width | score covers | its half-width |")
+    print("| images gained / lost | bootstrap: coverage | half-width | score: coverage | half-width |")
     print("|---|---:|---:|---:|---:|")
     for gain, loss in CHANGES:
         rng, cells = np.random.default_rng(0), []
@@ -85,11 +85,11 @@ def _answers(gained: int, lost: int, same: int) -> tuple[Array, Array]:
 def print_series() -> None:
     """Coverage of blocks of a fixed length and of fixed numbers of blocks, for a language model's words."""
     methods: dict[str, Interval] = {
-        "blocks of 100 words": lambda _, after: _blocks(after, len(after) * STRETCH // 100),
+        "100-word blocks": lambda _, after: _blocks(after, len(after) * STRETCH // 100),
         "20 blocks": lambda _, after: _blocks(after, 20),
         "10 blocks": serial_difference,
     }
-    print(f"| words | memory | share | {' | '.join(f'{name}: covers, width' for name in methods)} |")
+    print(f"| words | memory | share | {' | '.join(f'{name}: coverage, width' for name in methods)} |")
     print("|---:|---:|---:|" + "---:|" * len(methods))
     for words, trials in ((7_600, TRIALS), (43_400, TRIALS // 2), (245_000, TRIALS // 4)):
         for memory, share in MEMORIES:

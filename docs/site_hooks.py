@@ -1,6 +1,6 @@
 """What MkDocs needs to show the repository's own pages: links that leave docs/, and the pages they lead to.
 
-In the repository ``docs/runtimes.md`` links ``../ARCHITECTURE.md``, and that page links ``docs/benchmark.md``. Both are
+In the repository ``docs/runtimes.md`` links ``../ARCHITECTURE.md``, and that page links ``docs/speed.md``. Both are
 pages of one site, whose root is ``docs/``.
 """
 
