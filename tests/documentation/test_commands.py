@@ -1,4 +1,4 @@
-"""Every command on a page exists, with its options; docs/operations.md's are run, by a test of their own."""
+"""Every command on a page exists, with its options; those of the pages in ELSEWHERE are run by tests of their own."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from tasks.workload.workload import Workload
 from tests.documentation.pages import MARKDOWN, ROOT, Document
 from tests.tasks.domains.text_encoder.encoders import write_directory
 
-ELSEWHERE = {"docs/operations.md": "tests/flows/test_operations.py"}
+# The pages of a server that stays: their commands need each other.
+ELSEWHERE = dict.fromkeys(
+    ("docs/schedule.md", "docs/monitoring.md", "docs/backup.md"), "tests/flows/test_operations.py"
+)
 # What has changed is history; it may name commands that are gone.
 LIVING = [page for page in MARKDOWN if page.name != "CHANGELOG.md"]
 BLOCKS = [block for page in LIVING for block in Document.read(page).shell]

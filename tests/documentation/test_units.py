@@ -1,4 +1,4 @@
-"""The unit files that docs/operations.md names: systemd accepts them, and what they start is there."""
+"""The unit files that docs/schedule.md names: systemd accepts them, and what they start is there."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ UNITS = sorted((ROOT / "docs" / "examples" / "systemd").glob("*.service"))
 
 @pytest.mark.slow
 def test_the_page_names_every_unit() -> None:
-    links = Document.read(ROOT / "docs" / "operations.md").links
+    links = Document.read(ROOT / "docs" / "schedule.md").links
     assert {f"examples/systemd/{unit.name}" for unit in UNITS} <= set(links)
     assert len(UNITS) == 3
 

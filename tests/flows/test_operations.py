@@ -1,4 +1,4 @@
-"""docs/operations.md as written: its blocks of commands are run in order against a real server and worker."""
+"""The pages about regular nights as written: their commands run in order against a real server and worker."""
 
 import os
 import shlex
@@ -14,7 +14,9 @@ import pytest
 from tests.documentation.pages import ROOT, Document
 from tests.flows.processes import free_port
 
-BLOCKS = [block.text for block in Document.read(ROOT / "docs" / "operations.md").shell if not block.not_run]
+# A reader follows the pages in this order: the later ones need the nights of the first.
+PAGES = ("schedule.md", "monitoring.md", "backup.md")
+BLOCKS = [block.text for page in PAGES for block in Document.read(ROOT / "docs" / page).shell if not block.not_run]
 
 pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.timeout(900)]
 
