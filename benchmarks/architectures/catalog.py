@@ -60,7 +60,7 @@ squeezenet1_1 swin_t swin_v2_t vgg11_bn vit_b_32 wide_resnet50_2
 """
 TORCHVISION = tuple(_TORCHVISION.split())
 # Pictures of the smallest size that these take; 64 otherwise.
-SIZES = {"inception_v3": 96, "googlenet": 96, "maxvit_t": 224, "vit_b_32": 64, "alexnet": 96, "densenet121": 64}
+SIZES = {"inception_v3": 96, "googlenet": 96, "maxvit_t": 224, "vit_b_32": 64, "alexnet": 96, "efficientformer_l1": 224}
 SEGMENTATION = ("fcn_resnet50", "lraspp_mobilenet_v3_large", "deeplabv3_mobilenet_v3_large")
 
 _SIZES = "hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64"
@@ -82,7 +82,7 @@ ENCODERS = {
     "mobilebert": ("MobileBert", f"{_TEXT}, embedding_size=32, intra_bottleneck_size=32, true_hidden_size=32"),
     "squeezebert": ("SqueezeBert", f"{_TEXT}, embedding_size=32"),
     "roformer": ("RoFormer", _TEXT),
-    "nystromformer": ("Nystromformer", f"{_TEXT}, segment_means_seq_len=16, num_landmarks=4"),
+    "nystromformer": ("Nystromformer", f"{_TEXT}, segment_means_seq_len=16, num_landmarks=16"),
     "funnel": ("Funnel", "block_sizes=[1, 1], d_model=32, n_head=2, d_head=16, d_inner=64, vocab_size=200"),
 }
 _LOOK = f"{_SIZES}, image_size=64, patch_size=16"
@@ -238,7 +238,7 @@ OWN_INPUTS = {
 def architectures() -> Iterator[Architecture]:
     """Yield every architecture of the sweep, by family."""
     for name in TIMM:
-        yield Architecture("timm", name, f"made({name!r})", picture(64), _IMPORT_TIMM)
+        yield Architecture("timm", name, f"made({name!r})", picture(SIZES.get(name, 64)), _IMPORT_TIMM)
     for name in TORCHVISION:
         size = SIZES.get(name, 64)
         options = ", image_size=64" if name == "vit_b_32" else ""
