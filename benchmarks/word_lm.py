@@ -222,6 +222,7 @@ def print_latency(job: Job[Workload], candidates: list[CandidateRef], workspace:
         (recipe.name, runtime): open_candidate(build(workspace, job, recipe, runtime), workspace, 1)
         for recipe in job.workload.recipe
         for runtime in recipe.runtimes
+        if runtime in RUNTIMES
     }
     seconds: dict[tuple[str, str], list[float]] = {key: [] for key in models}
     with intra_op_threads(1), torch.inference_mode():

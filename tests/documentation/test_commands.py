@@ -104,17 +104,35 @@ def test_make_installs_extras_that_exist() -> None:
             assert re.sub(r"^\.\[(\w+)\]$", r"\1", requirement) in extras
 
 
+YOUR_MODEL = ("your-model.md", "tabular.md", "text-encoder.md", "vision.md")
+
+
+def toml_blocks(page: str) -> list[str]:
+    return re.findall(r"(?ms)^```toml\n(.*?)^```$", (ROOT / "docs" / page).read_text(encoding="utf-8"))
+
+
 @pytest.mark.slow
-def test_the_sections_that_your_model_shows_are_those_of_its_examples(tmp_path: Path) -> None:
+def test_the_sections_that_the_pages_about_your_model_show_are_those_of_their_examples(tmp_path: Path) -> None:
     write_directory(tmp_path / "encoder")  # whose config.json a workload file is read with
-    page = (ROOT / "docs" / "your-model.md").read_text(encoding="utf-8")
     seen = set()
-    for name, text in re.findall(r"```toml\n# ([\w-]+\.toml)\n(.*?)```", page, re.S):
+    for text in (block for page in YOUR_MODEL for block in toml_blocks(page)):
+        (name,) = re.findall(r"\A# ([\w-]+\.toml)\n", text)
         example = tomllib.loads((ROOT / "docs" / "examples" / name).read_text(encoding="utf-8"))
         shown = tomllib.loads(text)
         for section, keys in shown.items():
             assert keys.items() >= example[section].items(), (name, section)
         Workload.model_validate(example | shown, context={"folder": str(tmp_path)})
         seen.add(name)
-    assert page.count("```toml\n") == 8
     assert seen == {"gestures.toml", "power.toml", "encoder.toml", "classifier.toml", "photos.toml"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("page", "least"), [("recipes.md", 8), ("runtimes.md", 1), ("gate.md", 3)])
+def test_the_recipes_and_gates_on_a_page_are_valid(page: str, least: int) -> None:
+    built_in = tomllib.loads((ROOT / "flows" / "workloads" / "resnet18.toml").read_text(encoding="utf-8"))
+    blocks = toml_blocks(page)
+    assert len(blocks) >= least
+    for text in blocks:
+        shown = tomllib.loads(text)
+        recipes = {recipe["name"]: recipe for recipe in (*built_in["recipe"], *shown.pop("recipe", []))}
+        Workload.model_validate(built_in | shown | {"recipe": list(recipes.values())})

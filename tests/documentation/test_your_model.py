@@ -1,4 +1,7 @@
-"""docs/your-model.md in a fresh folder: each example from its TOML file to a bundle that verifies itself."""
+"""The pages about your own model in a fresh folder: each example from its first command to a verified bundle.
+
+The pages are your-model.md, tabular.md, text-encoder.md and vision.md.
+"""
 
 from __future__ import annotations
 
@@ -17,23 +20,26 @@ from tests.documentation.pages import ROOT, Document
 
 pytestmark = [pytest.mark.slow, pytest.mark.server, pytest.mark.long]
 
-BLOCKS = [block.text for block in Document.read(ROOT / "docs" / "your-model.md").shell]
+EXAMPLES = {"gestures": "your-model", "power": "tabular", "encoder": "text-encoder", "classifier": "vision"}
 
 
-def commands(name: str) -> list[list[str]]:
-    """The page's commands that are about an example, in order."""
-    (block,) = [text for text in BLOCKS if f"--workload {name}.toml --profile" in text]
-    return [shlex.split(line) for line in block.replace("\\\n", " ").splitlines()]
+def commands(name: str, page: str) -> list[list[str]]:
+    """Return the commands of an example's page, in order."""
+    (block,) = [block for block in Document.read(ROOT / "docs" / f"{page}.md").shell if not block.not_run]
+    assert f"--workload {name}.toml --profile" in block.text
+    return [shlex.split(line) for line in block.text.replace("\\\n", " ").splitlines()]
 
 
-@pytest.mark.parametrize("name", ["gestures", "encoder", "power", "classifier"])
-def test_an_example_runs_as_the_page_says_to_a_verified_bundle(migrated_home: Path, tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(("name", "page"), EXAMPLES.items())
+def test_an_example_runs_as_the_page_says_to_a_verified_bundle(
+    migrated_home: Path, tmp_path: Path, name: str, page: str
+) -> None:
     shutil.copytree(migrated_home, tmp_path / "prefect")
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("PREFECT_", "NIGHTQUANT_"))}
     environment |= {"PREFECT_HOME": str(tmp_path / "prefect"), "PYTHONPATH": str(ROOT), "DO_NOT_TRACK": "1"}
     (tmp_path / "docs").symlink_to(ROOT / "docs")
     programs = {"nightquant": [sys.executable, "-P", "-m", "flows"], "python": [sys.executable], "cp": ["cp"]}
-    for program, *words in commands(name):
+    for program, *words in commands(name, page):
         done = subprocess.run(
             [*programs[program], *words], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
         )

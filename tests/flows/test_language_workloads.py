@@ -30,7 +30,9 @@ def test_the_example_for_wikitext_selects_every_recipe() -> None:
         "dynamic-int8-embedding8",
         "dynamic-int8-embedding4",
         "dynamic-float16",
+        "int8-per-row",
     ]
+    assert {"dynamic-int8/onnxruntime", "int8-per-row/aot-inductor"} <= set(workload.candidates())
     assert workload.model.model_dump() == {
         "kind": "word-lm", "embedding_size": 512, "hidden_size": 256, "layers": 5, "dropout": 0.5,
     }  # fmt: skip

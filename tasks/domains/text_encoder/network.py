@@ -81,7 +81,7 @@ def build_encoder(spec: EncoderSpec, dataset: DatasetRef | None = None) -> Encod
     """Build the network of a section, its weights drawn from torch's global generator.
 
     Attention is torch's ``scaled_dot_product_attention`` where transformers has it for the architecture, else plain
-    products: both export to every runtime, and the first is faster (docs/text-encoder.md has numbers).
+    products: both export to every runtime, and the first is faster (docs/measured-runtimes.md has numbers).
 
     Raises
     ------
