@@ -13,7 +13,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from storage.humanize import MISSING, duration, plural, ratio, size
+from storage.humanize import MISSING, duration, percent, plural, ratio, size
 from storage.results import Row, number
 from storage.results.query import open_catalog, rows_of
 
@@ -142,7 +142,7 @@ def _baseline(rows: Sequence[Row]) -> str:
     cold = " with cold caches" if row["caches"] == "cold" else ""
     parts = [f"{duration(number(row, 'deciding_latency_s'))}{cold}", size(number(row, "size_bytes"))]
     parts += [] if quality is None else [f"{row['quality_metric']} {quality:.4g}"]
-    parts += [] if resolution is None else [f"noise ±{100 * resolution:.0f}%"]
+    parts += [] if resolution is None else [f"noise ±{percent(resolution)}"]
     return f"baseline {row['candidate']}: {', '.join(parts)}"
 
 

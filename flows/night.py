@@ -16,7 +16,7 @@ from flows.execution.signals import attempt, reason
 from flows.handover import Handover
 from flows.request import NightlyRequest
 from flows.settings import Settings
-from storage.humanize import plural
+from storage.humanize import percent, plural
 from storage.results import Row, RunStatus
 from storage.root import StoreRoot
 from tasks.doctor import check_steal, check_waiting
@@ -129,7 +129,7 @@ class Night:
             checks = check_waiting(before, after), check_steal(before, after)
             if disturbed := [check.found for check in checks if check.status != "ok"]:
                 launches = max((timing.launches for timing in benchmark.timings), default=0)
-                cost = f"differences below {100 * benchmark.resolution:.0f}% are noise after {launches} launches"
+                cost = f"differences below {percent(benchmark.resolution)} are noise after {launches} launches"
                 descriptions.append(f"{benchmark.workload}: {', '.join(disturbed)}; {cost}")
         return descriptions
 

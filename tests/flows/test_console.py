@@ -58,7 +58,7 @@ def test_the_winner_is_marked_the_numbers_are_aligned_and_the_reason_follows() -
     assert lines == [
         "",
         "word-lm",
-        "  baseline float/torchscript: 550 µs, 5.97 MB, loss 5.734, noise ±8%",
+        "  baseline float/torchscript: 550 µs, 5.97 MB, loss 5.734, noise ±8.0%",
         "  candidate                 smaller      loss     faster  decision",
         "★ dynamic-int8/torchscript    1.70×  +0.00057  5.43× ±9%  promoted",
         "  float16/torchscript         1.70×  +0.00057  1.20× ±9%  held",
