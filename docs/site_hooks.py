@@ -1,7 +1,7 @@
-"""What MkDocs needs to show the repository's own pages: links that leave docs/, and the pages they lead to.
+"""Hooks for MkDocs: pages from outside docs/, their links, and a search that works when the site is opened from files.
 
-In the repository ``docs/runtimes.md`` links ``../ARCHITECTURE.md``, and that page links ``docs/speed.md``. Both are
-pages of one site, whose root is ``docs/``.
+In the repository ``docs/concepts.md`` links to ``../ARCHITECTURE.md``, and that page links to ``docs/speed.md``. The
+site shows both pages, and its root is ``docs/``.
 """
 
 from __future__ import annotations
@@ -13,12 +13,15 @@ from pathlib import Path
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+from mkdocs.utils import get_relative_url
 
 ROOT = Path(__file__).parents[1]
-# Pages beside README.md that belong to the site; README.md itself is what index.md is to the repository.
+# Pages beside README.md that belong to the site. The site's first page is index.md, not README.md.
 PAGES = ("ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")
-# What pages link to and a reader may copy.
+# Folders outside docs/ whose TOML files pages link to.
 FOLDERS = ("flows/workloads",)
+# The theme starts its search worker as soon as it runs, so this script must come first.
+SEARCH_SCRIPT = "search_from_files.js"
 
 _LINK = re.compile(r"(?P<before>\]\()(?P<target>[^)#\s]+)(?P<rest>[^)]*\))")
 
@@ -45,3 +48,15 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         return f"{link['before']}{'index.md' if target == 'README.md' else in_site}{link['rest']}"
 
     return _LINK.sub(moved, markdown)
+
+
+def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
+    """Load the search script before the theme's own scripts."""
+    return output.replace("</head>", f'<script src="{get_relative_url(SEARCH_SCRIPT, page.url)}"></script></head>', 1)
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """Write the search index as a script too, because a page opened from a file cannot fetch JSON."""
+    folder = Path(config.site_dir) / "search"
+    index = (folder / "search_index.json").read_text(encoding="utf-8")
+    (folder / "search_index.js").write_text(f"var __index = {index};\n", encoding="utf-8")

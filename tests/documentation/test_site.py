@@ -15,6 +15,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 from tests.documentation.pages import MARKDOWN, PAGES, ROOT, Document
+from tests.storage.report.browser import run_browser
 
 NETWORK = re.compile(r"url\(\s*['\"]?(?:https?:)?//|@import\s+['\"](?:https?:)?//")
 # Where an address is fetched as the page is shown, rather than followed by a click.
@@ -135,3 +136,12 @@ def test_every_relative_link_works_in_a_repository_browser(page: Path) -> None:
         if not target.exists() or (parts.fragment and parts.fragment not in Document.read(target).anchors):
             broken.append(link)
     assert not broken
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+def test_the_search_finds_pages_on_a_site_that_is_opened_from_files(site: Path, tmp_path: Path) -> None:
+    address = f"{(site / 'index.html').as_uri()}?q=calibration"
+    shown = run_browser(tmp_path, "--virtual-time-budget=10000", "--dump-dom", address).stdout
+    results = re.findall(r'<a href="([^"]+)" class="md-search-result__link"', shown)
+    assert (site / "workload-file.html").as_uri() in {link.split("#")[0] for link in results}
