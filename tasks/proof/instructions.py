@@ -56,7 +56,7 @@ _AVX_VNNI = range(0x50, 0x54)
 _LONGEST_INSTRUCTION = 15
 
 FREQUENCY_HZ = 5000
-_PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241}  # number of the system call
+_PERF_EVENT_OPEN = 298  # number of the system call on x86-64
 # From <linux/perf_event.h>: struct perf_event_attr, the ring buffer's control page, and the record of a sample.
 _SOFTWARE, _CPU_CLOCK, _SAMPLE_IP, _RECORD_SAMPLE = 1, 0, 1, 9
 _DISABLED, _INHERIT, _EXCLUDE_KERNEL, _EXCLUDE_HV, _FREQ = (1 << bit for bit in (0, 1, 5, 6, 10))
@@ -72,21 +72,21 @@ class Sampler:
     Raises
     ------
     UnavailableError
-        The system does not allow a process to sample itself.
+        The processor's instructions are not x86-64, or the system does not allow a process to sample itself.
     """
 
     def __init__(self) -> None:
         self._buffers: list[tuple[int, mmap.mmap]] = []
-        number = _PERF_EVENT_OPEN.get(platform.machine())
-        if sys.platform != "linux" or number is None:
-            raise UnavailableError("Instructions can be sampled only on Linux, on x86-64 and 64-bit Arm processors.")
+        # `Disassembler` decodes x86-64 only, and would assign other instructions to wrong families.
+        if sys.platform != "linux" or platform.machine() != "x86_64":
+            raise UnavailableError("Instructions can be sampled only on Linux, on x86-64 processors.")
         library = ctypes.CDLL(None, use_errno=True)
         flags = _DISABLED | _INHERIT | _EXCLUDE_KERNEL | _EXCLUDE_HV | _FREQ
         fields = struct.pack("<IIQQQQQ", _SOFTWARE, _SIZE, _CPU_CLOCK, FREQUENCY_HZ, _SAMPLE_IP, 0, flags)
         # An event that threads inherit can be mapped only for one processor, so each processor has its own event.
         for processor in affinity():
             event = library.syscall(
-                number, ctypes.create_string_buffer(fields, _SIZE), 0, processor, -1, _CLOSE_ON_EXEC
+                _PERF_EVENT_OPEN, ctypes.create_string_buffer(fields, _SIZE), 0, processor, -1, _CLOSE_ON_EXEC
             )
             if event < 0:
                 reason = os.strerror(ctypes.get_errno())

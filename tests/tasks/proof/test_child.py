@@ -130,6 +130,19 @@ def test_without_a_disassembler_the_profile_is_there_and_the_instructions_are_un
     assert [proof.int8_time_share is not None for proof in report.proofs.values()] == [True]
 
 
+def test_on_an_arm_processor_the_instructions_are_unknown(
+    images: MakeJob, store: ArtifactStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = images(STATIC | {"runtimes": ["eager"]})
+    sampled = subject(job, store, pipeline.build(job, "int8", "eager", store))
+    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    with intra_op_threads(1):
+        report = run(ChildSpec(subjects=(sampled,), loader="", threads=1).model_dump_json())
+    assert report.unsampled == "Instructions can be sampled only on Linux, on x86-64 processors."
+    [proof] = report.proofs.values()
+    assert (proof.instructions, proof.saturation) == (None, None)
+
+
 COVERAGE = [
     ModuleCoverage(module="conv", type="Conv2d", parameters=9, quantized=True),
     ModuleCoverage(module="norm", type="LayerNorm", parameters=2, quantized=False, reason="not named"),

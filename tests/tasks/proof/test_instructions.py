@@ -14,7 +14,7 @@ from storage.errors import UnavailableError
 from tasks.outputs import intra_op_threads
 from tasks.proof.instructions import Disassembler, Family, Sampler
 
-pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="this is about instructions of x86-64")
+needs_x86 = pytest.mark.skipif(platform.machine() != "x86_64", reason="this is about instructions of x86-64")
 
 # Assembled by hand from Intel's manual, volume 2.
 ARITHMETIC: dict[str, tuple[Family, str]] = {
@@ -55,6 +55,7 @@ def jump_back(*over: str) -> str:
     return "75" + (256 - 2 - sum(len(text) // 2 for text in over)).to_bytes(1, "little").hex()
 
 
+@needs_x86
 @pytest.mark.parametrize("name", ARITHMETIC)
 @pytest.mark.slow
 def test_a_counter_anywhere_in_a_loop_belongs_to_the_loops_arithmetic(code: mmap.mmap, name: str) -> None:
@@ -64,6 +65,7 @@ def test_a_counter_anywhere_in_a_loop_belongs_to_the_loops_arithmetic(code: mmap
     assert Disassembler().families(addresses[:4]) == {family: 4}
 
 
+@needs_x86
 @pytest.mark.slow
 def test_what_is_behind_the_loop_does_not_count(code: mmap.mmap) -> None:
     product = ARITHMETIC["vpdpbusd zmm0, zmm1, zmm2"][1]
@@ -71,12 +73,14 @@ def test_what_is_behind_the_loop_does_not_count(code: mmap.mmap) -> None:
     assert Disassembler().families([first]) == {"other": 1}
 
 
+@needs_x86
 def test_products_decide_over_what_finishes_them(code: mmap.mmap) -> None:
     body = (ARITHMETIC["vpdpbusd zmm0, zmm1, zmm2"][1], ARITHMETIC["vfmadd231ps ymm0, ymm1, ymm2"][1])
     first, *_ = put(code, *body, jump_back(*body))
     assert Disassembler().families([first, first]) == {"vnni": 2}
 
 
+@needs_x86
 def test_a_loop_that_rounds_and_packs_quantizes_and_one_that_rounds_alone_is_float(code: mmap.mmap) -> None:
     multiplies, rounds, packs = ARITHMETIC["vfmadd231ps ymm0, ymm1, ymm2"][1], "c5fd5bc1", "c5f567c2"
     for body, family in (((multiplies, rounds, packs), "quantize"), ((multiplies, rounds), "float")):
@@ -84,6 +88,7 @@ def test_a_loop_that_rounds_and_packs_quantizes_and_one_that_rounds_alone_is_flo
         assert Disassembler().families([first]) == {family: 1}
 
 
+@needs_x86
 def test_an_address_without_code_is_other() -> None:
     assert Disassembler().families([0]) == {"other": 1}
 
@@ -125,7 +130,10 @@ def test_threads_that_start_later_are_seen(sampler: Sampler) -> None:
     assert Disassembler().families(sampler.stop())["float"] > 20
 
 
-def test_a_system_that_forbids_it_is_told_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("platform.machine", lambda: "riscv64")
-    with pytest.raises(UnavailableError, match="Linux, on x86-64"):
+@pytest.mark.parametrize("machine", ["aarch64", "riscv64"])
+def test_other_instructions_are_not_sampled_because_they_would_be_decoded_as_x86(
+    monkeypatch: pytest.MonkeyPatch, machine: str
+) -> None:
+    monkeypatch.setattr("platform.machine", lambda: machine)
+    with pytest.raises(UnavailableError, match="Linux, on x86-64 processors"):
         Sampler()
