@@ -1,4 +1,4 @@
-"""The extensions that ARCHITECTURE.md shows, added to a copy of the project as it says and run to a verified bundle."""
+"""The examples in docs/extending.md, added to a copy of the project, run through a night and verified as bundles."""
 
 from __future__ import annotations
 
@@ -68,8 +68,8 @@ runtimes = ["torchscript"]
 
 
 def extend(copy: Path, what: str) -> None:
-    """Write the modules of the section "Add a …" and add its line to the registry; nothing else is touched."""
-    page = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+    """Write the modules of the section "Add a …", and add its line to the registry; change nothing else."""
+    page = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
     section = page.split(f"## Add a {what}\n")[1].split("\n## ")[0]
     *modules, line = BLOCK.finditer(section)
     for module in modules:
