@@ -157,7 +157,7 @@ def _table(rows: Sequence[Row]) -> Table:
     room = _WIDTH - 2 - sum(2 + max(map(len, column)) for column in columns)
     for row, texts in zip(rows, cells, strict=True):
         is_current = row["became"] in ("promote", "stays")
-        name = f"{'★' if is_current else ' '} {_shortened(str(row['candidate']), room)}"
+        name = f"{'★' if is_current else ' '} {shortened(str(row['candidate']), room)}"
         table.row(name, *texts, style="bold green" if is_current else "")
     return table
 
@@ -166,7 +166,7 @@ def _without_result(rows: Sequence[Row], outcome: str, mark: str, style: str = "
     """Name each reason for failed or skipped candidates once, with all of its candidates."""
     affected = sorted((row for row in rows if row["became"] == outcome), key=lambda row: str(row["why"]))
     for why, group in groupby(affected, key=lambda row: str(row["why"])):
-        names = sorted(_shortened(str(row["candidate"]), _WIDTH // 2) for row in group)
+        names = sorted(shortened(str(row["candidate"]), _WIDTH // 2) for row in group)
         first, _, rest = why.partition("\n")
         more = ' (more: nightquant query "from failures")' if rest else ""
         yield from _wrapped(mark, f"{', '.join(names)} {outcome}: {first}{more}", style)
@@ -176,10 +176,10 @@ def _outcome(rows: Sequence[Row], night: Row) -> Iterator[Text]:
     chosen = next((row for row in rows if row["became"] in ("promote", "stays")), None)
     if chosen is not None:
         why = str(chosen["why"]).removeprefix("stays: ")
-        yield from _wrapped("→", f"{_shortened(str(chosen['candidate']), _WIDTH // 2)} {became(chosen)}: {why}")
+        yield from _wrapped("→", f"{shortened(str(chosen['candidate']), _WIDTH // 2)} {became(chosen)}: {why}")
     elif judged := [row for row in rows if row["became"] in _NEAREST]:
         nearest = min(judged, key=lambda row: _NEAREST.index(str(row["became"])))
-        name = _shortened(str(nearest["candidate"]), _WIDTH // 2)
+        name = shortened(str(nearest["candidate"]), _WIDTH // 2)
         result = "no bundle is published"
         if night.get("outcome") == "kept":
             result = "the current bundle stays"
@@ -194,7 +194,7 @@ def _wrapped(mark: str, text: str, style: str = "") -> Iterator[Text]:
         yield Text(part, style=style)
 
 
-def _shortened(name: str, width: int) -> str:
+def shortened(name: str, width: int) -> str:
     """Cut out the middle of a name that is too long, because recipes tend to differ at their ends."""
     if len(name) <= width:
         return name

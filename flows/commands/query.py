@@ -9,8 +9,11 @@ from datetime import date
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
+from rich.console import Console
 
 from flows.commands import FILE, format_option, night_option, print_result, store_option
+from flows.leaderboard import COLUMNS, NARROWEST, leaderboard_rows, leaderboard_table
 from storage.report import write_report
 from storage.results.descriptions import described
 from storage.results.formats import fitted, formatted
@@ -35,8 +38,8 @@ _MEANINGS = "select column_name, comment from duckdb_columns() where table_name 
 def query(sql: str | None, list_: bool, output: Path | None, format: str, store: str) -> None:
     """Run a read-only query, in DuckDB's SQL, over the store's tables and views.
 
-    At a terminal, the table fits the width: with too many columns, each row becomes a record, and long values are cut
-    with "…". In a file or a pipe, nothing is cut.
+    At a terminal, the table fits the width. Long texts are cut with "…", the leaderboard shows its main columns, and
+    each row of another table that is too wide becomes a record. In a file or a pipe, or with --format, nothing is cut.
     """
     if list_:
         items = [f"{item.name} ({item.kind}): {item.meaning}\n    {item.example}\n" for item in described()]
@@ -46,14 +49,23 @@ def query(sql: str | None, list_: bool, output: Path | None, format: str, store:
         _write(text.encode(), output)
         return
     if not sql:
-        raise click.UsageError('The SQL is missing. Add it, as in: nightquant query "from leaderboard"; or add --list.')
+        raise click.UsageError('The SQL is missing. Add it, as in nightquant query "from leaderboard", or add --list.')
     if format == "parquet" and output is None and sys.stdout.isatty():
         raise click.UsageError("Parquet is binary and cannot be shown. Name a file with -o, or pipe the output.")
     rows = run_query(store, sql)
-    if format == "table" and output is None and sys.stdout.isatty():
-        _write(fitted(rows, shutil.get_terminal_size().columns), output)
-    else:
+    chosen = click.get_current_context().get_parameter_source("format") is not ParameterSource.DEFAULT
+    if chosen or output is not None or not sys.stdout.isatty():
         _write(formatted(rows, format), output)
+        return
+    width, height = shutil.get_terminal_size()
+    if set(rows.column_names) == COLUMNS and rows.num_rows and width >= NARROWEST:
+        table, rest = leaderboard_table(leaderboard_rows(store, rows.to_pylist()), width)
+        # Without a height, rich assumes that a dumb terminal has 80 columns.
+        console = Console(width=width, height=height)
+        console.print(table)
+        console.print(rest, style="dim", highlight=False)
+    else:
+        _write(fitted(rows, width), output)
 
 
 def _write(content: bytes, output: Path | None) -> None:

@@ -6,8 +6,8 @@ import csv
 import io
 import json
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
-from itertools import zip_longest
+from dataclasses import dataclass, replace
+from itertools import product, zip_longest
 from math import inf
 
 import duckdb
@@ -39,62 +39,51 @@ def grid(rows: pa.Table) -> Grid:
     return Grid(names, [[_text(value) for value in row] for row in values], numeric)
 
 
-@dataclass(frozen=True)
-class _Layout:
-    """Ways for a table to save space: names on two lines, a small gap, and a last column of text below its row."""
-
-    folds_names: bool = False
-    gap: int = 2
-    hangs_last: bool = False
-
-
-# From the most readable layout to the narrowest.
-_LAYOUTS = (
-    _Layout(),
-    _Layout(folds_names=True),
-    _Layout(folds_names=True, hangs_last=True),
-    _Layout(folds_names=True, hangs_last=True, gap=1),
-)
-_INDENT = "    "
+_GAP = "  "
+_LENGTHS = (None, 96, 64, 48, 40, 32, 24)  # to which a table may cut its texts
 
 
 def fitted(rows: pa.Table, width: int) -> bytes:
     """Format rows as text of at most `width` characters: as a table if a layout fits, else as records.
 
-    Text below its row and lines of records are cut with "…" if they are longer.
+    Texts that are too long are cut with "…", and a last line says so.
     """
     text = grid(rows)
-    fitting = (lines for layout in _LAYOUTS if (lines := _aligned(text, layout, width)) is not None)
-    lines = next(fitting, None) or list(_records(text))
-    return _encoded(_cut(line, width) for line in [*lines, _count_line(rows)])
+    cuttable = [pa.types.is_string(kind) or pa.types.is_nested(kind) for kind in rows.schema.types]
+    for most, folds_names in product(_LENGTHS, (False, True)):
+        narrow = replace(text, cells=[_cut_row(row, cuttable, most) for row in text.cells]) if most else text
+        if lines := _aligned(narrow, width, folds_names=folds_names):
+            break
+    else:
+        narrow, lines = text, [_cut(line, width) for line in _records(text)]
+    is_cut = narrow is not text or any(line.endswith("…") for line in lines)
+    hint = ['Texts are cut where "…" stands. For complete values: --format json'] if is_cut else []
+    return _encoded(_cut(line, width) for line in [*lines, _count_line(rows), *hint])
+
+
+def _cut_row(row: list[str], cuttable: list[bool], most: int) -> list[str]:
+    return [_cut(cell, most) if can_cut else cell for cell, can_cut in zip(row, cuttable, strict=True)]
 
 
 def _table(rows: pa.Table) -> bytes:
-    return _encoded([*(_aligned(grid(rows), _LAYOUTS[0]) or ()), _count_line(rows)])
+    return _encoded([*(_aligned(grid(rows)) or ()), _count_line(rows)])
 
 
-def _aligned(text: Grid, layout: _Layout, width: float = inf) -> list[str] | None:
+def _aligned(text: Grid, width: float = inf, *, folds_names: bool = False) -> list[str] | None:
     """Return the table's lines, or None if it does not fit; rich would be too slow for a million rows."""
-    hangs = layout.hangs_last and len(text.names) > 1 and not text.numeric[-1]
-    end = len(text.names) - hangs
-    headings = [_folded(name) if layout.folds_names else [name] for name in text.names[:end]]
-    columns = zip(headings, zip(*text.cells, strict=True) if text.cells else [()] * len(text.names), strict=False)
+    headings = [_folded(name) if folds_names else [name] for name in text.names]
+    columns = zip(headings, zip(*text.cells, strict=True) if text.cells else [()] * len(text.names), strict=True)
     widths = [max(map(len, (*heading, *cells))) for heading, cells in columns]
-    if sum(widths) + layout.gap * (len(widths) - 1) > width:
+    if sum(widths) + len(_GAP) * (len(widths) - 1) > width:
         return None
 
     def aligned(row: list[str] | tuple[str, ...]) -> str:
-        cells = zip(row, widths, text.numeric, strict=False)
+        cells = zip(row, widths, text.numeric, strict=True)
         padded = (cell.rjust(wide) if number else cell.ljust(wide) for cell, wide, number in cells)
-        return (" " * layout.gap).join(padded).rstrip()
+        return _GAP.join(padded).rstrip()
 
     lines = [aligned(names) for names in zip_longest(*headings, fillvalue="")]
-    lines += [_INDENT + text.names[-1]] if hangs else []
-    lines.append((" " * layout.gap).join("-" * wide for wide in widths))
-    for row in text.cells:
-        lines.append(aligned(row[:end]))
-        lines += [_INDENT + row[-1]] if hangs and row[-1] else []
-    return lines
+    return [*lines, _GAP.join("-" * wide for wide in widths), *map(aligned, text.cells)]
 
 
 def _folded(name: str) -> list[str]:

@@ -15,8 +15,12 @@ import pytest
 from click.testing import CliRunner, Result
 
 from flows.commands.query import query
+from flows.console import faster
+from flows.leaderboard import COLUMNS
+from storage.humanize import ratio
+from storage.results import Row, number
 from storage.results.catalog import refresh
-from storage.results.query import QueryError
+from storage.results.query import QueryError, open_catalog, rows_of
 from tests.storage.results.filled import fill
 from tests.storage.results.rows import write_night
 
@@ -81,13 +85,19 @@ def test_every_example_of_the_list_runs(store: Path) -> None:
         assert ask(store, example).exit_code == 0
 
 
-def at_terminal(store: Path, sql: str, columns: int) -> list[str]:
-    """What ``nightquant query`` prints at a terminal of this width."""
-    program = [sys.executable, "-m", "flows", "query", "--store", str(store), sql]
+def rows_of_outcomes(store: Path, workload: str, candidate: str) -> list[Row]:
+    sql = "from outcomes where setting = 'primary' and workload = $workload and candidate = $candidate"
+    with open_catalog(store) as connection:
+        return rows_of(connection, sql, workload=workload, candidate=candidate)
+
+
+def at_terminal(store: Path, sql: str, columns: int, *options: str) -> list[str]:
+    """Run ``nightquant query`` at a terminal of this width; return its lines without colours."""
+    program = [sys.executable, "-m", "flows", "query", "--store", str(store), sql, *options]
     ours, theirs = pty.openpty()
     try:
         termios.tcsetwinsize(theirs, (40, columns))
-        environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+        environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"} | {"TERM": "dumb"}
         with subprocess.Popen(program, stdout=theirs, env=environment) as process:
             os.close(theirs)
             printed = b""
@@ -101,28 +111,37 @@ def at_terminal(store: Path, sql: str, columns: int) -> list[str]:
 
 
 @pytest.mark.slow
-def test_the_leaderboard_of_the_built_in_workloads_fits_120_columns(tmp_path: Path) -> None:
+@pytest.mark.parametrize("width", [80, 100, 160])
+def test_the_leaderboard_is_one_table_on_any_terminal_of_80_columns(tmp_path: Path, width: int) -> None:
     fill(tmp_path)
-    printed = at_terminal(tmp_path, "FROM leaderboard", 120)
-    assert max(map(len, printed)) <= 120
-    assert not [line for line in printed if "…" in line]
+    printed = at_terminal(tmp_path, "FROM leaderboard", width)
+    assert max(map(len, printed)) <= width
+    assert printed[0].split()[:6] == ["workload", "candidate", "decision", "faster", "smaller", "quality"]
     assert sum(line.startswith(("lstm-demo ", "resnet18 ", "word-lm ")) for line in printed) == 13
-    assert (
-        "    the incumbent stays: this one is between 0.552 and 1.48 times as fast, more than 1 is asked for" in printed
-    )
+    assert printed[-1].startswith("Not shown: ")
+    assert ("why" in printed[0]) == (width == 160) != ("why" in printed[-1])
 
 
 @pytest.mark.slow
-def test_at_80_columns_each_row_is_a_record(tmp_path: Path) -> None:
+def test_the_leaderboard_shows_the_numbers_of_the_nights_own_table(tmp_path: Path) -> None:
     fill(tmp_path)
-    printed = at_terminal(tmp_path, "FROM leaderboard where workload = 'word-lm' limit 1", 80)
-    assert printed[:4] == [
-        "--- row 1 of 1 ---",
-        "workload            word-lm",
-        "rank                1",
-        "candidate           dynamic-int8/torchscript",
-    ]
-    assert max(map(len, printed)) <= 80
+    (row,) = rows_of_outcomes(tmp_path, "word-lm", "dynamic-int8/torchscript")
+    printed = at_terminal(tmp_path, "FROM leaderboard where workload = 'word-lm'", 100)
+    (line,) = [line for line in printed if " dynamic-int8/torchscript " in line]
+    assert f" {faster(row)} " in line
+    assert f" {ratio(number(row, 'size_ratio'))} " in line
+
+
+@pytest.mark.slow
+def test_a_format_that_is_asked_for_cuts_nothing_at_a_terminal(tmp_path: Path) -> None:
+    fill(tmp_path)
+    printed = at_terminal(tmp_path, "FROM leaderboard", 80, "--format", "table")
+    assert printed == ask(tmp_path, "FROM leaderboard").output.splitlines()
+
+
+def test_the_terminals_leaderboard_names_the_columns_of_the_view(store: Path) -> None:
+    names = json.loads(ask(store, "FROM leaderboard limit 1", "--format", "json").output)[0]
+    assert names.keys() == COLUMNS
 
 
 def test_nothing_is_cut_where_there_is_no_terminal(store: Path, tmp_path: Path) -> None:

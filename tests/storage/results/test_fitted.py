@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import datetime as dt
+
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -30,25 +32,16 @@ def test_names_are_folded_at_an_underscore_first() -> None:
     ]
 
 
-def test_then_the_last_column_hangs_below_its_row() -> None:
-    assert lines(ROWS, 40) == [
-        "  quality_  candidate",
-        "difference",
-        "    why",
-        "----------  ---------",
-        "       0.5  a/eager",
-        f"    {'x' * 30}",
-        "     -1.25  b/eager",
-        "(2 rows)",
+def test_then_texts_are_cut_to_the_greatest_length_that_fits() -> None:
+    rows = pa.table({"candidate": ["a/eager"], "why": ["x" * 200], "speedup": [1.5]})
+    assert lines(rows, 90) == [
+        f"candidate  why{' ' * 63}speedup",
+        f"---------  {'-' * 64}  -------",
+        f"a/eager    {'x' * 63}…      1.5",
+        "(1 row)",
+        'Texts are cut where "…" stands. For complete values: --format json',
     ]
-
-
-def test_what_hangs_is_cut_where_it_is_longer_than_the_line() -> None:
-    assert lines(ROWS, 21)[5] == f"    {'x' * 16}…"
-
-
-def test_then_columns_move_closer() -> None:
-    assert lines(ROWS, 20)[3] == "---------- ---------"
+    assert f"a/eager    {'x' * 23}…      1.5" in lines(rows, 50)
 
 
 def test_a_table_that_cannot_fit_becomes_records() -> None:
@@ -63,12 +56,14 @@ def test_a_table_that_cannot_fit_becomes_records() -> None:
         "speedup",
         "latency  3",
         "(2 rows)",
+        'Texts are cut where "…" …',
     ]
 
 
-def test_numbers_do_not_hang() -> None:
-    rows = pa.table({"name": ["n" * 20], "a_number": [123456]})
-    assert lines(rows, 25) == ["--- row 1 of 1 ---", f"name      {'n' * 14}…", "a_number  123456", "(1 row)"]
+def test_numbers_and_times_are_never_cut() -> None:
+    moment = "2026-11-21 01:02:03.456789+00"
+    rows = pa.table({"at": [dt.datetime.fromisoformat(moment)], "count": [12345678]})
+    assert lines(rows, 38) == ["--- row 1 of 1 ---", f"at     {moment}", "count  12345678", "(1 row)"]
 
 
 @pytest.mark.slow

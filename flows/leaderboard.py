@@ -1,0 +1,87 @@
+"""The leaderboard at a terminal: one line per candidate, with as many columns as fit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.table import Table
+
+from flows.console import became, faster, plain_table, shortened, signed
+from storage.humanize import MISSING, duration, quality_unit, ratio, size
+from storage.results import Row, number
+from storage.results.query import open_catalog, rows_of
+
+NARROWEST = 80
+# The view's column behind each heading. The first six always fit, because long candidates are cut.
+_HEADINGS = {
+    "workload": "workload",
+    "candidate": "candidate",
+    "decision": "decision",
+    "faster": "speedup",
+    "smaller": "size_ratio",
+    "quality": "quality_difference",
+    "latency": "latency_ms",
+    "cold": "cold_speedup",
+    "memory": "memory_mb",
+    "why": "why",
+}
+COLUMNS = {"rank", "interval", *_HEADINGS.values()}
+_ALWAYS = 6
+_TEXTS = ("workload", "candidate", "decision", "why")
+_LONGEST_WORKLOAD = 16
+_SHORTEST_REASON = 24  # A shorter part of the reason says too little.
+_GAP = 2
+
+
+def leaderboard_rows(store: str, rows: Sequence[Row]) -> list[Row]:
+    """Add the columns of ``outcomes`` to rows of the view ``leaderboard``."""
+    with open_catalog(store) as connection:
+        outcomes = rows_of(connection, "from outcomes where setting = 'primary'")
+    found = {(row["workload"], row["candidate"]): row for row in outcomes}
+    # The view's `why` is the shorter one.
+    return [{**row, **found.get((row["workload"], row["candidate"]), row), "why": row["why"]} for row in rows]
+
+
+def leaderboard_table(rows: Sequence[Row], width: int) -> tuple[Table, str]:
+    """Lay out rows of `leaderboard_rows` in at most `width` characters; the width is at least `NARROWEST`.
+
+    Return the table, and a line that names the view's other columns.
+    """
+    cells = [_cells(row) for row in rows]
+    widths = {heading: max(len(heading), *(len(each[heading]) for each in cells)) for heading in _HEADINGS}
+    shown = list(_HEADINGS)[:_ALWAYS]
+    room = width - sum(widths[heading] + _GAP for heading in shown if heading != "candidate")
+    widths["candidate"] = min(widths["candidate"], room)
+    room -= widths["candidate"]
+    for heading in list(_HEADINGS)[_ALWAYS:]:
+        needed = min(widths[heading], _SHORTEST_REASON) if heading == "why" else widths[heading]
+        if needed + _GAP <= room:
+            shown.append(heading)
+            widths[heading] = min(widths[heading], room - _GAP)
+            room -= widths[heading] + _GAP
+    table = plain_table(*shown, right=[heading for heading in shown if heading not in _TEXTS])
+    for row, texts in zip(rows, cells, strict=True):
+        texts["candidate"] = shortened(texts["candidate"], widths["candidate"])
+        if len(texts["why"]) > widths["why"]:
+            texts["why"] = f"{texts['why'][: widths['why'] - 1]}…"
+        is_current = row["became"] in ("promote", "stays")
+        table.row(*(texts[heading] for heading in shown), style="bold green" if is_current else "")
+    left = sorted(COLUMNS - {"interval"} - {_HEADINGS[heading] for heading in shown})
+    return table, f"Not shown: {', '.join(left)} (--format json)"
+
+
+def _cells(row: Row) -> dict[str, str]:
+    difference, milliseconds = number(row, "quality_difference"), number(row, "latency_ms")
+    unit = "" if difference is None else quality_unit(str(row["quality_metric"]))
+    return {
+        "workload": shortened(str(row["workload"]), _LONGEST_WORKLOAD),
+        "candidate": str(row["candidate"]),
+        "decision": became(row),
+        "faster": ratio(1.0) if row["became"] == "baseline" else faster(row),
+        "smaller": ratio(number(row, "size_ratio")),
+        "quality": f"{signed(difference)}{unit}",
+        "latency": duration(None if milliseconds is None else milliseconds / 1e3),
+        "cold": ratio(number(row, "cold_speedup")),
+        "memory": size(number(row, "peak_rss_bytes")),
+        "why": str(row["why"] or MISSING),
+    }
