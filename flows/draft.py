@@ -212,36 +212,62 @@ def whole(name: str, known: JsonObject) -> JsonObject:
 
 
 def with_strict_gate(document: JsonObject, found: Preview) -> tuple[JsonObject, dict[str, str]]:
-    """Bound the loss of a percentage in points; return the document, and why the gate is so by ``section.key``."""
-    gate, why = document["gate"], f"1% of the baseline's {found.metric} is the most that a candidate may lose"
+    """Bound the loss of a percentage in points, and the size only if a quantized candidate can be small enough.
+
+    Return the document, and why the gate is so by ``section.key``.
+    """
+    gate, quality = document["gate"], f"1% of the baseline's {found.metric} is the most that a candidate may lose"
     if found.is_percentage:
         gate = gate | {"quality_drop": "absolute", "max_quality_drop": _POINTS}
-        why = f"{found.metric} is a percentage, of which half a point is the most that a candidate may lose"
+        quality = f"{found.metric} is a percentage, of which half a point is the most that a candidate may lose"
+    size = "only a quantized candidate is so much smaller than the baseline"
+    if (largest := _too_few_parameters(document, found)) is not None:
+        gate = {key: value for key, value in gate.items() if key != "min_size_ratio"}
+        size = f"int8 reaches at most {largest:.1%} of the parameters, so no candidate is much smaller"
     objective = "of the candidates that are small enough and lose little enough, the fastest is promoted"
-    return document | {"gate": gate}, {"gate.objective": objective, "gate.max_quality_drop": why}
+    reasons = {"gate.objective": objective, "gate.max_quality_drop": quality, "gate.min_size_ratio": size}
+    return document | {"gate": gate}, reasons
 
 
 def with_size_obstacles(document: JsonObject, found: Preview) -> Preview:
     """Name the gate as the obstacle of candidates whose int8 share of the parameters cannot make them small enough.
 
     A night would build and evaluate each of them only to refuse it. If it would refuse every quantized candidate, all
-    stay, because the gate is then what to change.
+    stay, because `with_strict_gate` then leaves out the bound.
     """
     wanted = float(document["gate"]["min_size_ratio"])
-    quantizing = {recipe["name"] for recipe in document["recipe"] if METHODS[recipe["method"]].quantizes}
 
     def judged(tried: CandidatePreview) -> CandidatePreview:
         share = covered_share(tried.coverage)
-        is_float = tried.candidate.partition("/")[0] not in quantizing
-        if is_float or tried.obstacle or not tried.coverage or 1 / (1 - _SAVED * share) >= wanted:
+        if tried not in quantized or not tried.coverage or _size_ratio(share) >= wanted:
             return tried
         why = f"only {share:.1%} of the parameters become int8, too few for the gate's min_size_ratio = {wanted:g}"
         return CandidatePreview(candidate=tried.candidate, obstacle=why)
 
+    quantized = _quantized(document, found)
     candidates = tuple(map(judged, found.candidates))
-    if all(each.obstacle for each in candidates if each.candidate.partition("/")[0] in quantizing):
+    if all(judged(each).obstacle for each in quantized):
         return found
     return found.model_copy(update={"candidates": candidates})
+
+
+def _too_few_parameters(document: JsonObject, found: Preview) -> float | None:
+    """Return the largest share of the parameters that becomes int8 if it is known to be too small for the gate."""
+    quantized = _quantized(document, found)
+    if not quantized or not all(each.coverage for each in quantized):
+        return None
+    largest = max(covered_share(each.coverage) for each in quantized)
+    return largest if _size_ratio(largest) < document["gate"]["min_size_ratio"] else None
+
+
+def _quantized(document: JsonObject, found: Preview) -> list[CandidatePreview]:
+    """Return the candidates that quantize and have no obstacle."""
+    names = {recipe["name"] for recipe in document["recipe"] if METHODS[recipe["method"]].quantizes}
+    return [each for each in found.candidates if not each.obstacle and each.candidate.partition("/")[0] in names]
+
+
+def _size_ratio(share: float) -> float:
+    return 1 / (1 - _SAVED * share)
 
 
 def without_obstacles(document: JsonObject, found: Preview) -> JsonObject:

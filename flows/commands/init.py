@@ -7,6 +7,7 @@ import re
 import textwrap
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -57,42 +58,49 @@ def _reference(context: click.Context, parameter: click.Parameter, value: str) -
 @click.command()
 @click.option(
     "--model", required=True, metavar="MODULE:CALLABLE|NAME|DIR",
-    help="Your module, a model of torchvision, or a Hugging Face directory.",
+    help="Use this model: your callable, a torchvision model, or a Hugging Face directory.",
 )  # fmt: skip
 @click.option(
     "--argument", "arguments", multiple=True, metavar="NAME=VALUE", callback=_arguments,
-    help="What the callable is given, as JSON or text; repeatable.",
+    help="Pass this argument to the model's callable, as JSON or text; repeatable.",
 )  # fmt: skip
 @click.option(
     "--data", default="", metavar="MODULE:CALLABLE|FILE|FOLDER", shell_complete=click.File().shell_complete,
-    help="Your callable that gives the splits, a .csv, .jsonl or .parquet file, or pictures in a folder a class "
-    "(default with a Hugging Face directory: a table to fill in, which is written).",
+    help="Read this data: your callable, a .csv, .jsonl or .parquet file, or a folder with a folder of pictures for "
+    "each class. Without it, a Hugging Face directory gets a table to fill in.",
 )  # fmt: skip
-@click.option("--target", default="", metavar="COLUMN", help="Column to predict (default for texts: label).")
-@click.option("--collate", default="", metavar="MODULE:CALLABLE", callback=_reference, help="Makes batches of items.")
-@click.option("--train", default="", metavar="MODULE:CALLABLE", callback=_reference, help="Trains the model.")
+@click.option("--target", default="", metavar="COLUMN", help="Predict this column (default for texts: label).")
+@click.option(
+    "--collate", default="", metavar="MODULE:CALLABLE", callback=_reference, help="Make batches with this callable."
+)
+@click.option(
+    "--train", default="", metavar="MODULE:CALLABLE", callback=_reference, help="Train the model with this callable."
+)
 @click.option(
     "--train-argument", "train_arguments", multiple=True, metavar="NAME=VALUE", callback=_arguments,
-    help="What it is given besides; repeatable.",
+    help="Pass this argument to the training callable; repeatable.",
 )  # fmt: skip
 @click.option(
     "--checkpoint", default="", metavar="FILE|URL|NAME", shell_complete=click.File().shell_complete,
-    help="Your weights; for a model of torchvision's also theirs by name, such as ResNet18_Weights.IMAGENET1K_V1.",
+    help="Use these weights; torchvision's have names such as ResNet18_Weights.IMAGENET1K_V1.",
 )  # fmt: skip
 @click.option(
-    "--metric", default="", metavar="NAME|MODULE:CALLABLE", help="What is measured (default: by the targets)."
+    "--metric",
+    default="",
+    metavar="NAME|MODULE:CALLABLE",
+    help="Measure quality by this metric (default: chosen by the targets).",
 )
-@click.option("--lower-is-better", is_flag=True, help="Of a metric of your own (default: higher is).")
-@click.option("-o", "--output", type=FILE, help="The file (default: by the model's name).")
+@click.option("--lower-is-better", is_flag=True, help="Treat lower values of your own metric as better.")
+@click.option("--all-keys", is_flag=True, help="Also write the other keys, as comments with their defaults.")
+@click.option("-o", "--output", type=FILE, help="Write to this file (default: the model's name).")
 @format_option("text", "json")
 @store_option
-def command(model: str, output: Path | None, format: str, store: str, **options: Any) -> int:
-    """Write a commented workload file for a model, after running it on its data.
+def command(model: str, all_keys: bool, output: Path | None, format: str, store: str, **options: Any) -> int:
+    """Write a workload file for a model, after running it on its data.
 
     Modules are looked for in the file's folder, then here. Recipes and runtimes that the model cannot take are left
     out, and the file says why. With weights, candidates that lose quality are named. Nothing is trained, and no file is
-    overwritten. Exit code 2 where model, data or weights
-    do not work: then nothing is written.
+    overwritten. If the model, the data or the weights do not work, nothing is written and the exit code is 2.
 
     \b
     Example:
@@ -105,10 +113,10 @@ def command(model: str, output: Path | None, format: str, store: str, **options:
     name = re.sub(r"[^a-z0-9.-]+", "-", called.lower()).strip("-.") or "model"
     path = output or Path(f"{name}.toml")
     if path.exists():
-        raise ConfigurationError(f"{path} is there already; init overwrites nothing.", hint="Name another: -o FILE.")
+        raise ConfigurationError(f"{path} exists; init overwrites nothing.", hint="Name another file with -o.")
     folder = path.resolve().parent
     if not folder.is_dir():
-        raise ConfigurationError(f"{path} cannot be written: {folder} is no folder.", hint="Make it first.")
+        raise ConfigurationError(f"{path} cannot be written: {folder} is not a folder.", hint="Create it first.")
     asked = Asked(model=model, folder=folder, **options)
     to_do = ""
     with ExitStack() as undo:
@@ -132,7 +140,7 @@ def command(model: str, output: Path | None, format: str, store: str, **options:
         document, why = with_strict_gate(without_obstacles(document, found), found)
         reasons = {**proposal.reasons, **why}
         with path.open("x", encoding="utf-8") as stream:
-            stream.write(render(document, validated(path, document), found, to_do, reasons))
+            stream.write(render(document, validated(path, document), found, to_do, reasons, all_keys=all_keys))
         undo.pop_all()
     if format == "json":
         print_json({"file": path, "chosen": reasons, **found.model_dump(mode="json")})
@@ -140,7 +148,9 @@ def command(model: str, output: Path | None, format: str, store: str, **options:
     print_preview(found.model_copy(update={"problems": ()}))
     for place, reason in reasons.items():
         section, _, key = place.partition(".")
-        click.echo(f"Chose {place} = {toml(document[section][key])}: {reason}.")
+        given = document[section]
+        decision = f"Chose {place} = {toml(given[key])}" if key in given else f"Left out {place}"
+        click.echo(f"{decision}: {reason}.")
     click.echo(f"Written to {path}.{to_do and f' To do: {to_do}'} Next:")
     click.echo(f"  nightquant nightly --workload {path} --profile quick{store_flag(store)}")
     return 0
@@ -152,19 +162,32 @@ def render(
     found: Preview,
     to_do: str = "",
     reasons: Mapping[str, str] = MappingProxyType({}),
+    *,
+    all_keys: bool = False,
 ) -> str:
-    """Write the file's text: every key with its meaning, those that were not set as comments with their defaults.
+    """Write the file's text: what was decided, and why.
 
-    `to_do` is a line about what the user must still do. `reasons` say why a key was chosen, by ``section.key``.
+    Parameters
+    ----------
+    to_do
+        A line about what the user must still do.
+    reasons
+        Why a key was chosen or left out, by ``section.key``.
+    all_keys
+        Also write every key's meaning, and the keys that were not decided, as comments with their defaults.
     """
     lines = [
         "# Written by `nightquant init`. To try it out after a change: nightquant workloads --workload FILE --check",
-        "# A line `# key = value` shows a default. docs/workload-file.md has every key.",
+        "# A line `# key = value` shows a default. docs/workload-file.md has every key."
+        if all_keys
+        else "# All other keys have their defaults: docs/workload-file.md, or `nightquant init --all-keys`.",
         *([f"# To do: {to_do}"] if to_do else []),
         *(f"{key} = {toml(document[key])}" for key in ("schema_version", "name", "description", "domain")),
     ]
+    section = partial(_section, reasons=reasons, all_keys=all_keys)
     for name in SECTIONS:
-        lines += _section(name, getattr(workload, name), document[name], reasons=reasons)
+        if all_keys or document[name]:
+            lines += section(name, getattr(workload, name), document[name])
         if name == "model":
             lines += [
                 f"# {found.parameters:,} parameters. One call takes {found.inputs}",
@@ -172,13 +195,13 @@ def render(
             ]
     for keys, recipe in zip(document["recipe"], workload.recipe, strict=True):
         tried = [each for each in found.candidates if each.candidate.partition("/")[0] == recipe.name]
-        lines += _section("recipe", recipe, keys, repeated=True)
+        lines += section("recipe", recipe, keys, repeated=True)
         lines += [f"# {line}" for each in tried for line in _remarks(each)]
     kept = {recipe.name for recipe in workload.recipe}
     left = [each for each in found.candidates if each.candidate.partition("/")[0] not in kept]
     lines += ["", *(f"# {line}" for each in left for line in _remarks(each))] if left else []
-    lines += _section("benchmark", workload.benchmark, document["benchmark"])
-    lines += _section("gate", workload.gate, document["gate"], reasons=reasons)
+    lines += section("benchmark", workload.benchmark, document["benchmark"])
+    lines += section("gate", workload.gate, document["gate"])
     return "\n".join(lines) + "\n"
 
 
@@ -187,8 +210,9 @@ def _section(
     section: BaseModel,
     given: Mapping[str, object],
     *,
+    reasons: Mapping[str, str],
+    all_keys: bool,
     repeated: bool = False,
-    reasons: Mapping[str, str] = MappingProxyType({}),
 ) -> Iterator[str]:
     yield ""
     yield f"[[{name}]]" if repeated else f"[{name}]"
@@ -197,13 +221,13 @@ def _section(
         if key in ("kind", "method", "name") and key in given:
             yield f"{key} = {toml(given[key])}"
             continue
-        if fields[key].description:
+        if all_keys and fields[key].description:
             yield from textwrap.wrap(str(fields[key].description), 100, initial_indent="# ", subsequent_indent="# ")
         if reason := reasons.get(f"{name}.{key}"):
-            yield f"# Chosen: {reason}."
+            yield f"# {'Chosen' if key in given else f'Without {key}'}: {reason}."
         if key in given:
             yield f"{key} = {toml(given[key])}"
-        else:
+        elif all_keys:
             default = None if fields[key].is_required() else fields[key].get_default(call_default_factory=True)
             is_value = default is not None and not isinstance(default, BaseModel)
             yield f"# {key} = {toml(default) if is_value else '…'}"

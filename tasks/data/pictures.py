@@ -153,9 +153,14 @@ class PictureWriter:
         """
         counts: dict[str, int] = {split: len(labels) for split, labels in self.labels.items()}
         if empty := [split for split, count in counts.items() if not count]:
-            why = "; ".join([f"found: {counts}", *self.notes()])
+            lost = f"{', '.join(empty)} (found: {counts})"
+            if notes := self.notes():
+                raise InputError(
+                    f"{'; '.join(notes)}. No image is left for: {lost}.",
+                    hint="Remove the test pictures from the training part, or provide other training pictures.",
+                )
             raise InputError(
-                f"The data set leaves no image for: {', '.join(empty)} ({why}).",
+                f"The data set leaves no image for: {lost}.",
                 hint="Provide more images, or ask for smaller other splits in [data].",
             )
         for split, labels in self.labels.items():

@@ -19,7 +19,7 @@ from tasks.sources import code_digest, user_digest
 from tasks.user_code import call, in_its_own_words
 
 _STORED = ("calibration", "test")
-
+_CALIBRATION = 256  # training rows that calibrate if no split does
 
 Items = Sequence[object]  # of a map-style data set: (inputs, target)
 
@@ -47,13 +47,29 @@ def load_splits(data: FactoryData) -> Mapping[str, Items]:
                 f'{what}: the split "{split}" is a {type(items).__name__}, not a map-style data set.',
                 hint="It needs __len__ and __getitem__, as torch.utils.data.Dataset and lists have.",
             )
-    if lacking := [split for split in _STORED if split not in found or not len(found[split])]:
+    needed = ("test",) if _count(found, "train") else _STORED
+    if lacking := [split for split in needed if not _count(found, split)]:
         counts = {str(split): len(items) for split, items in found.items()}
         raise InputError(
             f"{what} gives no samples for: {', '.join(lacking)} (found: {counts}).",
-            hint="Give at least one to every split.",
+            hint='Give at least one to every split. Without "calibration", rows of "train" calibrate.',
         )
     return found
+
+
+def _count(splits: Mapping[str, Items], split: str) -> int:
+    return len(splits[split]) if split in splits else 0
+
+
+def _with_calibration(splits: Mapping[str, Items]) -> tuple[Mapping[str, Items], tuple[str, ...]]:
+    """Take evenly spaced training rows for calibration if no split is for it; return the splits, and notes on this."""
+    if _count(splits, "calibration"):
+        return splits, ()
+    train = splits["train"]
+    count = min(len(train), _CALIBRATION)
+    rows = [train[number * len(train) // count] for number in range(count)]
+    note = f'the data give no "calibration" split, so {count:,} of {len(train):,} training rows calibrate'
+    return {**splits, "calibration": rows}, (note,)
 
 
 def prepare_factory(data: FactoryData, model: nn.Module, workspace: Workspace) -> DatasetRef:
@@ -79,7 +95,7 @@ def prepare_factory(data: FactoryData, model: nn.Module, workspace: Workspace) -
     def fill(folder: Path) -> Description:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            splits = load_splits(data)
+            splits, notes = _with_calibration(load_splits(data))
             made = {
                 split: _columns(data, split, splits[split], parameters, data.batch_size, workspace) for split in _STORED
             }
@@ -96,6 +112,7 @@ def prepare_factory(data: FactoryData, model: nn.Module, workspace: Workspace) -
             types=types,
             collated=bool(data.collate),
             sample_shape=tuple(first.shape[1:] if data.collate else first.shape),
+            notes=notes,
         )
 
     return find_or_write(workspace.store, made_from, fill)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,33 @@ def test_if_no_quantized_candidate_can_be_small_enough_all_of_them_stay() -> Non
     document = drafted()
     found = previewed(document, 0.1, 0.2)
     assert with_size_obstacles(document, found) == found
+
+
+@pytest.mark.parametrize(("static_share", "is_bounded"), [(0.0, False), (0.2, False), (0.23, True)])
+def test_the_gate_bounds_the_size_only_if_a_quantized_candidate_can_be_small_enough(
+    static_share: float, is_bounded: bool
+) -> None:
+    document = drafted()
+    found = with_size_obstacles(document, previewed(document, 0.0, static_share))
+    strict, reasons = with_strict_gate(without_obstacles(document, found), found)
+    assert ("min_size_ratio" in strict["gate"]) is is_bounded
+    text = render(strict, validated(Path("photos.toml"), strict), found, reasons=reasons)
+    if is_bounded:
+        assert (
+            "# Chosen: only a quantized candidate is so much smaller than the baseline.\nmin_size_ratio = 1.2" in text
+        )
+    else:
+        assert f"# Without min_size_ratio: int8 reaches at most {static_share:.1%} of the parameters, so no" in text
+
+
+def test_the_file_has_the_keys_that_were_decided_and_on_request_all_others() -> None:
+    document = drafted()
+    workload, found = validated(Path("photos.toml"), document), previewed(document, 1.0)
+    short, complete = (render(document, workload, found, all_keys=each) for each in (False, True))
+    assert {"evaluate": {}, **tomllib.loads(short)} == tomllib.loads(complete)
+    assert [line for line in short.splitlines() if line.startswith("# ") and " = " in line] == []
+    assert "# seed = 0" in complete
+    assert len(short.splitlines()) < 60
 
 
 def test_the_file_says_why_a_recipe_is_not_in_it_and_why_a_value_was_chosen() -> None:

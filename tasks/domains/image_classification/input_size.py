@@ -88,10 +88,12 @@ def choose_transforms(workload: ImageWorkload, pictures: Sequence[Path]) -> Choi
     sizes = Counter(_sizes(pictures[:: step or 1]))
     if not sizes:
         return None
+    sampled = "sampled " if step > 1 else ""
     if choice := _of_published_weights(workload.checkpoint):
-        return choice
+        equal = _of_equal_pictures(sizes, sampled, None)
+        return replace(choice, reason=f"{choice.reason}; {equal.reason}") if equal else choice
     declared = _declared_by(workload.model)
-    if choice := _of_equal_pictures(sizes, "sampled " if step > 1 else "", declared):
+    if choice := _of_equal_pictures(sizes, sampled, declared):
         return choice
     if declared is not None:
         resize = max(declared.side, math.floor(declared.side / declared.crop_pct))

@@ -66,6 +66,21 @@ def test_inputs_are_named_and_ordered_as_forwards_parameters(tmp_path: Path, fac
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("count", "taken"), [(4, [0, 1, 2, 3]), (600, [0, 2, 4, 7])])
+def test_without_a_calibration_split_evenly_spaced_training_rows_calibrate(
+    tmp_path: Path, count: int, taken: list[int]
+) -> None:
+    rows = f"[(torch.full((3,), float(number)), 1) for number in range({count})]"
+    write(tmp_path, f'{CODE}\ndef untaken():\n    rows = {rows}\n    return {{"train": rows, "test": rows}}\n')
+    store = ArtifactStore(tmp_path)
+    dataset = prepare(own(tmp_path, data={"kind": "factory", "factory": "own_code:untaken"}), store)
+    assert dataset.splits == {"calibration": min(count, 256), "test": count}
+    assert load_samples(dataset, "calibration", store)["rows"][:4, 0].tolist() == taken
+    said = f'the data give no "calibration" split, so {min(count, 256)} of {count} training rows calibrate'
+    assert dataset.notes == (said,)
+
+
+@pytest.mark.slow
 def test_prepared_data_need_the_users_code_no_more(tmp_path: Path) -> None:
     write(tmp_path)
     store, workload = ArtifactStore(tmp_path), own(tmp_path)

@@ -131,6 +131,7 @@ def test_published_weights_come_before_the_pictures(tmp_path: Path, checkpoint: 
     assert keys(choice) == {"image_size": 384}
     assert choice is not None
     assert "EfficientNet_V2_S_Weights.IMAGENET1K_V1" in choice.reason
+    assert choice.reason.endswith("; all 3 pictures are 32 x 32")
 
 
 def test_damaged_pictures_are_not_counted(tmp_path: Path) -> None:
