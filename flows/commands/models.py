@@ -19,6 +19,7 @@ from flows.console import new_table
 from flows.request import NightlyRequest
 from storage.artifacts import ArtifactStore
 from storage.errors import ConfigurationError
+from tasks.extensions import METHODS
 from tasks.job import Workspace
 from tasks.results import LayerSensitivity
 from tasks.stages import obtain, prepare
@@ -107,7 +108,8 @@ def sensitivity(workload: tuple[str, ...], recipe: tuple[str, ...], keep: str, f
     from tasks.sensitivity import sensitivity as rank
 
     chosen = _workload(workload, recipe, hint="Example: nightquant sensitivity -w resnet18")
-    quantizing = _recipe(chosen, recipe, [item for item in chosen.recipe if item.method != "none"], "quantizing recipe")
+    able = [item for item in chosen.recipe if METHODS[item.method].quantizes]
+    quantizing = _recipe(chosen, recipe, able, "quantizing recipe")
     try:
         counts = tuple(sorted({int(part) for part in keep.split(",") if part.strip()}))
     except ValueError as error:

@@ -33,6 +33,10 @@ kind = "seeded"
 name = "float"
 method = "none"
 [[recipe]]
+name = "bfloat16"
+method = "cast"
+runtimes = ["openvino"]
+[[recipe]]
 name = "static-int8"
 method = "static"
 calibration_batch_size = 8
@@ -63,9 +67,10 @@ def test_json_holds_the_same_rows(arguments: list[str]) -> None:
 
 
 @pytest.mark.slow
-def test_a_float_recipe_is_refused(arguments: list[str]) -> None:
-    with pytest.raises(ConfigurationError, match=r'no quantizing recipe "float".*static-int8'):
-        CliRunner().invoke(command, [*arguments, "--recipe", "float"], catch_exceptions=False)
+@pytest.mark.parametrize("name", ["float", "bfloat16"])
+def test_a_recipe_that_does_not_quantize_is_refused(arguments: list[str], name: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf'no quantizing recipe "{name}".*Use one of these: static-int8\.'):
+        CliRunner().invoke(command, [*arguments, "--recipe", name], catch_exceptions=False)
 
 
 def test_keep_must_be_numbers(arguments: list[str]) -> None:
