@@ -65,6 +65,14 @@ from outcomes_on($night)
 order by workload, setting = 'incumbent' desc, rank
 """
 
+_OUTCOMES = """
+select *, (
+    select arg_min(recipe || '/' || runtime, promotions.night) from promotions
+    where promotions.workload = came.workload and bundle_version = replaced
+) as replaced_candidate
+from nights_on($night) as came
+"""
+
 _CONDITIONS = """
 select *, internal.troubles(waiting, stolen) as troubles
 from (select unnest(flatten(list_transform($evidence, lambda each: internal.conditions_in(each))), recursive := true))
@@ -103,8 +111,8 @@ def candidates_of(connection: duckdb.DuckDBPyConnection, night: dt.date) -> dict
 
 
 def outcomes_of(connection: duckdb.DuckDBPyConnection, night: dt.date) -> dict[str, Row]:
-    """Return a night's rows of ``nights`` by workload."""
-    return {str(row["workload"]): row for row in rows_of(connection, "from nights_on($night)", night=night)}
+    """Return a night's rows of ``nights`` by workload, with the candidate of the bundle that was replaced."""
+    return {str(row["workload"]): row for row in rows_of(connection, _OUTCOMES, night=night)}
 
 
 def bounds_of(rows: Sequence[Row]) -> dict[str, float]:

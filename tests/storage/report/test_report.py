@@ -58,6 +58,21 @@ def test_it_begins_with_what_matters(full_page: Path) -> None:
 
 
 @pytest.mark.slow
+def test_the_first_table_says_by_how_much_the_current_bundle_is_better(full_page: Path) -> None:
+    page = full_page.read_text(encoding="utf-8")
+    assert cells(page, "faster") == ["–", "6.20× (6.14 to 6.26)", "2.66× (2.63 to 2.69)"]
+    assert cells(page, "smaller") == ["–", "2.50× 11.9 MB", "2.50× 360 kB"]
+    assert cells(page, "quality") == ["–", "−0.21 points top1 91.3", "+0.002 loss 4.002"]
+
+
+@pytest.mark.slow
+def test_the_first_table_names_the_bundle_that_was_replaced(filled: Path, tmp_path: Path) -> None:
+    write_report(filled, dt.date(2026, 3, 8), tmp_path / "r.html")
+    page = html.unescape((tmp_path / "r.html").read_text(encoding="utf-8"))
+    assert "replaces dynamic/<wbr>eager, 1.12× (1.08 to 1.17) as fast" in page
+
+
+@pytest.mark.slow
 def test_every_decision_has_its_reason(filled: Path, full_page: Path) -> None:
     text = html.unescape(full_page.read_text(encoding="utf-8"))
     with open_catalog(filled) as connection:
