@@ -37,7 +37,7 @@ class BundleEntry:
 
 
 class BundleStore:
-    """Bundles of a store; methods raise `ConfigurationError` for unknown names, and `BundleError` for damaged ones."""
+    """Bundles of a store; methods raise `ConfigurationError` for unknown names, `BundleError` for damaged bundles."""
 
     def __init__(self, place: StoreRoot | Path | str, signer: Signer | None = None) -> None:
         self.root = StoreRoot.of(place)
@@ -54,14 +54,14 @@ class BundleStore:
 
     def entries(self, workload: str | None = None) -> list[BundleEntry]:
         """List all bundles, or the bundles of one workload."""
-        found = []
+        entries = []
         for name in self.workloads() if workload is None else [workload]:
             pointer = self.pointer(name)
             current, withdrawn = (pointer.version, pointer.withdrawn) if pointer else (None, ())
-            found += [
+            entries += [
                 BundleEntry(name, version, version == current, version in withdrawn) for version in self.versions(name)
             ]
-        return found
+        return entries
 
     def pointer(self, workload: str) -> Pointer | None:
         """Read the pointer to the workload's current bundle; return None if nothing has been promoted yet."""
@@ -69,25 +69,25 @@ class BundleStore:
 
     def require(self, workload: str, version: str | None = None) -> str:
         """Return the version, or the current one by default; it must exist."""
-        known = self.versions(workload)
-        if not known:
+        versions = self.versions(workload)
+        if not versions:
             raise ConfigurationError(
                 f'No bundle of "{workload}" in {self.root.url}.',
-                hint=f"There are bundles of: {', '.join(self.workloads()) or 'nothing yet'}.",
+                hint=f"Workloads with bundles: {', '.join(self.workloads()) or 'none yet'}.",
             )
         if version is None:
             pointer = self.pointer(workload)
             if pointer is None:
                 raise ConfigurationError(
-                    f'"{workload}" has no current bundle.', hint=f"Name one of: {', '.join(known)}."
+                    f'"{workload}" has no current bundle.', hint=f"Choose a version: {', '.join(versions)}."
                 )
             version = pointer.version
-        if version not in known:
-            raise ConfigurationError(f'No bundle {version} of "{workload}".', hint=f"There are: {', '.join(known)}.")
+        if version not in versions:
+            raise ConfigurationError(f'No bundle {version} of "{workload}".', hint=f"Versions: {', '.join(versions)}.")
         return version
 
     def draft(self) -> AbstractContextManager[Path]:
-        """Yield an empty folder in which to fill a bundle; remove it afterwards unless :meth:`publish` moved it."""
+        """Yield an empty folder for the files of a bundle; remove it afterwards unless :meth:`publish` moved it."""
         return copies.draft(self.root)
 
     def opened(self, location: str) -> AbstractContextManager[Path]:
@@ -128,7 +128,7 @@ class BundleStore:
         def decide(pointer: Pointer | None) -> Pointer | None:
             if version is not None and (pointer is None or pointer.version != version):
                 raise conflict(workload, pointer, version)
-            return pointer and self._vouched(pointer, self.pointers.renewable(pointer))
+            return pointer and self._signed(pointer, self.pointers.renewable(pointer))
 
         self.pointers.change(workload, decide)
 
@@ -147,12 +147,12 @@ class BundleStore:
             if pointer is None or pointer.version != version:
                 return None
             before = self.pointers.last(pointer, workload, by_hand=True)
-            return self._vouched(pointer.model_copy(update={"sha256sums": sha256sums}), before)
+            return self._signed(pointer.model_copy(update={"sha256sums": sha256sums}), before)
 
         return self.pointers.change(workload, decide)
 
     def promote_by_hand(self, workload: str, version: str, *, by: str, reason: str) -> Pointer:
-        """Switch to any bundle, even a withdrawn one; raise `ConflictError` if another becomes current meanwhile."""
+        """Switch to any bundle, even a withdrawn one; raise `ConflictError` if another becomes current."""
         pointer = self.pointer(workload)
         self.require(workload, version)
         replacing = pointer.version if pointer else None
@@ -200,17 +200,17 @@ class BundleStore:
             target = version or (pointer.previous() if pointer else None)
             if target is None:
                 raise ConfigurationError(
-                    f'"{workload}" has no earlier bundle to go back to.', hint="Name one with --to."
+                    f'"{workload}" has no earlier bundle to go back to.', hint="Choose a version with --to."
                 )
             if pointer is not None and (is_done or (action == "promote" and target in pointer.withdrawn)):
-                return self._vouched(pointer, before)
+                return self._signed(pointer, before)
             # The bundle must be intact at the moment of the switch.
             location = location_of(workload, self.require(workload, target))
             with self.opened(location) as folder:
                 sums = self._check(location, folder)
             now = datetime.now(UTC).replace(microsecond=0)
             switch = Switch(action=action, version=target, sha256sums=sums, at=now, by=by, reason=reason)
-            return self._vouched(switched(pointer, workload, switch), before)
+            return self._signed(switched(pointer, workload, switch), before)
 
         return self.pointers.change(workload, decide)
 
@@ -231,22 +231,22 @@ class BundleStore:
 
     def _signed_sums(self, signer: Signer, workload: str, version: str) -> str:
         bundle = location_of(workload, version)
-        uri, how = self.root.uri(bundle), how_to_sign(workload, version)
+        uri, hint = self.root.uri(bundle), how_to_sign(workload, version)
         try:
             content, signature = self.root.read(f"{bundle}/{SUMS}"), self.root.read(f"{bundle}/{SIGNATURE}")
             return signed_sums(uri, content, signature, signer.public)
         except FileNotFoundError as error:
-            raise BundleError(f"{uri}: not signed.", hint=how) from error
+            raise BundleError(f"{uri}: not signed.", hint=hint) from error
         except BundleError as error:
-            raise BundleError(error.message, hint=how) from error
+            raise BundleError(error.message, hint=hint) from error
 
-    def _vouched(self, pointer: Pointer, before: Statement | None) -> Pointer:
-        """Return the pointer with a new signed statement, if there is a key; the bundle must be signed with it too."""
+    def _signed(self, pointer: Pointer, before: Statement | None) -> Pointer:
+        """Return the pointer with a new signed statement if there is a key, which must have signed the bundle too."""
         if self.signer is None:
             return pointer
         workload, version = pointer.workload, pointer.version
         if self._signed_sums(self.signer, workload, version) != pointer.sha256sums:
-            raise BundleError(f"{self.root.uri(location_of(workload, version))} changed.", hint="Do not use it.")
+            raise BundleError(f"{self.root.uri(location_of(workload, version))} has changed.", hint="Do not use it.")
         return signed(pointer, self.signer, before, datetime.now(UTC).replace(microsecond=0))
 
     def _bundles(self, prefix: str) -> Iterator[tuple[str, str]]:

@@ -22,7 +22,7 @@ from storage.results.tables import MEASUREMENTS, PROMOTIONS, TABLES, Table
 from storage.root import Entry, StoreRoot
 from storage.seal import SUMS, check_sums
 
-_ABANDONED_S = 3600.0  # no writer leaves a file or an artifact's folder untouched for an hour
+_ABANDONED_S = 3600.0  # writers touch their files at least once an hour
 
 
 @dataclass(frozen=True)
@@ -63,16 +63,16 @@ def check(root: StoreRoot | Path | str) -> Checked:
         problems += [
             Problem(
                 f"handoff/{switch.workload}/current.json",
-                f"says that {switch.describe()}, and promotions has no row of it",
-                "Unless that run is still at work, run a night: it records the row.",
+                f"says that {switch.describe()}, but promotions has no row for it",
+                "If that run has ended, run a night: it records the row.",
             )
             for switch in unrecorded_switches(root)
         ]
     problems += [
-        Problem(entry.name, "is left over from a writer that was killed", "Run: nightquant store gc")
+        Problem(entry.name, "is left over from a killed writer", "Run: nightquant store gc")
         for entry in leftovers(root, time.time() - _ABANDONED_S)
     ]
-    if not problems:  # the catalog is built from the files, so that broken files make its check meaningless
+    if not problems:  # the catalog is built from the files, so broken files make its check meaningless
         problems += _check_catalog(root, artifacts)
     return Checked(results_files, len(artifacts), tuple(problems))
 
@@ -84,7 +84,7 @@ def _check_results_file(root: StoreRoot, table: Table, entry: Entry) -> Iterator
     if name.suffix not in (".parquet", ".pq"):
         yield Problem(entry.name, "does not belong here", "Move it out of the store.")
         return
-    remedy = "Move it out of the store, then run: nightquant store compact (which builds the catalog again)."
+    remedy = "Move it out of the store, then run: nightquant store compact (which rebuilds the catalog)."
     try:
         schema = read_rows(root, entry.name).schema
     except StoreError as error:
@@ -104,7 +104,7 @@ def _check_runs(root: StoreRoot, table: Table) -> Iterator[Problem]:
     counted.update(run for file in files.newest.values() for run in file.runs)
     for run, times in counted.items():
         if times > 1:
-            yield Problem(folder(table), f"holds run {run} {times} times", "Move all but one of its files out.")
+            yield Problem(folder(table), f"contains run {run} {times} times", "Move all but one of its files away.")
 
 
 def _check_artifact(root: StoreRoot, artifact: Artifact) -> Iterator[Problem]:
@@ -115,15 +115,15 @@ def _check_artifact(root: StoreRoot, artifact: Artifact) -> Iterator[Problem]:
     listed = artifact.manifest.files
     present = {entry.name.removeprefix(f"{artifact.location}/") for entry in artifact.files} - {MANIFEST}
     for name in sorted(present - set(listed)):
-        yield Problem(f"{artifact.location}/{name}", "is in no manifest", "Remove the file.")
+        yield Problem(f"{artifact.location}/{name}", "is not in the manifest", "Remove the file.")
     for name in sorted(set(listed) - present):
         yield Problem(f"{artifact.location}/{name}", "is missing", remedy)
     for name in sorted(present & set(listed)):
         if root.digest(f"{artifact.location}/{name}") != listed[name].sha256:
-            yield Problem(f"{artifact.location}/{name}", "is not what was written: its digest differs", remedy)
-    made = artifact_digest(artifact.manifest.kind, artifact.manifest.made_from)
-    if {made, artifact.manifest.digest} != {artifact.digest} or artifact.manifest.kind != artifact.kind:
-        yield Problem(artifact.location, "is not named by what it was made from", remedy)
+            yield Problem(f"{artifact.location}/{name}", "was changed: its digest differs", remedy)
+    expected = artifact_digest(artifact.manifest.kind, artifact.manifest.made_from)
+    if {expected, artifact.manifest.digest} != {artifact.digest} or artifact.manifest.kind != artifact.kind:
+        yield Problem(artifact.location, "does not have the digest of its inputs as its name", remedy)
 
 
 def _check_bundles(root: StoreRoot) -> Iterator[Problem]:
@@ -141,7 +141,7 @@ def _check_bundles(root: StoreRoot) -> Iterator[Problem]:
     sums: dict[str, str] = {}
     for location, files in folders.items():
         if f"{location}/{SUMS}" not in {entry.name for entry in files}:
-            # On an object store the list is written last, so a young folder may be an upload in progress.
+            # On an object store, the list is uploaded last, so a recent folder may be an upload in progress.
             if root.local is not None or max(entry.modified for entry in files) < time.time() - _ABANDONED_S:
                 yield Problem(location, f"has no {SUMS}, so it is not a bundle", "Remove the folder.")
             continue
@@ -149,9 +149,9 @@ def _check_bundles(root: StoreRoot) -> Iterator[Problem]:
             with bundles.opened(location) as copy:
                 sums[location] = check_sums(copy)
         except BundleError as error:
-            what = f"is not what was handed over: {error.message.partition(': ')[2].rstrip('.')}"
-            remedy = "Do not deploy it: restore it from a copy, or go to another with: nightquant handoff rollback"
-            yield Problem(location, what, remedy)
+            description = f"differs from the published bundle: {error.message.partition(': ')[2].rstrip('.')}"
+            remedy = "Do not deploy it. Restore it from a copy, or use another: nightquant handoff rollback"
+            yield Problem(location, description, remedy)
     for name in pointers:
         yield from _check_pointer(bundles, name, folders, sums)
 
@@ -169,21 +169,21 @@ def _check_pointer(
     if pointer is None:
         return  # the pointer was removed after the listing
     if pointer.workload != workload:
-        yield Problem(name, f"is {pointer.workload}'s, not {workload}'s", "Restore it from a copy.")
+        yield Problem(name, f"belongs to {pointer.workload}, not {workload}", "Restore it from a copy.")
     if f"{base}/{pointer.version}" not in folders:
         rollback = f"nightquant handoff rollback {workload} --to VERSION --reason …"
-        what = f"names the bundle {pointer.version}, which is not there"
-        yield Problem(name, what, f"Restore the bundle from a copy, or run: {rollback}")
+        description = f"names the bundle {pointer.version}, which does not exist"
+        yield Problem(name, description, f"Restore the bundle from a copy, or run: {rollback}")
     recorded = {switch.version: switch.sha256sums for switch in pointer.history} | {pointer.version: pointer.sha256sums}
     for version, digest in sorted(recorded.items()):
         if sums.get(f"{base}/{version}", digest) != digest:
-            what = f"is another bundle than was handed over: its {SUMS} is not the one that {name} recorded"
+            description = f"differs from the published bundle: {name} recorded another {SUMS}"
             remedy = "Do not deploy it: restore it from a copy, or remove the folder."
-            yield Problem(f"{base}/{version}", what, remedy)
+            yield Problem(f"{base}/{version}", description, remedy)
 
 
 def _check_catalog(root: StoreRoot, artifacts: list[Artifact]) -> Iterator[Problem]:
-    remedy = "Run: nightquant store compact (which builds it again)."
+    remedy = "Run: nightquant store compact (which rebuilds it)."
     current = sorted(current_names(root))
     if not current:
         return
@@ -194,17 +194,17 @@ def _check_catalog(root: StoreRoot, artifacts: list[Artifact]) -> Iterator[Probl
         with open_catalog(root) as connection:
             listed = "select name from internal.catalog_files order by name"
             named = [name for (name,) in connection.execute(listed).fetchall()]
-            wanted = connection.execute(_NEWEST_ARTIFACTS).fetchall()
+            referenced = connection.execute(_NEWEST_ARTIFACTS).fetchall()
     except (duckdb.Error, StoreError) as error:
         yield Problem(CATALOG, f"cannot be read: {error}", remedy)
         return
     if named != current:
-        yield Problem(CATALOG, f"names {len(named)} files, the store holds {len(current)}", remedy)
-    held = {artifact.digest for artifact in artifacts}
-    for workload, digest in wanted:
-        if digest not in held:
-            what = f"is missing, but {workload}'s newest night refers to it"
-            yield Problem(f"artifacts/…/{digest}", what, "Run the night again.")
+        yield Problem(CATALOG, f"names {len(named)} files, but the store contains {len(current)}", remedy)
+    present = {artifact.digest for artifact in artifacts}
+    for workload, digest in referenced:
+        if digest not in present:
+            description = f"is missing, but {workload}'s newest night refers to it"
+            yield Problem(f"artifacts/…/{digest}", description, "Run the night again.")
 
 
 _NEWEST_ARTIFACTS = """

@@ -23,12 +23,12 @@ def host_lock(
 ) -> Iterator[None]:
     """Hold the lock `name` of this host while the block runs; wait, without polling, until it is free.
 
-    The process takes the lock in each of `folders` that it can use, so that it excludes all processes that share one of
-    them. No single folder works for all users. Only root may write to ``/run/lock`` on some systems; a service may have
-    its own ``/tmp`` or see all but ``/dev`` read-only. A log-out or a cleaner may remove a file. An abstract socket
-    would need no file, but belongs to a network namespace, which containers do not share. ``TMPDIR`` is ignored.
+    The process takes the lock in each of `folders` that it can use, so that it excludes all processes that share a
+    folder with it. No single folder works for all users: only root may write to ``/run/lock`` on some systems, and a
+    service may have its own ``/tmp`` or see all but ``/dev`` read-only. A log-out or a clean-up may remove a file. An
+    abstract socket belongs to a network namespace, which containers do not share. ``TMPDIR`` is ignored.
 
-    The lock is not re-entrant: a process that takes a lock it already holds waits forever.
+    The lock is not re-entrant: a process that already holds it waits forever.
 
     Raises
     ------
@@ -43,12 +43,12 @@ def host_lock(
         for folder in folders:
             path = folder / f"nightquant-{name}.lock"
             try:
-                stack.enter_context(_held(path, announce))
+                stack.enter_context(_locked(path, announce))
             except OSError as error:
                 problems.append(f"{path}: {error.strerror or error}")
         if len(problems) == len(folders):
             raise StoreError(
-                f"The host's lock cannot be held anywhere ({'; '.join(problems)}).",
+                f"The host's lock cannot be taken in any folder ({'; '.join(problems)}).",
                 hint="Make one of these files readable for all users, or remove it.",
             )
         yield
@@ -71,12 +71,12 @@ def file_lock(path: Path, *, shared: bool = False, wait: bool = True) -> Iterato
 
 @contextmanager
 def passing_lock(path: Path) -> Iterator[None]:
-    """Hold the lock file `path` while the block runs, and remove it afterwards; use it for work that is done once."""
+    """Hold the lock file `path` while the block runs, then remove it; use it for work that is done once."""
     while True:
         with path.open("ab") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not _is_at(lock.fileno(), path):
-                # Its last holder has removed the file, and another process may hold a new one.
+                # The last holder removed the file, and another process may hold a new one.
                 continue
             try:
                 yield
@@ -93,7 +93,7 @@ def _is_at(descriptor: int, path: Path) -> bool:
 
 
 @contextmanager
-def _held(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
+def _locked(path: Path, on_wait: Callable[[], None]) -> Iterator[None]:
     """Hold ``flock`` on a file that all users share; raise `OSError` if it cannot be opened."""
     while True:
         # Closing the file releases the lock, because no child process inherits the file.

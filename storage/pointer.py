@@ -25,7 +25,7 @@ from storage.trust import (
 
 Action = Literal["promote", "promote-by-hand", "rollback"]
 WORKLOAD = re.compile(r"[a-z0-9][a-z0-9.-]{0,62}")
-_LONGEST = 16 << 20  # a switch takes 300 bytes
+_LONGEST = 16 << 20  # bytes; a switch takes about 300
 
 
 class Switch(FrozenDocument):
@@ -42,8 +42,8 @@ class Switch(FrozenDocument):
 class Pointer(FrozenDocument):
     """``current.json``: the bundle that is deployed, with every switch that led to it, oldest first.
 
-    ``sha256sums`` is the digest of the bundle's ``SHA256SUMS``. Nights never promote the ``withdrawn`` versions, from
-    which people rolled back. ``signed`` is None without a key.
+    ``sha256sums`` is the digest of the bundle's ``SHA256SUMS``. People rolled back from the ``withdrawn`` versions, so
+    nights never promote them. ``signed`` is None without a key.
     """
 
     format: Literal[1] = 1
@@ -69,13 +69,13 @@ class Pointer(FrozenDocument):
         Raises
         ------
         BundleError
-            Fewer of these keys signed it.
+            Fewer than `threshold` of these keys signed it.
         """
         if self.signed is None:
             name = self.workload
             raise BundleError(
                 f"The current.json of {name} is not signed.",
-                hint=f"Where the store is written, set {VARIABLE} and run: nightquant handoff sign {name}",
+                hint=f"On a machine that writes to the store, set {VARIABLE} and run: nightquant handoff sign {name}",
             )
         return self.signed.statement(self.workload, keys, threshold)
 
@@ -83,7 +83,9 @@ class Pointer(FrozenDocument):
         """Raise `BundleError` if the pointer differs from a signed statement."""
         fields = ("workload", "version", "sha256sums", "withdrawn")
         if any(getattr(self, name) != getattr(statement, name) for name in fields):
-            raise BundleError(f"The current.json of {self.workload} is not what was signed.", hint="Do not use it.")
+            raise BundleError(
+                f"{self.workload}: current.json differs from its signed statement.", hint="Do not use it."
+            )
 
 
 def switched(pointer: Pointer | None, workload: str, switch: Switch) -> Pointer:
@@ -103,7 +105,7 @@ def switched(pointer: Pointer | None, workload: str, switch: Switch) -> Pointer:
 
 def signed(pointer: Pointer, signer: Signer, before: Statement | None, now: datetime) -> Pointer:
     """Return the pointer with a new signed statement, whose serial is greater than the serial of `before`."""
-    # Start from the time, so that the serial grows even if the statement before was lost.
+    # Serials start from the time, so that they grow even if the previous statement was lost.
     serial = int(now.timestamp())
     if before is not None:
         serial = max(serial, before.serial + 1)
@@ -148,14 +150,14 @@ def stated(
         The threshold is above the number of keys, or `state` is damaged.
     """
     if threshold > len({key.public_bytes_raw() for key in keys}):
-        raise ConfigurationError(f"{threshold} signatures are asked for, and there are fewer public keys.")
+        raise ConfigurationError(f"{threshold} signatures are required, but there are fewer public keys.")
     try:
         if path.stat().st_size > _LONGEST:
-            raise BundleError(f"{path}: it is longer than any that nightquant writes.")
+            raise BundleError(f"{path}: it is longer than any current.json that nightquant writes.")
         pointer = Pointer.model_validate_json(path.read_bytes())
     except (OSError, ValidationError) as error:
-        why = error.strerror if isinstance(error, OSError) else "it is no current.json"
-        raise BundleError(f"{path}: cannot be read: {why}.", hint="Fetch it again.") from error
+        reason = error.strerror if isinstance(error, OSError) else "it is not a valid current.json"
+        raise BundleError(f"{path}: cannot be read: {reason}.", hint="Fetch it again.") from error
     statement = pointer.statement(keys, threshold)
     check_statement(statement, workload, min_version=min_version, max_age=max_age)
     if state is not None:
@@ -173,5 +175,5 @@ def location_of(workload: str, version: str | None = None) -> str:
     """
     for name, pattern in ((workload, WORKLOAD), (version, VERSION)):
         if name is not None and not pattern.fullmatch(name):
-            raise ConfigurationError(f"{name!r} is not a valid name of a workload or version of a bundle.")
+            raise ConfigurationError(f"{name!r} is not a valid workload name or bundle version.")
     return f"handoff/{workload}" if version is None else f"handoff/{workload}/{version}"

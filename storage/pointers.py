@@ -29,7 +29,7 @@ class Pointers:
 
     def __init__(self, root: StoreRoot, signer: Signer | None) -> None:
         self._root, self._signer = root, signer
-        # The record is on this host. For a local store it is inside the store, so that both are restored together.
+        # This host's record of signatures. It is inside a local store, so that both are restored together.
         self._seen = root.lock_folder() / "signed.json"
 
     def read(self, workload: str) -> Pointer | None:
@@ -43,20 +43,20 @@ class Pointers:
     def change(self, workload: str, decide: Callable[[Pointer | None], _Decided]) -> _Decided:
         """Replace a pointer by compare-and-swap; return what `decide` returned.
 
-        The lock keeps out the other processes of this host, which would otherwise change what `last` remembers. The
-        swap keeps out other hosts.
+        The lock keeps out other processes of this host, which would otherwise change the statement that `last` read.
+        The swap keeps out other hosts.
 
         Parameters
         ----------
         decide
-            Return the pointer to write in place of the current one (None: there is none yet). Return the same pointer
-            or None to write nothing. Raise if the change must no longer be made. The function is called again whenever
+            Return the pointer to write in place of the current one (None if there is none yet). Return the same pointer
+            or None to write nothing, or raise if the change no longer applies. The function is called again whenever
             the pointer has changed meanwhile.
 
         Raises
         ------
         ConflictError
-            Others changed the pointer during every attempt.
+            Other processes changed the pointer during every attempt.
         StoreError
             The store cannot be used, or does not support conditional writes.
         """
@@ -68,18 +68,18 @@ class Pointers:
             after: _Decided | None = None
             for _ in range(_TRIES):
                 stamped = self._root.stamped(name)
-                found = self._parsed(name, stamped.content) if stamped else None
-                if after is not None and _has_landed(before, after, found):
+                current = self._parsed(name, stamped.content) if stamped else None
+                if after is not None and _has_landed(before, after, current):
                     return self._remembered(after)
-                before, after = found, decide(found)
-                if after is None or after is found:
+                before, after = current, decide(current)
+                if after is None or after is current:
                     return after
                 if self._root.swap(name, after.text().encode(), stamped.etag if stamped else None) is not None:
                     return self._remembered(after)
                 time.sleep(random.uniform(0, _PAUSE_S))
         raise ConflictError(
-            f"{self._root.uri(name)} changed {_TRIES} times while it was about to be replaced.",
-            hint="Look at what is current, and run the command again if it is still wanted.",
+            f"{self._root.uri(name)} changed {_TRIES} times during attempts to replace it.",
+            hint="Check which bundle is current, and run the command again if it still applies.",
         )
 
     def last(self, pointer: Pointer | None, workload: str, *, by_hand: bool = False) -> Statement | None:
@@ -90,9 +90,9 @@ class Pointers:
         Raises
         ------
         ConfigurationError
-            The pointer is signed, and there is no key.
+            The pointer is signed, but there is no key.
         BundleError
-            The pointer was signed by others, was changed, or is older than the last statement signed here.
+            Someone else signed the pointer, it was changed, or it is older than the last statement signed here.
         """
         if self._signer is None:
             if pointer is not None and pointer.signed is not None:
@@ -101,7 +101,7 @@ class Pointers:
         try:
             if pointer is None or pointer.signed is None:
                 if workload in seen_in(self._seen):
-                    raise BundleError(f"The current.json of {workload} was signed, and is not any more.")
+                    raise BundleError(f"The current.json of {workload} was signed before, but no longer is.")
                 return None
             before = pointer.statement(self._signer.public)
             pointer.check_says(before)
@@ -132,7 +132,7 @@ class Pointers:
             check_statement(before, workload)
             check_serial(self._seen, before)
             if before.sha256sums != sha256sums:
-                raise conflict(workload, pointer, "the one that was verified")
+                raise conflict(workload, pointer, "the bundle that was verified")
             return pointer.model_copy(update={"signed": pointer.signed.cosigned(signer)})
 
         return self.change(workload, decide)
@@ -141,8 +141,8 @@ class Pointers:
         """Return the signer; raise `ConfigurationError` if there is none."""
         if self._signer is None:
             raise ConfigurationError(
-                f"{self._root.url}: only who has the key can sign what is current.",
-                hint=f"Set {VARIABLE} to it or to its path.",
+                f"{self._root.url}: changing a signed current.json requires the signing key.",
+                hint=f"Set {VARIABLE} to the key or to its path.",
             )
         return self._signer
 
@@ -156,7 +156,7 @@ class Pointers:
             return Pointer.model_validate_json(content)
         except ValidationError as error:
             raise StoreError(
-                f"{self._root.uri(name)} is damaged: {error.error_count()} of its values are wrong.",
+                f"{self._root.uri(name)} is damaged: {error.error_count()} values are wrong.",
                 hint="Restore it from a copy, or remove it and promote again.",
             ) from error
 
@@ -167,19 +167,19 @@ def conflict(workload: str, pointer: Pointer | None, seen: str | None) -> Confli
         now = f'"{workload}" has no current bundle now'
     else:
         last = pointer.history[-1:]
-        who = "".join(f" ({switch.action} by {switch.by}, {switch.at:%Y-%m-%d %H:%M} UTC)" for switch in last)
-        now = f'The current bundle of "{workload}" is {pointer.version} now{who}'
+        author = "".join(f" ({switch.action} by {switch.by}, {switch.at:%Y-%m-%d %H:%M} UTC)" for switch in last)
+        now = f'The current bundle of "{workload}" is {pointer.version} now{author}'
     was = f"while it was {seen}" if seen else "while there was none"
     return ConflictError(
         f"{now}, but this change was decided {was}; nothing was changed.",
-        hint=f"See what happened (nightquant handoff show {workload} --history), then decide again.",
+        hint=f"Check the changes (nightquant handoff show {workload} --history), then decide again.",
     )
 
 
 def how_to_sign(workload: str, version: str = "") -> str:
     """Return the hint for a person who has reviewed a bundle and wants to sign it."""
     words = ["nightquant", "handoff", "sign", workload, version]
-    return f"See what happened to it; where all is well, vouch for it: {' '.join(words).rstrip()}"
+    return f"Check its changes; if they are legitimate, sign it: {' '.join(words).rstrip()}"
 
 
 def _unsigned(workload: str) -> BundleError:
@@ -190,7 +190,7 @@ def _name(workload: str) -> str:
     return f"{location_of(workload)}/current.json"
 
 
-def _has_landed(before: Pointer | None, after: Pointer, found: Pointer | None) -> bool:
-    """Return whether `found` has the switch to `after`: the put succeeded, and only its answer was lost."""
-    known, wanted = (pointer.history if pointer else () for pointer in (before, after))
-    return len(wanted) > len(known) and found is not None and found.history[: len(wanted)] == wanted
+def _has_landed(before: Pointer | None, after: Pointer, current: Pointer | None) -> bool:
+    """Return whether `current` has the switch to `after`: the write succeeded, but its response was lost."""
+    previous, history = (pointer.history if pointer else () for pointer in (before, after))
+    return len(history) > len(previous) and current is not None and current.history[: len(history)] == history

@@ -1,1 +1,1 @@
-"""The stages of the work as plain functions; torch lives here and nowhere else."""
+"""The stages of the work as plain functions, and the only package that imports torch."""

@@ -1,6 +1,6 @@
-"""Data sets that come as a folder or as an archive, local or remote; archives are never trusted.
+"""Open data sets that are a local folder or an archive, local or remote; archives are not trusted.
 
-A member outside the target folder, a link, a device, a name that occurs twice or too many bytes refuse all of it.
+An archive with a member outside the target folder, a link, a device, a duplicate name or too many bytes is refused.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _PIECE = 1 << 20
 _LONGEST_HEADER = 1 << 20
 _EXTENSIONS = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, b"X")
 
-# A member's name, why it must not be extracted ("" for no reason), and its content, None for a folder.
+# A member's name, the reason not to extract it ("" if there is none), and its content (None for a folder).
 _Members = Iterator[tuple[str, str, IO[bytes] | None]]
 
-# What zipfile and tarfile raise for broken archives, with what the decompressors beneath them raise.
+# Errors that zipfile, tarfile and their decompressors raise for broken archives.
 _DAMAGED = (zipfile.BadZipFile, tarfile.TarError, zlib.error, LZMAError, EOFError, NotImplementedError, ValueError)
 
 
@@ -39,18 +39,17 @@ def open_source(
 ) -> Iterator[Source]:
     """Open a folder of files from a directory or an archive (.zip, .tar, .tar.gz, .tar.bz2, .tar.xz).
 
-    The SHA-256 is the archive's, "" for a directory. An archive is downloaded and extracted when `Source.path` is first
-    called: where the SHA-256 alone says that everything is in the store, nothing is transferred. `downloads` is the
-    folder for downloads and, until the block ends, for what is extracted; `max_bytes` limits the archive and what comes
-    out of it. See :func:`storage.transfer.fetch` for the URI.
+    `Source.sha256` is the archive's digest, "" for a directory. An archive is downloaded and extracted when
+    `Source.path` is first called. If the SHA-256 shows that the store has everything, nothing is transferred.
+    `downloads` is the folder for downloads and, until the block ends, for extracted files. `max_bytes` limits both the
+    archive and its extracted content. `storage.transfer.fetch` documents the URI.
 
     Raises
     ------
     ConfigurationError
-        The URI is not allowed, or the SHA-256 is missing or given for a directory.
+        The URI is not allowed, the SHA-256 is missing, or a SHA-256 was set for a directory.
     InputError
-        The data is not available; or the archive is damaged, of no known kind, larger than allowed, or holds anything
-        but files and folders inside the target.
+        The data is not available, or the archive is damaged, of an unknown kind, too large or unsafe (see above).
     StoreError
         The folder for downloads cannot be written.
     """
@@ -58,7 +57,7 @@ def open_source(
     if local is not None and local.is_dir():
         if sha256 is not None:
             raise ConfigurationError(
-                f"{shown(uri)}: sha256 is for archives, and this is a directory.", hint="Leave it out."
+                f"{shown(uri)}: sha256 applies to archives, but this is a directory.", hint="Remove sha256."
             )
         yield Source("", lambda: local)
         return
@@ -75,7 +74,7 @@ def open_source(
 
 
 def extract(archive: Path, folder: Path, *, max_bytes: int, named: str = "") -> None:
-    """Extract an archive's regular files into an existing, empty folder; see `open_source` for what is refused."""
+    """Extract an archive's regular files into an existing, empty folder; `open_source` lists what is refused."""
     named = named or str(archive)
     try:
         if zipfile.is_zipfile(archive):
@@ -83,11 +82,11 @@ def extract(archive: Path, folder: Path, *, max_bytes: int, named: str = "") -> 
         elif _is_tar(archive):
             _extract(_tar_members(archive), folder, max_bytes, named)
         else:
-            raise InputError(f"{named}: neither a directory nor a .zip or .tar.gz archive.")
+            raise InputError(f"{named}: expected a directory or a .zip, .tar, .tar.gz, .tar.bz2 or .tar.xz archive.")
     except _DAMAGED as error:
         raise InputError(f"{named}: the archive is damaged or of an unknown kind: {error}.") from error
     except (FileExistsError, NotADirectoryError, IsADirectoryError) as error:
-        raise InputError(f"{named}: refused, because a name occurs twice: {Path(error.filename).name}.") from error
+        raise InputError(f"{named}: refused, because two members are named {Path(error.filename).name}.") from error
     except OSError as error:
         if not isinstance(error.filename, str) or str(folder) not in error.filename:
             raise InputError(f"{named}: the archive cannot be read: {error.strerror or error}.") from error
@@ -95,18 +94,18 @@ def extract(archive: Path, folder: Path, *, max_bytes: int, named: str = "") -> 
 
 
 class _BoundedHeader(tarfile.TarInfo):
-    """A header, unless it announces another one (pax, long names) that tarfile would read into memory whole."""
+    """A tar header that refuses oversized extension headers (pax, long names), which tarfile reads into memory."""
 
     @classmethod
     def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
         header = super().frombuf(buf, encoding, errors)
         if header.type in _EXTENSIONS and header.size > _LONGEST_HEADER:
-            raise ValueError(f"a header of {header.size} bytes")
+            raise ValueError(f"it has a header of {header.size} bytes")
         return header
 
 
 def _is_tar(archive: Path) -> bool:
-    # Not is_tarfile, which reads the first header however long it is.
+    # is_tarfile would read the first header whatever its length.
     try:
         with tarfile.open(archive, "r:*", tarinfo=_BoundedHeader):
             return True
@@ -117,9 +116,9 @@ def _is_tar(archive: Path) -> bool:
 def _zip_members(archive: Path) -> _Members:
     with zipfile.ZipFile(archive) as members:
         for member in members.infolist():
-            # The upper half holds Unix permissions and the kind of file, or zero where the writer was no Unix.
+            # The upper half contains Unix permissions and the file type, or zero if it was not written on Unix.
             kind = stat.S_IFMT(member.external_attr >> 16)
-            if not member.filename:  # as zipfile shows a name that begins with NUL, and fails at
+            if not member.filename:  # zipfile reports "" for a name that begins with NUL, and cannot open it
                 yield member.filename, why_unsafe(member.filename), None
             elif kind not in (0, stat.S_IFREG, stat.S_IFDIR):
                 yield member.filename, "it is a link or a device", None
@@ -137,7 +136,7 @@ def _tar_members(archive: Path) -> _Members:
                 yield member.name, "", members.extractfile(member)
             else:
                 yield member.name, "it is a link or a device", None
-            # Otherwise tarfile keeps every member that it has seen.
+            # tarfile keeps every member it has read unless the list is cleared.
             members.members = []  # type: ignore[attr-defined]
 
 
@@ -151,8 +150,8 @@ def _extract(members: _Members, folder: Path, max_bytes: int, named: str) -> Non
             problem = problem or why_unsafe(name)
         if problem:
             raise InputError(
-                f"{named}: refused, because of its member {name!r}: {problem}.",
-                hint="Check where the archive comes from; pack it again with plain files and folders only.",
+                f"{named}: refused, because of the member {name!r}: {problem}.",
+                hint="Check where the archive comes from, or repack it with plain files and folders only.",
             )
         target = folder / path
         if content is None:
@@ -163,5 +162,5 @@ def _extract(members: _Members, folder: Path, max_bytes: int, named: str) -> Non
             while piece := content.read(_PIECE):
                 left -= len(piece)
                 if left < 0:
-                    raise InputError(f"{named}: holds more than {max_bytes} bytes.", hint="Raise max_bytes if it may.")
+                    raise InputError(f"{named}: contains more than {max_bytes} bytes.", hint="Raise max_bytes.")
                 file.write(piece)

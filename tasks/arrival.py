@@ -1,4 +1,4 @@
-"""Quality on arrival: what candidates lose on a sample of the test split, before a night is spent on them."""
+"""Compare candidates with the float model on a sample of the test split, before a night is spent on them."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from tasks.workload.recipe import Recipe
 from tasks.workload.workload import Workload
 
 _CALIBRATION = 64
-_SAMPLES = (256, 1024)  # the second number if the first leaves open whether a loss is chance
+_SAMPLES = (256, 1024)  # the second size applies if the first cannot rule out chance
 _NAMED = 3
-_MOST_S = 60.0  # that the float model may take for a sample, by the shortest of some calls
+_MOST_S = 60.0  # longest time that the float model may take for a sample, estimated from a few calls
 _CALLS = 5
 
 
 @dataclass
 class Arrival:
-    """Compares candidates with the float model on the same test samples; `notes` say why if it does not."""
+    """A comparison of candidates with the float model on the same test samples; `notes` are reasons to skip it."""
 
     job: Job[Workload]
     source: ModelSource
@@ -43,13 +43,13 @@ class Arrival:
     _rankings: dict[str, tuple[LayerSensitivity, ...]] = field(default_factory=dict)
 
     def sketch(self, recipe: Recipe) -> Recipe | None:
-        """Return a recipe whose candidates can be compared; None if training is still to come or the model too slow."""
+        """Return a cheaper recipe to compare; None if the model is untrained or too slow, or the method trains."""
         is_plain = METHODS[recipe.method].quantizes and recipe.sketch().method == recipe.method
         is_real = self.job.workload.checkpoint.kind not in ("train", "seeded")
         return recipe.sketch(_CALIBRATION) if is_plain and is_real and self.counts else None
 
-    def loss(self, recipe: Recipe, made: CandidateRef) -> QualityLoss | None:
-        """Evaluate a candidate of a recipe; None if it loses little, or no more than chance explains.
+    def loss(self, recipe: Recipe, candidate: CandidateRef) -> QualityLoss | None:
+        """Evaluate a candidate of a recipe; return None if the loss is small or may be chance.
 
         Raises
         ------
@@ -57,78 +57,80 @@ class Arrival:
             The candidate computes NaN or infinities.
         """
         for count in self.counts:
-            before = self._of_float(count, recipe, made.runtime)
+            before = self._float_quality(count, recipe, candidate.runtime)
             if before is None:
                 return None
-            share, least = _lost(before, self._of(count, recipe, made))
+            share, least = _loss_of(before, self._candidate_quality(count, recipe, candidate))
             if share <= NOTICED_LOSS:
                 return None
             if least > 0:
-                return self._located(recipe, made, before, share, count)
+                return self._locate(recipe, candidate, before, share, count)
         return None
 
-    def _located(self, recipe: Recipe, made: CandidateRef, before: Quality, share: float, count: int) -> QualityLoss:
-        found = QualityLoss(
+    def _locate(
+        self, recipe: Recipe, candidate: CandidateRef, before: Quality, share: float, count: int
+    ) -> QualityLoss:
+        loss = QualityLoss(
             metric=before.metric, higher_is_better=before.higher_is_better, share=share, samples=before.count
         )
         ranking = self._ranking(recipe)
-        worst = ranking[: min(_NAMED, len(ranking) - 1)]  # one is left to quantize
+        worst = ranking[: min(_NAMED, len(ranking) - 1)]  # at least one layer stays quantized
         if not worst:
-            return found
-        kept, left = excluding(recipe, worst, len(worst)), None
+            return loss
+        reduced, left = excluding(recipe, worst, len(worst)), None
         with suppress(NightquantError), reported_as("The layers cannot be kept float"):
-            rebuilt = build_candidate(self.job, kept, made.runtime, self.source.workspace)
-            left = _lost(before, self._of(count, kept, rebuilt))[0]
-        return found.model_copy(
+            rebuilt = build_candidate(self.job, reduced, candidate.runtime, self.source.workspace)
+            left = _loss_of(before, self._candidate_quality(count, reduced, rebuilt))[0]
+        return loss.model_copy(
             update={
                 "layers": tuple(layer.module for layer in worst),
-                "ranks_for": "" if CONVERTED in made.shared else made.runtime,
-                "exclude": kept.exclude,
+                "ranks_for": "" if CONVERTED in candidate.shared else candidate.runtime,
+                "exclude": reduced.exclude,
                 "share_left": left,
             }
         )
 
     @cached_property
     def counts(self) -> tuple[int, ...]:
-        """Sizes of the samples that the float model is fast enough for, none twice."""
+        """Distinct sample sizes that the float model evaluates within `_MOST_S`."""
         row_s = self._pace[0] / self.job.workload.benchmark.batch_size
         if _SAMPLES[0] * row_s > _MOST_S:
-            self.notes.append(f"quality was not compared on a sample: the float model takes {row_s:.2g} s for a row")
-        there = self.job.dataset.splits["test"]
-        return tuple(dict.fromkeys(min(count, there) for count in _SAMPLES if count * row_s <= _MOST_S))
+            self.notes.append(f"quality was not compared on a sample: the float model takes {row_s:.2g} s per row")
+        available = self.job.dataset.splits["test"]
+        return tuple(dict.fromkeys(min(count, available) for count in _SAMPLES if count * row_s <= _MOST_S))
 
     @cached_property
     def _pace(self) -> tuple[float, int]:
-        """Seconds of the shortest call, and how many threads are faster: for a small model on a busy host, one."""
+        """Shortest call in seconds, and the faster thread count: one thread wins for a small model on a busy host."""
         model, inputs = self.source.float_model(), tuple(self.source.example_inputs.values())
-        found: dict[int, list[float]] = {1: [], torch.get_num_threads(): []}
-        for threads, calls in found.items():
+        durations: dict[int, list[float]] = {1: [], torch.get_num_threads(): []}
+        for threads, calls in durations.items():
             with intra_op_threads(threads), torch.inference_mode():
                 for _ in range(_CALLS):
                     began = time.perf_counter()
                     model(*inputs)
                     calls.append(time.perf_counter() - began)
-        best = min(found, key=lambda threads: sum(found[threads]))
-        return min(found[best]), best
+        best = min(durations, key=lambda threads: sum(durations[threads]))
+        return min(durations[best]), best
 
-    def _of_float(self, count: int, recipe: Recipe, runtime: str) -> Quality | None:
-        """Evaluate the float model as a candidate is; None where a sample lacks what the metric needs."""
+    def _float_quality(self, count: int, recipe: Recipe, runtime: str) -> Quality | None:
+        """Evaluate the float model like a candidate; return None if the sample lacks what the metric needs."""
         key = count, RUNTIMES[runtime].couples_rows(recipe)
         if key not in self._float:
             self._float[key] = None
             try:
                 with intra_op_threads(self._pace[1]):
                     self._float[key] = self._quality(self.source.float_model(), *key)
-            except MeasurementError as error:  # auroc needs rows of both classes, for instance
+            except MeasurementError as error:  # for example, auroc needs rows of both classes
                 self.notes.append(f"quality was not compared on a sample: {error.message.rstrip('.')}")
         return self._float[key]
 
-    def _of(self, count: int, recipe: Recipe, made: CandidateRef) -> Quality:
+    def _candidate_quality(self, count: int, recipe: Recipe, candidate: CandidateRef) -> Quality:
         threads = self._pace[1]
         with intra_op_threads(threads):
-            opened = open_candidate(made, self.source.workspace, threads)
+            opened = open_candidate(candidate, self.source.workspace, threads)
             with opened.scope():
-                return self._quality(opened.call, count, RUNTIMES[made.runtime].couples_rows(recipe))
+                return self._quality(opened.call, count, RUNTIMES[candidate.runtime].couples_rows(recipe))
 
     @torch.inference_mode()
     def _quality(self, call: Call, count: int, apart: bool) -> Quality:
@@ -136,7 +138,7 @@ class Arrival:
         return DOMAINS[job.workload.domain].evaluate(job, call, self.source.workspace, apart=apart)
 
     def _ranking(self, recipe: Recipe) -> tuple[LayerSensitivity, ...]:
-        """Rank a recipe's layers; () if torch cannot convert the model."""
+        """Rank a recipe's layers; return () if torch cannot convert the model."""
         if recipe.name not in self._rankings:
             self._rankings[recipe.name] = ()
             with suppress(NightquantError), reported_as("The layers cannot be ranked"):
@@ -144,11 +146,11 @@ class Arrival:
         return self._rankings[recipe.name]
 
 
-def _lost(before: Quality, after: Quality) -> tuple[float, float]:
-    """Return the loss and the smaller end of its 95% interval, as shares of the float model's quality; 0 if unknown."""
+def _loss_of(before: Quality, after: Quality) -> tuple[float, float]:
+    """Return the loss and the smaller end of its 95% interval, as shares of the float quality; 0 if unknown."""
     samples = [quality.samples.get("quality") for quality in (before, after)]
-    if not before.value or any(each is None or len(each) < 2 for each in samples):
+    if not before.value or any(values is None or len(values) < 2 for values in samples):
         return 0.0, 0.0
-    _, low, high = INTERVALS[before.contributions](*(each.numpy() for each in samples if each is not None))
+    _, low, high = INTERVALS[before.contributions](*(values.numpy() for values in samples if values is not None))
     lost, least = (before.value - after.value, -high) if before.higher_is_better else (after.value - before.value, low)
     return lost / abs(before.value), least / abs(before.value)

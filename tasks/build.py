@@ -1,4 +1,4 @@
-"""Building candidates: found by digest, or made by their runtime and written, from what a job's domain gives."""
+"""Build candidates from a job: find them in the store by digest, or let their runtime make and store them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KIND = "candidate"
 
 
 def model_source(job: Job[Workload], workspace: Workspace) -> ModelSource:
-    """Take what candidates are made from out of a job: plain values, of whatever domain."""
+    """Return the inputs for building a job's candidates as plain values that do not depend on the domain."""
     workload, dataset, store = job.workload, job.dataset, workspace.store
     domain = DOMAINS[workload.domain]
     architecture = Architecture(
@@ -49,7 +49,7 @@ def model_source(job: Job[Workload], workspace: Workspace) -> ModelSource:
         architecture=architecture,
         made_from={
             "checkpoint": job.checkpoint.digest,
-            # Its data matter to calibration and to training, and its sizes to every model.
+            # Calibration and training depend on the data, and every model on their sizes.
             "dataset": dataset.digest,
             "model": architecture.model,
             "example_inputs": workload.benchmark.model_dump(mode="json", include={"batch_size", "sequence_length"}),
@@ -63,12 +63,12 @@ def model_source(job: Job[Workload], workspace: Workspace) -> ModelSource:
 
 
 def build_candidate(job: Job[Workload], recipe: Recipe, runtime: str, workspace: Workspace) -> CandidateRef:
-    """Carry a recipe out for a runtime, or find what was made before.
+    """Return a recipe's candidate for a runtime, built now or found in the store.
 
     Raises
     ------
     UnavailableError
-        What the runtime needs is not installed, or the processor lacks instructions.
+        A library of the runtime is not installed, or the processor lacks instructions.
     QuantizationError
         The recipe cannot be carried out on this model or processor, or its result computes NaN or infinities.
     LibraryError
@@ -84,7 +84,7 @@ def _find_or_build(job: Job[Workload], recipe: Recipe, runtime: str, workspace: 
     source = model_source(job, workspace)
     maker = implementation.maker()
     shared = maker.shared(source, spec)
-    # Runtimes that quantize by themselves calibrate as well.
+    # Runtimes that quantize by themselves also depend on the calibration code.
     code = code_digest(type(maker).__module__, *source.code_of(spec), __name__)
     made_from = {
         **source.made_from,

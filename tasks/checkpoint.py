@@ -1,6 +1,6 @@
-"""Float weights: trained here, fetched, drawn from a seed, or from a domain's own source; checked and kept as tensors.
+"""Float weights: trained, fetched, drawn from a seed or taken from a domain's own source, then checked and stored.
 
-Weights that do not fit the workload's model are refused; what PyTorch's own loading forgives is forgiven and noted.
+Weights that do not fit the workload's model are refused. Differences that PyTorch's loading accepts are noted.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ from tasks.workload.base import FetchedCheckpoint, SeededCheckpoint
 
 KIND = "checkpoint"
 _MOST_SHOWN, _LONGEST_KEY = 10, 200
-_MOST_WRAPPERS = 3  # DataParallel, torch.compile and a LightningModule, each of which puts a prefix before every key
+_MOST_WRAPPERS = 3  # for example DataParallel, torch.compile and a LightningModule, which each add a prefix to all keys
 _COUNT = "num_batches_tracked"
-_COUNTS_SINCE = 2  # the version of normalization layers that brought the count of batches, PyTorch 0.4.1
-# Types whose numbers are weights as they stand; those of float8, for instance, need a scale beside them.
+_COUNTS_SINCE = 2  # version of normalization layers that added the count of batches (PyTorch 0.4.1)
+# Types whose values are the weights themselves. Other types, such as float8, need a separate scale.
 _FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
 
 def obtain(workload: Workload, dataset: DatasetRef, workspace: Workspace) -> CheckpointRef:
-    """Find the workload's float weights in the store; otherwise get them as ``checkpoint.kind`` says, and store them.
+    """Return the workload's float weights; if the store lacks them, get them as ``checkpoint.kind`` says.
 
     Raises
     ------
     InputError
         The weights are missing, broken, refused, or do not fit the workload and its data set.
     ConfigurationError
-        The ``[checkpoint]`` section asks for something impossible.
+        The ``[checkpoint]`` section cannot be carried out.
     StoreError
         The store cannot be written.
     """
@@ -55,7 +55,7 @@ def obtain(workload: Workload, dataset: DatasetRef, workspace: Workspace) -> Che
             return _fetched(workload, dataset, workspace)
         case "seeded":
             return _seeded(workload, dataset, workspace)
-    # Further kinds are a domain's own.
+    # Other kinds come from the domain.
     made_from, load = DOMAINS[workload.domain].weights(workload, dataset)
     return find_or_make(workload, dataset, workspace, made_from, load)
 
@@ -63,7 +63,7 @@ def obtain(workload: Workload, dataset: DatasetRef, workspace: Workspace) -> Che
 def _trained(workload: Workload, dataset: DatasetRef, workspace: Workspace) -> CheckpointRef:
     train = DOMAINS[workload.domain].train
     made_from = {
-        **_decisive(workload, dataset, train),
+        **_digest_inputs(workload, dataset, train),
         "checkpoint": workload.checkpoint.model_dump(mode="json"),
         "device": training_device().type,
     }
@@ -87,12 +87,12 @@ def _fetched(workload: Workload, dataset: DatasetRef, workspace: Workspace) -> C
 
 def _seeded(workload: Workload, dataset: DatasetRef, workspace: Workspace) -> CheckpointRef:
     seed, draw = cast(SeededCheckpoint, workload.checkpoint).seed, DOMAINS[workload.domain].draw_weights
-    made_from = {**_decisive(workload, dataset, draw), "seed": seed}
+    made_from = {**_digest_inputs(workload, dataset, draw), "seed": seed}
     return find_or_make(workload, dataset, workspace, made_from, lambda: draw(workload, dataset, seed))
 
 
-def _decisive(workload: Workload, dataset: DatasetRef, make: Callable[..., object]) -> dict[str, object]:
-    """What decides weights that are made here, whatever the way."""
+def _digest_inputs(workload: Workload, dataset: DatasetRef, make: Callable[..., object]) -> dict[str, object]:
+    """Return the digest's inputs for weights that are trained or drawn from a seed."""
     build = DOMAINS[workload.domain].build
     return {
         "model": workload.model.model_dump(mode="json"),
@@ -109,7 +109,7 @@ def find_or_make(
     made_from: Mapping[str, object],
     make: Callable[[], Mapping[str, Tensor]],
 ) -> CheckpointRef:
-    """The checkpoint that `made_from` decides: from the store, or made, checked and stored.
+    """Return the checkpoint of `made_from`: from the store, or made, checked and stored.
 
     Raises
     ------
@@ -117,20 +117,20 @@ def find_or_make(
         The weights do not fit the workload, or some are NaN or infinite.
     """
     digest, store = artifact_digest(KIND, made_from), workspace.store
-    found = store.find(KIND, digest)
-    if found is None:
-        given = make()
+    stored = store.find(KIND, digest)
+    if stored is None:
+        state_dict = make()
     else:
-        given = {key: tensor.to("meta") for key, tensor in load_file(found / WEIGHTS_FILE).items()}
-    # A found one too: the code that builds the model may have changed, and need not be in the digest. One that does
-    # not fit is not copied: it may claim any size.
-    fitted, notes = fit(given, workload, dataset)
-    if found is None:
+        state_dict = {key: tensor.to("meta") for key, tensor in load_file(stored / WEIGHTS_FILE).items()}
+    # Check stored weights too, because the code that builds the model may change without changing the digest. Check
+    # before copying, because weights that do not fit may claim any size.
+    fitted, notes = fit(state_dict, workload, dataset)
+    if stored is None:
         state = _as_float(fitted)
         broken = [key for key, tensor in state.items() if tensor.is_floating_point() and not tensor.isfinite().all()]
         if broken:
             raise InputError(
-                f'The weights of workload "{workload.name}" hold NaN or infinite values: '
+                f'The weights of workload "{workload.name}" contain NaN or infinite values: '
                 f"{', '.join(shortened(broken))}.",
                 hint="Train them again with a lower learning rate, or fetch another checkpoint.",
             )
@@ -141,7 +141,7 @@ def find_or_make(
 
 
 def _as_float(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Contiguous copies on the CPU that share no memory, floating-point ones as float32."""
+    """Return contiguous CPU copies that share no memory, with floating-point tensors as float32."""
     return {
         name: tensor.detach()
         .to(device="cpu", dtype=torch.float32 if tensor.is_floating_point() else tensor.dtype, copy=True)
@@ -153,26 +153,26 @@ def _as_float(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def fit(
     state: Mapping[str, Tensor], workload: Workload, dataset: DatasetRef
 ) -> tuple[dict[str, Tensor], tuple[str, ...]]:
-    """The state dict as the workload's model has it, and what was done for that; no tensor is copied.
+    """Return the state dict with the model's keys, and notes on the changes; no tensor is copied.
 
     Raises
     ------
     InputError
-        Keys are missing, not expected, or of another shape or type than the model's.
+        Keys are missing or unexpected, or tensors differ in shape or type.
     """
     domain = DOMAINS[workload.domain]
     model = build_blank(lambda: domain.build(workload.model, dataset))
     versions, notes = (state.versions, list(state.notes)) if isinstance(state, StateDict) else ({}, [])
     fitted, expected = dict(state), model.state_dict()
     if prefix := _prefix_of_wrappers(fitted, expected):
-        notes.append(f'took the prefix "{prefix}" off every key')
+        notes.append(f'removed the prefix "{prefix}" from every key')
         fitted = {key.removeprefix(prefix): tensor for key, tensor in fitted.items()}
         versions = {name.removeprefix(prefix): version for name, version in versions.items()}
-    for key, other in _ties(model):
-        if key not in fitted and other in fitted:
-            fitted[key] = fitted[other]
-            notes.append(f"took {key} from {other}, to which the model ties it")
-    # Keys that ``load_state_dict`` fills in as well, where a file is older than they are.
+    for key, tied in _ties(model):
+        if key not in fitted and tied in fitted:
+            fitted[key] = fitted[tied]
+            notes.append(f"took {key} from {tied}, because the model ties them")
+    # load_state_dict also fills in these keys if the file is older than they are.
     old = [
         f"{name}.{_COUNT}".lstrip(".")
         for name, module in model.named_modules()
@@ -180,7 +180,7 @@ def fit(
     ]
     if counts := [key for key in old if key not in fitted]:
         fitted |= {key: torch.tensor(0) for key in counts}
-        notes.append(f"set {len(counts)} x {_COUNT}, which files from before PyTorch 0.4.1 lack, to 0")
+        notes.append(f"set {len(counts)} x {_COUNT} to 0, because files from before PyTorch 0.4.1 lack them")
     converted = {tensor.dtype for tensor in fitted.values() if tensor.is_floating_point()} - {torch.float32}
     notes += [
         f"converted {str(dtype).removeprefix('torch.')} values to float32" for dtype in sorted(converted, key=str)
@@ -195,7 +195,7 @@ def fit(
 
 
 def _prefix_of_wrappers(state: Mapping[str, Tensor], model: Mapping[str, Tensor]) -> str:
-    """Return what a wrapper put before every key of the model's, such as a LightningModule's ``model.``, or ""."""
+    """Return the prefix that a wrapper added to every key, such as a LightningModule's ``model.``, or ""."""
     if state.keys() & model.keys():
         return ""
     *levels, _ = next(iter(state), "").split(".")
@@ -207,7 +207,7 @@ def _prefix_of_wrappers(state: Mapping[str, Tensor], model: Mapping[str, Tensor]
 
 
 def _ties(model: nn.Module) -> Iterator[tuple[str, str]]:
-    """Yield both orders of the names of a parameter that has several; ``safetensors`` keeps it under one of them."""
+    """Yield both orders of each pair of names of a tied parameter; ``safetensors`` stores only one name."""
     names: dict[int, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)
@@ -216,13 +216,13 @@ def _ties(model: nn.Module) -> Iterator[tuple[str, str]]:
 
 
 def shortened(lines: Sequence[str]) -> list[str]:
-    """The first lines, and how many more there are."""
+    """Return the first lines, and the number of further ones."""
     rest = len(lines) - _MOST_SHOWN
     return [line[:_LONGEST_KEY] for line in lines[:_MOST_SHOWN]] + [f"and {rest} more"] * (rest > 0)
 
 
 def _problems(state: Mapping[str, Tensor], model: Mapping[str, Tensor]) -> Iterator[str]:
-    """Lines about keys that differ, in groups, each cut after ten."""
+    """Yield lines about differing keys, grouped by difference, each group cut after ten."""
     groups = {
         "missing": [f"{key[:_LONGEST_KEY]} {_form(model[key])}" for key in sorted(model.keys() - state.keys())],
         "unexpected": [f"{key[:_LONGEST_KEY]} {_form(state[key])}" for key in sorted(state.keys() - model.keys())],
@@ -232,14 +232,14 @@ def _problems(state: Mapping[str, Tensor], model: Mapping[str, Tensor]) -> Itera
             if _form(state[key]) != _form(model[key])
         ],
     }
-    for what, lines in groups.items():
+    for difference, lines in groups.items():
         if lines:
-            yield f"{len(lines)} {what}:"
+            yield f"{len(lines)} {difference}:"
             yield from (f"  {line}" for line in shortened(lines))
 
 
 def _form(tensor: Tensor) -> str:
-    """A tensor's shape, and its type unless weights of it are read as float32."""
+    """Return a tensor's shape, with its type unless it is read as float32."""
     return f"{list(tensor.shape)}{'' if tensor.dtype in _FLOATS else f' of {_name(tensor.dtype)}'}"
 
 

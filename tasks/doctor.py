@@ -1,4 +1,4 @@
-"""Whether a benchmark on this machine can be trusted, check by check, and what to do where it cannot."""
+"""Check whether benchmarks on this machine can be trusted, and advise what to do if they cannot."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ROWS, _WIDTH = 4, 1024
 
 @dataclass(frozen=True)
 class Check:
-    """One check; ``problem`` means that benchmarks here cannot be trusted or will not run, ``note`` that they can."""
+    """One check; ``problem`` means that benchmarks fail or cannot be trusted here, ``note`` is a lesser warning."""
 
     name: str
     status: Literal["ok", "note", "problem"]
@@ -37,12 +37,12 @@ class Check:
     advice: str = ""
 
 
-def _judged(name: str, good: bool, found: str, advice: str) -> Check:
-    return Check(name, "ok", found) if good else Check(name, "note", found, advice)
+def _checked(name: str, good: bool, result: str, advice: str) -> Check:
+    return Check(name, "ok", result) if good else Check(name, "note", result, advice)
 
 
 def examine(store: str, on_wait: Callable[[], None] | None = None) -> list[Check]:
-    """Run every check in some ten seconds, alone on the host; `on_wait` is called where a benchmark is running."""
+    """Run every check in about ten seconds, alone on the host; `on_wait` is called if a benchmark is running."""
     with host_lock(LOCK, on_wait=on_wait):
         before = observe("before", 1, ())
         measured = _measure()
@@ -63,74 +63,74 @@ def examine(store: str, on_wait: Callable[[], None] | None = None) -> list[Check
 
 
 def trusted(checks: list[Check]) -> bool:
-    """Whether no check found a problem."""
+    """Return whether no check found a problem."""
     return all(check.status != "problem" for check in checks)
 
 
 def check_int8(machine: Machine) -> Check:
-    """Whether the processor has instructions made for int8."""
-    found = f"instructions: {', '.join(machine.isa) or 'unknown'}"
-    advice = "No VNNI, AMX or dot product: int8 gains less here than on the newer servers that you may deploy to."
-    return _judged("int8 instructions", machine.has_vnni, found, advice)
+    """Check whether the processor has instructions for int8."""
+    result = f"instructions: {', '.join(machine.isa) or 'unknown'}"
+    advice = "No VNNI, AMX or dot product: int8 gains less here than on newer servers that you may deploy to."
+    return _checked("int8 instructions", machine.has_vnni, result, advice)
 
 
 def check_ratio(ratio: Ratio) -> Check:
-    """Whether torch's int8 kernels are faster than its float ones."""
-    found = f"int8 linear layer {ratio.value:.2f}× as fast as float ({ratio.low:.2f} to {ratio.high:.2f})"
-    return _judged(
-        "int8 kernels", ratio.low > 1, found, "int8 is no faster here: quantize for size, or deploy elsewhere."
+    """Check whether torch's int8 kernels are faster than its float kernels."""
+    result = f"int8 linear layer {ratio.value:.2f}× as fast as float ({ratio.low:.2f} to {ratio.high:.2f})"
+    return _checked(
+        "int8 kernels", ratio.low > 1, result, "int8 is not faster here: quantize for size, or deploy elsewhere."
     )
 
 
 def check_repeatable(aa: Ratio) -> Check:
-    """Whether a model and its own copy come out equally fast."""
-    found = f"the same model against itself: {aa.value:.3f} ({aa.low:.3f} to {aa.high:.3f})"
+    """Check whether a model and a copy of it are measured as equally fast."""
+    result = f"the same model against itself: {aa.value:.3f} ({aa.low:.3f} to {aa.high:.3f})"
     advice = (
-        f"Beyond ±{WIDEST:.0%} a benchmark takes more launches to decide what is close: stop other programs, pin the "
-        "frequency, or use a dedicated machine (or processors)."
+        f"Beyond ±{WIDEST:.0%}, a benchmark needs more launches to decide small differences: stop other programs, "
+        "pin the frequency, or use dedicated hardware."
     )
-    return _judged("A/A", verdict_of(aa) == "valid", found, advice)
+    return _checked("A/A", verdict_of(aa) == "valid", result, advice)
 
 
 def check_busy(evidence: Evidence) -> Check:
-    """Whether something else is running."""
+    """Check whether other programs are running."""
     share = evidence.load_average[0] / evidence.machine.processors
     pressure = evidence.pressure.get("cpu")
-    found = f"load {evidence.load_average[0]:.2f} on {evidence.machine.processors} processors"
+    result = f"load {evidence.load_average[0]:.2f} on {evidence.machine.processors} processors"
     if pressure:
-        found += f", tasks waited for a processor in {pressure.some_avg10:.0f}% of the last 10 s"
+        result += f", tasks waited for a processor in {pressure.some_avg10:.0f}% of the last 10 s"
     busy = share > _BUSY_LOAD or (pressure is not None and pressure.some_avg10 > 100 * WAITED_SHARE)
-    return _judged("other work", not busy, found, "Something else is running: stop it, or expect wide intervals.")
+    return _checked("other work", not busy, result, "Other programs are running: stop them, or expect wide intervals.")
 
 
 def check_waiting(before: Evidence, after: Evidence) -> Check:
-    """Whether something else ran meanwhile; load averages would still show what ran before."""
+    """Check whether other programs ran meanwhile; load averages would also count earlier ones."""
     if "cpu" not in before.pressure or "cpu" not in after.pressure:
         return Check("other work meanwhile", "ok", "not reported by this system")
     waited_s = (after.pressure["cpu"].some_total_us - before.pressure["cpu"].some_total_us) / 1e6
     share = waited_s / max(1e-9, after.at_s - before.at_s)
-    found = f"programs waited for a processor in {share:.0%} of the time"
-    return _judged("other work meanwhile", share <= WAITED_SHARE, found, "Stop other programs.")
+    result = f"programs waited for a processor in {share:.0%} of the time"
+    return _checked("other work meanwhile", share <= WAITED_SHARE, result, "Stop other programs.")
 
 
 def check_steal(before: Evidence, after: Evidence) -> Check:
-    """Whether the hypervisor ran others on our processors meanwhile."""
+    """Check whether the hypervisor gave this machine's processors to other guests meanwhile."""
     if before.steal_s is None or after.steal_s is None:
         return Check("steal time", "ok", "not reported by this system")
     share = (after.steal_s - before.steal_s) / max(1e-9, after.at_s - before.at_s) / after.machine.processors
-    found = f"{share:.1%} of the processors' time went to other machines on this host"
-    return _judged("steal time", share <= STOLEN_SHARE, found, "Use a machine with dedicated processors.")
+    result = f"{share:.1%} of the processors' time went to other virtual machines on this host"
+    return _checked("steal time", share <= STOLEN_SHARE, result, "Use a machine with dedicated processors.")
 
 
 def check_governor(evidence: Evidence) -> Check:
-    """Whether the frequency follows the load."""
-    found = f"governor: {evidence.governor or 'not readable (a virtual machine?)'}"
+    """Check whether the processor's frequency follows the load."""
+    result = f"governor: {evidence.governor or 'not readable (a virtual machine?)'}"
     advice = "Set it to performance: sudo cpupower frequency-set -g performance."
-    return _judged("frequency", evidence.governor in (None, "performance"), found, advice)
+    return _checked("frequency", evidence.governor in (None, "performance"), result, advice)
 
 
 def check_store(store: str) -> Check:
-    """Whether the store can be written and has room."""
+    """Check whether the store is writable and has room."""
     if "://" in store:
         return Check("store", "ok", f"{store}: remote; `nightquant store check` checks it")
     place = Path(store).absolute()
@@ -139,22 +139,22 @@ def check_store(store: str) -> Check:
     if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
         return Check("store", "problem", f"{store} cannot be written", "Fix the permissions or pass another --store.")
     free = shutil.disk_usage(place).free
-    found = f"{store}: writable, {free / _GIB:.1f} GiB free"
+    result = f"{store}: writable, {free / _GIB:.1f} GiB free"
     if free < _NEEDED_BYTES:
-        return Check("store", "problem", found, "Free some space: nightquant store gc.")
-    return _judged("store", free >= _COMFORTABLE_BYTES, found, "Large data sets need more.")
+        return Check("store", "problem", result, "Free some space: nightquant store gc.")
+    return _checked("store", free >= _COMFORTABLE_BYTES, result, "Large data sets need more space.")
 
 
 def check_compiler() -> Check:
-    """Whether there is a C++ compiler, where torch looks for one."""
+    """Check whether torch can find a C++ compiler."""
     command = os.environ.get("CXX", "g++")
-    found = shutil.which(next(iter(command.split()), ""))
-    advice = 'The runtime "aot-inductor" needs one: apt install g++, or name one in CXX.'
-    return _judged("C++ compiler", found is not None, found or f"no {command}", advice)
+    result = shutil.which(next(iter(command.split()), ""))
+    advice = 'The runtime "aot-inductor" needs a compiler: run `apt install g++`, or set CXX to a compiler.'
+    return _checked("C++ compiler", result is not None, result or f"no {command}", advice)
 
 
 def load(subject: Subject) -> Loaded:
-    """Make the small model that is timed: one linear layer, float or int8 as the subject's name says, seeded."""
+    """Make the small seeded model to time: one linear layer, float or int8 by the subject's name."""
     import torch
 
     generator = torch.Generator().manual_seed(0)
@@ -173,7 +173,7 @@ def _measure() -> list[Check]:
     try:
         measured = Session(_FLOAT, _PROFILE, loader=f"{__name__}:{load.__name__}").measure(subjects)
     except MeasurementError as error:
-        return [Check("A/A", "problem", str(error), "torch does not run here: install it again.")]
+        return [Check("A/A", "problem", str(error), "torch does not run here: reinstall it.")]
     launch = measured.launches[0]
     engines = Check("int8 engines", "ok", f"{', '.join(launch.engines)}; torch dispatches to {launch.capability}")
     if _INT8 in measured.refused:

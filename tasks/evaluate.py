@@ -1,4 +1,4 @@
-"""A candidate's quality, always computed anew, and against the baseline's on the same samples."""
+"""Evaluate a candidate's quality, and compare it with the baseline's on the same samples; nothing is cached."""
 
 from __future__ import annotations
 
@@ -63,15 +63,15 @@ def evaluate(job: Job[Workload], candidate: CandidateRef, workspace: Workspace) 
         samples=quality.count,
         batch_difference=batching.difference if batching else None,
         batch_changed=batching.changed if batching else None,
-        outputs=_keep(candidate, golden, quality, workspace),
+        outputs=_store_outputs(candidate, golden, quality, workspace),
     )
 
 
 def quality_of(job: Job[Workload], call: Call, workspace: Workspace, *, apart: bool) -> tuple[Quality, Quality]:
-    """Quality as a deployed model is called, and with rows together in a call.
+    """Return the quality as a deployed model is called, and with several rows per call.
 
-    They are one where the rows of a call do not depend on each other: then they are evaluated together, which is
-    faster. Otherwise the first is evaluated with rows `apart`.
+    If the rows of a call do not affect each other, both are the same batched evaluation, which is faster. Otherwise
+    the first evaluates each row separately (`apart`).
 
     Raises
     ------
@@ -83,8 +83,8 @@ def quality_of(job: Job[Workload], call: Call, workspace: Workspace, *, apart: b
     return (domain.evaluate(job, call, workspace, apart=True) if apart else batched), batched
 
 
-def _keep(candidate: CandidateRef, golden: Golden, quality: Quality, workspace: Workspace) -> ArtifactRef:
-    """Write golden tensors and per-sample results; the digest is of these bytes, not of what they were made from."""
+def _store_outputs(candidate: CandidateRef, golden: Golden, quality: Quality, workspace: Workspace) -> ArtifactRef:
+    """Write golden tensors and per-sample results; the digest covers these bytes, not the inputs of the evaluation."""
     files = {
         GOLDEN: golden.to_bytes(),
         SAMPLES: save({name: tensor.contiguous() for name, tensor in quality.samples.items()}),
@@ -110,12 +110,11 @@ INTERVALS: dict[Contributions, Callable[[NDArray[np.float32], NDArray[np.float32
 
 
 def compare(baseline: Evaluation, candidate: Evaluation, store: ArtifactStore) -> Comparison:
-    """Difference of quality with its paired 95% interval, and agreement of the predictions.
+    """Return the difference of quality with its paired 95% interval, and the agreement of the predictions.
 
-    Both read ``samples.safetensors``: ``quality``, float32 [N], each sample's contribution (its mean is the quality),
-    and ``prediction``, int64 [N]. What the contributions are decides the interval. Where a file has no ``quality`` (one
-    random sequence is no sample of anything), or a single one, there is no interval; where it has no ``prediction``
-    there is no agreement.
+    Both files are ``samples.safetensors``. They contain ``quality``, float32 [N], each sample's contribution (the mean
+    is the quality), and ``prediction``, int64 [N]. The kind of contributions decides the interval. Without ``quality``,
+    or with a single sample, there is no interval. Without ``prediction`` there is no agreement.
 
     Raises
     ------
@@ -128,7 +127,7 @@ def compare(baseline: Evaluation, candidate: Evaluation, store: ArtifactStore) -
         candidate.contributions,
     ):
         raise MeasurementError(
-            f"{_named(candidate)} cannot be compared to {_named(baseline)}.",
+            f"{_label(candidate)} cannot be compared with {_label(baseline)}.",
             hint="Evaluate both with the same [evaluate] settings on the same data.",
         )
     before, after = (
@@ -138,7 +137,7 @@ def compare(baseline: Evaluation, candidate: Evaluation, store: ArtifactStore) -
     difference = candidate.quality - baseline.quality
     low = high = agreement = None
     if (baseline.recipe, baseline.runtime) == (candidate.recipe, candidate.runtime):
-        # Nothing is estimated: what a model differs by from itself is known.
+        # A model does not differ from itself, so the interval has no width.
         low = high = difference if "quality" in before else None
     elif "quality" in before and "quality" in after and len(before["quality"]) > 1:
         _, low, high = INTERVALS[baseline.contributions](before["quality"], after["quality"])
@@ -153,7 +152,7 @@ def compare(baseline: Evaluation, candidate: Evaluation, store: ArtifactStore) -
 
 
 def compare_all(baseline: Evaluation, candidates: Sequence[Evaluation], workspace: Workspace) -> list[Comparison]:
-    """Compare each candidate with the baseline, in their order; see `compare`."""
+    """Compare each candidate with the baseline, in the given order; see `compare`."""
     compared = []
     for number, candidate in enumerate(candidates, start=1):
         compared.append(compare(baseline, candidate, workspace.store))
@@ -161,5 +160,5 @@ def compare_all(baseline: Evaluation, candidates: Sequence[Evaluation], workspac
     return compared
 
 
-def _named(evaluation: Evaluation) -> str:
+def _label(evaluation: Evaluation) -> str:
     return f"{evaluation.recipe}/{evaluation.runtime} ({evaluation.quality_metric} on {evaluation.samples} samples)"

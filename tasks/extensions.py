@@ -1,8 +1,8 @@
-"""What can be added to nightquant, by name: quantization methods, runtimes and domains, one line each.
+"""Extension points of nightquant: quantization methods, runtimes and domains, one line each.
 
-The lines are strings, imported at the first use. So validating a workload file imports neither torch nor a runtime that
-the file does not name, and every floor of `tasks` can look an extension up without importing a higher floor. A domain's
-line names the class of its workloads, which needs no torch and names the domain's own class.
+A line is a string that is imported on first use. Validating a workload file therefore imports only the runtimes that
+the file names, and not torch. Any floor of `tasks` can look up an extension without importing a higher floor. A
+domain's line names the class of its workloads, which names the class of the domain and needs no torch.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-Need = Literal["calibration", "fine-tuning"]  # what a method may ask of a domain, besides a float model
+Need = Literal["calibration", "fine-tuning"]  # what a method may require of a domain, besides a float model
 
 
 @dataclass(frozen=True)
 class Registry(Generic[T]):
-    """``"module:class"`` by name, the default first; ``kind`` is what messages call an entry. Classes are stateless."""
+    """Stateless classes as ``"module:class"`` by name, the default first; ``kind`` names an entry in messages."""
 
     kind: str
     entries: Mapping[str, str]
@@ -38,43 +38,43 @@ class Registry(Generic[T]):
         return iter(self.entries)
 
     def __getitem__(self, name: str) -> T:
-        """Import and make the implementation of that name.
+        """Import and instantiate an implementation.
 
         Raises
         ------
         ValueError
-            There is none; the message lists the names there are.
+            The name is unknown; the message lists the known names.
         """
         return cast(T, self.named(name)())
 
     def named(self, name: str) -> Any:  # a class of any kind
-        """Import the class that the line of that name names.
+        """Import a registered class.
 
         Raises
         ------
         ValueError
-            There is no such line; the message lists the names there are.
+            The name is unknown; the message lists the known names.
         """
         if name not in self.entries:
-            meant = did_you_mean(name, self.entries)
-            raise ValueError(f'there is no {self.kind} "{name}"{meant}: expected one of {", ".join(self.entries)}')
+            suggestion = did_you_mean(name, self.entries)
+            raise ValueError(f'unknown {self.kind} "{name}"{suggestion}: expected one of {", ".join(self.entries)}')
         return resolve_name(self.entries[name])
 
     @property
     def default(self) -> str:
-        """The first name."""
+        """The first registered name."""
         return next(iter(self.entries))
 
 
 class Domains(Registry["Domain[Workload, Kind]"]):
-    """Domains by name; a line names the class of a domain's workloads."""
+    """Domains by name; each line names the class of the domain's workloads."""
 
     def workload(self, name: str) -> type[Workload]:
         """Import the class of a domain's workloads, without torch."""
         return cast("type[Workload]", self.named(name))
 
     def __getitem__(self, name: str) -> Domain[Workload, Kind]:
-        """Import and make a domain, with torch."""
+        """Import and instantiate a domain, with torch."""
         return cast("Domain[Workload, Kind]", resolve_name(self.workload(name).implementation)())
 
 

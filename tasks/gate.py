@@ -1,6 +1,6 @@
-"""The gate: which candidates may be promoted, and whether one of them replaces the bundle that is current.
+"""The gate: decide which candidates may be promoted, and whether one replaces the current bundle.
 
-Pure logic over rows of the ``measurements`` table: a decision can be made again from the results alone.
+The functions are pure: given the rows of the ``measurements`` table, they make the same decisions again.
 """
 
 from __future__ import annotations
@@ -23,36 +23,36 @@ def judge(
     *,
     withdrawn: Collection[str] = (),
 ) -> Judgement:
-    """Decide on every candidate but the baseline, and on the current bundle.
+    """Decide on every candidate except the baseline, and on the current bundle.
 
-    A candidate that failed, or fails a rule, is rejected; one with a rule that cannot be decided is held; the others
-    pass. Of those whose runtime can be handed over, the best by the gate's objective is promoted, but a good incumbent
-    is replaced only by a challenger that is decidedly better: by its direct ratio of the same launches, by its size
-    where that is the objective, or by a rule that is decided for the challenger and not for the incumbent. If the
-    current bundle could not be looked up or measured, nothing is promoted, and what would pass is held.
+    A candidate that failed or breaks a rule is rejected. A candidate with an undecided rule is held, and the others
+    pass. The best passing candidate by the gate's objective is promoted if its runtime can be deployed. A good current
+    bundle is replaced only by a decidedly better challenger. The direct ratio of the same launches can decide so, the
+    size if that is the objective, or a rule that is undecided for the current bundle only. If the current bundle could
+    not be looked up or measured, nothing is promoted, and passing candidates are held.
 
     Parameters
     ----------
     rows
-        Rows with the columns of the ``measurements`` table; those of other workloads and settings are passed over.
+        Rows with the columns of the ``measurements`` table; rows of other workloads and settings are ignored.
     incumbent
-        The current bundle; None only if it is certain that there is none.
+        The current bundle; pass None only if there is certainly none.
     withdrawn
-        Candidates (``recipe/runtime``) whose content somebody rolled back from: they are never promoted.
+        Candidates (``recipe/runtime``) whose content was rolled back; they are never promoted.
     """
-    # What this machine cannot have was not measured, so nothing is decided on it.
-    mine = [row for row in rows if row["workload"] == workload.name and row["status"] != "skipped"]
-    tonight = {_candidate(row): row for row in mine if row["setting"] == "primary"}
+    # Candidates that this machine cannot run were not measured, so the gate does not decide on them.
+    measured = [row for row in rows if row["workload"] == workload.name and row["status"] != "skipped"]
+    tonight = {_candidate(row): row for row in measured if row["setting"] == "primary"}
     decisions = {
         name: _decide(workload.gate, row) for name, row in tonight.items() if name != workload.benchmark.baseline
     }
-    passing = [name for name, each in decisions.items() if each.decision == "pass" and hands_over(each.runtime)]
+    passing = [name for name, item in decisions.items() if item.decision == "pass" and hands_over(item.runtime)]
     for name in withdrawn:
         if name in passing:
             passing.remove(name)
-            why = "somebody rolled back from this content, and it stays withdrawn"
+            why = "this content was rolled back, and stays withdrawn"
             decisions[name] = explained(decisions[name], "pass", why)
-    # Names come last, so that equal candidates are decided between in the same way every night.
+    # The name comes last, to decide between equal candidates in the same way every night.
     passing.sort(key=lambda name: (*_rank(workload.gate, tonight[name]), name))
     if incumbent is None:
         if passing:
@@ -60,22 +60,22 @@ def judge(
         return Judgement(decisions=tuple(decisions.values()))
     if isinstance(incumbent, UnknownIncumbent):
         return _hold_all(decisions, passing, incumbent.version, incumbent.reason)
-    held = tonight.get(incumbent.same_as) or next((row for row in mine if row["setting"] == "incumbent"), None)
-    if unknown := _unmeasured(incumbent, held):
+    current = tonight.get(incumbent.same_as) or next((row for row in measured if row["setting"] == "incumbent"), None)
+    if unknown := _unmeasured(incumbent, current):
         return _hold_all(decisions, passing, incumbent.version, unknown)
-    standing = _replace(workload.gate, incumbent, held, {name: tonight[name] for name in passing}, decisions)
+    standing = _replace(workload.gate, incumbent, current, {name: tonight[name] for name in passing}, decisions)
     return Judgement(decisions=tuple(decisions.values()), incumbent=standing)
 
 
 def may_be_promoted(workload: Workload, row: Row) -> bool:
-    """Return whether a candidate that has not been timed yet could still be promoted: its speed is worth deciding."""
+    """Return whether a candidate could be promoted once it is timed, so that its speed is worth measuring."""
     outcomes = rules_on(workload.gate, row, timed=False)
     return hands_over(str(row["runtime"])) and all(rule.outcome == "passed" for rule in outcomes)
 
 
 def hands_over(runtime: str) -> bool:
-    """Return whether what was made for a runtime can be deployed."""
-    # A row may be older than a runtime's removal: what cannot be opened is not promoted either.
+    """Return whether a runtime's candidates can be deployed."""
+    # A row may name a runtime that has been removed since; such a candidate is not promoted either.
     return runtime in RUNTIMES and RUNTIMES[runtime].hands_over
 
 
@@ -95,11 +95,11 @@ def _decide(gate: Gate, row: Row) -> GateDecision:
     outcomes = {rule.outcome for rule in rules}
     decision: Decision = "reject" if "failed" in outcomes else "hold" if "held" in outcomes else "pass"
     if decision == "pass":
-        why = "another passing candidate is better" if hands_over(runtime) else f"{runtime} is never handed over"
+        why = "another passing candidate is better" if hands_over(runtime) else f"{runtime} is never deployed"
         reason = f"passes all {len(rules)} rules; {why}"
     else:
-        wanted = "failed" if decision == "reject" else "held"
-        reason = "; ".join(rule.describe() for rule in rules if rule.outcome == wanted)
+        outcome = "failed" if decision == "reject" else "held"
+        reason = "; ".join(rule.describe() for rule in rules if rule.outcome == outcome)
     return GateDecision(
         recipe=str(row["recipe"]),
         runtime=runtime,
@@ -114,17 +114,17 @@ def _decide(gate: Gate, row: Row) -> GateDecision:
 def _replace(
     gate: Gate,
     incumbent: Incumbent,
-    held: Row | None,
+    current: Row | None,
     passing: dict[str, Row],
     decisions: dict[str, GateDecision],
 ) -> Standing:
-    """Decide between the incumbent and those that pass, best first; enter the promotion into `decisions`."""
-    unfit = _unfit(gate, incumbent, held)
-    better = {name: why for name, row in passing.items() if (why := _better(gate, row, held))}
+    """Decide between the current bundle and the passing candidates, best first; record promotions in `decisions`."""
+    unfit = _unfit(gate, incumbent, current)
+    better = {name: why for name, row in passing.items() if (why := _advantage(gate, row, current))}
     if unfit and passing:
         best = next(iter(passing))
         reason = f"{unfit}; {best} replaces it"
-        _promote(decisions, best, f"{_best_of(gate, passing)}; the incumbent goes: {unfit}")
+        _promote(decisions, best, f"{_best_of(gate, passing)}; it replaces the current bundle: {unfit}")
     elif unfit:
         reason = f"no candidate passes that could replace it, although {unfit}"
     elif better:
@@ -136,61 +136,61 @@ def _replace(
         if incumbent.same_as in passing:
             _promote(decisions, incumbent.same_as, reason)
         for name in passing.keys() - {incumbent.same_as}:
-            why = f"the incumbent stays: {_undecided(gate, passing[name], held)}"
+            why = f"the current bundle stays: {_undecided(gate, passing[name], current)}"
             decisions[name] = explained(decisions[name], "pass", why)
-    replaced = any(each.decision == "promote" and name != incumbent.same_as for name, each in decisions.items())
+    replaced = any(decision.decision == "promote" and name != incumbent.same_as for name, decision in decisions.items())
     return Standing(version=incumbent.version, stays=not replaced, reason=reason)
 
 
-def _unmeasured(incumbent: Incumbent, held: Row | None) -> str:
-    """Return why the current bundle can be called neither good nor bad; "" if it can."""
+def _unmeasured(incumbent: Incumbent, current: Row | None) -> str:
+    """Return why the current bundle cannot be judged; "" if it can."""
     if incumbent.outdated or incumbent.fault:
         return ""
     if incumbent.failure is not None:
         return f"{incumbent.failure.stage}: {incumbent.failure.error}"
-    if held is None:
+    if current is None:
         return "it was not measured"
-    # A stage may fail for reasons that are not the bundle's: it was killed, say, or took too long on a busy machine.
-    return "" if held["status"] == "ok" else f"{text(held, 'stage')}: {text(held, 'error')}"
+    # A stage may fail for reasons outside the bundle: the process was killed, or took too long on a busy machine.
+    return "" if current["status"] == "ok" else f"{text(current, 'stage')}: {text(current, 'error')}"
 
 
-def _unfit(gate: Gate, incumbent: Incumbent, held: Row | None) -> str:
+def _unfit(gate: Gate, incumbent: Incumbent, current: Row | None) -> str:
     if incumbent.outdated:
         return incumbent.outdated
     if incumbent.fault:
-        return f"it cannot be used any more ({incumbent.fault})"
-    failed = [rule.describe() for rule in rules_on(gate, held) if rule.outcome == "failed"] if held else []
+        return f"it can no longer be used ({incumbent.fault})"
+    failed = [rule.describe() for rule in rules_on(gate, current) if rule.outcome == "failed"] if current else []
     return f"it no longer passes: {'; '.join(failed)}" if failed else ""
 
 
-def _better(gate: Gate, row: Row, held: Row | None) -> str:
-    if held is None:
+def _advantage(gate: Gate, row: Row, current: Row | None) -> str:
+    if current is None:
         return ""
     if gate.objective == "fastest":
         low, value = (finite(row, deciding(row, f"over_incumbent{end}")) for end in ("_low", ""))
         if low is not None and value is not None and low > gate.margin:
-            return f"{value:.3g} times as fast as the incumbent in the same launches, at least {low:.3g} times"
+            return f"{value:.3g} times as fast as the current bundle in the same launches, at least {low:.3g} times"
     else:
-        size, before = finite(row, "size_bytes"), finite(held, "size_bytes")
+        size, before = finite(row, "size_bytes"), finite(current, "size_bytes")
         if size and before and before / size > gate.margin:
-            return f"{before / size:.3g} times as small as the incumbent"
-    # Speed is left to the direct ratio: two equals may well be decided differently against the baseline. A number that
-    # is missing says nothing about the current bundle.
+            return f"{before / size:.3g} times as small as the current bundle"
+    # The direct ratio decides on speed, because two equal candidates may be decided differently against the baseline.
+    # A missing number does not count against the current bundle.
     open_rules = [
         rule
-        for rule in rules_on(gate, held)
+        for rule in rules_on(gate, current)
         if rule.outcome == "held" and rule.name != "min_speedup" and rule.seen is not None
     ]
-    return f"passes where the incumbent is undecided: {open_rules[0].describe()}" if open_rules else ""
+    return f"passes a rule that is undecided for the current bundle: {open_rules[0].describe()}" if open_rules else ""
 
 
-def _undecided(gate: Gate, row: Row, held: Row | None) -> str:
+def _undecided(gate: Gate, row: Row, current: Row | None) -> str:
     low, high = (finite(row, deciding(row, f"over_incumbent_{end}")) for end in ("low", "high"))
     if gate.objective == "smallest":
-        return f"this one is not more than {gate.margin:g} times as small"
+        return f"this candidate is not more than {gate.margin:g} times as small"
     if low is None or high is None:
-        return "this one was not timed beside it"
-    return f"this one is between {low:.3g} and {high:.3g} times as fast, more than {gate.margin:g} is asked for"
+        return "this candidate was not timed in the same launches"
+    return f"this candidate is {low:.3g} to {high:.3g} times as fast, and more than {gate.margin:g} is required"
 
 
 def _promote(decisions: dict[str, GateDecision], name: str, reason: str) -> None:
@@ -206,7 +206,7 @@ def _candidate(row: Row) -> str:
 
 
 def _rank(gate: Gate, row: Row) -> tuple[float, float]:
-    """Smaller is better by the gate's objective."""
+    """Return a sorting key; smaller is better by the gate's objective."""
     speed, size = -(finite(row, deciding(row, "speedup")) or 0.0), finite(row, "size_bytes")
     size = math.inf if size is None else size
     return (speed, size) if gate.objective == "fastest" else (size, speed)

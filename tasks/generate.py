@@ -1,4 +1,4 @@
-"""Sampling text from a word language model, word by word."""
+"""Sample text from a word language model, word by word."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ END_OF_LINE = "<eos>"
 def sample_words(
     model: Call, vocabulary: Sequence[str], spec: WordLanguageModelSpec, *, words: int, temperature: float, seed: int
 ) -> Iterator[str]:
-    """Sample words one after the other, each fed back as the next input, from a first word drawn evenly.
+    """Sample words one at a time, starting with a uniformly drawn word; each word is the next input.
 
-    The next word is drawn with weights ``exp(logits / temperature)``, as in the PyTorch tutorial "Dynamic Quantization
-    on an LSTM Word Language Model": below a temperature of 1 likely words become likelier, above it less so. Equal
-    seeds draw equal random numbers, so two models can be compared side by side. `END_OF_LINE` ends a line.
+    The weights of the next word are ``exp(logits / temperature)``, as in the PyTorch tutorial "Dynamic Quantization on
+    an LSTM Word Language Model". Temperatures below 1 favour likely words; higher ones even out the weights. Equal
+    seeds draw equal random numbers, so that two models can be compared side by side. `END_OF_LINE` ends a line.
 
     Raises
     ------
     MeasurementError
-        The model's logits hold NaN or infinities.
+        The model's logits contain NaN or infinities.
     """
     generator = torch.Generator().manual_seed(seed)
     h, c = zero_state(spec, 1)
     token = torch.randint(len(vocabulary), (1, 1), generator=generator)
     for _ in range(words):
-        # Entered anew for each word: a generator must not leave its caller in inference mode between two words.
+        # Entered for each word, because a generator must not leave its caller in inference mode between two words.
         with torch.inference_mode():
             logits, h, c = tensors_of(model(token, h, c))
             token = torch.multinomial(word_weights(logits.flatten(), temperature), 1, generator=generator).view(1, 1)
@@ -48,7 +48,7 @@ def sample_words(
 
 
 def word_weights(logits: Tensor, temperature: float) -> Tensor:
-    """``exp(logits / temperature)`` up to a common factor, float64 [V]: the largest is 1, so that none overflows.
+    """Return ``exp(logits / temperature)``, float64 [V], scaled to a largest value of 1 so that nothing overflows.
 
     Raises
     ------
@@ -56,12 +56,12 @@ def word_weights(logits: Tensor, temperature: float) -> Tensor:
         A logit is NaN or infinite.
     """
     if not bool(torch.isfinite(logits).all()):
-        raise MeasurementError("The model's logits hold NaN or infinities.", hint="Try another recipe.")
+        raise MeasurementError("The model's logits contain NaN or infinities.", hint="Try another recipe.")
     return (logits.double() - logits.max()).div(temperature).exp()
 
 
 def as_text(words: Iterator[str]) -> Iterator[str]:
-    """Words as pieces of text: a space between words, a new line for `END_OF_LINE`."""
+    """Yield words as pieces of text: a space between words, a new line for `END_OF_LINE`."""
     line_started = False
     for word in words:
         if word == END_OF_LINE:
@@ -75,25 +75,25 @@ def as_text(words: Iterator[str]) -> Iterator[str]:
 def generate(
     workload: Workload, recipe: Recipe, workspace: Workspace, *, words: int, temperature: float, seed: int
 ) -> Iterator[str]:
-    """Pieces of text sampled from the workload's model by a recipe; what is missing in the store is made first.
+    """Sample text from the workload's model in pieces, with a recipe; missing artifacts are made first.
 
-    Of the recipe's runtimes the last is taken: workload files name them from the plainest to the fastest.
+    The recipe's last runtime is used, because workload files list runtimes from the plainest to the fastest.
 
     Raises
     ------
     ConfigurationError
-        The workload's model predicts no words, the temperature is not above 0, or the number of words is negative.
+        The model does not predict words, the temperature is not above 0, or the number of words is negative.
     """
     if not (temperature > 0 and math.isfinite(temperature)):
         raise ConfigurationError(
-            f"The temperature is {temperature}: expected a number above 0.", hint="1.0 samples as trained."
+            f"The temperature is {temperature}: expected a number above 0.", hint="Use 1.0 to sample as trained."
         )
     if words < 0:
         raise ConfigurationError(f"The number of words is {words}: expected 0 or more.")
     if not isinstance(workload, LanguageModelWorkload):
         raise ConfigurationError(
-            f'Workload "{workload.name}" ({workload.domain}) generates no text.',
-            hint='Choose one whose domain is "language-model".',
+            f'Workload "{workload.name}" (domain "{workload.domain}") does not generate text.',
+            hint='Choose a workload whose domain is "language-model".',
         )
     dataset = prepare(workspace, workload)
     candidate = build_candidate(obtain(workspace, workload, dataset), recipe, recipe.runtimes[-1], workspace)

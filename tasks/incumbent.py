@@ -1,4 +1,4 @@
-"""The incumbent: a workload's current bundle, whose own files are measured beside tonight's candidates."""
+"""The incumbent: a workload's current bundle, whose files are measured together with tonight's candidates."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ KIND = "incumbent"
 
 
 def find_incumbent(job: Job[Workload], candidates: Sequence[CandidateRef], workspace: Workspace) -> Incumbent | None:
-    """Look up the workload's current bundle and make its files a candidate again; None if there is no bundle.
+    """Return the workload's current bundle as a candidate; None if there is no bundle.
 
-    A bundle whose own files cannot be used (they are damaged, or this version has no such runtime) is returned with the
-    reason as its ``fault``. Any error means that the bundle is unknown, which is not the same as bad or none.
+    If the bundle's own files cannot be used (they are damaged, or this version lacks the runtime), its ``fault`` has
+    the reason. An error means that nothing is known about the bundle, not that it is bad or missing.
 
     Parameters
     ----------
     candidates
-        Tonight's candidates, one of which may be the current bundle itself.
+        Tonight's candidates, which may include the current bundle.
 
     Raises
     ------
@@ -52,13 +52,13 @@ def find_incumbent(job: Job[Workload], candidates: Sequence[CandidateRef], works
         manifest = read_manifest(folder, sums)
         digests = listed(folder, sums)
         if missing := [name for name in manifest["model"]["files"] if name not in digests]:
-            raise BundleError(f"{folder}: its manifest names {missing[0]!r}, which is not in the bundle.")
+            raise BundleError(f"{folder}: the manifest names {missing[0]!r}, which is not in the bundle.")
         recipe, runtime = Recipe.model_validate(manifest["recipe"]), manifest["model"]["runtime"]
         RUNTIMES[runtime].require_installed(runtime)
-        same = next((each for each in candidates if _is_same(each, digests, manifest, workspace)), None)
+        same = next((candidate for candidate in candidates if _is_same(candidate, digests, manifest, workspace)), None)
         deployed = same or _as_candidate(folder, sums, digests, manifest, recipe, workspace)
     except (BundleError, ConfigurationError, ValueError) as error:
-        if not _lies_in_the_bundle(error):
+        if not _is_bundle_fault(error):
             raise
         return Incumbent(version=pointer.version, fault=str(error))
     checkpoint = manifest["sources"]["checkpoint"]
@@ -67,15 +67,15 @@ def find_incumbent(job: Job[Workload], candidates: Sequence[CandidateRef], works
         candidate=deployed,
         made_as=manifest["sources"]["quantized"],
         same_as=same.name if same else "",
-        coverage=_measured(manifest, "coverage"),
+        coverage=_recorded(manifest, "coverage"),
         outdated=""
         if checkpoint == job.checkpoint.digest
-        else f"it was made from checkpoint {checkpoint[:12]}, and the workload's is {job.checkpoint.digest[:12]} now",
+        else f"it was made from checkpoint {checkpoint[:12]}, but the workload now has {job.checkpoint.digest[:12]}",
     )
 
 
-def _lies_in_the_bundle(error: Exception) -> bool:
-    """Whether an error comes from the bundle's own bytes, and not from this machine or from reading them."""
+def _is_bundle_fault(error: Exception) -> bool:
+    """Return whether an error is due to the bundle's bytes, rather than to this machine or to reading them."""
     is_unread = isinstance(error.__cause__, OSError) and not isinstance(
         error.__cause__, FileNotFoundError | NotADirectoryError
     )
@@ -91,14 +91,14 @@ def _as_candidate(
     workspace: Workspace,
 ) -> CandidateRef:
     runtime, files = manifest["model"]["runtime"], manifest["model"]["files"]
-    size = int(_measured(manifest, "size_bytes") or sum((folder / name).stat().st_size for name in files))
+    size = int(_recorded(manifest, "size_bytes") or sum((folder / name).stat().st_size for name in files))
     made_from: dict[str, object] = {"sha256sums": sums}
     digest = artifact_digest(KIND, made_from)
-    known = workspace.store.find(KIND, digest)
-    if known is not None and any(file_digest(known / name) != digests[name] for name in files):
-        # The copy is wrong, not the bundle, about which it says nothing.
-        raise StoreError(f"{known}: its files are not those of the bundle.", hint="Remove the folder.")
-    if known is None:
+    copy = workspace.store.find(KIND, digest)
+    if copy is not None and any(file_digest(copy / name) != digests[name] for name in files):
+        # The copy is damaged, which says nothing about the bundle.
+        raise StoreError(f"{copy}: its files differ from the bundle's.", hint="Remove the folder.")
+    if copy is None:
         with workspace.store.create(KIND, digest, made_from) as draft:
             for name in files:
                 shutil.copyfile(folder / name, draft / name)
@@ -110,16 +110,16 @@ def _as_candidate(
 
 
 def _is_same(candidate: CandidateRef, digests: Mapping[str, str], manifest: JsonObject, workspace: Workspace) -> bool:
-    """Whether tonight's candidate has the very bytes: made anew, equal recipes give other bytes in some runtimes."""
+    """Return whether a candidate has the bundle's bytes; in some runtimes, rebuilding a recipe changes them."""
     if candidate.digest != manifest["sources"]["quantized"]:
         return False
-    made = workspace.store.path(candidate.kind, candidate.digest)
-    return all(file_digest(made / name) == digests[name] for name in manifest["model"]["files"])
+    folder = workspace.store.path(candidate.kind, candidate.digest)
+    return all(file_digest(folder / name) == digests[name] for name in manifest["model"]["files"])
 
 
-def _measured(manifest: JsonObject, column: str) -> float | None:
-    """Return a number that was measured when the bundle was made; None if its manifest lacks it."""
-    made = manifest["recipe"]["name"], manifest["model"]["runtime"], "primary"
-    rows = (row for row in manifest["measurements"] if (row["recipe"], row["runtime"], row["setting"]) == made)
-    found = [row.get(column) for row in rows]
-    return next((float(value) for value in found if isinstance(value, int | float)), None)
+def _recorded(manifest: JsonObject, column: str) -> float | None:
+    """Return a number that was measured when the bundle was made; None if the manifest lacks it."""
+    primary = manifest["recipe"]["name"], manifest["model"]["runtime"], "primary"
+    rows = (row for row in manifest["measurements"] if (row["recipe"], row["runtime"], row["setting"]) == primary)
+    values = [row.get(column) for row in rows]
+    return next((float(value) for value in values if isinstance(value, int | float)), None)

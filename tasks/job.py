@@ -1,4 +1,4 @@
-"""What a stage works on, and where: the two values that every stage function takes."""
+"""The two values that every stage function takes: a job to work on, and a workspace for its files."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ W = TypeVar("W", bound=Workload)
 
 
 class Progress(Protocol):
-    """Called with work done, all work, and what the unit is; from the stage's own thread, as often as it likes."""
+    """A callback that receives the work done, the total and the unit; the stage's own thread calls it repeatedly."""
 
     def __call__(self, done: float, total: float, unit: str = "") -> None:
-        """Take note of how far the stage is."""
+        """Report the stage's progress."""
 
 
 def silent(done: float, total: float, unit: str = "") -> None:
@@ -40,17 +40,17 @@ class Job(Generic[W]):
 
 @dataclass(frozen=True)
 class Workspace:
-    """Where a stage finds and keeps artifacts, and whom it tells how far it is."""
+    """The artifact store of a stage, and the callback for its progress."""
 
     store: ArtifactStore
     progress: Progress = silent
 
     @contextmanager
     def alone(self, digest: str) -> Iterator[Path]:
-        """Make an artifact while no other process makes the same one; wait where one does.
+        """Hold the lock of an artifact while making it; wait if another process holds it.
 
-        Yields a work folder for what unfinished work goes on from after a kill. It is removed at the end, unless the
-        block was interrupted, the store could not be written, or the error may pass: other errors would come again.
+        Yields a work folder from which interrupted work resumes. The folder is removed at the end unless the block was
+        interrupted, the store could not be written, or the error is transient.
 
         Raises
         ------
@@ -62,7 +62,7 @@ class Workspace:
                 stack.enter_context(passing_lock(self.store.work_folder(digest).with_suffix(".lock")))
             except OSError as error:
                 raise unwritable(self.store.root, error) from error
-            work = self.store.work_folder(digest)  # again, for its last holder has removed it
+            work = self.store.work_folder(digest)  # again, because the lock's last holder removed it
             try:
                 yield work
             except NightquantError as error:
@@ -72,7 +72,7 @@ class Workspace:
             shutil.rmtree(work, ignore_errors=True)
 
     def find_or_make(self, kind: str, made_from: Mapping[str, object], make: Callable[[Path], None]) -> Path:
-        """Find the artifact that is made from this, or let `make` write its files; return its folder."""
+        """Return the folder of the artifact with this content key; if it is missing, `make` writes its files."""
         digest, store = artifact_digest(kind, made_from), self.store
         if store.find(kind, digest) is None:
             with self.alone(digest):

@@ -1,6 +1,6 @@
-"""What a night decides on one workload: a decision on each candidate, and what becomes of the current bundle.
+"""A night's decisions on one workload: one on each candidate, and one on the current bundle.
 
-The gate decides before packaging; only `Judgement.packaged` and `Judgement.not_packaged`, the outcomes, are recorded.
+The gate decides before packaging. Only the outcomes, `Judgement.packaged` and `Judgement.not_packaged`, are recorded.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from tasks.workload.gate import RuleOutcome
 
 
 class GateDecision(Frozen):
-    """What the gate decided on one candidate, rule by rule; ``reason`` is the decision in one line."""
+    """The gate's decision on one candidate, rule by rule; ``reason`` is a summary in one line."""
 
     recipe: str
     runtime: str
@@ -32,7 +32,7 @@ class GateDecision(Frozen):
 
 
 class Standing(Frozen):
-    """Whether the current bundle stays, and why; ``version`` and ``stays`` are None if no version is known."""
+    """Whether the current bundle stays, and why; ``version`` and ``stays`` are None if the version is unknown."""
 
     version: str | None
     stays: bool | None
@@ -42,8 +42,8 @@ class Standing(Frozen):
 class Judgement(Frozen):
     """A workload's decisions, in the order of the rows.
 
-    ``incumbent`` is None if the workload has no current bundle. ``unknown`` says why the current bundle could not be
-    judged, in which case nothing is promoted; it is "" otherwise.
+    ``incumbent`` is None if the workload has no current bundle. If the current bundle could not be judged, ``unknown``
+    is the reason, and nothing is promoted; otherwise it is "".
     """
 
     decisions: tuple[GateDecision, ...]
@@ -52,31 +52,31 @@ class Judgement(Frozen):
 
     @property
     def promoted(self) -> GateDecision | None:
-        """The candidate that becomes the current bundle, or that is the current bundle and stays."""
-        return next((each for each in self.decisions if each.decision == "promote"), None)
+        """The candidate that becomes, or already is, the current bundle."""
+        return next((decision for decision in self.decisions if decision.decision == "promote"), None)
 
     def packaged(self, version: str) -> Judgement:
-        """Return how it came out if, after the promoted candidate was packaged, `version` is current."""
+        """Return the outcome if `version` is current after the promoted candidate was packaged."""
         standing = self.incumbent
         stays = standing is not None and standing.version == version
         if standing is None or standing.stays == stays:
             return self
         if stays:
-            reason = "the winner has the same content, so nothing was replaced"
+            reason = "the winner has the same content, so it was not replaced"
         else:
             reason = f"its content was packaged again, as {version}"
         return self.model_copy(update={"incumbent": standing.model_copy(update={"stays": stays, "reason": reason})})
 
-    def not_packaged(self, why: str, version: str) -> Judgement:
-        """Return how it came out if the promoted candidate did not become current, and `version` ("": none) is."""
+    def not_packaged(self, problem: str, version: str) -> Judgement:
+        """Return the outcome if the promoted candidate did not become current; `version` ("" if none) is current."""
         standing, promoted = self.incumbent, self.promoted
         stays = standing is not None and standing.version == version
         if promoted is None or (standing is not None and standing.stays and stays):
             return self
-        decisions = tuple(explained(each, "hold", why) if each is promoted else each for each in self.decisions)
+        decisions = tuple(explained(old, "hold", problem) if old is promoted else old for old in self.decisions)
         if standing is not None:
-            reason = f"{promoted.candidate} was chosen, but {why}"
-            reason += "" if stays else f"; somebody made {version or 'none'} current meanwhile"
+            reason = f"{promoted.candidate} was chosen, but {problem}"
+            reason += "" if stays else f"; meanwhile the current bundle changed to {version or 'none'}"
             standing = standing.model_copy(update={"stays": stays, "reason": reason})
         return self.model_copy(update={"decisions": decisions, "incumbent": standing})
 
@@ -103,6 +103,6 @@ class Judgement(Frozen):
 
 
 def explained(decision: GateDecision, became: Decision, why: str) -> GateDecision:
-    """Return the decision on a candidate that passes every rule and is not promoted."""
+    """Return the decision on a candidate that passes every rule but is not promoted."""
     reason = f"passes all {len(decision.rules)} rules; {why}"
     return decision.model_copy(update={"decision": became, "reason": reason})

@@ -1,6 +1,6 @@
-"""Libraries at arm's length: what they raise ends in one line, and what they print stays out of a night's output.
+"""Isolate libraries: report their errors in one line, and keep their messages out of a night's output.
 
-A night calls them with models that nobody has tried before, and they fail in ways that nightquant does not expect.
+A night passes them new models, and they can fail in ways that nightquant does not foresee.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NOTED_BYTES = 4000
 
 
 class LibraryError(NightquantError):
-    """A library failed in a way that nobody foresaw, or nightquant has a defect. The cause has the traceback."""
+    """An unexpected failure of a library, or a defect of nightquant; the cause has the traceback."""
 
     exit_code: ClassVar[int] = 1
 
@@ -36,9 +36,9 @@ class LibraryError(NightquantError):
 
 
 def in_one_line(error: BaseException) -> str:
-    """Return an error's type and the first line of its message that says something."""
+    """Return an error's type and its message up to the first line that does not end with a colon."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    # "Error(s) in loading state_dict for Net:" says nothing without the next line.
+    # A heading such as "Error(s) in loading state_dict for Net:" needs the next line.
     end = next((number for number, line in enumerate(lines, 1) if not line.endswith(":")), len(lines))
     text = " ".join(lines[:end]).rstrip(".:")
     text = text if len(text) <= _LONGEST else f"{text[:_LONGEST].rstrip()} …"
@@ -46,42 +46,42 @@ def in_one_line(error: BaseException) -> str:
 
 
 @contextmanager
-def reported_as(what: str, hint: str = "") -> Iterator[None]:
-    """Turn whatever the block raises into one line: `what` failed, why, and what to do.
+def reported_as(action: str, hint: str = "") -> Iterator[None]:
+    """Turn any error of the block into one line: the failed action, the reason, and a hint.
 
     Raises
     ------
     LibraryError
-        The block raised something other than a `NightquantError`, which passes as it is.
+        The block raised something other than a `NightquantError`, which is passed on unchanged.
     """
     try:
         yield
     except NightquantError:
         raise
     except (Exception, SystemExit) as error:
-        raise library_error(what, error, hint) from error
+        raise library_error(action, error, hint) from error
 
 
-def library_error(what: str, error: BaseException, hint: str = "") -> LibraryError:
-    """Return what `reported_as` raises for an error."""
+def library_error(action: str, error: BaseException, hint: str = "") -> LibraryError:
+    """Return the error that `reported_as` raises for `error`."""
     return LibraryError(
-        f"{what}: {in_one_line(error)}.",
+        f"{action}: {in_one_line(error)}.",
         hint=f"{hint} --debug shows the traceback.".lstrip(),
         transient=is_transient(error),
     )
 
 
 def hint_for(runtime: str) -> str:
-    """Return what to do about a library that fails for a candidate of that runtime."""
-    return f'Name the module that this is about in exclude, or take the runtime "{runtime}" out of the recipe.'
+    """Return a hint for an error in the library of a runtime."""
+    return f'Add the module in question to `exclude`, or remove the runtime "{runtime}" from the recipe.'
 
 
 @contextmanager
 def contained(*, passed_on: bool = False) -> Iterator[None]:
-    """Keep what the block prints, logs and warns of out of the output, what native code prints included.
+    """Keep prints, logs and warnings of the block out of the output, including prints of native code.
 
-    Warnings about the user's own files are shown. An error gets the rest as a note. Without an error the rest is
-    dropped, or `passed_on` to standard error. The streams belong to the whole process: use this where one stage runs.
+    Warnings about the user's own files are shown. An error of the block gets the rest as a note; without an error it is
+    dropped, or `passed_on` to standard error. The whole process is redirected, so only one stage may run in it.
     """
     with tempfile.TemporaryFile() as printed:
         try:
@@ -99,35 +99,35 @@ def contained(*, passed_on: bool = False) -> Iterator[None]:
 @contextmanager
 def _printing_to(printed: IO[bytes]) -> Iterator[TextIO]:
     _flush()
-    kept = os.dup(1), os.dup(2)
+    saved = os.dup(1), os.dup(2)
     with (
-        open(kept[1], "w", closefd=False) as stderr,
+        open(saved[1], "w", closefd=False) as stderr,
         open(printed.fileno(), "w", buffering=1, closefd=False, errors="replace") as here,
     ):
         try:
             os.dup2(printed.fileno(), 1)
             os.dup2(printed.fileno(), 2)
-            # Python's streams may lead elsewhere already.
+            # Python's streams may already be redirected.
             with redirect_stdout(here), redirect_stderr(here):
                 yield stderr
         finally:
             _flush()
-            for number, descriptor in enumerate(kept, 1):
+            for number, descriptor in enumerate(saved, 1):
                 os.dup2(descriptor, number)
                 os.close(descriptor)
 
 
 @contextmanager
 def _warning_at(stderr: TextIO) -> Iterator[None]:
-    """Write warnings about the user's own files to a stream, and no others."""
+    """Write warnings about the user's own files to a stream, and drop all others."""
     with warnings.catch_warnings(record=True) as caught:
         try:
             yield
         finally:
-            for each in caught:
-                if is_users_file(each.filename):
+            for entry in caught:
+                if is_users_file(entry.filename):
                     stderr.write(
-                        warnings.formatwarning(each.message, each.category, each.filename, each.lineno, each.line)
+                        warnings.formatwarning(entry.message, entry.category, entry.filename, entry.lineno, entry.line)
                     )
             stderr.flush()
 
@@ -156,7 +156,7 @@ def _end_of(printed: IO[bytes]) -> str:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Keep what exporters, quantizers and compilers print, log and warn of out of a night's output, but not errors."""
+    """Keep output, logs and warnings of exporters, quantizers and compilers out of a night's output."""
     with (
         _no_logs(logging.WARNING),
         warnings.catch_warnings(action="ignore"),

@@ -1,4 +1,4 @@
-"""The machine: what is constant about it, its environment, and the state that it is in. Imports no torch."""
+"""The machine with its constant properties, environment and current state; imports no torch."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tasks.extensions import RUNTIMES
 from tasks.refs import Frozen
 from tasks.workload.workload import Workload
 
-# What decides which numbers a model computes, and how fast.
+# Libraries that affect a model's numbers and its speed.
 LIBRARIES = ("torch", "torchvision", "numpy", "safetensors")
 _ISA = (
     "avx", "avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512vl", "avx512_vnni", "avx_vnni", "avx512_bf16",
@@ -29,10 +29,10 @@ _VNNI = frozenset({"avx512_vnni", "avx_vnni", "amx_int8", "asimddp", "i8mm"})
 
 
 class Machine(Frozen):
-    """What stays the same from night to night: the machine, and its environment until that is upgraded.
+    """The hardware, which stays the same, and its environment, which stays the same until an upgrade.
 
-    ``product`` is what the firmware calls the host, a cloud's type of machine for instance, or "". ``libraries`` holds
-    the installed versions of `LIBRARIES` and of what the runtimes need.
+    ``product`` is the firmware's name of the host, for instance a cloud's instance type, or "". ``libraries`` contains
+    the installed versions of `LIBRARIES` and of the runtimes' libraries.
     """
 
     cpu: str
@@ -48,32 +48,32 @@ class Machine(Frozen):
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the hardware: ratios of speed are compared on one machine only."""
+        """SHA-256 of the hardware; speed ratios are compared only within one machine."""
         return digest_of(self._rounded({"system", "python", "libraries"}))
 
     @property
     def environment(self) -> str:
-        """What is installed on it: kernel, Python and library versions as canonical JSON."""
+        """Kernel, Python and library versions as canonical JSON."""
         return canonical_json({"kernel": self.system, "python": self.python, **self.libraries})
 
     @property
     def fingerprint(self) -> str:
-        """SHA-256 of the machine with its system, Python and the libraries that decide numbers."""
+        """SHA-256 of the machine, its system, Python, and the libraries that affect numbers."""
         libraries = {name: version for name, version in self.libraries.items() if name in LIBRARIES}
         return digest_of(self._rounded({"product"}) | {"libraries": libraries})
 
     def _rounded(self, without: set[str]) -> dict[str, object]:
-        # A reboot into the same kernel reports a few pages more or less.
+        # The reported memory changes by a few pages between reboots.
         return self.model_dump(mode="json", exclude=without) | {"memory_bytes": round(self.memory_bytes / 2**30)}
 
     @property
     def has_vnni(self) -> bool:
-        """Whether the processor multiplies int8 in one instruction (VNNI, AMX, or Arm's dot product)."""
+        """Whether the processor has an instruction that multiplies int8 (VNNI, AMX, or Arm's dot product)."""
         return not _VNNI.isdisjoint(self.isa)
 
 
 class Pressure(Frozen):
-    """Share of the last 10 s in which some task waited for the resource, in percent, and microseconds since boot."""
+    """Time in which some task waited for a resource: percentage of the last 10 s, and microseconds since boot."""
 
     some_avg10: float
     some_total_us: int
@@ -82,8 +82,8 @@ class Pressure(Frozen):
 class Evidence(Frozen):
     """The machine's state at ``at_s`` (Unix time); ``host`` is its network name.
 
-    ``steal_s`` is the time that the hypervisor gave to others since boot, summed over processors; what cannot be read,
-    as in most virtual machines, is None. ``proof_wall_s`` is the time to look at what a benchmark's candidates execute.
+    ``steal_s`` is the time since boot that the hypervisor gave to other guests, summed over processors. It is None if
+    unreadable, as in most virtual machines. ``proof_wall_s`` is the time spent on proving what candidates execute.
     """
 
     when: Literal["before", "after"]
@@ -115,7 +115,7 @@ class Evidence(Frozen):
 def this_machine() -> Machine:
     """Describe the machine that this process runs on."""
     libraries = dict.fromkeys([*LIBRARIES, *(name for runtime in RUNTIMES for name in RUNTIMES[runtime].distributions)])
-    # The first processor's fields; none on other systems than Linux.
+    # Fields of the first processor; empty on systems other than Linux.
     first = (_read("/proc/cpuinfo") or "").partition("\n\n")[0]
     info = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in first.splitlines())}
     flags = (info.get("flags") or info.get("Features") or "").split()
@@ -129,19 +129,19 @@ def this_machine() -> Machine:
         memory_bytes=psutil.virtual_memory().total,
         system=f"{platform.system()} {platform.release()}",
         python=platform.python_version(),
-        libraries={name: found for name in libraries if (found := installed_version(name))},
+        libraries={name: installed for name in libraries if (installed := installed_version(name))},
         # Boards without such firmware have a device tree, whose strings end in NUL.
         product=" ".join(filter(None, firmware)) or (_read("/proc/device-tree/model") or "").rstrip("\0"),
     )
 
 
 def fingerprint() -> str:
-    """SHA-256 of what is constant about this machine and its libraries."""
+    """Return the SHA-256 of this machine's constant properties and libraries."""
     return this_machine().fingerprint
 
 
 def observe(when: Literal["before", "after"], threads: int, engines: tuple[str, ...]) -> Evidence:
-    """Look at the machine's state now; `threads` and the quantized `engines` are those of the benchmark."""
+    """Observe the machine's state now; `threads` and quantized `engines` come from the benchmark."""
     frequency = psutil.cpu_freq()
     return Evidence(
         when=when,
@@ -156,46 +156,46 @@ def observe(when: Literal["before", "after"], threads: int, engines: tuple[str, 
         load_average=os.getloadavg(),
         available_memory_bytes=psutil.virtual_memory().available,
         steal_s=getattr(psutil.cpu_times(), "steal", None),
-        pressure={name: found for name in ("cpu", "memory", "io") if (found := _pressure(name))},
+        pressure={name: measured for name in ("cpu", "memory", "io") if (measured := _pressure(name))},
     )
 
 
 def affinity() -> tuple[int, ...]:
-    """Processors that this process may run on; () where the system does not say."""
+    """Return the processors that this process may run on; () if the system does not report them."""
     return tuple(sorted(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else ()
 
 
 def available_cores() -> int:
-    """Number of processors that this process may run on."""
+    """Return the number of processors that this process may run on."""
     return len(affinity()) or os.cpu_count() or 1
 
 
 def versions(*further: str) -> dict[str, str]:
-    """Versions of Python, of `LIBRARIES` and of `further` distributions."""
-    found = {name: installed_version(name) or "not installed" for name in (*LIBRARIES, *further)}
-    return {"python": platform.python_version(), **found}
+    """Return the versions of Python, of `LIBRARIES` and of `further` distributions."""
+    installed = {name: installed_version(name) or "not installed" for name in (*LIBRARIES, *further)}
+    return {"python": platform.python_version(), **installed}
 
 
 def installed_version(distribution: str) -> str | None:
-    """The installed version of a distribution, without importing it; None where it is not installed."""
+    """Return the installed version of a distribution without importing it; None if it is not installed."""
     try:
         return version(distribution)
     except PackageNotFoundError:
         return None
 
 
-def require_installed(what: str, distributions: Iterable[str], extra: str) -> None:
-    """Refuse what needs distributions that are not installed: the `UnavailableError` says what installs them."""
+def require_installed(subject: str, distributions: Iterable[str], extra: str) -> None:
+    """Raise an `UnavailableError` with an install command if a distribution is missing."""
     missing = [distribution for distribution in distributions if installed_version(distribution) is None]
     if missing:
         raise UnavailableError(
-            f"{what} needs {' and '.join(missing)}, which {'are' if missing[1:] else 'is'} not installed.",
+            f"{subject} needs {' and '.join(missing)}, which {'are' if missing[1:] else 'is'} not installed.",
             hint=f"Install it: pip install 'nightquant[{extra}]'.",
         )
 
 
 def require_domain(workload: Workload) -> None:
-    """Refuse a workload if the libraries of its domain are missing; see `require_installed`."""
+    """Raise an `UnavailableError` if a library of the workload's domain is missing."""
     require_installed(f'The domain "{workload.domain}"', workload.distributions, workload.extra)
 
 

@@ -1,4 +1,4 @@
-"""Calls of models: the device and threads that they compute with, and the tensors that they return."""
+"""Call models: the device and threads for their computation, and the tensors that they return."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tasks.libraries import in_one_line
 
 
 def training_device() -> torch.device:
-    """CUDA where there is one, the CPU otherwise; quantized models are always evaluated and timed on the CPU."""
+    """Return CUDA if available, else the CPU; quantized models are always evaluated and timed on the CPU."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 @contextmanager
 def intra_op_threads(count: int) -> Iterator[None]:
-    """Run the block with `count` intra-op threads, then restore the number there was."""
+    """Run the block with `count` intra-op threads, then restore the previous number."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
@@ -31,14 +31,14 @@ def intra_op_threads(count: int) -> Iterator[None]:
 
 
 class Call(Protocol):
-    """A model that can be called with its inputs in order, whatever executes it."""
+    """A model that can be called with its inputs in order, in any runtime."""
 
     def __call__(self, *inputs: Tensor) -> object:
-        """Return a tensor, or a tuple or list of them."""
+        """Return a tensor, or a tuple or list of tensors."""
 
 
 def tensors_of(result: object) -> tuple[Tensor, ...]:
-    """A model's result as a tuple of tensors.
+    """Return a model's result as a tuple of tensors.
 
     Raises
     ------
@@ -49,11 +49,11 @@ def tensors_of(result: object) -> tuple[Tensor, ...]:
     tensors = tuple(item for item in items if isinstance(item, Tensor))
     if len(tensors) == len(items) and items:
         return tensors
-    others = [type(item).__name__ for item in items if not isinstance(item, Tensor)]
-    held = f" that holds {f'a {others[0]}' if others else 'nothing'}" if isinstance(result, tuple | list) else ""
+    other_types = [type(item).__name__ for item in items if not isinstance(item, Tensor)]
+    contents = f" of {f'a {other_types[0]}' if other_types else 'nothing'}" if isinstance(result, tuple | list) else ""
     raise QuantizationError(
-        f"The model returns a {type(result).__name__}{held}; only a tensor, or a tuple of them, can be saved.",
-        hint="Let forward return the logits, or a tuple with them first: wrap the model in the factory.",
+        f"The model returns a {type(result).__name__}{contents}; only a tensor, or a tuple of tensors, can be saved.",
+        hint="Let forward return the logits, or a tuple that begins with them: wrap the model in the factory.",
     )
 
 
@@ -64,12 +64,12 @@ def outputs_of(model: Call, examples: Mapping[str, Tensor]) -> tuple[Tensor, ...
 
 
 def finite_outputs(model: Call, examples: Mapping[str, Tensor], recipe: str) -> tuple[Tensor, ...]:
-    """Call what a recipe made with its example inputs.
+    """Call a recipe's model with its example inputs.
 
     Raises
     ------
     QuantizationError
-        It cannot be run, or computes NaN or infinities.
+        The model cannot be run, or computes NaN or infinities.
     """
     try:
         outputs = outputs_of(model, examples)
@@ -77,24 +77,24 @@ def finite_outputs(model: Call, examples: Mapping[str, Tensor], recipe: str) -> 
         raise
     except Exception as error:
         raise QuantizationError(
-            f'The recipe "{recipe}" gives a model that cannot be run: {in_one_line(error)}.',
-            hint="Exclude the modules that the message is about.",
+            f'The model that recipe "{recipe}" makes cannot be run: {in_one_line(error)}.',
+            hint="Add the modules that the message names to `exclude`.",
         ) from error
     for index, output in enumerate(outputs):
         if not bool(torch.isfinite(output).all()):
             raise QuantizationError(
-                f'The recipe "{recipe}" gives a model whose output {index} holds NaN or infinities on real input.',
-                hint="Exclude modules from the recipe, or check the checkpoint.",
+                f'Output {index} of the model that recipe "{recipe}" makes contains NaN or infinities on real input.',
+                hint="Add modules to the recipe's `exclude`, or check the checkpoint.",
             )
     return outputs
 
 
 def distance(output: Tensor, reference: Tensor) -> float:
-    """Largest absolute difference, as a share of the reference's range (of 1 where it is constant)."""
+    """Return the largest absolute difference as a share of the reference's range, or of 1 if that is 0."""
     spread = float(reference.double().max() - reference.double().min()) or 1.0
     return float((output.double() - reference.double()).abs().max()) / spread
 
 
 def worst(*distances: float) -> float:
-    """Return the largest distance; NaN if one is NaN, which `max` takes for small or large by its place."""
+    """Return the largest distance; NaN if one is NaN, because `max` ignores NaN depending on its position."""
     return math.nan if any(map(math.isnan, distances)) else max(distances)

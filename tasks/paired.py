@@ -1,6 +1,6 @@
 """The difference between two results on the same samples, with a 95% interval.
 
-Samples keep their pairing, so that what is hard for both cancels. docs/quality.md says which interval is right.
+Samples stay paired, so that difficulties common to both results cancel. docs/quality.md compares the intervals.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ _CONFIDENCE = 0.95
 _TAIL = (1 - _CONFIDENCE) / 2
 RIGHT, WRONG = 100.0, 0.0
 _BLOCKS = 10
-# Halvings of an interval no wider than 2: beyond the last digit of a double.
+# Number of bisections of an interval of at most 2; more would exceed the precision of a double.
 _HALVINGS = 60
-# Numbers drawn at a time: bounds memory at some tens of megabytes whatever the number of samples.
+# Numbers drawn at a time, which limits memory to some tens of megabytes for any number of samples.
 _DRAWN_AT_ONCE = 1 << 20
 
 
@@ -32,49 +32,48 @@ class PairedDifference(NamedTuple):
 
 
 def score_difference(baseline: ArrayLike, candidate: ArrayLike) -> PairedDifference:
-    """Score interval of the difference between two shares of right answers, in percentage points.
+    """Return the score interval of the difference between two shares of right answers, in percentage points.
 
     Tango, "Equivalence test and confidence interval for the difference in proportions for the paired-sample design",
-    Statistics in Medicine 17, 1998: all differences that a score test at 5% does not refuse, with the variance
-    estimated under each of them. Where both are right and wrong on the same N samples the ends are
-    ±z² / (N + z²): having seen no difference does not say that there is none.
+    Statistics in Medicine 17, 1998. The interval contains all differences that a score test at 5% does not reject, with
+    the variance estimated under each difference. If both results agree on all N samples, the ends are ±z² / (N + z²),
+    because observing no difference does not prove that there is none.
 
     Parameters
     ----------
     baseline, candidate
-        [N]: 100 where a sample is right and 0 where it is wrong, in the same order.
+        [N]: 100 for a right answer and 0 for a wrong one, in the same order.
 
     Raises
     ------
     ValueError
-        The arrays are empty, of different lengths, or hold other numbers.
+        The arrays are empty, differ in length, or contain other numbers.
     """
     before, after = _paired(baseline, candidate)
     if not np.isin([before, after], [RIGHT, WRONG]).all():
-        raise ValueError(f"expected {RIGHT:g} where a sample is right and {WRONG:g} where it is wrong")
+        raise ValueError(f"expected {RIGHT:g} for a right answer and {WRONG:g} for a wrong one")
     gained, lost, samples = int((after > before).sum()), int((after < before).sum()), len(before)
     low, high = _score_low(gained, lost, samples), -_score_low(lost, gained, samples)
     return PairedDifference(*(RIGHT * share for share in ((gained - lost) / samples, low, high)))
 
 
 def serial_difference(baseline: ArrayLike, candidate: ArrayLike) -> PairedDifference:
-    """Student's interval of the mean difference between two series whose neighbours depend on each other.
+    """Return Student's interval of the mean difference between two series with dependent neighbours.
 
-    The series is cut into ten stretches of equal length, whose means are nearly independent once a stretch is long
-    beside the memory of the series. Ten is the fewest that Schmeiser, "Batch size effects in the analysis of simulation
-    output", Operations Research 30(3), 1982, recommends: more blocks are shorter, and their intervals too narrow for
-    short series, while fewer than ten make them wider for no gain. As their number is fixed, blocks grow with the
-    series.
+    The series is cut into ten blocks of equal length. Block means are nearly independent if a block is much longer than
+    the memory of the series. Ten is the smallest number that Schmeiser, "Batch size effects in the analysis of
+    simulation output", Operations Research 30(3), 1982, recommends. More and shorter blocks make intervals too narrow
+    for short series; fewer blocks only widen them. The number is fixed, so blocks grow with the series.
 
     Parameters
     ----------
     baseline, candidate
-        [N], N at least 2: the numbers of each place in the series, in order, of any unit.
+        [N], N at least 2: the values of the series in order, in any unit.
 
     Raises
     ------
     ValueError
-        The arrays are shorter than that, of different lengths, or hold NaN or infinities.
+        The arrays are shorter than 2, differ in length, or contain NaN or infinities.
     """
     differences = _differences(baseline, candidate)
     if len(differences) < 2:
@@ -89,24 +88,23 @@ def serial_difference(baseline: ArrayLike, candidate: ArrayLike) -> PairedDiffer
 def bootstrap_difference(
     baseline: ArrayLike, candidate: ArrayLike, *, resamples: int = 10_000, seed: int = 0
 ) -> PairedDifference:
-    """Bootstrap interval of the mean difference between two results on the same independent samples.
+    """Return the bootstrap interval of the mean difference between two results on the same independent samples.
 
-    Samples are drawn with replacement and keep their pairing (Efron and Tibshirani, "An Introduction to the Bootstrap",
-    1993, chapters 6 and 13). The ends are percentiles, taken a little further out so that the interval is not too
-    narrow for few samples: Hesterberg, "What Teachers Should Know About the Bootstrap", The American Statistician
-    69(4), 2015, section 5.3 (expanded percentile interval).
+    Samples are drawn with replacement and stay paired (Efron and Tibshirani, "An Introduction to the Bootstrap", 1993,
+    chapters 6 and 13). Percentiles are expanded, so that the interval is not too narrow for few samples: Hesterberg,
+    "What Teachers Should Know About the Bootstrap", The American Statistician 69(4), 2015, section 5.3.
 
     Parameters
     ----------
     baseline, candidate
-        [N]: a number per sample, in the same order, of any unit.
+        [N]: one number per sample, in the same order, in any unit.
     seed
         Equal seeds give equal intervals.
 
     Raises
     ------
     ValueError
-        The arrays are empty, of different lengths, or hold NaN or infinities.
+        The arrays are empty, differ in length, or contain NaN or infinities.
     """
     differences = _differences(baseline, candidate)
     mean = float(differences.mean())
@@ -119,20 +117,20 @@ def bootstrap_difference(
 
 
 def resampled_difference(baseline: ArrayLike, candidate: ArrayLike) -> PairedDifference:
-    """Percentile bootstrap interval of the difference in a quality that is no mean of samples, such as F1.
+    """Return the percentile bootstrap interval of the difference in a quality that is not a mean, such as F1.
 
-    Efron and Tibshirani, 1993, chapter 13; samples keep their pairing, for both were computed on the same resamples.
-    ``mean`` is that over the resamples, not the difference on the samples themselves.
+    Efron and Tibshirani, 1993, chapter 13. Results stay paired, because both were computed on the same resamples.
+    ``mean`` is the mean over the resamples, not the difference on the original samples.
 
     Parameters
     ----------
     baseline, candidate
-        [R]: the quality on each resample; NaN where a resample has none (no row of a class, say), which is left out.
+        [R]: the quality on each resample. NaN entries (for example, a resample without a class) are left out.
 
     Raises
     ------
     ValueError
-        The arrays are empty or of different lengths, or no resample has a quality in both.
+        The arrays are empty or differ in length, or no resample has a quality in both.
     """
     before, after = _paired(baseline, candidate)
     differences = (after - before)[np.isfinite(before) & np.isfinite(after)]
@@ -153,16 +151,16 @@ def _differences(baseline: ArrayLike, candidate: ArrayLike) -> NDArray[np.float6
     before, after = _paired(baseline, candidate)
     differences = after - before
     if not np.isfinite(differences).all():
-        raise ValueError("the results hold NaN or infinite values")
+        raise ValueError("the results contain NaN or infinite values")
     return differences
 
 
 def _score_low(gained: int, lost: int, samples: int) -> float:
-    """Lower end of Tango's interval for (gained - lost) / samples, by bisection."""
+    """Return the lower end of Tango's interval for (gained - lost) / samples, by bisection."""
     estimate, quantile = (gained - lost) / samples, NormalDist().inv_cdf(1 - _TAIL)
 
     def refused(difference: float) -> bool:
-        # Maximum likelihood of the share that is lost, given the difference: the larger root of a quadratic.
+        # Maximum likelihood estimate of the lost share under this difference: the larger root of a quadratic.
         linear = (2 * samples - gained + lost) * difference - gained - lost
         constant = 8 * samples * lost * difference * (1 - difference)
         share = (math.sqrt(max(0.0, linear**2 + constant)) - linear) / (4 * samples)
@@ -177,7 +175,7 @@ def _score_low(gained: int, lost: int, samples: int) -> float:
 
 
 def _resampled_means(differences: NDArray[np.float64], resamples: int, rng: np.random.Generator) -> NDArray[np.float64]:
-    """Mean of each resample, float64 [resamples]; counts are drawn, at the cost of the distinct values."""
+    """Return the mean of each resample, float64 [resamples]; the cost grows with the number of distinct values."""
     values, counts = np.unique(differences, return_counts=True)
     step = max(1, _DRAWN_AT_ONCE // len(values))
     means = []
@@ -188,10 +186,10 @@ def _resampled_means(differences: NDArray[np.float64], resamples: int, rng: np.r
 
 
 def _expanded_tail(tail: float, samples: int) -> float:
-    """The share to cut off at each end, so that the interval is as wide as Student's for a normal mean."""
+    """Return the share to cut off at each end to make the interval as wide as Student's for a normal mean."""
     return NormalDist().cdf(math.sqrt(samples / (samples - 1)) * student_quantile(tail, samples - 1))
 
 
 def student_quantile(share: float, freedom: float) -> float:
     """Return a quantile of Student's t."""
-    return float(resolve_name("scipy.special:stdtrit")(freedom, share))  # by name: SciPy takes a third of a second
+    return float(resolve_name("scipy.special:stdtrit")(freedom, share))  # lazily, because importing SciPy takes 0.3 s

@@ -1,4 +1,4 @@
-"""A workload tried out before its first night: all but training, with little calibration and a sample of the test."""
+"""Try out a workload before its first night: without training, and with little calibration and few test samples."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from tasks.workload.workload import Workload
 # Keys whose value may be ``module:callable``.
 _CALLABLES = ("factory", "collate", "train", "metric")
 TRAINS = "trains on first use"
-_FAILED = "The workload cannot be tried out"
+_FAILED = "Trying out the workload failed"
 
 
 @dataclass
 class _Problems:
-    """What was found to be wrong, each problem once, and the tracebacks of what nobody foresaw."""
+    """Distinct error messages, and the tracebacks of unexpected errors."""
 
     messages: list[str] = field(default_factory=list)
     tracebacks: list[str] = field(default_factory=list)
@@ -60,35 +60,35 @@ class _Problems:
 def preview(workload: Workload, workspace: Workspace) -> Preview:
     """Prepare the data, build and call the model, read its weights, and try every candidate.
 
-    Weights that would be trained are drawn instead. Static recipes then calibrate on one sample; with real weights they
-    calibrate on more, and each candidate's quality is compared with the float model's (`tasks.arrival`). What a runtime
-    takes long to compile is only exported. What is wrong does not end it: whatever can be tried besides is.
+    Weights that would be trained are drawn instead. With drawn weights, static recipes calibrate on one sample. With
+    real weights they calibrate on more, and `tasks.arrival` compares each candidate's quality with the float model's.
+    For runtimes that compile slowly, the model is only exported. A problem does not stop the other checks.
     """
     problems = _Problems()
-    with redirect_stdout(sys.stderr):  # the user's code may print, and standard output is the command's own
+    with redirect_stdout(sys.stderr):  # the user's code may print, but standard output belongs to the command
         for runtime in dict.fromkeys(name for recipe in workload.recipe for name in recipe.runtimes):
             with problems.noted():
                 RUNTIMES[runtime].require_installed(runtime)
         _import_callables(workload, problems)
-        dataset, job = _prepared(workload, workspace, problems)
-        found = Preview(
+        dataset, job = _prepare_job(workload, workspace, problems)
+        result = Preview(
             workload=workload.name,
             splits={} if dataset is None else dataset.splits,
             data_notes=() if dataset is None else dataset.notes,
             checkpoint=TRAINS if workload.checkpoint.kind == "train" else workload.checkpoint.kind,
             notes=() if job is None else job.checkpoint.notes,
-            methods={name: _lack(name, workload) for name in METHODS},
+            methods={name: _misfit(name, workload) for name in METHODS},
             runtimes={name: _missing(name) for name in RUNTIMES},
         )
         if job is None:
             _try_parts(workload, dataset, workspace, problems)
         else:
             with problems.noted():
-                found = found.model_copy(update=_called(job, workspace))
+                result = result.model_copy(update=_call_model(job, workspace))
                 arrival = Arrival(job, model_source(job, workspace))
-                found = found.model_copy(update={"candidates": _candidates(job, workspace, problems, arrival)})
-                found = found.model_copy(update={"notes": (*found.notes, *arrival.notes)})
-    return found.model_copy(
+                result = result.model_copy(update={"candidates": _candidates(job, workspace, problems, arrival)})
+                result = result.model_copy(update={"notes": (*result.notes, *arrival.notes)})
+    return result.model_copy(
         update={"problems": tuple(problems.messages), "tracebacks": tuple(dict.fromkeys(problems.tracebacks))}
     )
 
@@ -103,19 +103,19 @@ def _import_callables(workload: Workload, problems: _Problems) -> None:
                     pass
 
 
-def _prepared(
+def _prepare_job(
     workload: Workload, workspace: Workspace, problems: _Problems
 ) -> tuple[DatasetRef | None, Job[Workload] | None]:
-    """Data set and job, as far as they can be had; weights that would be trained are drawn from a seed."""
-    drawn = workload
+    """Return the data set and the job, each None if it failed; weights that would be trained are drawn."""
+    untrained = workload
     if workload.checkpoint.kind == "train":
-        drawn = workload.model_copy(update={"checkpoint": SeededCheckpoint(kind="seeded")})
+        untrained = workload.model_copy(update={"checkpoint": SeededCheckpoint(kind="seeded")})
     dataset: DatasetRef | None = None
     job: Job[Workload] | None = None
     with problems.noted():
         require_domain(workload)
         dataset = DOMAINS[workload.domain].prepare(workload, workspace)
-        job = Job(workload, dataset, obtain(drawn, dataset, workspace))
+        job = Job(workload, dataset, obtain(untrained, dataset, workspace))
     return dataset, job
 
 
@@ -128,13 +128,13 @@ def _try_parts(workload: Workload, dataset: DatasetRef | None, workspace: Worksp
             read_fetched(workload.checkpoint, workspace)
 
 
-def _called(job: Job[Workload], workspace: Workspace) -> dict[str, object]:
+def _call_model(job: Job[Workload], workspace: Workspace) -> dict[str, object]:
     domain = DOMAINS[job.workload.domain]
     domain.check(job, workspace)
     source = model_source(job, workspace)
     model = source.float_model()
     inputs = source.example_inputs
-    with in_its_own_words(f"The model's forward failed on {_described(inputs)}", "Fix forward, or what it is given."):
+    with in_its_own_words(f"The model's forward failed on {_formatted(inputs)}", "Fix forward or its inputs."):
         outputs_of(model, inputs)
     outputs = finite_outputs(model, inputs, "float")
     metric = domain.metric(job.workload)
@@ -143,8 +143,8 @@ def _called(job: Job[Workload], workspace: Workspace) -> dict[str, object]:
     return {
         "model": type(model).__name__,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "inputs": _described(inputs),
-        "outputs": _described(dict(zip(names, outputs, strict=False))),
+        "inputs": _formatted(inputs),
+        "outputs": _formatted(dict(zip(names, outputs, strict=False))),
         "metric": metric.name if metric else "",
         "is_percentage": metric is not None and metric.is_percentage,
     }
@@ -153,25 +153,25 @@ def _called(job: Job[Workload], workspace: Workspace) -> dict[str, object]:
 def _candidates(
     job: Job[Workload], workspace: Workspace, problems: _Problems, arrival: Arrival
 ) -> tuple[CandidatePreview, ...]:
-    found = []
+    previews = []
     pairs = [(recipe, runtime) for recipe in job.workload.recipe for runtime in recipe.runtimes]
     failed: dict[str, list[str]] = {}
     for done, (recipe, runtime) in enumerate(pairs):
         workspace.progress(done, len(pairs), "candidates")
         name = f"{recipe.name}/{runtime}"
         try:
-            found.append(_tried(job, recipe, runtime, arrival))
+            previews.append(_try_candidate(job, recipe, runtime, arrival))
         except NightquantError as error:
-            found.append(CandidatePreview(candidate=name, obstacle=str(error)))
+            previews.append(CandidatePreview(candidate=name, obstacle=str(error)))
             problems.keep_traceback(error)
-            # A night skips what this machine cannot have; what is not installed was noted before.
+            # A night skips candidates that this machine cannot run; missing packages were noted before.
             if not isinstance(error, UnavailableError):
                 failed.setdefault(str(error), []).append(name)
     problems.messages += [f"{', '.join(names)}: {message}" for message, names in failed.items()]
-    return tuple(found)
+    return tuple(previews)
 
 
-def _tried(job: Job[Workload], recipe: Recipe, runtime: str, arrival: Arrival) -> CandidatePreview:
+def _try_candidate(job: Job[Workload], recipe: Recipe, runtime: str, arrival: Arrival) -> CandidatePreview:
     implementation, name, source = RUNTIMES[runtime], f"{recipe.name}/{runtime}", arrival.source
     sketch = arrival.sketch(recipe)
     excluded_modules(source.float_model(), recipe.exclude)
@@ -180,14 +180,14 @@ def _tried(job: Job[Workload], recipe: Recipe, runtime: str, arrival: Arrival) -
         if implementation.compiles:
             export(source.float_model(), source.example_inputs, source.axes)
             return CandidatePreview(candidate=name, exported_only=True)
-        made = build_candidate(job, sketch or recipe.sketch(), runtime, source.workspace)
+        candidate = build_candidate(job, sketch or recipe.sketch(), runtime, source.workspace)
     with reported_as("The candidate cannot be evaluated", hint_for(runtime)), contained():
-        loss = arrival.loss(sketch, made) if sketch else None
-    return CandidatePreview(candidate=name, coverage=made.coverage, loss=loss)
+        loss = arrival.loss(sketch, candidate) if sketch else None
+    return CandidatePreview(candidate=name, coverage=candidate.coverage, loss=loss)
 
 
-def _lack(method: str, workload: Workload) -> str:
-    """Why a method does not fit a workload's domain, "" where it does."""
+def _misfit(method: str, workload: Workload) -> str:
+    """Return why a method does not fit a workload's domain; "" if it fits."""
     needs = METHODS[method].needs
     lacks = [f'domain "{workload.domain}" {lack}' for need in needs if (lack := workload.lacks(need))]
     if not lacks and "fine-tuning" in needs:
@@ -202,7 +202,7 @@ def _missing(runtime: str) -> str:
     return "".join(problems.messages)
 
 
-def _described(tensors: Mapping[str, Tensor]) -> str:
+def _formatted(tensors: Mapping[str, Tensor]) -> str:
     return ", ".join(
         f"{name} {str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}" for name, tensor in tensors.items()
     )

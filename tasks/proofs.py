@@ -1,4 +1,4 @@
-"""What candidates executed: the operators that their runtimes' own profilers saw, and what follows from these."""
+"""Operators that candidates executed, from their runtimes' own profilers, and the conclusions from them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tasks.refs import Frozen, ModuleCoverage
 from tasks.workload.gate import BATCH_TOLERANCE
 
 TOP = 5
-# "convert" stands between int8 and float, "other" computes nothing: it allocates or gives views.
+# "convert" operators lie between int8 and float; "other" ones do not compute, but allocate or make views.
 Arithmetic = Literal["int8", "float", "convert", "other"]
 
 
 class Operator(Frozen):
-    """An operator, or all of one name, with its seconds; ``name`` begins with its module's path, if known."""
+    """An operator, or all operators of one name, with its seconds; ``name`` begins with the module's path, if known."""
 
     name: str = ""
     type: str
@@ -27,7 +27,7 @@ class Operator(Frozen):
 
 
 class FloatOperator(Frozen):
-    """An operator that stayed float, with its share of the time, and why its module did, where that is known."""
+    """An operator that stayed float, with its share of the time; ``reason`` is why its module did, if known."""
 
     name: str
     type: str
@@ -36,16 +36,16 @@ class FloatOperator(Frozen):
 
 
 class Proof(Frozen):
-    """What one candidate executed.
+    """The operators and instructions that one candidate executed.
 
-    ``int8_time_share`` is the share of its operators' time in those that compute in int8, ``float_operators`` the most
-    expensive others, both by its runtime's profiler (None and () without one). ``instructions`` are shares of its time
-    by family of instructions, if the system lets programs be sampled. ``saturation`` is the distance of its outputs
-    from the same arithmetic without saturation, as a share of their range: 0 if its products cannot saturate, None if
-    unknown. ``doubts`` say what speaks against int8 having run as promised.
+    ``int8_time_share`` is the share of operator time spent in int8, and ``float_operators`` are the most expensive ones
+    in float; without a profiler of the runtime, they are None and (). ``instructions`` maps families of instructions to
+    shares of the time, if the system allows sampling. ``saturation`` is the distance between outputs
+    with and without saturation, as a share of their range. It is 0 if products cannot saturate, and None if unknown.
+    ``doubts`` are warnings that int8 may not have run as promised.
     """
 
-    # NaN stays NaN on its way through JSON: as null it would look like a number that nobody asked for.
+    # Keep NaN in JSON, because null would mean that the number was not measured.
     model_config = ConfigDict(ser_json_inf_nan="constants")
 
     int8_time_share: float | None = None
@@ -56,17 +56,17 @@ class Proof(Frozen):
 
 
 class ProofReport(Frozen):
-    """Proofs by subject, why there is none of the others, and why nothing was sampled, "" where it was."""
+    """Proofs by subject; ``refused`` has the reasons for missing proofs, ``unsampled`` the reason for no sampling."""
 
     proofs: dict[str, Proof]
     refused: dict[str, str] = Field(default={})
     unsampled: str = ""
 
 
-def typical(seen: Iterable[Operator]) -> list[Operator]:
-    """One operator for each name and type, with the median seconds: others may have had the processor meanwhile."""
+def typical(operators: Iterable[Operator]) -> list[Operator]:
+    """Return one operator per name and type with the median seconds, because other programs may disturb a call."""
     seconds: dict[tuple[str, str, Arithmetic], list[float]] = {}
-    for operator in seen:
+    for operator in operators:
         seconds.setdefault((operator.name, operator.type, operator.arithmetic), []).append(operator.seconds)
     return [
         Operator(name=name, type=kind, arithmetic=arithmetic, seconds=median(taken))
@@ -75,34 +75,36 @@ def typical(seen: Iterable[Operator]) -> list[Operator]:
 
 
 def int8_share(operators: Iterable[Operator]) -> float:
-    """Share of the operators' time in those that compute in int8; 0 where there are none."""
-    found = list(operators)
-    total = sum(operator.seconds for operator in found)
-    return sum(operator.seconds for operator in found if operator.arithmetic == "int8") / total if total else 0.0
+    """Return the share of the operators' time spent in int8; 0 if there are no operators."""
+    timed = list(operators)
+    total = sum(operator.seconds for operator in timed)
+    return sum(operator.seconds for operator in timed if operator.arithmetic == "int8") / total if total else 0.0
 
 
 def most_expensive_floats(
     operators: Sequence[Operator], coverage: Sequence[ModuleCoverage] = ()
 ) -> tuple[FloatOperator, ...]:
-    """The operators in float that take most of the time, the first one most."""
+    """Return the float operators that take the most time, in descending order."""
     total = sum(operator.seconds for operator in operators)
     floats = [operator for operator in operators if operator.arithmetic == "float" and operator.seconds > 0]
-    found = []
-    for each in sorted(floats, key=lambda each: -each.seconds)[:TOP]:
-        module = owner(each.name, coverage)
+    expensive = []
+    for operator in sorted(floats, key=lambda operator: -operator.seconds)[:TOP]:
+        module = owner(operator.name, coverage)
         reason = module.reason if module else ""
-        found.append(FloatOperator(name=each.name, type=each.type, share=each.seconds / total, reason=reason))
-    return tuple(found)
+        expensive.append(
+            FloatOperator(name=operator.name, type=operator.type, share=operator.seconds / total, reason=reason)
+        )
+    return tuple(expensive)
 
 
 def doubt_about_batches(difference: float | None) -> str:
-    """Whether rows that are computed together see each other; "" where they do not, or where nobody looked."""
+    """Return a warning if the rows of a batch affect each other; "" if they do not, or if this is unknown."""
     if difference is None or not BATCH_TOLERANCE < difference < math.inf:  # NaN is not a difference
         return ""
     return f"rows of a batch are not independent: outputs differ by up to {difference:.1%} of their range"
 
 
 def owner(name: str, coverage: Sequence[ModuleCoverage]) -> ModuleCoverage | None:
-    """The module that a node is named after; None where its name says nothing of one."""
-    of = [each for each in coverage if each.module and f"{name}/".startswith((f"{each.module}/", f"{each.module}."))]
-    return max(of, key=lambda each: len(each.module), default=None)
+    """Return the module that a node is named after; None if its name does not contain a module."""
+    owners = [row for row in coverage if row.module and f"{name}/".startswith((f"{row.module}/", f"{row.module}."))]
+    return max(owners, key=lambda row: len(row.module), default=None)

@@ -1,4 +1,4 @@
-"""References to artifacts: with `tasks.results`, all that travels between tasks. Never tensors or file contents."""
+"""References to artifacts. Only these and `tasks.results` travel between tasks, never tensors or file contents."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ class Frozen(BaseModel):
 
 
 class ArtifactRef(Frozen):
-    """An artifact in the store by kind and digest."""
+    """An artifact in the store, identified by kind and digest."""
 
     kind: str
     digest: str
 
 
 class DatasetRef(ArtifactRef):
-    """A prepared data set: samples (tokens for text) by split, numbers of classes and words, one sample's shape.
+    """A prepared data set: samples (tokens for text) by split, numbers of classes and words, shape of a sample.
 
-    ``calibration_digest`` is the SHA-256 of the list of calibration samples, or "". ``notes`` are what a reader should
-    know about how the samples were prepared. With ``at_most``, the test split is read as a random sample of that size;
-    0 reads all of it.
+    ``calibration_digest`` is the SHA-256 of the list of calibration samples, or "". ``notes`` describe the preparation
+    of the samples for readers of the report. With ``at_most``, the test split is a random sample of that size; with 0,
+    it is complete.
     """
 
     splits: dict[str, int]
@@ -45,7 +45,7 @@ class DatasetRef(ArtifactRef):
 
 
 class CheckpointRef(ArtifactRef):
-    """Float weights, with their number of scalars; ``notes`` say what was forgiven in somebody else's file."""
+    """Float weights and the number of their scalars; ``notes`` list differences in the file that were accepted."""
 
     parameters: int
     notes: tuple[str, ...] = ()
@@ -54,8 +54,8 @@ class CheckpointRef(ArtifactRef):
 class Architecture(Frozen):
     """A float model without its weights, in its domain's terms.
 
-    ``model`` is the section that describes it, and ``folder`` where its workload file was: the user's code is looked
-    for there first.
+    ``model`` is the section of the workload file that describes it. ``folder`` is the workload file's folder, which is
+    searched first for the user's code.
     """
 
     domain: str
@@ -64,13 +64,13 @@ class Architecture(Frozen):
     dataset: DatasetRef
 
     def build(self) -> nn.Module:
-        """Build the model, its weights drawn from torch's global generator."""
+        """Build the model with weights drawn from torch's global generator."""
         section = DOMAINS.workload(self.domain).parse_model(self.model, self.folder)
         return DOMAINS[self.domain].build(section, self.dataset)
 
 
 class ModuleCoverage(Frozen):
-    """Whether one leaf module was quantized, and why not where it was not."""
+    """Whether one leaf module was quantized, and the reason if it was not."""
 
     module: str
     type: str
@@ -80,11 +80,11 @@ class ModuleCoverage(Frozen):
 
 
 class CandidateRef(ArtifactRef):
-    """A candidate: one recipe's result for one runtime, as `tasks.runtimes` makes and opens it.
+    """A candidate: the result of one recipe for one runtime, as `tasks.runtimes` makes and opens it.
 
-    ``size_bytes`` is the serialized size, as its runtime counts it; ``graph`` the graph mode that was taken ("" where
-    there is no choice); ``shared`` the digests, by kind, of artifacts that it shares with other candidates;
-    ``recipe_digest`` and ``source_digest`` are those of the recipe and of the code that made it from its inputs.
+    ``size_bytes`` is the serialized size as the runtime counts it. ``graph`` is the graph mode of torch that was used,
+    "" if there is no choice. ``shared`` maps kinds to digests of artifacts that several candidates share.
+    ``recipe_digest`` is the digest of the recipe, and ``source_digest`` of the code that made the candidate.
     """
 
     recipe: str

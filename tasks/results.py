@@ -1,7 +1,7 @@
-"""What stages measured: small frozen values that travel between tasks; no torch.
+"""Results of the stages, as small frozen values that travel between tasks; no torch.
 
-A field of `Evaluation`, `Comparison`, `Timing` or `tasks.proof.messages.Proof` that has the name of a column of
-``measurements`` is recorded in it (`tasks.rows`).
+Fields of `Evaluation`, `Comparison`, `Timing` and `tasks.proofs.Proof` that share the name of a column of
+``measurements`` are recorded in that column (`tasks.rows`).
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from tasks.proofs import Proof
 from tasks.refs import ArtifactRef, CandidateRef, DatasetRef, Frozen, ModuleCoverage
 from tasks.workload.workload import Workload
 
-# What per-sample contributions to a quality are: independent numbers, 100 (right) or 0 (wrong), places of one series
-# whose neighbours depend on each other, or the quality itself on resamples that are the same for every candidate.
+# Kinds of contributions to a quality: independent numbers, or 100 (right) and 0 (wrong), for each sample. Others are
+# values of a series with dependent neighbours, and the quality on resamples that all candidates share.
 Contributions = Literal["independent", "right-or-wrong", "serial", "resampled"]
 
 
 class Proposal(Frozen):
-    """Keys that a drafted workload file gets, by section, and why: ``reasons`` by ``section.key``."""
+    """Keys by section for a drafted workload file; ``reasons`` explains them, by ``section.key``."""
 
     sections: dict[str, dict[str, object]] = Field(default_factory=dict)
     reasons: dict[str, str] = Field(default_factory=dict)
 
 
 class Evaluation(Frozen):
-    """Quality of one candidate; ``quality`` is the one of all ``metrics`` that the gate looks at.
+    """Quality of one candidate; ``quality`` is the value of the metric that the gate uses.
 
-    ``quality_batched`` is the same with rows together in a call; it differs only if rows share the ranges of their
-    activations. ``batch_difference`` and ``batch_changed`` are those of `tasks.proof.golden.Batching`. ``outputs`` is
-    an artifact with golden tensors (the timed inputs, and what the evaluated model returned) and per-sample results.
+    ``quality_batched`` is the quality with several rows per call; it differs only if rows share activation ranges.
+    ``batch_difference`` and ``batch_changed`` come from `tasks.proof.golden.Batching`. ``outputs`` is an artifact with
+    golden tensors (the timed inputs and the model's outputs for them) and per-sample results.
     """
 
     recipe: str
@@ -54,7 +54,7 @@ class Evaluation(Frozen):
 
 
 class Comparison(Frozen):
-    """A candidate's quality against the baseline's on the same samples; difference = candidate - baseline."""
+    """A candidate's quality compared with the baseline's on the same samples; difference = candidate - baseline."""
 
     quality_difference: float
     quality_difference_low: float | None = None
@@ -63,7 +63,10 @@ class Comparison(Frozen):
 
 
 class LayerSensitivity(Frozen):
-    """A quantized module's signal to noise ratio and rank (1: loses most), and quality with all from there float."""
+    """A quantized layer's signal to noise ratio and rank (1 loses most).
+
+    ``kept_float_quality`` is the quality with the layers up to this rank in float.
+    """
 
     recipe: str
     module: str
@@ -74,14 +77,14 @@ class LayerSensitivity(Frozen):
 
 
 class Timing(Frozen):
-    """One candidate (or further setting of it) as timed; ``speedup`` = baseline latency ÷ candidate latency.
+    """Timing of one candidate in one setting; ``speedup`` = baseline latency ÷ candidate latency.
 
-    The ends of ``speedup`` are those of its 95% interval. The gate decides by its bounds, and by those of
-    ``over_incumbent`` (the incumbent's latency ÷ the candidate's). ``cold_`` numbers are of calls with cold caches.
-    Percentiles come from single calls, and are None if there are too few. ``block_launch``,
-    ``block_round`` and ``block_s`` (seconds per call), and with cold caches ``cold_launch`` and ``cold_s``, are the raw
-    samples in the order in which they were taken. ``threads_used`` is the most threads that it kept busy in
-    any launch; ``sequence_length`` is None unless the setting has another than the primary one.
+    ``_low`` and ``_high`` are the ends of the 95% interval. The gate decides by the ``_bound_`` columns and by the ends
+    of ``over_incumbent`` (current bundle's latency ÷ candidate's). ``cold_`` numbers are from calls with cold caches.
+    Percentiles come from single calls, and are None if there are too few. ``block_launch``, ``block_round`` and
+    ``block_s`` (seconds per call) are the raw samples in the order of measurement; ``cold_launch`` and ``cold_s`` are
+    those with cold caches. ``threads_used`` is the largest number of threads kept busy in any launch.
+    ``sequence_length`` is None if it is the primary setting's.
     """
 
     recipe: str
@@ -133,8 +136,8 @@ class Timing(Frozen):
 class BenchmarkResult(Frozen):
     """All timings of one workload, with the A/A check and the machine's state.
 
-    ``refused`` maps ``recipe/runtime`` to why it was not timed, ``proofs`` the subjects' names to what they executed,
-    and ``unknown`` to the columns of ``measurements`` without a value although they were timed, each with the reason.
+    ``refused`` maps ``recipe/runtime`` to the reason for not timing it. ``proofs`` maps subjects to their proofs.
+    ``unknown`` maps timed subjects to columns of ``measurements`` without a value, each with the reason.
     """
 
     workload: str
@@ -159,14 +162,12 @@ class BenchmarkResult(Frozen):
 
     @property
     def resolution(self) -> float:
-        """How far from 1 the interval of the A/A check reaches: smaller differences cannot be told."""
+        """Distance from 1 to the further end of the A/A interval: smaller differences cannot be resolved."""
         return max(self.aa_high - 1, 1 - self.aa_low)
 
 
 class Failure(Frozen):
-    """Why a candidate has no result: the stage that failed and its message; ``skipped`` where this machine lacks
-    what it needs, which is nobody's failure.
-    """
+    """A stage that failed for a candidate, with its message; ``skipped`` if this machine cannot run the candidate."""
 
     stage: str
     error: str
@@ -174,7 +175,7 @@ class Failure(Frozen):
 
 
 class CandidateResult(Frozen):
-    """What one candidate's stages returned, as far as they came."""
+    """The results of one candidate's stages, up to the first failure."""
 
     recipe: str
     runtime: str
@@ -185,13 +186,12 @@ class CandidateResult(Frozen):
 
 
 class Incumbent(Frozen):
-    """The current bundle, which was looked up, and the results of tonight's stages on it.
+    """The current bundle as it was looked up, with the results of tonight's stages on it.
 
-    ``candidate`` is an artifact of the bundle's own files, or tonight's candidate that is the same to the byte, which
-    ``same_as`` then names; it is None if the files cannot be used, and ``fault`` says why. ``failure`` is a stage that
-    failed on good files, which leaves the bundle's quality and speed unknown. ``made_as`` is the digest of the
-    candidate that was packaged, ``coverage`` its quantized share; ``outdated`` says why the workload no longer asks for
-    it.
+    ``candidate`` is an artifact of the bundle's own files, or tonight's identical candidate, which ``same_as`` then
+    names. It is None if the files cannot be used, and ``fault`` has the reason. ``failure`` is a stage that failed on
+    good files, which leaves quality and speed unknown. ``made_as`` is the digest of the packaged candidate, and
+    ``coverage`` its quantized share. ``outdated`` is the reason if the workload no longer asks for this bundle.
     """
 
     version: str
@@ -207,7 +207,7 @@ class Incumbent(Frozen):
 
 
 class UnknownIncumbent(Frozen):
-    """A current bundle that could not be looked up; None would mean that there is certainly none."""
+    """A current bundle that could not be looked up; None instead means that there is certainly no bundle."""
 
     reason: str
     version: str = ""
@@ -225,19 +225,23 @@ class WorkloadResult(Frozen):
     sensitivities: tuple[LayerSensitivity, ...] = ()
 
     def baseline(self) -> CandidateResult | None:
-        """The baseline's own result, where the recipe is in the run."""
+        """Return the baseline's result; None if the run does not include its recipe."""
         recipe, runtime = self.workload.baseline()
-        return next((each for each in self.candidates if (each.recipe, each.runtime) == (recipe, runtime)), None)
+        return next(
+            (candidate for candidate in self.candidates if (candidate.recipe, candidate.runtime) == (recipe, runtime)),
+            None,
+        )
 
 
 NOTICED_LOSS = 0.01  # as a share of the float model's quality
 
 
 class QualityLoss(Frozen):
-    """What a candidate loses on some test samples: ``share`` of the float model's quality, more than chance explains.
+    """A candidate's loss on test samples: the ``share`` of the float model's quality, beyond chance.
 
-    ``layers`` lose most, in torch's conversion if that ``ranks_for`` a runtime that quantizes by itself. ``exclude`` is
-    the recipe's key that keeps them float, and ``share_left`` the loss then, None if that could not be measured.
+    ``layers`` lose most. If ``ranks_for`` names a runtime, it quantizes by itself, and the ranking comes from torch's
+    conversion. ``exclude`` is the recipe's key that keeps them float, and ``share_left`` the loss with it (None if it
+    was not measured).
     """
 
     metric: str
@@ -250,25 +254,22 @@ class QualityLoss(Frozen):
     share_left: float | None = None
 
     def describe(self) -> str:
-        """Say how much is lost, where, and what to do."""
+        """Describe the loss, its location and the remedy."""
         lost = f"loses {self.share:.1%} of" if self.higher_is_better else f"is {self.share:.1%} worse in"
         text = f"{lost} {self.metric} on {self.samples:,} samples"
         if self.layers:
             where = " in torch's conversion" if self.ranks_for else ""
-            text += f"; the layers that lose most{where}: {', '.join(self.layers)}"
+            text += f"; these layers lose most{where}: {', '.join(self.layers)}"
             text += f". Keep them float: exclude = {json.dumps(self.exclude)}"
         if self.share_left is not None:
             text += f", which leaves a loss of {max(0.0, self.share_left):.1%}"
         if self.share_left is not None and self.share_left > NOTICED_LOSS:
-            text += "; exclude more of those that `nightquant sensitivity` ranks"
+            text += "; exclude more layers by the ranking of `nightquant sensitivity`"
         return f"{text}."
 
 
 class CandidatePreview(Frozen):
-    """What trying a candidate showed: why it cannot be had, or its coverage; slow ones are ``exported_only``.
-
-    ``loss`` is None if no loss was noticed.
-    """
+    """The trial of a candidate, with its coverage and loss or its ``obstacle``; slow ones are ``exported_only``."""
 
     candidate: str
     obstacle: str = ""
@@ -278,9 +279,10 @@ class CandidatePreview(Frozen):
 
 
 class Preview(Frozen):
-    """What trying a workload out showed; what could not be found out because of its ``problems`` is empty.
+    """The trial of a workload; fields that could not be determined because of ``problems`` are empty.
 
-    ``methods`` and ``runtimes`` say why one does not fit or is missing, or ""; ``tracebacks`` are for ``--debug``.
+    ``methods`` and ``runtimes`` give the reason why each does not fit or is missing, or "". ``tracebacks`` are for
+    ``--debug``.
     """
 
     workload: str
@@ -302,7 +304,7 @@ class Preview(Frozen):
 
 
 class RunInfo(Frozen):
-    """What every row of a run has in common."""
+    """Values that all rows of a run share."""
 
     run_id: str
     night: date

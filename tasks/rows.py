@@ -1,4 +1,4 @@
-"""The rows of a run's tables, from what its stages returned."""
+"""Make the rows of a run's tables from the results of its stages."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ _AA = tuple(f"{caches}aa_{column}" for caches in ("", "cold_") for column in ("r
 
 
 def measurement_rows(run: RunInfo, result: WorkloadResult, measured_at: datetime) -> list[Row]:
-    """Return a workload's rows of ``measurements``: every candidate and setting, failed ones and the incumbent too.
+    """Return a workload's rows of ``measurements``, including failed candidates, every setting and the current bundle.
 
-    A value that the table does not take is NULL already: the gate must see the rows that are recorded.
+    Values that the table does not accept are already NULL, because the gate must see the rows as recorded.
     """
     benchmark = result.benchmark
-    shown: dict[str, Cell] = {}
+    shared: dict[str, Cell] = {}
     if benchmark is not None:
-        shown |= benchmark.model_dump(include={"fingerprint", "verdict", *_AA})
+        shared |= benchmark.model_dump(include={"fingerprint", "verdict", *_AA})
         host = Evidence.model_validate_json(benchmark.evidence_before).machine
-        shown |= {"machine": host.digest, "environment": host.environment}
+        shared |= {"machine": host.digest, "environment": host.environment}
     primary = result.workload.benchmark.model_dump(include={"threads", "batch_size"})
     rows: list[Row] = []
     for candidate in (*result.candidates, *_incumbents(result)):
@@ -36,14 +36,14 @@ def measurement_rows(run: RunInfo, result: WorkloadResult, measured_at: datetime
         common = candidate_columns(result, candidate)
         common |= run.model_dump() | {"measured_at": measured_at}
         if deployed and isinstance(result.incumbent, Incumbent):
-            # Its modules were counted when it was made, and its files do not name them any more.
+            # Modules were counted when the bundle was made; its files no longer name them.
             common |= {"artifact_digest": result.incumbent.made_as, "coverage": result.incumbent.coverage}
             common |= {"modules_quantized": None, "modules_total": None}
         timed = [
             common
-            | shown
+            | shared
             | _recorded(timing)
-            # The A/A check was made in the primary setting; it says nothing of another batch size or number of threads.
+            # The A/A check was made in the primary setting, and does not apply to other batch sizes or thread counts.
             | (dict.fromkeys(("verdict", *_AA)) if timing.setting == "throughput" else {})
             | _proof_columns(benchmark, timing, candidate.evaluation.batch_difference if candidate.evaluation else None)
             for timing in (benchmark.timings if benchmark and candidate.failure is None else ())
@@ -56,18 +56,18 @@ def measurement_rows(run: RunInfo, result: WorkloadResult, measured_at: datetime
 
 
 def _incumbents(result: WorkloadResult) -> list[CandidateResult]:
-    held = result.incumbent
-    if not isinstance(held, Incumbent) or held.candidate is None or held.same_as:
+    incumbent = result.incumbent
+    if not isinstance(incumbent, Incumbent) or incumbent.candidate is None or incumbent.same_as:
         return []
-    stages = {name: getattr(held, name) for name in ("evaluation", "comparison", "failure")}
-    candidate = held.candidate
+    stages = {name: getattr(incumbent, name) for name in ("evaluation", "comparison", "failure")}
+    candidate = incumbent.candidate
     return [CandidateResult(recipe=candidate.recipe, runtime=candidate.runtime, built=candidate, **stages)]
 
 
 def _proof_columns(
     benchmark: BenchmarkResult | None, timing: Timing, batch_difference: float | None
 ) -> dict[str, Cell]:
-    # It was looked at in the primary setting.
+    # Proofs were made in the primary setting.
     if benchmark is None or timing.setting == "throughput":
         return {}
     name = f"{timing.recipe}/{timing.runtime}{INCUMBENT_SUFFIX if timing.setting == 'incumbent' else ''}"
@@ -80,12 +80,12 @@ def _proof_columns(
 
 
 def layer_rows(run: RunInfo, result: WorkloadResult) -> list[Row]:
-    """Rows of ``layers``: coverage of every candidate, with the recipe's sensitivity where it was computed."""
-    sensitivity = {(layer.recipe, layer.module): layer for layer in result.sensitivities}
+    """Return rows of ``layers``: every candidate's coverage, with the recipe's sensitivity if it was computed."""
+    sensitivity = {(ranked.recipe, ranked.module): ranked for ranked in result.sensitivities}
     rows: list[Row] = []
     for candidate in result.candidates:
         for module in candidate.built.coverage if candidate.built else ():
-            found = sensitivity.get((candidate.recipe, module.module))
+            layer = sensitivity.get((candidate.recipe, module.module))
             rows.append(
                 {
                     "run_id": run.run_id,
@@ -95,19 +95,19 @@ def layer_rows(run: RunInfo, result: WorkloadResult) -> list[Row]:
                     "runtime": candidate.runtime,
                     **module.model_dump(exclude={"reason"}),
                     "reason": module.reason or None,
-                    "sqnr_db": found.sqnr_db if found else None,
-                    "sensitivity_rank": found.rank if found else None,
-                    "kept_float_quality": found.kept_float_quality if found else None,
+                    "sqnr_db": layer.sqnr_db if layer else None,
+                    "sensitivity_rank": layer.rank if layer else None,
+                    "kept_float_quality": layer.kept_float_quality if layer else None,
                 }
             )
     return rows
 
 
 def candidate_columns(result: WorkloadResult, candidate: CandidateResult) -> dict[str, Cell]:
-    """What is known of a candidate before it is timed, by column of ``measurements``."""
+    """Return a candidate's columns of ``measurements`` that are known before it is timed."""
     workload, job, failure, built = result.workload, result.job, candidate.failure, candidate.built
-    # An incumbent may be of a recipe that the workload, or this run of it, no longer has.
-    recipe = next((each for each in workload.recipe if each.name == candidate.recipe), None)
+    # The current bundle may have a recipe that the workload, or this run, no longer has.
+    recipe = next((recipe for recipe in workload.recipe if recipe.name == candidate.recipe), None)
     columns: dict[str, Cell] = {
         "workload": workload.name,
         "recipe": candidate.recipe,

@@ -1,8 +1,8 @@
-"""Which layers lose most by quantization, and what keeping the worst of them float gives back.
+"""Rank layers by their loss from quantization, and evaluate with the worst layers kept float.
 
 The measure is the signal to quantization noise ratio of a layer's output, ``10 log10(sum(y^2) / sum((y - q)^2))`` in
-dB, where ``y`` is what the float layer gives for the same input that the quantized layer ``q`` got: a layer is charged
-with its own noise alone. The converted torch module is measured, whatever runtimes the recipe names.
+dB. ``q`` is the output of the quantized layer, and ``y`` the float layer's output for the same input, so that a layer's
+ratio contains only its own noise. The converted torch module is measured, whatever runtimes the recipe names.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from tasks.workload.recipe import Recipe
 from tasks.workload.workload import Workload
 
 _BATCH_SIZE, _BATCHES = 16, 4
-# A layer without any noise has an infinite ratio, which no table takes.
+# A layer without noise has an infinite ratio, which tables do not accept.
 _MAX_DB = 200.0
 _STUDIED = (1, 2, 4)
 
 
 class KeepEffect(Frozen):
-    """Quality and size with the worst ``kept`` layers float."""
+    """Quality and size with the worst ``kept`` layers in float."""
 
     kept: int
     modules: tuple[str, ...]
@@ -50,10 +50,10 @@ class KeepEffect(Frozen):
 
 
 def sensitivity(job: Job[Workload], recipe: Recipe, workspace: Workspace) -> tuple[LayerSensitivity, ...]:
-    """Rank a recipe's quantized layers, the one that loses most first.
+    """Rank a recipe's quantized layers by loss, largest first.
 
-    One pass over some calibration batches (the example input where the domain has none); only two sums per layer are
-    kept. For ``qat`` the noise includes what training changed in the weights.
+    Run one pass over some calibration batches (the example input if the domain has none), keeping only two sums per
+    layer. For ``qat``, the noise includes the effect of training on the weights.
 
     Raises
     ------
@@ -63,24 +63,24 @@ def sensitivity(job: Job[Workload], recipe: Recipe, workspace: Workspace) -> tup
         The recipe cannot be carried out.
     """
     if not METHODS[recipe.method].quantizes:
-        raise ConfigurationError(f'Recipe "{recipe.name}" does not quantize.', hint="Name one that does with --recipe.")
+        raise ConfigurationError(f'Recipe "{recipe.name}" does not quantize.', hint="Choose another with --recipe.")
     source = model_source(job, workspace)
     spec = spec_of(recipe)
     folder = find_or_convert(source, spec)
     with running(spec):
         converted = open_converted(folder)
         graph = Structure.read(folder).graph
-        found = pair_with_float(source.float_model(), converted, spec, graph, source.example_inputs)
-        noises = {pair.path: _Noise(pair.float) for pair in found}
+        pairs = pair_with_float(source.float_model(), converted, spec, graph, source.example_inputs)
+        noises = {pair.path: _Noise(pair.float) for pair in pairs}
         with ExitStack() as hooks, torch.no_grad():
-            for pair in found:
+            for pair in pairs:
                 hooks.callback(pair.quantized.register_forward_hook(noises[pair.path]).remove)
             examples = [tuple(source.example_inputs.values())]
-            given = source.calibration(_BATCH_SIZE) if source.calibration else examples
-            for done, inputs in enumerate(islice(given, _BATCHES), start=1):
+            batches = source.calibration(_BATCH_SIZE) if source.calibration else examples
+            for done, inputs in enumerate(islice(batches, _BATCHES), start=1):
                 converted(*inputs)
                 workspace.progress(done, _BATCHES, "batches")
-    ordered = sorted(((noises[pair.path].sqnr_db, pair) for pair in found), key=lambda ranked: ranked[0])
+    ordered = sorted(((noises[pair.path].sqnr_db, pair) for pair in pairs), key=lambda ranked: ranked[0])
     return tuple(
         LayerSensitivity(
             recipe=recipe.name, module=pair.path, type=type(pair.float).__name__, sqnr_db=sqnr_db, rank=rank
@@ -92,11 +92,11 @@ def sensitivity(job: Job[Workload], recipe: Recipe, workspace: Workspace) -> tup
 def keep_effects(
     job: Job[Workload], recipe: Recipe, ranking: Sequence[LayerSensitivity], counts: Sequence[int], workspace: Workspace
 ) -> tuple[KeepEffect, ...]:
-    """Quantize anew with the first `counts` of the `ranking`'s layers float and evaluate; skip larger counts."""
+    """Evaluate with the first `counts` layers of the `ranking` in float, skipping counts above its length."""
     source = model_source(job, workspace)
-    size_of_float, of_float = _evaluated(job, source, FloatRecipe(name="float", method="none"))
+    float_size, float_quality = _evaluated(job, source, FloatRecipe(name="float", method="none"))
     structure = Structure.read(find_or_convert(source, spec_of(recipe)))
-    # A batch norm without a rank was folded into a layer that has one.
+    # A batch norm without a rank was folded into a ranked layer.
     quantized = {row.module for row in structure.coverage if row.quantized and not row.type.startswith("BatchNorm")}
     effects = []
     for done, count in enumerate(counts, start=1):
@@ -104,7 +104,7 @@ def keep_effects(
             continue
         worst = tuple(layer.module for layer in ranking[:count])
         if count == len(ranking) and quantized.issubset(worst):
-            size, quality = size_of_float, of_float
+            size, quality = float_size, float_quality
         else:
             size, quality = _evaluated(job, source, excluding(recipe, ranking, count))
         effects.append(
@@ -113,7 +113,7 @@ def keep_effects(
                 modules=worst,
                 quality_metric=quality.metric,
                 quality=quality.value,
-                float_quality=of_float.value,
+                float_quality=float_quality.value,
                 higher_is_better=quality.higher_is_better,
                 size_bytes=size,
             )
@@ -123,7 +123,7 @@ def keep_effects(
 
 
 def study(job: Job[Workload], recipe: Recipe, workspace: Workspace) -> tuple[LayerSensitivity, ...]:
-    """Rank a recipe's layers and evaluate with the worst 1, 2 and 4 kept float: what a full night records."""
+    """Rank a recipe's layers and evaluate with the worst 1, 2 and 4 in float, as a full night records."""
     ranking = sensitivity(job, recipe, workspace)
     quality = {effect.kept: effect.quality for effect in keep_effects(job, recipe, ranking, _STUDIED, workspace)}
     return tuple(layer.model_copy(update={"kept_float_quality": quality.get(layer.rank)}) for layer in ranking)
@@ -138,10 +138,10 @@ def _evaluated(job: Job[Workload], source: ModelSource, recipe: Recipe) -> tuple
 
 
 def excluding(recipe: Recipe, ranking: Sequence[LayerSensitivity], count: int) -> Recipe:
-    """Return the recipe with the first `count` layers of its `ranking` kept float."""
+    """Return the recipe with the first `count` layers of its `ranking` in float."""
     changes: dict[str, object] = {"exclude": (*recipe.exclude, *(layer.module for layer in ranking[:count]))}
     if "Embedding" in spec_of(recipe).layers and not any(layer.type == "Embedding" for layer in ranking[count:]):
-        # A recipe that names a width for embeddings must find one to quantize.
+        # A recipe with a bit width for embeddings is refused if no embedding is left to quantize.
         changes["embedding_bits"] = None
     return recipe.model_copy(update=changes)
 

@@ -1,4 +1,4 @@
-"""The stages of a night as plain functions: references in, references out; what they do is imported when they run."""
+"""The stages of a night as plain functions from references to references; implementations are imported on use."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ if TYPE_CHECKING:
 
 
 def preview(workspace: Workspace, workload: Workload) -> Preview:
-    """Try a workload out without training; see `tasks.preview`."""
+    """Try out a workload without training; see `tasks.preview`."""
     from tasks.preview import preview as try_out
 
     return try_out(workload, workspace)
 
 
 def propose(workspace: Workspace, workload: Workload) -> Proposal:
-    """Choose the keys that data, model and weights decide; see `tasks.domains.base.Domain.propose`."""
+    """Propose keys that follow from data, model and weights; see `tasks.domains.base.Domain.propose`."""
     require_domain(workload)
     return DOMAINS[workload.domain].propose(workload, workspace)
 
 
 def prepare(workspace: Workspace, workload: Workload) -> DatasetRef:
-    """Make the workload's data set, or find it in the store.
+    """Return the workload's data set, prepared now or found in the store.
 
     Raises
     ------
     InputError
         The data is missing, broken or refused.
     ConfigurationError
-        The ``[data]`` section asks for something that cannot be.
+        The ``[data]`` section cannot be carried out.
     UnavailableError
         The domain's libraries are not installed.
     StoreError
@@ -50,14 +50,14 @@ def prepare(workspace: Workspace, workload: Workload) -> DatasetRef:
 
 
 def obtain(workspace: Workspace, workload: Workload, dataset: DatasetRef) -> Job[Workload]:
-    """Find the workload's float weights in the store; otherwise get them as ``checkpoint.kind`` says, and store them.
+    """Return the workload's float weights; if the store lacks them, get them as ``checkpoint.kind`` says.
 
     Raises
     ------
     InputError
         The weights are missing, broken, refused, or do not fit the workload and its data set.
     ConfigurationError
-        The ``[checkpoint]`` section asks for something impossible.
+        The ``[checkpoint]`` section cannot be carried out.
     StoreError
         The store cannot be written.
     """
@@ -69,7 +69,7 @@ def obtain(workspace: Workspace, workload: Workload, dataset: DatasetRef) -> Job
 
 
 def build(workspace: Workspace, job: Job[Workload], recipe: Recipe, runtime: str) -> CandidateRef:
-    """Carry a recipe out for a runtime; see `tasks.build`."""
+    """Build a candidate of a recipe for a runtime; see `tasks.build`."""
     from tasks.build import build_candidate
 
     with contained():
@@ -92,12 +92,9 @@ def evaluate(workspace: Workspace, job: Job[Workload], candidate: CandidateRef) 
 
 
 def compare(workspace: Workspace, baseline: Evaluation, candidates: Sequence[Evaluation]) -> list[Comparison]:
-    """Difference of quality with its paired 95% interval, and agreement of the predictions.
+    """Return the difference of quality with its paired 95% interval, and the agreement of the predictions.
 
-    Both read ``samples.safetensors``: ``quality``, float32 [N], each sample's contribution (its mean is the quality),
-    and ``prediction``, int64 [N]. What the contributions are decides the interval. Where a file has no ``quality`` (one
-    random sequence is no sample of anything), or a single one, there is no interval; where it has no ``prediction``
-    there is no agreement.
+    `tasks.evaluate.compare` describes the files of per-sample results, and when there is no interval or agreement.
 
     Raises
     ------
@@ -110,15 +107,15 @@ def compare(workspace: Workspace, baseline: Evaluation, candidates: Sequence[Eva
 
 
 def find_incumbent(workspace: Workspace, job: Job[Workload], candidates: Sequence[CandidateRef]) -> Incumbent | None:
-    """Look up the workload's current bundle and make its files a candidate again; None if there is no bundle.
+    """Return the workload's current bundle as a candidate; None if there is no bundle.
 
-    A bundle whose own files cannot be used (they are damaged, or this version has no such runtime) is returned with the
-    reason as its ``fault``. Any error means that the bundle is unknown, which is not the same as bad or none.
+    If the bundle's own files cannot be used (they are damaged, or this version lacks the runtime), its ``fault`` has
+    the reason. An error means that nothing is known about the bundle, not that it is bad or missing.
 
     Parameters
     ----------
     candidates
-        Tonight's candidates, one of which may be the current bundle itself.
+        Tonight's candidates, which may include the current bundle.
 
     Raises
     ------
@@ -149,18 +146,18 @@ def benchmark(
     profile: str,
     limit_s: float | None = None,
 ) -> BenchmarkResult:
-    """Time all candidates of a workload against its baseline; always anew, and alone on the host.
+    """Time all candidates of a workload against its baseline, alone on the host; results are never reused.
 
     Parameters
     ----------
     limit_s
-        Most seconds that it may take from its turn on; waiting for that does not count.
+        Maximum number of seconds, not counting the wait for the host.
 
     Raises
     ------
     MeasurementError
-        The baseline is missing or wrong, a launch died, or `limit_s` was reached, all while the primary setting was
-        timed. What goes wrong in a further setting is reported in ``refused``, with memory or proof in ``unknown``.
+        The baseline is missing or wrong, a launch died, or `limit_s` was reached while the primary setting was timed.
+        Failures in further settings are reported in ``refused``; failures of memory or proof in ``unknown``.
     """
     from tasks.benchmark.messages import PROFILES
     from tasks.benchmark.stage import benchmark as time_candidates

@@ -1,8 +1,8 @@
-"""safetensors files: writing them, and the golden ones. What needs torch is found by name.
+"""Write and read safetensors files, including golden files; torch is imported only on use.
 
-``golden.safetensors`` holds a model's inputs and the outputs of its evaluation as ``input.<name>`` and
-``output.<index>``, of further cases after their number and a dot. Its metadata has the names of the inputs in calling
-order and those of the outputs.
+``golden.safetensors`` contains a model's inputs and evaluated outputs as ``input.<name>`` and ``output.<index>``.
+Further cases have their number and a dot before these names. The metadata lists the names of inputs, in calling order,
+and of outputs.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 GOLDEN, SAMPLES = "golden.safetensors", "samples.safetensors"
 INPUT, OUTPUT = "input.", "output."
-# One key for both: safetensors writes several in an order that changes from run to run.
+# One key for both lists, because safetensors writes several keys in an order that changes from run to run.
 _NAMES = "names"
-# safetensors gives the system's error as text alone: "I/O error: No space left on device (os error 28)".
+# safetensors reports system errors only as text, such as "I/O error: No space left on device (os error 28)".
 _NUMBER = re.compile(r"(?P<reason>[^:]*) \(os error (?P<number>\d+)\)")
 
 
@@ -37,29 +37,29 @@ def save_tensors(tensors: Mapping[str, Tensor], path: Path, metadata: Mapping[st
     Raises
     ------
     OSError
-        It cannot be written; callers, such as the store, would not catch safetensors' own error.
+        The file cannot be written. Callers such as the store do not catch safetensors' own error type.
     """
     try:
         resolve_name("safetensors.torch:save_file")(
             dict(tensors), path, metadata=dict(metadata) if metadata is not None else None
         )
     except SafetensorError as error:
-        found = _NUMBER.search(str(error))
-        number = int(found["number"]) if found else errno.EIO
-        raise OSError(number, found["reason"].strip() if found else str(error), str(path)) from error
+        match = _NUMBER.search(str(error))
+        number = int(match["number"]) if match else errno.EIO
+        raise OSError(number, match["reason"].strip() if match else str(error), str(path)) from error
 
 
 @dataclass(frozen=True)
 class Golden:
-    """Inputs in calling order, with outputs to agree with; ``further`` cases have other shapes and the same names."""
+    """Inputs in calling order and expected outputs; ``further`` cases have the same names and other shapes."""
 
     inputs: dict[str, Tensor]
     outputs: tuple[Tensor, ...] = ()
     further: tuple[Golden, ...] = ()
-    names: tuple[str, ...] = ()  # of the outputs; further ones go by their number
+    names: tuple[str, ...] = ()  # of the outputs; outputs beyond these have their index as a name
 
     def to_bytes(self) -> bytes:
-        """The file's content."""
+        """Return the file's content."""
         tensors: dict[str, Tensor] = {}
         for number, case in enumerate((self, *self.further)):
             prefix = case_prefix(number)
@@ -76,28 +76,28 @@ class Golden:
         Raises
         ------
         MeasurementError
-            It is missing, or no such file.
+            The file is missing, or not a golden file.
         """
         try:
             with safe_open(path, framework="pt") as file:
                 names, _ = names_of(file.metadata() or {})
-                outputs = sum(key.startswith(OUTPUT) for key in file.keys())  # noqa: SIM118 - it is no dict
+                outputs = sum(key.startswith(OUTPUT) for key in file.keys())  # noqa: SIM118 - not a dict
                 return cls(
                     {name: file.get_tensor(INPUT + name) for name in names},
                     tuple(file.get_tensor(f"{OUTPUT}{index}") for index in range(outputs)),
                 )
         except (OSError, ValueError, KeyError, SafetensorError) as error:
             raise MeasurementError(
-                f"{path}: the golden inputs cannot be read: {error}", hint="Run the night again."
+                f"{path}: the golden inputs cannot be read: {error}.", hint="Run the night again."
             ) from error
 
 
 def case_prefix(number: int) -> str:
-    """What the names of a case's tensors begin with; nothing for the first."""
+    """Return the prefix of a case's tensor names; "" for the first case."""
     return f"{number}." if number else ""
 
 
 def names_of(metadata: Mapping[str, str]) -> tuple[Sequence[str], Sequence[str]]:
-    """Names of the inputs in calling order and of the outputs, from a golden file's metadata."""
+    """Return the names of inputs (in calling order) and outputs from a golden file's metadata."""
     inputs, outputs = json.loads(metadata[_NAMES])
     return inputs, outputs

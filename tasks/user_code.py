@@ -1,4 +1,4 @@
-"""Code of the user's own: found beside the workload file first, called, and shown in its own words where it fails."""
+"""Find user code, beside the workload file first, call it, and report its failures with its own traceback lines."""
 
 from __future__ import annotations
 
@@ -26,31 +26,31 @@ _LIBRARIES = (*(str(_ROOT / name) for name in _OURS), sysconfig.get_path("stdlib
 
 
 def call_factory(spec: FactorySpec) -> nn.Module:
-    """Make the model that ``model.factory`` gives for ``model.arguments``.
+    """Make the model by calling ``model.factory`` with ``model.arguments``.
 
     Raises
     ------
     ConfigurationError
-        The module or the callable does not exist, the call fails, or does not return a ``torch.nn.Module``.
+        The module or callable does not exist, the call fails, or it does not return a ``torch.nn.Module``.
     """
     model = call("model.factory", spec.factory, spec.folder, **spec.arguments)
     if not isinstance(model, resolve_name("torch.nn:Module")):
         raise ConfigurationError(
             f'model.factory "{spec.factory}" returned {type(model).__name__}, not a torch.nn.Module.',
-            hint="It must return the float model.",
+            hint="Return the float model from it.",
         )
     return cast("nn.Module", model)
 
 
 def call(key: str, reference: str, folder: str, /, *args: object, **kwargs: object) -> object:
-    """Import ``module:callable``, which the workload's `key` names, and call it.
+    """Import and call ``module:callable``, the value of the workload's `key`.
 
-    Modules are looked for in `folder`, the workload file's, then in the current folder, then among installed packages.
+    Modules are searched for in `folder` (the workload file's), the current folder, and installed packages.
 
     Raises
     ------
     ConfigurationError
-        The module or the callable does not exist, or the call fails: with the user's own lines of the traceback.
+        The module or callable does not exist, or the call fails. The message has the user's lines of the traceback.
     """
     with opened(key, reference, folder) as function:
         return function(*args, **kwargs)
@@ -58,26 +58,26 @@ def call(key: str, reference: str, folder: str, /, *args: object, **kwargs: obje
 
 @contextmanager
 def opened(key: str, reference: str, folder: str) -> Iterator[Callable[..., object]]:
-    """Import ``module:callable`` for several calls, as `call` does for one."""
+    """Import ``module:callable`` for several calls; see `call`."""
     with importable(folder):
         function = _load(key, reference, folder)
 
         def called(*args: object, **kwargs: object) -> object:
-            given = f" with {kwargs}" if kwargs and not args else ""
-            with in_its_own_words(f'{key} "{reference}" failed when called{given}', f"Fix it, or what {key} is given."):
+            arguments = f" with {kwargs}" if kwargs and not args else ""
+            with in_its_own_words(f'{key} "{reference}" failed when called{arguments}', "Fix it or its arguments."):
                 return function(*args, **kwargs)
 
         yield called
 
 
 @contextmanager
-def in_its_own_words(what: str, hint: str) -> Iterator[None]:
-    """Turn an error of the user's code into one message: `what` failed, the error, and the user's own lines of it.
+def in_its_own_words(action: str, hint: str) -> Iterator[None]:
+    """Turn an error of the user's code into one message: the failed action, the error, and the user's own lines.
 
     Raises
     ------
     ConfigurationError
-        The block raised anything but one of this project's errors.
+        The block raised an error other than one of nightquant's.
     """
     try:
         yield
@@ -86,7 +86,7 @@ def in_its_own_words(what: str, hint: str) -> Iterator[None]:
     except Exception as error:
         hint = _hint(error, hint)
         raise ConfigurationError(
-            f"{what}: {type(error).__name__}: {str(error).rstrip('.')}.\n{_own_lines(error)}",
+            f"{action}: {type(error).__name__}: {str(error).rstrip('.')}.\n{_own_lines(error)}",
             hint=hint,
             transient=is_transient(error),
         ) from error
@@ -94,10 +94,10 @@ def in_its_own_words(what: str, hint: str) -> Iterator[None]:
 
 @contextmanager
 def importable(folder: str) -> Iterator[None]:
-    """Put a workload file's folder first on the path, then the current one; forget like-named modules of others."""
-    there = "" in sys.path
-    wanted = dict.fromkeys(([folder] if folder else []) + ([] if there else [str(Path.cwd())]))
-    added = [each for each in wanted if each not in sys.path]
+    """Put a workload file's folder and the current folder first on the path; drop other folders' namesake modules."""
+    has_current = "" in sys.path
+    folders = dict.fromkeys(([folder] if folder else []) + ([] if has_current else [str(Path.cwd())]))
+    added = [path for path in folders if path not in sys.path]
     if folder:
         _forget_others(Path(folder))
     sys.path[:0] = added
@@ -105,54 +105,54 @@ def importable(folder: str) -> Iterator[None]:
     try:
         yield
     finally:
-        for each in added:
-            sys.path.remove(each)
+        for path in added:
+            sys.path.remove(path)
 
 
 def _load(key: str, reference: str, folder: str) -> Callable[..., object]:
     module_name, _, attribute = reference.partition(":")
-    what = f'{key} "{reference}"'
+    label = f'{key} "{reference}"'
     try:
         with _on_cpu():
-            found = getattr(import_module(module_name), attribute, None)
+            value = getattr(import_module(module_name), attribute, None)
     except ModuleNotFoundError as error:
         searched = " and ".join(dict.fromkeys(filter(None, (folder, str(Path.cwd())))))
-        hint = f"Install it, or put it beside the workload file (searched: {searched})."
-        raise ConfigurationError(f'{what}: there is no module "{error.name}".', hint=_hint(error, hint)) from error
+        hint = f"Install it, or put it beside the workload file. Searched folders: {searched}."
+        raise ConfigurationError(f'{label}: there is no module "{error.name}".', hint=_hint(error, hint)) from error
     except Exception as error:
-        why = f"{type(error).__name__}: {str(error).rstrip('.')}.\n{_own_lines(error)}"
+        cause = f"{type(error).__name__}: {str(error).rstrip('.')}.\n{_own_lines(error)}"
         hint = _hint(error, "Fix the module.")
-        raise ConfigurationError(f"{what}: importing {module_name} failed: {why}", hint=hint) from error
-    if not callable(found):
-        what_is = "does not exist" if found is None else "is not callable"
+        raise ConfigurationError(f"{label}: importing {module_name} failed: {cause}", hint=hint) from error
+    if not callable(value):
+        fault = "does not exist" if value is None else "is not callable"
         raise ConfigurationError(
-            f"{what}: {module_name}.{attribute} {what_is}.", hint=_hint(module_name, "Name a function or a class.")
+            f"{label}: {module_name}.{attribute} {fault}.", hint=_hint(module_name, "Name a function or a class.")
         )
-    function: Callable[..., object] = found
+    function: Callable[..., object] = value
     return function
 
 
 def _on_cpu() -> AbstractContextManager[object]:
-    """Keep tensors that a module makes when it is imported from being blank, because a blank model imported it."""
+    """Import on the CPU, so that a module that a blank model imports does not make blank tensors."""
     torch = sys.modules.get("torch")
     return torch.device("cpu") if torch else nullcontext()
 
 
 def _forget_others(folder: Path) -> None:
-    """Drop modules of another workload's folder: what lies on no path now was put on it by `importable`."""
+    """Drop modules of another workload's folder, which left the path at the end of its `importable` block."""
     names = {path.stem for path in folder.iterdir() if path.suffix == ".py" or path.is_dir()} if folder.is_dir() else ()
-    for name in set(names) - set(_OURS):  # ours are imported from where they are, whatever lies there
+    for name in set(names) - set(_OURS):  # nightquant's own packages keep their modules
         file = getattr(sys.modules.get(name), "__file__", None)
         if file is None:
             continue
         root = Path(file).parents[1 if Path(file).name == "__init__.py" else 0]
         if root != folder and str(root) not in (*sys.path, str(Path.cwd())):
-            for loaded in [each for each in sys.modules if each == name or each.startswith(f"{name}.")]:
+            for loaded in [module for module in sys.modules if module == name or module.startswith(f"{name}.")]:
                 del sys.modules[loaded]
 
 
 def is_users_file(name: str) -> bool:
-    """Return whether a file of source code belongs neither to nightquant nor to a library."""
+    """Return whether a source file belongs neither to nightquant nor to a library."""
     return not name.startswith(("<", *_LIBRARIES)) and "site-packages" not in Path(name).parts
 
 
@@ -162,12 +162,12 @@ def _own_lines(error: Exception) -> str:
 
 
 def _hint(missing: str | Exception, otherwise: str) -> str:
-    """Say that a module of the user's project is hidden by a package of ours, or `otherwise`."""
+    """Return a hint if one of nightquant's packages hides the user's module, else `otherwise`."""
     module = missing if isinstance(missing, str) else isinstance(missing, ImportError) and missing.name
     package = (module or "").partition(".")[0]
     if package not in _OURS:
         return otherwise
     return (
-        f'nightquant has a package "{package}" itself, which hides the one of that name in your project: rename yours, '
+        f'nightquant\'s own package "{package}" hides the package of that name in your project: rename yours, '
         "or install it under another name."
     )

@@ -1,4 +1,4 @@
-"""What a night would work with: ``nightquant workloads``, ``config`` and ``doctor``."""
+"""Show the inputs of a night: ``nightquant workloads``, ``config`` and ``doctor``."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ _COLOURS = {"ok": "green", "note": "yellow", "problem": "bold red"}
 @click.command()
 @workload_option
 @click.option("--schema", is_flag=True, help="Print the JSON Schema of workload files, for editors.")
-@click.option("--check", is_flag=True, help="Try each one out: data, model, weights, every candidate; train nothing.")
+@click.option("--check", is_flag=True, help="Try out data, model, weights and candidates without training.")
 @store_option
 @format_option("table", "json")
 def workloads(workload: tuple[str, ...], schema: bool, check: bool, store: str, format: str) -> int:
     """List the workloads with their recipes, or check your own workload files.
 
-    --check goes through a night but for training and timing, with little calibration and a sample of the test split. It
-    keeps what it prepares for the night, and says which methods and runtimes fit, which modules would stay float, and
-    which candidates lose quality if the weights are real. Exit code 2 where something is wrong.
+    --check does what a night does except training and timing, with little calibration and a sample of the test split.
+    It keeps the prepared data for the night. It reports which methods and runtimes fit, which modules would stay float,
+    and, if the weights are real, which candidates lose quality. The exit code is 2 if there is a problem.
 
     \b
     Example:
@@ -48,78 +48,78 @@ def workloads(workload: tuple[str, ...], schema: bool, check: bool, store: str, 
     if schema:
         print_json(workload_schema())
         return 0
-    found = NightlyRequest(workloads=workload).load_workloads()
+    loaded = NightlyRequest(workloads=workload).load_workloads()
     if check:
-        return _check(found, store, format)
+        return _check(loaded, store, format)
     if workload:
-        # Only here: a night measures what it can, and has a row for what it cannot.
-        for runtime in dict.fromkeys(name for each in found for recipe in each.recipe for name in recipe.runtimes):
+        # Only for named workloads, because a night skips candidates that it cannot run.
+        for runtime in dict.fromkeys(name for entry in loaded for recipe in entry.recipe for name in recipe.runtimes):
             RUNTIMES[runtime].require_installed(runtime)
-        for each in found:
-            require_domain(each)
+        for entry in loaded:
+            require_domain(entry)
     if format == "json":
-        print_json(found)
+        print_json(loaded)
         return 0
     table = new_table("Workloads", "workload", "description", "data", "model", "candidates", "baseline")
-    for each in found:
-        candidates = "\n".join(each.candidates())
-        kinds = each.data.kind, each.model.kind
-        table.row(each.name, each.description, *kinds, candidates, each.benchmark.baseline)
+    for entry in loaded:
+        candidates = "\n".join(entry.candidates())
+        kinds = entry.data.kind, entry.model.kind
+        table.row(entry.name, entry.description, *kinds, candidates, entry.benchmark.baseline)
     Console().print(table)
     return 0
 
 
-def _check(found: list[Workload], store: str, format: str) -> int:
+def _check(loaded: list[Workload], store: str, format: str) -> int:
     previews = []
-    for workload in found:
+    for workload in loaded:
         with progress_of(f"{workload.name}: check") as progress:
             try:
                 previews.append(try_out(preview, workload, store, progress))
             except MeasurementError as error:
-                # It hangs, or its process died: the other workloads are checked all the same.
+                # A workload that hangs or kills its process does not prevent checks of the others.
                 previews.append(Preview(workload=workload.name, problems=(str(error),)))
     if format == "json":
         print_json(previews)
     else:
-        for each in previews:
-            print_preview(each)
-    return 2 if any(each.problems for each in previews) else 0
+        for result in previews:
+            print_preview(result)
+    return 2 if any(result.problems for result in previews) else 0
 
 
-def print_preview(found: Preview) -> None:
-    """Print what a preview found."""
-    for line in preview_lines(found):
+def print_preview(result: Preview) -> None:
+    """Print a preview."""
+    for line in preview_lines(result):
         Console().print(line, highlight=False, soft_wrap=True)
 
 
-def preview_lines(found: Preview) -> Iterator[Text]:
-    """Describe a preview: what there is, what fits, each candidate, and each problem."""
-    if found.problems:
-        yield Text(f"{found.workload}: {plural(len(found.problems), 'problem')}", style="bold red")
+def preview_lines(result: Preview) -> Iterator[Text]:
+    """Yield lines about a preview: its model and data, fitting methods and runtimes, each candidate, each problem."""
+    if result.problems:
+        yield Text(f"{result.workload}: {plural(len(result.problems), 'problem')}", style="bold red")
     else:
-        yield Text(f"{found.workload}: fits", style="bold green")
-    if found.splits:
-        yield Text(f"  data      {', '.join(f'{count:,} {split}' for split, count in found.splits.items())}")
-    yield from (Text(f"  ! {note}", style="yellow") for note in found.data_notes)
-    if found.model:
-        yield Text(f"  model     {found.model}, {found.parameters:,} parameters")
-        yield Text(f"  inputs    {found.inputs}")
-        yield Text(f"  outputs   {found.outputs}")
-    if found.checkpoint:
-        yield Text(f"  weights   {'; '.join([found.checkpoint, *found.notes])}")
-        yield Text(f"  methods   {_fitting(found.methods)}")
-        yield Text(f"  runtimes  {_fitting(found.runtimes)}")
-    for each in found.candidates:
-        yield Text(f"  {'✗' if each.obstacle else '✓'} {each.candidate}: {_candidate(each)}")
-        if any(module.quantized for module in each.coverage):
-            yield from (Text(f"      stays float: {line}") for line in in_words(each.coverage))
-        if each.loss is not None:
-            yield Text(f"  ! {each.candidate} {each.loss.describe()}", style="yellow")
-    for problem in found.problems:
+        yield Text(f"{result.workload}: fits", style="bold green")
+    if result.splits:
+        yield Text(f"  data      {', '.join(f'{count:,} {split}' for split, count in result.splits.items())}")
+    yield from (Text(f"  ! {note}", style="yellow") for note in result.data_notes)
+    if result.model:
+        yield Text(f"  model     {result.model}, {result.parameters:,} parameters")
+        yield Text(f"  inputs    {result.inputs}")
+        yield Text(f"  outputs   {result.outputs}")
+    if result.checkpoint:
+        yield Text(f"  weights   {'; '.join([result.checkpoint, *result.notes])}")
+        yield Text(f"  methods   {_fitting(result.methods)}")
+        yield Text(f"  runtimes  {_fitting(result.runtimes)}")
+    for candidate in result.candidates:
+        yield Text(f"  {'✗' if candidate.obstacle else '✓'} {candidate.candidate}: {_candidate(candidate)}")
+        if any(module.quantized for module in candidate.coverage):
+            yield from (Text(f"      stays float: {line}") for line in in_words(candidate.coverage))
+        if candidate.loss is not None:
+            yield Text(f"  ! {candidate.candidate} {candidate.loss.describe()}", style="yellow")
+    for problem in result.problems:
         yield Text(f"  ✗ {problem}", style="red")
     context = click.get_current_context(silent=True)
     if context is not None and context.find_root().obj is True:  # --debug
-        yield from map(Text, found.tracebacks)
+        yield from map(Text, result.tracebacks)
 
 
 def _fitting(reasons: Mapping[str, str]) -> str:
@@ -127,33 +127,33 @@ def _fitting(reasons: Mapping[str, str]) -> str:
     return "; ".join([fit, *(f"not {name}: {reason.rstrip('.')}" for name, reason in reasons.items() if reason)])
 
 
-def _candidate(found: CandidatePreview) -> str:
-    if found.obstacle:
-        return found.obstacle.partition("\n")[0]
-    if found.exported_only:
-        return "can be exported; compiling it takes minutes and was not tried"
-    done = sum(module.quantized for module in found.coverage)
-    return f"{done} of {plural(len(found.coverage), 'module')} quantized" if done else "fits"
+def _candidate(candidate: CandidatePreview) -> str:
+    if candidate.obstacle:
+        return candidate.obstacle.partition("\n")[0]
+    if candidate.exported_only:
+        return "can be exported; it was not compiled, because that takes minutes"
+    quantized = sum(module.quantized for module in candidate.coverage)
+    return f"{quantized} of {plural(len(candidate.coverage), 'module')} quantized" if quantized else "fits"
 
 
 @click.command()
 @format_option("table", "json")
 def config(format: str) -> None:
-    """Show every setting, its value and where it comes from; secrets are never shown.
+    """Show every setting with its value and its source; secrets are never shown.
 
     \b
     Example:
       nightquant config
       NIGHTQUANT_STORE=/srv/nightquant nightquant config
     """
-    shown = load_settings().model_dump(mode="json")
+    values = load_settings().model_dump(mode="json")
     if format == "json":
-        print_json(shown)
+        print_json(values)
         return
     title = "Settings (flag beats NIGHTQUANT_… variable beats nightquant.toml)"
     table = new_table(title, "setting", "value", "from", "meaning")
     for name, field in Settings.model_fields.items():
-        table.row(name, shown[name], source_of(name), field.description or "")
+        table.row(name, values[name], source_of(name), field.description or "")
     Console().print(table)
 
 
@@ -162,9 +162,9 @@ def config(format: str) -> None:
 @format_option("table", "json")
 @click.pass_context
 def doctor(context: click.Context, store: str, format: str) -> None:
-    """Say what this machine is, whether int8 is fast on it, and whether its timings can be trusted.
+    """Describe this machine, the speed of int8 on it, and whether its timings can be trusted.
 
-    Exits with 0 only if a benchmark here can be trusted, else with 1.
+    The exit code is 0 if benchmarks here can be trusted, and 1 otherwise.
 
     \b
     Example:
@@ -173,14 +173,14 @@ def doctor(context: click.Context, store: str, format: str) -> None:
     """
     from tasks.doctor import examine, trusted
 
-    checks = examine(store, on_wait=lambda: click.echo("Another benchmark runs on this host: waiting.", err=True))
+    checks = examine(store, on_wait=lambda: click.echo("Waiting for another benchmark on this host.", err=True))
     good = trusted(checks)
     if format == "json":
         print_json({"trusted": good, "checks": checks})
     else:
-        table = new_table("Can a benchmark on this machine be trusted?", "check", "", "found", "what to do")
+        table = new_table("Can benchmarks on this machine be trusted?", "check", "", "found", "what to do")
         for check in checks:
             table.row(check.name, Text(check.status, style=_COLOURS[check.status]), check.found, check.advice)
         Console().print(table)
-        click.echo("Yes: benchmarks here can be trusted." if good else "No: see what to do about each problem.")
+        click.echo("Yes: benchmarks here can be trusted." if good else "No: follow the advice on each problem.")
     context.exit(0 if good else 1)

@@ -48,38 +48,38 @@ class ResultsStore:
         tables: Mapping[str, Sequence[Row]],
         run_id: str,
         published: datetime,
-        tell: Callable[[str], None] = lambda line: None,
+        report: Callable[[str], None] = lambda line: None,
         part: str = "",
     ) -> None:
         """Write one run's rows of several tables, or the `part` of them; tables without rows are left out.
 
         A value that its column does not accept becomes NULL, and an invalid row is dropped (see
-        `storage.results.values`). `tell` receives a line about each. A table that fails does not affect other tables.
+        `storage.results.values`); `report` receives a line about each. Failed tables do not affect other tables.
 
         Raises
         ------
         StoreError
-            A table could not be written, and the other tables were. An invalid value does not raise this.
+            Some tables could not be written; the others were. Invalid values do not raise this.
         """
         failures: list[Exception] = []
         for table, rows in tables.items():
             try:
                 for line in self._record(table, rows, run_id, published, part) if rows else ():
-                    tell(line)
+                    report(line)
             except Exception as error:  # noqa: BLE001 - raised below, once the other tables are written
                 failures.append(error)
         if failures:
-            first, *others = failures
-            for other in others:
-                first.add_note(str(other))
+            first, *further = failures
+            for failure in further:
+                first.add_note(str(failure))
             raise first
 
     def _record(self, table: str, rows: Sequence[Row], run_id: str, published: datetime, part: str) -> list[str]:
         """Write one table's rows; return the lines about them, or none if the store has the rows already."""
         layout = _layout(table, run_id, published)
         _refuse_defects(layout, rows, run_id)
-        kept, lines = admit(layout, rows)
-        content = validated(layout, kept, run_id)
+        accepted, lines = admit(layout, rows)
+        content = validated(layout, accepted, run_id)
         _, is_new = self._put(layout, content, part_name(run_id, part), published)
         return lines if is_new else []
 
@@ -172,5 +172,5 @@ def _refuse_defects(table: Table, rows: Sequence[Row], run_id: str) -> None:
             raise _refused(table, f"row {position} has run_id {row['run_id']!r} in a file of run {run_id!r}")
 
 
-def _refused(table: Table, what: str) -> StoreError:
-    return StoreError(f"The {table.name} rows were refused: {what}.", hint="Nothing was written.")
+def _refused(table: Table, reason: str) -> StoreError:
+    return StoreError(f"The {table.name} rows were refused: {reason}.", hint="Nothing was written.")

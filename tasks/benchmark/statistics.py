@@ -17,7 +17,7 @@ from tasks.paired import student_quantile
 
 Floats = NDArray[np.float64]
 
-# Fewer launches say almost nothing about correlation.
+# With fewer launches, correlation cannot be estimated.
 LEAST = 5
 # Sums of squared deviations up to this value are rounding.
 _ROUNDING = 1e-20
@@ -26,7 +26,7 @@ _GRID = np.linspace(0, 0.95, 20)
 
 @dataclass(frozen=True)
 class Correction:
-    """How a mean of correlated launches differs from a mean of independent launches.
+    """The difference between means of correlated and of independent launches.
 
     ``inflation`` is the variance of the mean ÷ the expectation of the usual estimate s² / n, and ``freedom`` the
     degrees of freedom of s².
@@ -40,9 +40,9 @@ class Correction:
 def correction_of(launches: int, correlation: float) -> Correction:
     """Compute the correction for an autoregressive series of order one.
 
-    Box, "Some theorems on quadratic forms applied in the study of analysis of variance problems, II", Annals of
-    Mathematical Statistics 25(3), 1954: s² is about a chi-square with the freedom tr(CR)² / tr(CRCR), where R is the
-    series' correlation matrix and C centres it.
+    Box, "Some theorems on quadratic forms applied in the study of analysis of variance problems, II",
+    Annals of Mathematical Statistics 25(3), 1954: s² is approximately chi-square with tr(CR)² / tr(CRCR) degrees of
+    freedom, where R is the series' correlation matrix and C centres it.
 
     Parameters
     ----------
@@ -59,16 +59,16 @@ def correction_of(launches: int, correlation: float) -> Correction:
 
 
 def autocorrelation(series: Sequence[Floats]) -> float:
-    """Estimate the correlation between one launch and the next, which all series share; return 0 if it is negative.
+    """Estimate the correlation of successive launches, which all series share; return 0 if it is negative.
 
     A short series shows less autocorrelation than it has, because its own mean is subtracted (Marriott and Pope, "Bias
-    in the estimation of autocorrelations", Biometrika 41, 1954). The estimate is therefore the correlation with which
-    series of this length would show, on average, the mean autocorrelation of these series.
+    in the estimation of autocorrelations", Biometrika 41, 1954). The estimate corrects this bias: it is the correlation
+    whose expected autocorrelation, at this length, equals the observed mean.
 
     Parameters
     ----------
     series
-        One series, float64 [launches], for each subject. Only the longest ones count, if they have `LEAST` launches.
+        One series per subject, float64 [launches]. Only the longest ones are used, if they have `LEAST` launches.
     """
     launches = max(map(len, series), default=0)
     if launches < LEAST:
@@ -79,8 +79,8 @@ def autocorrelation(series: Sequence[Floats]) -> float:
     if not varies.any():
         return 0.0
     products = (centred[:, 1:] * centred[:, :-1]).sum(1)
-    seen = float((products[varies] / squares[varies]).mean())
-    return float(np.interp(seen, _expected(launches), _GRID))
+    observed = float((products[varies] / squares[varies]).mean())
+    return float(np.interp(observed, _expected(launches), _GRID))
 
 
 def _correlations(launches: int, correlation: float) -> Floats:
@@ -91,7 +91,7 @@ def _correlations(launches: int, correlation: float) -> Floats:
 
 @lru_cache
 def _expected(launches: int) -> Floats:
-    """Compute the mean autocorrelation that series of this length show, for each correlation of the grid.
+    """Compute the expected autocorrelation of series of this length for each correlation of the grid.
 
     The mean of a ratio of quadratic forms in normal variables is an integral over the eigenvalues of their covariance
     (Sawa, "The exact moments of the least squares estimator for the autoregressive model", Journal of Econometrics 8,
@@ -100,13 +100,13 @@ def _expected(launches: int) -> Floats:
     centre = np.eye(launches) - 1 / launches
     nodes, weights = np.polynomial.legendre.leggauss(100)
     # From (-1, 1) to (0, infinity).
-    at, weights = (1 + nodes) / (1 - nodes), 2 * weights / (1 - nodes) ** 2
+    points, weights = (1 + nodes) / (1 - nodes), 2 * weights / (1 - nodes) ** 2
     means = []
     for correlation in _GRID:
         variances, axes = np.linalg.eigh(centre @ _correlations(launches, correlation) @ centre)
         variances = np.clip(variances, 0, None)
         products = (axes[:-1] * axes[1:]).sum(0)
-        scales = 1 + 2 * at[:, None] * variances
+        scales = 1 + 2 * points[:, None] * variances
         densities = np.exp(-np.log(scales).sum(1) / 2)
         means.append(float(weights @ ((variances / scales) @ products * densities)))
     return np.array(means)
@@ -116,16 +116,16 @@ Array = NDArray[np.float64]
 
 # Numbers of launches after which a decision is allowed.
 LOOKS = (3, 5, 7, 10, 14, 20, 28, 40, 56)
-# The share of benchmarks with a wrong decision, in one direction, about any candidate. Later looks get a larger part
-# (1 : 2 : 3 ...), because a few launches seldom decide a close case.
+# Share of benchmarks in which any decision may be wrong in one direction. Later looks get a larger part of it
+# (proportional to 1, 2, 3 ...), because a few launches seldom decide a close case.
 ERROR = 0.01
-# A bias that one subject may have in every launch, so that more launches do not average it away.
+# Bias that one subject may have in every launch, so that further launches do not average it out.
 STICKS = math.log(1.03)
-# Degrees of freedom that the other subjects add to a subject's own in the deciding bounds. With more, a candidate far
+# Degrees of freedom that the other subjects add to a subject's own in the deciding bounds. With more, candidates far
 # noisier than the others would be promoted wrongly in more than `ERROR` of benchmarks (benchmarks.decisions).
 PRIOR = 4.0
-# Variance of a log ratio in units of one subject's variance: candidate to the mean of baseline and copy (1 + 1/2), and
-# one subject to another (1 + 1).
+# Variance of a log ratio in units of one subject's variance: against the mean of baseline and copy (1 + 1/2), and
+# against one subject (1 + 1).
 _AGAINST_TWO, _AGAINST_ONE = 1.5, 2.0
 
 
@@ -139,7 +139,7 @@ class Ratio:
 
     @classmethod
     def around(cls, log: float, half_width: float) -> Ratio:
-        """Return the ratio and its interval from a log ratio and half the width of its interval."""
+        """Return the ratio and its interval from a log ratio and half the interval's width."""
         half_width = min(half_width, 300.0)  # keeps the exponentials finite
         return cls(math.exp(log), math.exp(log - half_width), math.exp(log + half_width))
 
@@ -152,13 +152,13 @@ class Sample:
     variance: float
 
     @classmethod
-    def against_one(cls, subject_s: Array, other_s: Array) -> Sample:
-        """Compare a subject with another one, from seconds per call, float64 [launches, rounds]."""
-        return cls(launch_values(np.log(other_s) - np.log(subject_s)), _AGAINST_ONE)
+    def against_one(cls, subject_s: Array, reference_s: Array) -> Sample:
+        """Compare a subject with another subject, from seconds per call, float64 [launches, rounds]."""
+        return cls(launch_values(np.log(reference_s) - np.log(subject_s)), _AGAINST_ONE)
 
     @classmethod
     def against_two(cls, subject_s: Array, baseline_s: Array, copy_s: Array) -> Sample:
-        """Compare with the geometric mean of the baseline and its copy, which halves the variance that they add."""
+        """Compare with the geometric mean of the baseline and its copy, which halves the variance of the reference."""
         reference = (np.log(baseline_s) + np.log(copy_s)) / 2
         return cls(launch_values(reference - np.log(subject_s)), _AGAINST_TWO)
 
@@ -178,7 +178,7 @@ class Noise:
     """Variation of one benchmark's log times from launch to launch.
 
     ``variance`` is one subject's variance, averaged over the samples, with ``freedom`` degrees of freedom.
-    ``autocorrelation`` is the correlation between one launch and the next, common to all samples and at least 0.
+    ``autocorrelation`` is the correlation of successive launches, common to all samples and at least 0.
     """
 
     variance: float
@@ -188,17 +188,17 @@ class Noise:
     @classmethod
     def pooled(cls, samples: Iterable[Sample]) -> Noise:
         """Pool all samples of a benchmark, which come from the same launches on the same machine."""
-        pooled = list(samples)
-        freedom = sum(len(sample.logs) - 1 for sample in pooled)
-        variance = sum(sample.squares for sample in pooled) / freedom if freedom else math.inf
-        return cls(variance, freedom, autocorrelation([sample.logs for sample in pooled]))
+        sample_list = list(samples)
+        freedom = sum(len(sample.logs) - 1 for sample in sample_list)
+        variance = sum(sample.squares for sample in sample_list) / freedom if freedom else math.inf
+        return cls(variance, freedom, autocorrelation([sample.logs for sample in sample_list]))
 
     def interval(self, sample: Sample) -> Ratio:
         """Return the ratio with Student's 95% interval, from the sample's own deviation."""
         return Ratio.around(sample.mean, self.half_width(sample, 0.025, prior=0))
 
     def half_width(self, sample: Sample, error: float, prior: float = PRIOR) -> float:
-        """Return half the width of an interval that misses the truth on one side in a share `error` of cases.
+        """Return half the width of an interval that misses the true value on one side in a share `error` of cases.
 
         The mean variance of all samples adds `prior` degrees of freedom to the sample's own (moderated t: Smyth,
         "Linear models and empirical Bayes methods for assessing differential expression in microarray experiments",
@@ -220,23 +220,23 @@ class Noise:
         """Return the ratio with bounds that hold at every look and for all comparisons simultaneously.
 
         The error is divided among looks and comparisons (group-sequential Bonferroni). The half width comes from
-        shrunken variances, or from the interval if that is wider. The bounds add a bias that more launches do not
-        average away: `STICKS`, or the copy's deviation beyond its own noise if that is more.
+        shrunken variances, or from the interval if that is wider. The bounds also include a bias that launches do not
+        average out: `STICKS`, or the copy's deviation beyond its own noise if that is larger.
 
         Parameters
         ----------
         copy
             The baseline against its copy (A/A).
         comparisons
-            Number of ratios that decide something in this benchmark.
+            Number of ratios that lead to decisions in this benchmark.
         """
         look = min(bisect_left(LOOKS, len(sample.logs)), len(LOOKS) - 1)
         share = (look + 1) / sum(range(len(LOOKS) + 1))
         half = max(
             self.half_width(sample, ERROR * share / max(1, comparisons)), self.half_width(sample, 0.025, prior=0)
         )
-        seen = abs(copy.mean) - self.half_width(copy, 0.025)
-        return Ratio.around(sample.mean, half + max(STICKS, seen))
+        sticking = abs(copy.mean) - self.half_width(copy, 0.025)
+        return Ratio.around(sample.mean, half + max(STICKS, sticking))
 
 
 def launch_values(logs: Array) -> Array:

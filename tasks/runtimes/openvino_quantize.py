@@ -30,24 +30,24 @@ _PRODUCTS = frozenset(
      "GRUCell", "RNNSequence", "Gather"}
 )  # fmt: skip
 _BY_TYPE = {"Linear": {"MatMul"}, "LSTM": {"LSTMSequence", "LSTMCell"}, "GRU": {"GRUSequence", "GRUCell"}}
-# Operations that may stand between an int8 constant and its product.
+# Operations that are allowed between an int8 constant and its product.
 _BETWEEN = frozenset(
     {"Convert", "Subtract", "Multiply", "Reshape", "FakeQuantize", "Transpose", "Squeeze", "Unsqueeze", "Concat",
      "Split"}
 )  # fmt: skip
-_FURTHEST = 4  # operations between an LSTM and an operation that still has its module's name
+_FURTHEST = 4  # largest number of operations between an LSTM and an operation that still has its module's name
 # Share of an output's range. Differences from rounding add up in deep models, but garbage exceeds this share.
 _GARBAGE_SHARE = 0.3
 _ESTIMATORS = {"min-max": "MINMAX", "moving-average": "MEAN_MINMAX", "histogram": "MEAN_QUANTILE"}
 
 
 class OpenVinoMaker(ExportedMaker):
-    """Reads the exported model, quantizes it with NNCF and writes the IR."""
+    """A maker that quantizes the exported model with NNCF and writes the IR."""
 
     opener = OpenVinoOpener
     files = (MODEL, WEIGHTS)
-    left_float = "NNCF left this {type} float"
-    quantizes_nothing = "NNCF has no int8 form for what it names"
+    left_float = "NNCF left this {type} in float"
+    quantizes_nothing = "NNCF has no int8 form for the layers in this recipe"
 
     def environment(self) -> dict[str, object]:
         """Return whether weights need no spare bit (VNNI), and whether float operators may compute in bfloat16."""
@@ -60,7 +60,7 @@ class OpenVinoMaker(ExportedMaker):
         except RuntimeError as error:
             raise QuantizationError(
                 f"OpenVINO cannot read the exported model: {str(error).strip().splitlines()[-1]}.",
-                hint="Take the runtime out of this workload's recipes.",
+                hint="Remove the runtime from this workload's recipes.",
             ) from error
         if spec.calibration is not None:
             model = _calibrate(model, spec, spec.calibration, excluded, source)
@@ -89,10 +89,10 @@ class OpenVinoMaker(ExportedMaker):
             refuse_other(expected, outputs, _GARBAGE_SHARE, spec, "OpenVINO runs it")
 
 
-def _compress(model: Node, named: frozenset[str], excluded: frozenset[str]) -> Node:
+def _compress(model: Node, layers: frozenset[str], excluded: frozenset[str]) -> Node:
     """Quantize weights to int8 with one scale per channel; OpenVINO's kernels may round activations at run time."""
     nncf = _nncf()
-    types = {kind for name in named for kind in _BY_TYPE.get(name, {"Gather"})}
+    types = {kind for name in layers for kind in _BY_TYPE.get(name, {"Gather"})}
     ignored = [
         node.get_friendly_name()
         for node in _products(model)
@@ -119,7 +119,7 @@ def _calibrate(
             per_channel=spec.layers[EVERY].granularity == "channel"
         ),
     )
-    names = [n.get_friendly_name() for n in _products(model) if _module(n) in excluded]
+    names = [node.get_friendly_name() for node in _products(model) if _module(node) in excluded]
     with signal_stack_kept():
         return nncf.quantize(
             model,
@@ -131,9 +131,9 @@ def _calibrate(
 
 
 def _nncf() -> Any:
-    # Turn NNCF's telemetry off: nightquant sends no usage data.
+    # Turn off NNCF's telemetry, because nightquant sends no usage data.
     os.environ.setdefault("NNCF_CI", "1")
-    import nncf  # takes seconds, and candidates already in the store do not need it
+    import nncf  # imported here because it takes seconds, and candidates already in the store do not need it
 
     nncf.set_log_level(logging.ERROR)
     return nncf
@@ -146,15 +146,15 @@ def _products(model: Node) -> list[Node]:
 
 def _weights(node: Node) -> list[Node]:
     """Return the int8 and floating-point constants that reach a product only through scaling and rearranging."""
-    found, open_ends = [], [value.get_source_output().get_node() for value in node.inputs()]
-    while open_ends:
-        end = open_ends.pop()
-        if end.get_type_name() == "Constant":
-            kind = end.get_element_type()
-            found += [end] if kind.is_real() or kind.size == 1 else []  # other constants are shapes and lengths
-        elif end.get_type_name() in _BETWEEN:
-            open_ends.append(end.input_value(0).get_node())
-    return found
+    constants, pending = [], [value.get_source_output().get_node() for value in node.inputs()]
+    while pending:
+        producer = pending.pop()
+        if producer.get_type_name() == "Constant":
+            kind = producer.get_element_type()
+            constants += [producer] if kind.is_real() or kind.size == 1 else []  # others are shapes and lengths
+        elif producer.get_type_name() in _BETWEEN:
+            pending.append(producer.input_value(0).get_node())
+    return constants
 
 
 def _module(node: Node) -> str:
@@ -162,8 +162,8 @@ def _module(node: Node) -> str:
     for _ in range(_FURTHEST):
         if path := module_of(node.get_friendly_name()):
             return path
-        fed = [target.get_node() for output in node.outputs() for target in output.get_target_inputs()]
-        if not fed:
+        consumers = [target.get_node() for output in node.outputs() for target in output.get_target_inputs()]
+        if not consumers:
             return ""
-        node = fed[0]
+        node = consumers[0]
     return ""

@@ -1,4 +1,4 @@
-"""Workload files: find and read them, say what is wrong in their own terms, and give their JSON Schema; no torch."""
+"""Find, read and validate workload files, report errors by key, and make the JSON Schema; no torch."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def read_workload(path: Path) -> Workload:
         raise ConfigurationError(f"{path}: cannot be read: {error}.") from error
     except RecursionError as error:
         raise ConfigurationError(f"{path}: not valid TOML: it is nested too deeply.") from error
-    except ValueError as error:  # beside TOMLDecodeError, what Python says to an integer of thousands of digits
+    except ValueError as error:  # TOMLDecodeError, or Python's error for an integer with thousands of digits
         raise ConfigurationError(f"{path}: not valid TOML: {error}.") from error
     if too_large:
         raise ConfigurationError(f"{path}: not valid TOML: an integer has more than 64 bits.")
@@ -48,7 +48,7 @@ def read_workload(path: Path) -> Workload:
 
 
 def validated(path: Path, document: JsonObject) -> Workload:
-    """Validate what stands, or will stand, in a workload file; it is left as it is.
+    """Validate the content of a workload file, existing or not; `document` is not changed.
 
     Raises
     ------
@@ -67,26 +67,26 @@ def validated(path: Path, document: JsonObject) -> Workload:
 
 
 def find_workloads(names: Iterable[str], built_in: Path) -> list[Workload]:
-    """Resolve workload names and TOML paths; no names means every built-in one.
+    """Resolve workload names and TOML paths; without names, return every built-in workload.
 
     Raises
     ------
     ConfigurationError
         A name is unknown, a file is wrong, or two workloads share a name.
     """
-    known = {path.stem: path for path in sorted(built_in.glob("*.toml"))}
+    paths = {path.stem: path for path in sorted(built_in.glob("*.toml"))}
     workloads = []
-    for name in list(names) or known:
-        path = Path(name) if name.endswith(".toml") else known.get(name)
+    for name in list(names) or paths:
+        path = Path(name) if name.endswith(".toml") else paths.get(name)
         if path is None:
             raise ConfigurationError(
-                f'Unknown workload "{name}"{did_you_mean(name, known)}.',
-                hint=f"Expected a TOML file or one of: {', '.join(known)}.",
+                f'Unknown workload "{name}"{did_you_mean(name, paths)}.',
+                hint=f"Expected a TOML file or one of: {', '.join(paths)}.",
             )
         workloads.append(read_workload(path))
     for name, count in Counter(workload.name for workload in workloads).items():
         if count > 1:
-            raise ConfigurationError(f'Two workloads are named "{name}".', hint="Give each its own name.")
+            raise ConfigurationError(f'Two workloads are named "{name}".', hint="Give each workload its own name.")
     return workloads
 
 
@@ -102,31 +102,31 @@ _QUOTED = re.compile(r"'([^']*)'")
 
 
 def explain(path: Path, document: JsonObject, error: ValidationError) -> str:
-    """One line for each problem."""
+    """Return one line for each problem."""
     lines = [f"{path}: not a valid workload:"]
     for problem in error.errors(include_url=False):
         key = ".".join(map(str, problem["loc"])) or "the file as a whole"
-        given = problem.get("input")
-        shown = f" (got {given!r})" if isinstance(given, str | int | float | bool) else ""
-        meant = _meant(document, problem["type"], problem["loc"], given, problem.get("ctx", {}))
-        lines.append(f"  {key}: {problem['msg']}{shown}{meant}")
+        value = problem.get("input")
+        received = f" (got {value!r})" if isinstance(value, str | int | float | bool) else ""
+        proposal = _proposal(document, problem["type"], problem["loc"], value, problem.get("ctx", {}))
+        lines.append(f"  {key}: {problem['msg']}{received}{proposal}")
     return "\n".join(lines)
 
 
-def _meant(document: JsonObject, kind: str, place: Sequence[str | int], given: object, context: JsonObject) -> str:
-    """Propose what a key, a kind or a word is like, if there is such a one, for a problem as pydantic describes it."""
+def _proposal(document: JsonObject, kind: str, place: Sequence[str | int], value: object, context: JsonObject) -> str:
+    """Propose a similar key, kind or word, if there is one, for a problem that pydantic reports."""
     match kind:
         case "extra_forbidden":
             return did_you_mean(str(place[-1]), _keys_at(document, place[:-1]))
         case "literal_error":
-            return did_you_mean(str(given), _QUOTED.findall(context["expected"]))
+            return did_you_mean(str(value), _QUOTED.findall(context["expected"]))
         case "union_tag_invalid":
             return did_you_mean(context["tag"], _QUOTED.findall(context["expected_tags"]))
     return ""
 
 
 def _keys_at(document: JsonObject, place: Sequence[str | int]) -> list[str]:
-    """The keys that a table of the file may have; of pydantic's place some parts are kinds."""
+    """Return the keys that are allowed at `place` in the file, where pydantic's places also contain kinds."""
     domain = document.get("domain", document.get("purpose"))
     models: list[type[BaseModel]] = [DOMAINS.workload(str(domain)) if domain else Workload]
     for part in place:
@@ -164,46 +164,46 @@ _DEFINITIONS = "#/$defs/"
 
 
 def workload_schema() -> JsonObject:
-    """A workload file as JSON Schema: ``domain`` decides on the sections, and ``kind`` or ``method`` on their keys."""
+    """Return the JSON Schema of workload files: ``domain`` decides the sections, ``kind`` or ``method`` their keys."""
     workloads = {name: DOMAINS.workload(name) for name in DOMAINS}
     recipes = {name: METHODS[name].recipe for name in METHODS}
     models: list[type[BaseModel]] = [*workloads.values(), *recipes.values()]
     references, whole = models_json_schema([(model, "validation") for model in models])
     definitions: JsonObject = whole["$defs"]
-    found = {model: references[model, "validation"]["$ref"].removeprefix(_DEFINITIONS) for model in models}
+    names = {model: references[model, "validation"]["$ref"].removeprefix(_DEFINITIONS) for model in models}
     any_recipe = {
-        "oneOf": [{"$ref": _DEFINITIONS + found[recipe]} for recipe in recipes.values()],
+        "oneOf": [{"$ref": _DEFINITIONS + names[recipe]} for recipe in recipes.values()],
         "discriminator": {
             "propertyName": "method",
-            "mapping": {name: _DEFINITIONS + found[recipe] for name, recipe in recipes.items()},
+            "mapping": {name: _DEFINITIONS + names[recipe] for name, recipe in recipes.items()},
         },
     }
     for model in models:
-        _allow_older_names(model, definitions[found[model]])
+        _allow_older_names(model, definitions[names[model]])
     for name, workload in workloads.items():
-        properties = definitions[found[workload]]["properties"]
+        properties = definitions[names[workload]]["properties"]
         for key in ("domain", "purpose"):
             properties[key] = {**properties[key], "const": name}
         properties["recipe"]["items"] = any_recipe
         _describe(properties, Workload)
     for recipe in recipes.values():
-        _describe(definitions[found[recipe]]["properties"], Recipe)
+        _describe(definitions[names[recipe]]["properties"], Recipe)
     return {
         "$schema": GenerateJsonSchema.schema_dialect,
         "title": "A workload of nightquant",
-        "oneOf": [{"$ref": _DEFINITIONS + found[workload]} for workload in workloads.values()],
-        "$defs": _reachable(definitions, [found[workload] for workload in workloads.values()]),
+        "oneOf": [{"$ref": _DEFINITIONS + names[workload]} for workload in workloads.values()],
+        "$defs": _reachable(definitions, [names[workload] for workload in workloads.values()]),
     }
 
 
 def _describe(properties: JsonObject, base: type[BaseModel]) -> None:
-    """Say what keys mean that a class narrows: pydantic takes a description from the narrowed field alone."""
+    """Add the base's descriptions of keys that a class narrows, because pydantic does not inherit them."""
     for name, field in base.model_fields.items():
         properties[name].setdefault("description", field.description)
 
 
 def _allow_older_names(model: type[BaseModel], schema: JsonObject) -> None:
-    """Add a key's other names, of which pydantic's schema knows the first only."""
+    """Add a key's older names, because pydantic's schema contains only the first name."""
     for field in model.model_fields.values():
         if not isinstance(field.validation_alias, AliasChoices):
             continue
@@ -216,13 +216,13 @@ def _allow_older_names(model: type[BaseModel], schema: JsonObject) -> None:
 
 
 def _reachable(definitions: Mapping[str, JsonObject], start: list[str]) -> JsonObject:
-    found: JsonObject = {}
+    reachable: JsonObject = {}
     while start:
         name = start.pop(0)
-        if name not in found:
-            found[name] = definitions[name]
+        if name not in reachable:
+            reachable[name] = definitions[name]
             start += _references(definitions[name])
-    return found
+    return reachable
 
 
 def _references(node: object) -> list[str]:

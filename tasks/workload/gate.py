@@ -1,7 +1,7 @@
-"""``[gate]``: its keys, and the rules that they ask for, each checked against a row of the ``measurements`` table.
+"""``[gate]``: its keys, and its rules, which are checked against a row of the ``measurements`` table.
 
-A rule is its key in `Gate` and its entry in `RULES`. If an interval is judged, a rule is passed if the worse end
-satisfies it, failed if the better end does not, and held in between: undecided is never a reason to reject.
+A rule is a key of `Gate` and an entry of `RULES`. With an interval, a rule is passed if the worse end satisfies it,
+and failed if the better end does not. In between it is held, because an undecided rule is not a reason to reject.
 """
 
 from __future__ import annotations
@@ -18,49 +18,49 @@ from pydantic import BaseModel, ConfigDict, Field, PositiveFloat, PositiveInt
 from storage.results import Row, caches_of, deciding, number, why_unknown
 from tasks.workload.base import Section
 
-# As a share of the output's range. Rows that share a range are off by 3e-3 or so, rows that do not by float's rounding.
+# As a share of the output's range. Shared ranges cause differences of about 3e-3; otherwise only float rounding does.
 BATCH_TOLERANCE = 1e-4
 
-_APART = "how far rows together are from rows alone, as a share of the output's range"
+_BATCH_NOTE = "distance between outputs for rows together and for rows alone, as a share of the output's range"
 
 Outcome = Literal["passed", "held", "failed"]
 _QUALITY = ("quality_difference", "quality_difference_low", "quality_difference_high", "higher_is_better")
 
 
 class Gate(Section):
-    """``[gate]``: the rules that a candidate must pass to be promoted; one that is left out does not apply.
+    """Rules that a candidate must pass to be promoted; a rule whose key is missing does not apply.
 
-    A bound on quality or speed is held against the worse end of the interval.
+    A bound on quality or speed is compared with the worse end of the interval.
     """
 
     objective: Literal["fastest", "smallest"] = "fastest"
-    """Which of those that pass is promoted."""
+    """Criterion for choosing among the candidates that pass."""
     quality_drop: Literal["absolute", "relative"] = "absolute"
-    """Whether `max_quality_drop` is in the metric's own unit or a share of the baseline's quality."""
+    """Unit of `max_quality_drop`: the metric's own, or a share of the baseline's quality."""
     max_quality_drop: float | None = Field(default=None, ge=0)
-    """How much worse than the baseline's the quality may be, in the metric's stated direction."""
+    """Largest loss of quality against the baseline, in the direction in which the metric gets worse."""
     min_size_ratio: PositiveFloat | None = None
-    """How many times smaller than the baseline it must be."""
+    """Smallest ratio of the baseline's size to the candidate's."""
     min_speedup: PositiveFloat | None = None
-    """How many times as fast as the baseline it must be."""
+    """Smallest ratio of the baseline's latency to the candidate's."""
     max_peak_rss_bytes: PositiveInt | None = None
-    """How much memory its process may take at most."""
+    """Largest peak memory of the candidate's process, in bytes."""
     min_coverage: float | None = Field(default=None, ge=0, le=1)
-    """Share of the parameters that must lie in quantized modules."""
+    """Smallest share of the parameters that lie in quantized modules."""
     min_int8_time_share: float | None = Field(default=None, ge=0, le=1)
-    """Share of its operators' time that must be spent in int8, by its runtime's own profiler."""
+    """Smallest share of operator time spent in int8, according to the runtime's own profiler."""
     max_saturation: float | None = Field(default=None, ge=0, le=1)
-    """How far saturating products may move an output, as a share of its range."""
+    """Largest change of an output due to saturating products, as a share of its range."""
     require_batch_invariance: bool = False
-    """Whether rows must be answered alike one by one and together."""
+    """Whether a row's output must be the same alone and in a batch."""
     margin: float = Field(default=1.0, ge=1)
-    """How many times as fast (or as small, by the objective) as the current bundle it must be to replace it."""
+    """Ratio of speed (or of size, by the objective) by which a candidate must beat the current bundle to replace it."""
 
 
 class RuleOutcome(BaseModel):
-    """One rule: what it asks for, the number that decides (None if there is none) and how it came out.
+    """The outcome of one rule: its bound, the deciding number (None if there is none) and a note.
 
-    ``held`` means that the rule could not be decided: its number is missing, or the bound lies within its interval.
+    ``held`` means that the rule is undecided: its number is missing, or the bound lies within the interval.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -72,7 +72,7 @@ class RuleOutcome(BaseModel):
     note: str = ""
 
     def describe(self) -> str:
-        """Say what the rule asked for and saw, in one line."""
+        """Describe the rule's bound and number in one line."""
         if self.name == "status":
             return f"failed in {self.note}"
         bound, seen = (
@@ -84,7 +84,7 @@ class RuleOutcome(BaseModel):
 
 @dataclass(frozen=True)
 class Seen:
-    """What a row shows of a rule: the interval's ends, lower first, or why a needed number is ``unknown``."""
+    """The values of a row that a rule checks: ends of an interval, lower first, or why they are ``unknown``."""
 
     ends: tuple[float | None, float | None]
     note: str = ""
@@ -93,10 +93,10 @@ class Seen:
 
 @dataclass(frozen=True)
 class Rule:
-    """A rule of the gate; a key of `Gate` has its name, unless `bound` says otherwise.
+    """A rule of the gate; `Gate` has a key of the same name, unless `bound` says otherwise.
 
-    ``direction`` says whether the bound is the least or the most that is asked for, ``words`` and ``unit`` what is
-    bounded, for people. ``see`` returns what a row shows of it; ``is_timed`` means that only timing shows it.
+    ``direction`` says whether the bound is a minimum or a maximum. ``words`` and ``unit`` describe the bounded quantity
+    for people. ``see`` extracts it from a row. ``is_timed`` means that only timing provides it.
     """
 
     name: str
@@ -107,7 +107,7 @@ class Rule:
     is_timed: bool = False
 
     def bound(self, gate: Gate) -> float | None:
-        """Return what the gate asks for; None if the rule does not apply."""
+        """Return the gate's bound; None if the rule does not apply."""
         if self.name == "max_batch_difference":
             return BATCH_TOLERANCE if gate.require_batch_invariance else None
         bound: float | None = getattr(gate, self.name)
@@ -120,28 +120,28 @@ class Rule:
         if low is None or high is None or seen.unknown:
             note = seen.unknown.partition("\n")[0] or seen.note
             return RuleOutcome(name=self.name, bound=float(bound), seen=None, outcome="held", note=note)
-        # With the sign turned, more is better.
+        # After multiplying by the sign, more is better.
         sign = 1 if self.direction == "at least" else -1
         worse, better = (low, high) if self.direction == "at least" else (-high, -low)
         outcome: Outcome = "passed" if worse >= sign * bound else "failed" if better < sign * bound else "held"
-        # The end that decides; if neither does, the one that would have to be better.
+        # The end that decided; for an undecided rule, the end that falls short.
         decides = sign * (better if outcome == "failed" else worse)
         return RuleOutcome(name=self.name, bound=float(bound), seen=decides, outcome=outcome, note=seen.note)
 
 
 def rules_on(gate: Gate, row: Row, *, timed: bool = True) -> tuple[RuleOutcome, ...]:
-    """Check a row against every rule that the gate has; a candidate that failed breaks the first one.
+    """Check a row against every rule of the gate; a failed candidate breaks a rule named "status".
 
     Parameters
     ----------
     timed
-        False leaves out the rules that are known only once the candidate has been timed.
+        Whether the candidate has been timed; False leaves out rules that need timing.
     """
     if row["status"] != "ok":
         why = f"{text(row, 'stage') or 'a stage'}: {text(row, 'error') or 'no reason was recorded'}"
         return (RuleOutcome(name="status", bound="ok", seen=text(row, "status"), outcome="failed", note=why),)
-    asked = ((rule, rule.bound(gate)) for rule in RULES.values() if timed or not rule.is_timed)
-    return tuple(rule.check(gate, row, bound) for rule, bound in asked if bound is not None)
+    applicable = ((rule, rule.bound(gate)) for rule in RULES.values() if timed or not rule.is_timed)
+    return tuple(rule.check(gate, row, bound) for rule, bound in applicable if bound is not None)
 
 
 def finite(row: Row, column: str) -> float | None:
@@ -164,7 +164,7 @@ def _column(column: str, gate: Gate, row: Row, note: Callable[[Row], str] = lamb
 def _speedup(gate: Gate, row: Row) -> Seen:
     bounds = tuple(deciding(row, f"speedup_bound_{end}") for end in ("low", "high"))
     low, high = (finite(row, bound) for bound in bounds)
-    note = "it was not timed to be decided" if low is None or high is None else f"from {low:.4g} to {high:.4g}"
+    note = "its speedup has no bounds" if low is None or high is None else f"from {low:.4g} to {high:.4g}"
     note += " with cold caches" if caches_of(row) == "cold" else ""
     return Seen((low, high), note, why_unknown(row, *bounds))
 
@@ -183,10 +183,10 @@ def _quality_drop(gate: Gate, row: Row) -> Seen:
     if relative:
         baseline = finite(row, "baseline_quality")
         if not baseline:
-            why = f"the baseline's {metric} is {baseline}, of which there is no share: use quality_drop = 'absolute'"
+            why = f"the baseline's {metric} is {baseline}, so a share of it is undefined: use quality_drop = 'absolute'"
             return Seen((None, None), why, unknown)
         drops, note = [drop / abs(baseline) for drop in drops], f"share of the baseline's {metric}"
-    if not all(map(math.isfinite, drops)):  # a share of next to nothing overflows
+    if not all(map(math.isfinite, drops)):  # a share of a number close to 0 overflows
         return Seen((None, None), note, unknown)
     if drops[0] < drops[1]:
         note += f"; from {drops[0]:.4g} to {drops[1]:.4g}"
@@ -194,23 +194,23 @@ def _quality_drop(gate: Gate, row: Row) -> Seen:
 
 
 def _float_operators(row: Row) -> str:
-    found = json.loads(text(row, "float_operators") or "[]")
-    return "; ".join(map(_in_words, found[:3])) or "its runtime has no profiler"
+    operators = json.loads(text(row, "float_operators") or "[]")
+    return "; ".join(map(_describe_operator, operators[:3])) or "its runtime has no profiler"
 
 
-def _in_words(operator: Mapping[str, str | float]) -> str:
+def _describe_operator(operator: Mapping[str, str | float]) -> str:
     where = f" of {operator['name']}" if operator["name"] else ""
     reason = f": {operator['reason']}" if operator.get("reason") else ""
     return f"{operator['type']}{where}, {operator['share']:.0%} of the time{reason}"
 
 
 def _instructions(row: Row) -> str:
-    shares: object = row.get("instructions")  # a map column, also as pairs
+    shares: object = row.get("instructions")  # a map column, which may be read as pairs
     names = ", ".join(dict(shares)) if isinstance(shares, Mapping | list) and shares else "unknown instructions"
-    return f"it computes by {names}"
+    return f"it computes with {names}"
 
 
-# In the order in which they are told.
+# In the order of reports.
 RULES: dict[str, Rule] = {
     rule.name: rule
     for rule in (
@@ -229,7 +229,7 @@ RULES: dict[str, Rule] = {
         ),
         Rule(
             "max_batch_difference", "at most", "batch difference", "share",
-            partial(_column, "batch_difference", note=lambda row: _APART),
+            partial(_column, "batch_difference", note=lambda row: _BATCH_NOTE),
         ),
     )
 }  # fmt: skip

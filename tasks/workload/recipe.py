@@ -14,49 +14,49 @@ Engine = Literal["x86", "fbgemm", "onednn", "qnnpack"]
 
 
 class Recipe(Section):
-    """What recipes of every method have in common; each method adds its own keys.
+    """Keys that recipes of every method share; each method adds its own keys.
 
-    Validating a mapping gives the class of the method that it names.
+    Validating a mapping returns an instance of its method's class.
     """
 
     name: Slug
-    """What tables and reports call it; once in a file."""
+    """Name in tables and reports, unique within the file."""
     method: str
-    """How to quantize; its own keys are listed with it."""
+    """How to quantize; each method has further keys."""
     runtimes: tuple[RuntimeName, ...] = Field(default=(RUNTIMES.default,), min_length=1)
-    """Who executes the result; each makes a candidate."""
+    """Runtimes that execute the result; each one makes a candidate."""
     engine: Engine = "x86"
-    """torch's quantized engine; float recipes and other runtimes have no use for it."""
+    """Quantized engine of torch; float recipes and other runtimes ignore it."""
     exclude: tuple[str, ...] = ()
-    """Modules that stay float, with everything in them, by their path in the model."""
+    """Paths of modules in the model that stay float, including everything in them."""
 
     @model_validator(mode="wrap")
     @classmethod
-    def _of_its_method(cls, value: object, handler: ModelWrapValidatorHandler[Self]) -> Recipe:
+    def _parse_as_method(cls, value: object, handler: ModelWrapValidatorHandler[Self]) -> Recipe:
         if cls is Recipe and isinstance(value, dict) and "method" in value:
             return METHODS[str(value["method"])].recipe.model_validate(value)
         return handler(value)
 
     @field_validator("runtimes")
     @classmethod
-    def _known_and_once(cls, runtimes: tuple[str, ...]) -> tuple[str, ...]:
+    def _check_runtimes(cls, runtimes: tuple[str, ...]) -> tuple[str, ...]:
         if len(set(runtimes)) < len(runtimes):
-            raise ValueError("runtimes names one twice; each candidate is measured once")
+            raise ValueError("runtimes contains a name twice: name each runtime once")
         for name in runtimes:
             RUNTIMES[name]
         return runtimes
 
     @model_validator(mode="after")
-    def _runtimes_can_carry_it_out(self) -> Self:
+    def _check_fit(self) -> Self:
         for name in self.runtimes:
             if obstacle := RUNTIMES[name].obstacle(self):
                 raise ValueError(f'recipe "{self.name}" does not fit runtime "{name}": {obstacle}')
         return self
 
     def sketch(self, samples: int = 1) -> Recipe:
-        """A recipe that leaves the same modules float with at most so many calibration samples and without training."""
+        """Return a cheaper recipe with the same float modules, `samples` calibration samples and no training."""
         return self
 
     def content(self) -> dict[str, object]:
-        """What decides the result: a recipe's name and runtimes only say how it is used."""
+        """Return the keys that decide the result; name and runtimes do not."""
         return self.model_dump(mode="json", exclude={"name", "runtimes"})

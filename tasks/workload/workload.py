@@ -24,36 +24,33 @@ from tasks.workload.recipe import Recipe
 
 
 class Benchmark(Section):
-    """``[benchmark]``: what is timed.
-
-    Calls with warm and with cold caches are timed always.
-    """
+    """Settings of the timed calls; calls with warm caches and with cold caches are always timed."""
 
     baseline: str = Field(
         default=f"float/{RUNTIMES.default}", pattern=r"^[a-z0-9][a-z0-9.-]{0,62}/[a-z0-9][a-z0-9.-]{0,62}$"
     )
-    """The candidate that all others are compared with, as `recipe/runtime`."""
+    """Candidate that all others are compared with, as `recipe/runtime`."""
     threads: PositiveInt = 1
-    """Threads that a call may use."""
+    """Number of threads for a call."""
     batch_size: PositiveInt = 1
-    """Rows in the timed call."""
+    """Rows per timed call."""
     sequence_length: PositiveInt = 25
-    """Steps in the timed call, of models that have them."""
+    """Steps per timed call, for models whose inputs have steps."""
     batch_sizes: tuple[PositiveInt, ...] = ()
-    """Further numbers of rows that are timed; they decide nothing."""
+    """Further numbers of rows to time; the gate ignores them."""
     thread_counts: tuple[PositiveInt, ...] = ()
-    """Further numbers of threads that are timed; they decide nothing."""
+    """Further numbers of threads to time; the gate ignores them."""
     caches: Caches = "warm"
-    """By which calls the gate decides: `warm` for a model that is called in a loop, `cold` for one that is called now
-    and then, between other work.
+    """Calls that the gate decides by: `warm` if the model is called in a loop, `cold` if other work runs between its
+    calls.
     """
 
 
 class SequenceBenchmark(Benchmark):
-    """``[benchmark]`` of a domain whose inputs have steps: what is timed."""
+    """Settings of the timed calls, for a domain whose inputs have steps."""
 
     sequence_lengths: tuple[PositiveInt, ...] = ()
-    """Further numbers of steps that are timed; they decide nothing."""
+    """Further numbers of steps to time; the gate ignores them."""
 
 
 _LACKS: Mapping[Need, str] = {"calibration": "gives no calibration inputs", "fine-tuning": "does not fine-tune models"}
@@ -62,49 +59,49 @@ _LACKS: Mapping[Need, str] = {"calibration": "gives no calibration inputs", "fin
 class Workload(Section):
     """A model, its checkpoint, data set, metric, benchmark settings, recipes and gate.
 
-    Validating a mapping gives the class of the domain that it names, whose sections have types of their own.
+    Validating a mapping returns an instance of its domain's class, whose sections have types of their own.
     """
 
     implementation: ClassVar[str] = ""  # "module:class" of the domain, a `tasks.domains.base.Domain`
-    gives: ClassVar[tuple[Need, ...]] = ()  # what methods may ask of the domain, besides a float model
-    extra: ClassVar[str] = ""  # of this project, which installs what the domain needs; "" where it is always there
-    distributions: ClassVar[tuple[str, ...]] = ()  # what must be installed besides
+    gives: ClassVar[tuple[Need, ...]] = ()  # what the domain offers to methods, besides a float model
+    extra: ClassVar[str] = ""  # the nightquant extra that installs the domain's libraries; "" if none is needed
+    distributions: ClassVar[tuple[str, ...]] = ()  # libraries that the domain needs
 
     schema_version: Literal[1]
     """Version of this file format."""
     name: Slug
-    """Unique in a night."""
+    """Name of the workload, unique within a night."""
     description: PlainText
-    """What it is, for people."""
+    """Short description for people."""
     domain: str = Field(validation_alias=AliasChoices("domain", "purpose"))
-    """The kind of work; it decides which sections there are."""
+    """Kind of work, which decides the other sections."""
     licence: PlainText = ""
-    """Who may use model and data, for the model card."""
+    """Licence of the model and data, for the model card."""
     data: SerializeAsAny[Kind]
-    """What the model is calibrated and evaluated on."""
+    """Data set for calibration and evaluation."""
     model: SerializeAsAny[Kind]
-    """The float model."""
+    """Architecture of the float model."""
     checkpoint: SerializeAsAny[Kind]
-    """The float model's weights."""
+    """Weights of the float model."""
     recipe: tuple[SerializeAsAny[Recipe], ...] = Field(min_length=1)
-    """How to quantize, and for which runtimes."""
+    """Ways to quantize, each with its runtimes."""
     evaluate: SerializeAsAny[Section] = Section()
     """How quality is measured."""
     benchmark: Benchmark = Benchmark()
-    """What is timed."""
+    """How candidates are timed."""
     gate: Gate = Gate()
-    """What may be promoted."""
+    """Rules for promotion."""
 
     @model_validator(mode="wrap")
     @classmethod
-    def _of_its_domain(cls, value: object, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
-        if cls is Workload and isinstance(value, dict) and (named := value.get("domain", value.get("purpose"))):
-            # A domain's class is one of these.
-            return DOMAINS.workload(str(named)).model_validate(value, context=info.context)  # type: ignore[return-value]
+    def _parse_as_domain(cls, value: object, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
+        if cls is Workload and isinstance(value, dict) and (domain := value.get("domain", value.get("purpose"))):
+            # Every domain's class is a subclass of Workload.
+            return DOMAINS.workload(str(domain)).model_validate(value, context=info.context)  # type: ignore[return-value]
         return handler(value)
 
     @model_validator(mode="after")
-    def _parts_fit_together(self) -> Self:
+    def _check_consistency(self) -> Self:
         names = [recipe.name for recipe in self.recipe]
         if len(set(names)) != len(names):
             raise ValueError(f"recipe names must differ: {names}")
@@ -117,36 +114,36 @@ class Workload(Section):
                     )
         if self.benchmark.baseline not in self.candidates():
             raise ValueError(
-                f'benchmark.baseline "{self.benchmark.baseline}" is no candidate: expected one of {self.candidates()}'
+                f'benchmark.baseline "{self.benchmark.baseline}" is not one of the candidates {self.candidates()}'
             )
         return self
 
     @classmethod
     def lacks(cls, need: Need) -> str:
-        """Say why the domain does not give a method what it needs, "" if it does."""
+        """Return why the domain does not give a method what it needs; "" if it does."""
         return "" if need in cls.gives else _LACKS[need]
 
     def cannot_tune(self) -> str:
-        """Say why this workload's models cannot be fine-tuned, though the domain's can; "" if they can."""
+        """Return why this workload's models cannot be fine-tuned, although the domain's can; "" if they can."""
         return ""
 
     @classmethod
     def parse_model(cls, document: Mapping[str, object], folder: str) -> Kind:
-        """Read the section that describes a model from JSON; `folder` is its workload file's."""
+        """Parse the section that describes a model from JSON; `folder` is the folder of its workload file."""
         section: Kind = TypeAdapter(cls.model_fields["model"].rebuild_annotation()).validate_python(
             document, context={"folder": folder}
         )
         return section
 
     def candidates(self) -> list[str]:
-        """Every ``recipe/runtime`` of this workload, in file order."""
+        """Return every ``recipe/runtime`` of this workload, in file order."""
         return [f"{recipe.name}/{runtime}" for recipe in self.recipe for runtime in recipe.runtimes]
 
     def recipe_named(self, name: str) -> Recipe:
-        """The recipe of that name; `KeyError` where there is none."""
+        """Return the recipe with a name; raise `KeyError` if there is none."""
         return {recipe.name: recipe for recipe in self.recipe}[name]
 
     def baseline(self) -> tuple[str, str]:
-        """Recipe name and runtime of the baseline."""
+        """Return the recipe name and runtime of the baseline."""
         recipe, _, runtime = self.benchmark.baseline.partition("/")
         return recipe, runtime

@@ -93,8 +93,8 @@ def test_the_file_says_why_a_recipe_is_not_in_it_and_why_a_value_was_chosen() ->
 @pytest.mark.parametrize(
     ("metric", "is_percentage", "drop", "bound", "why"),
     [
-        ("top1", True, "absolute", 0.5, "top1 is a percentage, of which half a point is the most"),
-        ("mse", False, "relative", 0.01, "1% of the baseline's mse is the most"),
+        ("top1", True, "absolute", 0.5, "top1 is a percentage, and a candidate may lose at most half a point"),
+        ("mse", False, "relative", 0.01, "a candidate may lose at most 1% of the baseline's mse"),
     ],
 )
 def test_the_gate_is_strict_in_points_of_a_percentage_and_else_in_shares(
@@ -107,7 +107,7 @@ def test_the_gate_is_strict_in_points_of_a_percentage_and_else_in_shares(
         "objective": "fastest", "quality_drop": drop, "max_quality_drop": bound, "min_size_ratio": 1.2,
     }  # fmt: skip
     text = render(strict, validated(Path("photos.toml"), strict), found, reasons=reasons)
-    assert f"# Chosen: {why} that a candidate may lose.\nmax_quality_drop = {bound}\n" in text
+    assert f"# Chosen: {why}.\nmax_quality_drop = {bound}\n" in text
 
 
 def test_a_loss_stands_at_its_recipe() -> None:
@@ -126,7 +126,7 @@ def test_a_loss_stands_at_its_recipe() -> None:
     )
     recipe = text[text.index('name = "static-int8"') : text.index("[benchmark]")]
     assert (
-        "# static-int8/torchscript loses 3.1% of top1 on 256 samples; the layers that lose most: conv1. "
+        "# static-int8/torchscript loses 3.1% of top1 on 256 samples; these layers lose most: conv1. "
         'Keep them float: exclude = ["conv1"], which leaves a loss of 0.0%.\n'
     ) in recipe
 

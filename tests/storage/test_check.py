@@ -76,7 +76,7 @@ def test_a_run_in_two_months_is_named(store: Path) -> None:
     other = store / "results/measurements/month=2026-04"
     other.mkdir()
     shutil.copy(results(store), other)
-    assert "holds run run-1 2 times" in said(store)
+    assert "contains run run-1 2 times" in said(store)
 
 
 def test_a_foreign_file_among_the_results_is_named(store: Path) -> None:
@@ -87,8 +87,8 @@ def test_a_foreign_file_among_the_results_is_named(store: Path) -> None:
 def test_a_changed_missing_or_added_file_of_an_artifact_is_named(store: Path) -> None:
     (artifact(store) / "weights").write_bytes(b"other")
     (artifact(store) / "more").touch()
-    assert "weights is not what was written: its digest differs" in said(store)
-    assert "more is in no manifest" in said(store)
+    assert "weights was changed: its digest differs" in said(store)
+    assert "more is not in the manifest" in said(store)
     (artifact(store) / "weights").unlink()
     assert "weights is missing" in said(store)
 
@@ -106,20 +106,20 @@ def test_every_changed_file_of_an_artifact_is_named(store: Path) -> None:
 @pytest.mark.parametrize("kind", ["corpus", "images", "weights"])
 def test_an_artifact_under_another_kind_is_named(store: Path, kind: str) -> None:
     (store / "artifacts/quantized").rename(store / "artifacts" / kind)
-    assert "is not named by what it was made from" in said(store)
+    assert "does not have the digest of its inputs as its name" in said(store)
 
 
 @pytest.mark.parametrize("changes", [{"digest": "0" * 64}, {"made_from": {"seed": 2}}], ids=["digest", "made_from"])
 def test_an_artifact_whose_manifest_says_something_else_is_named(store: Path, changes: dict[str, object]) -> None:
     path = artifact(store) / "artifact.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
-    assert "is not named by what it was made from" in said(store)
+    assert "does not have the digest of its inputs as its name" in said(store)
 
 
 def test_each_file_of_an_artifact_has_one_problem_at_most(store: Path) -> None:
     (artifact(store) / "weights").rename(artifact(store) / "weights.bin")
     found = {Path(problem.where).name: problem.what for problem in check(store).problems}
-    assert found == {"weights": "is missing", "weights.bin": "is in no manifest"}
+    assert found == {"weights": "is missing", "weights.bin": "is not in the manifest"}
     assert len(check(store).problems) == 2
 
 
@@ -138,7 +138,7 @@ def test_a_large_artifact_is_not_read_into_memory(store: Path) -> None:
 
 def test_an_artifact_under_a_wrong_name_or_without_manifest_is_named(store: Path) -> None:
     moved = artifact(store).rename(artifact(store).with_name("0" * 64))
-    assert "is not named by what it was made from" in said(store)
+    assert "does not have the digest of its inputs as its name" in said(store)
     (moved / "artifact.json").unlink()
     assert "has no readable artifact.json" in said(store)
 
@@ -155,12 +155,12 @@ def test_a_catalog_of_files_that_are_gone_is_named(store: Path) -> None:
     refresh(store)
     for path in (store / "results").rglob("r2.parquet"):
         path.unlink()
-    assert "names 4 files, the store holds 2" in said(store)
+    assert "names 4 files, but the store contains 2" in said(store)
 
 
 def test_a_missing_stale_or_broken_catalog_is_named(store: Path) -> None:
     write_night(store, dt.date(2026, 3, 2), [measurement("r2", dt.date(2026, 3, 2), artifact_digest=None)], "r2")
-    assert "names 2 files, the store holds 4" in said(store)
+    assert "names 2 files, but the store contains 4" in said(store)
     (store / "results.duckdb").write_bytes(b"no database")
     assert "results.duckdb cannot be read" in said(store)
     (store / "results.duckdb").unlink()
@@ -213,7 +213,7 @@ def test_a_changed_added_or_missing_file_of_a_bundle_is_named(handed_over: Store
     handed_over.put(f"{location}/more", b"x")
     handed_over.delete(f"{location}/file-1.bin")
     assert problems(handed_over) == [
-        f"{location} is not what was handed over: file-1.bin is missing; more is not listed in SHA256SUMS; "
+        f"{location} differs from the published bundle: file-1.bin is missing; more is not listed in SHA256SUMS; "
         "file-0.bin was changed"
     ]
     assert "nightquant handoff rollback" in check(handed_over).problems[0].remedy
@@ -222,7 +222,9 @@ def test_a_changed_added_or_missing_file_of_a_bundle_is_named(handed_over: Store
 def test_a_pointer_to_a_bundle_that_is_gone_is_named(handed_over: StoreRoot) -> None:
     for entry in handed_over.list(f"handoff/word-lm/{version(2)}"):
         handed_over.delete(entry.name)
-    assert problems(handed_over) == [f"handoff/word-lm/current.json names the bundle {version(2)}, which is not there"]
+    assert problems(handed_over) == [
+        f"handoff/word-lm/current.json names the bundle {version(2)}, which does not exist"
+    ]
 
 
 # Their digests are below and above those of the bundles that they replace.
@@ -238,7 +240,7 @@ def test_a_bundle_swapped_for_another_complete_one_is_named(
     for path in other.iterdir():
         handed_over.put(f"handoff/word-lm/{version(number)}/{path.name}", path)
     (problem,) = problems(handed_over)
-    assert problem.startswith(f"handoff/word-lm/{version(number)} is another bundle than was handed over")
+    assert problem.startswith(f"handoff/word-lm/{version(number)} differs from the published bundle")
 
 
 def test_a_damaged_or_foreign_pointer_is_named(handed_over: StoreRoot) -> None:
@@ -251,11 +253,11 @@ def test_a_damaged_or_foreign_pointer_is_named(handed_over: StoreRoot) -> None:
         handed_over.put("handoff/word-lm/current.json", pointer.replace(b"word-lm", foreign.encode()))
         for name in ("word-lm/a.txt", "word-lm/notes.txt", "notes.txt"):  # neither pointers nor bundles
             handed_over.put(f"handoff/{name}", b"x")
-        assert problems(handed_over) == [f"handoff/word-lm/current.json is {foreign}'s, not word-lm's"]
+        assert problems(handed_over) == [f"handoff/word-lm/current.json belongs to {foreign}, not word-lm"]
     handed_over.put("handoff/Not A Name/current.json", pointer)
     problem = check(handed_over).problems[0]
     assert "handoff/Not A Name/current.json" in problem.where
-    assert "cannot be used: 'Not A Name' is not a valid name" in problem.what
+    assert "cannot be used: 'Not A Name' is not a valid workload name or bundle version" in problem.what
     assert problem.remedy == "Remove the folder."
 
 

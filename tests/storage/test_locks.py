@@ -253,7 +253,9 @@ def test_many_that_make_the_file_at_once_hold_it_one_after_the_other(tmp_path: P
 def test_no_usable_folder_is_a_clear_error(tmp_path: Path) -> None:
     missing = tmp_path / "missing"
     with (
-        pytest.raises(StoreError, match=rf"cannot be held anywhere \({missing}/nightquant-test\.lock: No such file"),
+        pytest.raises(
+            StoreError, match=rf"cannot be taken in any folder \({missing}/nightquant-test\.lock: No such file"
+        ),
         host_lock("test", folders=[missing]),
     ):
         pass

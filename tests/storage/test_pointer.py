@@ -125,7 +125,7 @@ def test_a_file_that_cannot_be_read_is_refused_with_the_reason(tmp_path: Path):
     with pytest.raises(BundleError, match="cannot be read: No such file or directory"):
         stated(tmp_path / "none.json", "word-lm", PUBLIC[:1])
     (tmp_path / "current.json").write_text("{}")
-    with pytest.raises(BundleError, match=r"cannot be read: it is no current\.json"):
+    with pytest.raises(BundleError, match=r"cannot be read: it is not a valid current\.json"):
         stated(tmp_path / "current.json", "word-lm", PUBLIC[:1])
 
 
@@ -144,7 +144,7 @@ def test_a_pointer_that_says_something_else_than_its_statement_is_refused(name: 
         other = signed(made.model_copy(update={name: value}), signer_of(KEYS[0]), None, NOW)
         found = other.statement(PUBLIC[:1])
         other.check_says(found)
-        with pytest.raises(BundleError, match="is not what was signed"):
+        with pytest.raises(BundleError, match="differs from its signed statement"):
             made.check_says(found)
 
 

@@ -107,9 +107,9 @@ def test_a_night_does_not_vouch_for_what_others_made_of_the_pointer(bundles: Bun
     foreign = BundleStore(bundles.root, signer_of(OTHER))
     for changed, why in (
         (old, "is an old copy"),
-        (other_version, "is not what was signed"),
-        (taken_back, "is not what was signed"),
-        (stripped, "was signed, and is not any more"),
+        (other_version, "differs from its signed statement"),
+        (taken_back, "differs from its signed statement"),
+        (stripped, "was signed before, but no longer is"),
     ):
         assert changed != newest
         current.write_text(changed)
@@ -124,7 +124,7 @@ def test_a_night_does_not_vouch_for_what_others_made_of_the_pointer(bundles: Bun
         foreign.renew("word-lm")
     bundles.renew("word-lm")
     current.unlink()
-    with pytest.raises(BundleError, match="is not any more"):
+    with pytest.raises(BundleError, match="but no longer is"):
         promote(bundles, version(2))
 
 
@@ -181,7 +181,7 @@ def test_another_machine_adds_its_signature_to_the_same_statement(bundles: Bundl
     cosign([KEY.public_key()])
     assert statement(bundles, KEY, OTHER, threshold=2) == first
     current.write_text(current.read_text().replace(version(1), version(2)))
-    with pytest.raises(BundleError, match="not what was signed"):
+    with pytest.raises(BundleError, match="differs from its signed statement"):
         cosign([KEY.public_key()])
 
 

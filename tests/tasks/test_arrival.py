@@ -11,7 +11,7 @@ import torch
 
 from storage.artifacts import ArtifactStore, artifacts_in
 from storage.root import StoreRoot
-from tasks.arrival import _lost
+from tasks.arrival import _loss_of
 from tasks.data.evaluation import Quality
 from tasks.job import Workspace
 from tasks.results import CandidatePreview
@@ -111,7 +111,7 @@ def test_a_loss_must_be_more_than_chance_explains(rows: int, lost: int, gained: 
         Quality("top1", each.mean().item(), True, {}, {"quality": each}, rows, contributions="right-or-wrong")
         for each in (right, after)
     )
-    share, least = _lost(before, changed)
+    share, least = _loss_of(before, changed)
     assert (least > 0) is is_certain
     if rows > 1:
         assert share == pytest.approx((lost - gained) / (rows - gained))
@@ -123,6 +123,6 @@ def test_a_metric_of_which_less_is_better_is_lost_by_growing() -> None:
     before, after = (
         Quality("mse", each.mean().item(), False, {}, {"quality": each}, 200) for each in (errors, errors * 1.1)
     )
-    assert _lost(before, after)[0] == pytest.approx(0.1, abs=1e-5)
-    assert _lost(before, after)[1] > 0
-    assert _lost(after, before)[0] < 0
+    assert _loss_of(before, after)[0] == pytest.approx(0.1, abs=1e-5)
+    assert _loss_of(before, after)[1] > 0
+    assert _loss_of(after, before)[0] < 0

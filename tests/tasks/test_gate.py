@@ -175,7 +175,7 @@ def test_what_a_candidate_executes_can_be_asked_for():
             {"int8_time_share": 0.4},
             "min_int8_time_share asks for 0.5, saw 0.4 (Gemm of fc/node, 20% of the time: ",
         ),
-        ({"saturation": 0.2}, "max_saturation asks for 0.05, saw 0.2 (it computes by avx2-int8)"),
+        ({"saturation": 0.2}, "max_saturation asks for 0.05, saw 0.2 (it computes with avx2-int8)"),
         ({"batch_difference": 0.01}, "max_batch_difference asks for 0.0001, saw 0.01"),
     ],
 )
@@ -297,7 +297,7 @@ def test_an_incumbent_is_replaced_only_by_what_is_decidedly_faster_in_the_same_l
     faster = row("half/torchscript", over_incumbent=1.3, over_incumbent_low=1.1, over_incumbent_high=1.6)
     stays = judge(workload(), [deployed, slower], incumbent())
     assert decided(stays) == {"int8/torchscript": "pass"}
-    assert "the incumbent stays: this one is between 0.9 and 1.5 times as fast" in only(stays).reason
+    assert "the current bundle stays: this candidate is 0.9 to 1.5 times as fast" in only(stays).reason
     goes = judge(workload(), [deployed, slower, faster], incumbent())
     assert decided(goes) == {"int8/torchscript": "pass", "half/torchscript": "promote"}
     assert goes.incumbent is not None
@@ -314,7 +314,7 @@ def test_by_size_an_incumbent_is_replaced_by_what_is_smaller():
         judgement = judge(workload(objective="smallest"), [deployed, row(size_bytes=size)], incumbent())
         assert only(judgement).decision == decision
     judgement = judge(workload(objective="smallest"), [deployed, row(size_bytes=40)], incumbent())
-    assert only(judgement).reason.endswith("2.5 times as small as the incumbent")
+    assert only(judgement).reason.endswith("2.5 times as small as the current bundle")
     unsized = deployed | {"size_bytes": None}
     assert only(judge(workload(objective="smallest"), [unsized, row(size_bytes=50)], incumbent())).decision == "pass"
 
@@ -395,7 +395,7 @@ def test_the_timing_decides_only_on_what_passes_the_rules_that_need_none(
 def test_a_runtime_that_nothing_is_handed_over_from_passes_and_is_never_promoted(runtime: str):
     decision = only(judge(workload(**STRICT), [row(f"int8/{runtime}")]))
     assert decision.decision == "pass"
-    assert decision.reason == f"passes all 5 rules; {runtime} is never handed over"
+    assert decision.reason == f"passes all 5 rules; {runtime} is never deployed"
 
 
 def test_the_reason_of_a_rejection_is_all_that_failed_and_of_a_hold_all_that_is_open():
@@ -443,7 +443,7 @@ def test_a_rule_that_is_open_for_the_incumbent_makes_room_unless_it_is_the_speed
     ends = {"quality_difference_low": 0.1, "quality_difference_high": 0.3}
     goes = only(judge(workload(**STRICT), [slow | ends, challenger], incumbent()))
     assert goes.decision == "promote"
-    assert "undecided: max_quality_drop asks for 0.2, saw 0.3" in goes.reason
+    assert "undecided for the current bundle: max_quality_drop asks for 0.2, saw 0.3" in goes.reason
 
 
 def test_what_was_not_timed_is_promoted_after_what_was():
@@ -501,7 +501,7 @@ def test_the_runner_up_wins_if_somebody_rolled_back_from_the_best():
     rows = [row("int8/torchscript", speedup=3.0), row("half/torchscript", speedup=2.0)]
     judgement = judge(workload(), rows, withdrawn=["int8/torchscript"])
     assert decided(judgement) == {"int8/torchscript": "pass", "half/torchscript": "promote"}
-    assert "somebody rolled back from this content" in judgement.decisions[0].reason
+    assert "this content was rolled back" in judgement.decisions[0].reason
 
 
 def replaced() -> Judgement:
@@ -520,7 +520,7 @@ def test_a_challenger_that_could_not_be_packaged_replaces_nothing():
     assert "half/torchscript was chosen, but" in judgement.incumbent.reason
     switched = replaced().not_packaged("its bundle could not be made", "2026-11-21-aaaaaaaaaaaa").incumbent
     assert switched.stays is False
-    assert "somebody made 2026-11-21-aaaaaaaaaaaa current" in switched.reason
+    assert "meanwhile the current bundle changed to 2026-11-21-aaaaaaaaaaaa" in switched.reason
 
 
 def test_whether_a_bundle_was_replaced_is_what_is_current_after_packaging():

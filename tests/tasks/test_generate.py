@@ -82,5 +82,5 @@ def test_every_recipe_generates_words_of_the_vocabulary(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_model_without_words_is_refused(tmp_path: Path) -> None:
     demo: Workload = find_workloads(["lstm-demo"], BUILT_IN)[0]
-    with pytest.raises(ConfigurationError, match="generates no text"):
+    with pytest.raises(ConfigurationError, match="does not generate text"):
         generate(demo, demo.recipe[0], Workspace(ArtifactStore(tmp_path)), words=3, temperature=1.0, seed=0)

@@ -146,7 +146,7 @@ def test_what_a_library_raises_and_prints_is_one_line_of_its_candidate(
     name = kind.__name__ if kind else "TwoArgumentsError"
     assert problem == (
         f"float/torchscript, static-int8/torchscript: The candidate cannot be built: {name}: left and right: "
-        'a line below. Name the module that this is about in exclude, or take the runtime "torchscript" out of the '
+        'a line below. Add the module in question to `exclude`, or remove the runtime "torchscript" from the '
         "recipe. --debug shows the traceback."
     )
     obstacles = {each.candidate: bool(each.obstacle) for each in found.candidates}
@@ -166,7 +166,7 @@ def test_what_fails_before_the_candidates_is_one_line_as_well(folder: Path, monk
     monkeypatch.setattr("tasks.preview.obtain", fail)
     found = previewed(folder)
     (problem,) = found.problems
-    assert problem.startswith("The workload cannot be tried out: TwoArgumentsError: left and right: a line below. ")
+    assert problem.startswith("Trying out the workload failed: TwoArgumentsError: left and right: a line below. ")
     assert found.splits == {"calibration": 12, "test": 12}
     assert len(found.tracebacks) == 1
 

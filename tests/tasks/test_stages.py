@@ -21,8 +21,7 @@ RECIPES = [
 ]
 PRINTED = "Traceback (most recent call last): of the library's\n"
 WHAT_TO_DO = (
-    'Name the module that this is about in exclude, or take the runtime "{}" out of the recipe. '
-    "--debug shows the traceback."
+    'Add the module in question to `exclude`, or remove the runtime "{}" from the recipe. --debug shows the traceback.'
 )
 
 

@@ -66,20 +66,20 @@ def test_a_module_that_cannot_be_imported_says_why(own_module):
 def test_a_factory_in_a_package_with_the_name_of_ours_is_told_to_rename_it(factory):
     package = factory.partition(".")[0].partition(":")[0]
 
-    with pytest.raises(ConfigurationError, match=f'nightquant has a package "{package}" itself.*rename yours'):
+    with pytest.raises(ConfigurationError, match=f"own package .{package}. hides .* rename yours"):
         call_factory(spec(factory))
 
 
 @pytest.mark.parametrize("line", ["from tasks import layers", "import tasks.layers", "from tasks.layers import Wide"])
 def test_a_factory_that_needs_a_package_with_the_name_of_ours_is_told_to_rename_it(own_module, line):
     at_import = own_module(f"{line}\ndef network(): ...")
-    with pytest.raises(ConfigurationError, match=r'nightquant has a package "tasks" itself.*rename yours'):
+    with pytest.raises(ConfigurationError, match=r"own package .tasks. hides .* rename yours"):
         call_factory(spec(f"{at_import}:network"))
 
 
 def test_a_factory_that_needs_such_a_package_when_it_is_called_is_told_to_rename_it(own_module):
     name = own_module("def network():\n    from tasks import layers")
-    with pytest.raises(ConfigurationError, match=r'nightquant has a package "tasks" itself.*rename yours'):
+    with pytest.raises(ConfigurationError, match=r"own package .tasks. hides .* rename yours"):
         call_factory(spec(f"{name}:network"))
 
 

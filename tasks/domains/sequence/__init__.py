@@ -21,6 +21,10 @@ class LstmSpec(Kind):
     """Of the LSTM."""
 
 
+class Evaluate(Section):
+    """``[evaluate]``: no keys; quality is the difference from the float model's outputs."""
+
+
 class SequenceWorkload(Workload):
     """One LSTM, one sequence."""
 
@@ -28,4 +32,4 @@ class SequenceWorkload(Workload):
     data: RandomSequence
     model: LstmSpec
     checkpoint: Annotated[FetchedCheckpoint | SeededCheckpoint, Field(discriminator="kind")]
-    evaluate: Section = Section()
+    evaluate: Evaluate = Evaluate()

@@ -74,7 +74,7 @@ def test_a_loss_is_a_line_that_says_how_much_where_and_what_to_do() -> None:
     )
     assert [line.plain for line in preview_lines(found) if "!" in line.plain] == [
         "  ! int8/eager is 35.0% worse in mse on 1,024 samples.",
-        "  ! int8/openvino is 35.0% worse in mse on 1,024 samples; the layers that lose most in torch's conversion: "
-        'a, b. Keep them float: exclude = ["head", "a", "b"], which leaves a loss of 2.0%; exclude more of those that '
-        "`nightquant sensitivity` ranks.",
+        "  ! int8/openvino is 35.0% worse in mse on 1,024 samples; these layers lose most in torch's conversion: "
+        'a, b. Keep them float: exclude = ["head", "a", "b"], which leaves a loss of 2.0%; exclude more layers by the '
+        "ranking of `nightquant sensitivity`.",
     ]

@@ -161,7 +161,7 @@ def _decided(run: str, night: dt.date, index: int) -> list[dict[str, Any]]:
             run, night, runtime=promoted, bundle_version=version, reason=reason, artifact_digest=digest, **standing
         )
     ]
-    passes = "passes all 2 rules; the incumbent stays: this one is between 0.95 and 1.04 times as fast"
+    passes = "passes all 2 rules; the current bundle stays: this candidate is 0.95 to 1.04 times as fast"
     rows += [
         promotion(run, night, recipe=recipe, runtime=runtime, decision="pass", reason=passes, **standing)
         for recipe, runtime in (("dynamic-embedding8", "torchscript"), ("static", "openvino"))
@@ -171,7 +171,7 @@ def _decided(run: str, night: dt.date, index: int) -> list[dict[str, Any]]:
     rows += [
         promotion(run, night, workload="busy", decision="hold", reason=held, rules=RULES),
         promotion(run, night, workload="resnet18", recipe="static", decision="pass", rules=RULES,
-                  reason="passes all 2 rules; eager is never handed over"),
+                  reason="passes all 2 rules; eager is never deployed"),
         promotion(run, night, workload="resnet18", recipe="static", runtime="torchscript", rules=RULES,
                   decision="promote" if newest else "hold", bundle_version=f"{night}-new" if newest else None,
                   reason="fastest of 1 passing candidate" if newest else held),

@@ -41,8 +41,8 @@ WORKLOADS: dict[str, tuple[str, float, str, dict[str, tuple[float, float, float,
 }  # fmt: skip
 REASONS = {
     "promote": "stays: it passes, and no challenger is decidedly better",
-    "pass": "passes all 3 rules; the incumbent stays: this one is between 0.552 and 1.48 times as fast, more than 1 is "
-    "asked for",
+    "pass": "passes all 3 rules; the current bundle stays: this candidate is 0.552 to 1.48 times as fast, and "
+    "more than 1 is required",
     "hold": "min_speedup asks for 1.05, saw 0.556",
     "reject": "min_size_ratio asks for 3, saw 0.99997",
 }

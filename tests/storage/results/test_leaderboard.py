@@ -69,9 +69,9 @@ def test_the_interval_is_text(tmp_path: Path, low: float, high: float, text: str
         ({"reason": "stays: no challenger passes", "incumbent_stays": True}, "stays", "no challenger passes"),
         ({"reason": "replaces it", "incumbent_stays": False}, "promote", "replaces it"),
         (
-            {"decision": "pass", "reason": "passes all 12 rules; eager is never handed over"},
+            {"decision": "pass", "reason": "passes all 12 rules; eager is never deployed"},
             "pass",
-            "eager is never handed over",
+            "eager is never deployed",
         ),
         (
             {"decision": "hold", "reason": "min_speedup asks for 2, saw 1.9", "incumbent_stays": True},

@@ -56,7 +56,7 @@ NETWORK, TIED = Network(), Network(tied=True)
 STATE = NETWORK.state_dict()
 OTHERS = {key: tensor + 1 for key, tensor in STATE.items()}
 WITHOUT_COUNTS = {key: tensor for key, tensor in STATE.items() if "num_batches" not in key}
-OLD_COUNTS = "set 1 x num_batches_tracked, which files from before PyTorch 0.4.1 lack, to 0"
+OLD_COUNTS = "set 1 x num_batches_tracked to 0, because files from before PyTorch 0.4.1 lack them"
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def took(level: str, *others: str) -> str:
 
 
 def prefixed(prefix: str) -> str:
-    return f'took the prefix "{prefix}" off every key'
+    return f'removed the prefix "{prefix}" from every key'
 
 
 def precision(dtype: torch.dtype, name: str) -> Case:
@@ -213,7 +213,7 @@ CASES = {
     "tied": Case(saved(TIED.state_dict()), network=TIED),
     "tied, safetensors": Case(
         lambda folder: save_model(TIED, str(folder / "w.pth")),
-        ("took hidden.weight from head.weight, to which the model ties it",),
+        ("took hidden.weight from head.weight, because the model ties them",),
         network=TIED,
     ),
     # objects

@@ -95,7 +95,7 @@ def test_the_domain_may_be_called_purpose_as_it_was(tmp_path):
 
 def test_an_unknown_runtime_lists_the_known_ones(tmp_path):
     message = _refused(tmp_path, '["eager", "torchscript"]', '["eager", "tensorrt"]')
-    assert 'there is no runtime "tensorrt"' in message
+    assert 'unknown runtime "tensorrt"' in message
     assert "eager, torchscript, onnxruntime, openvino" in message
 
 
