@@ -1,1 +1,1 @@
-"""Data sets, what evaluates on them and what trains on them: the floor below domains."""
+"""Data sets with their evaluation and training: the floor below domains."""

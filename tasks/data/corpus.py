@@ -1,9 +1,9 @@
-"""Corpora of words: texts in WikiText's layout, and Python's own language reference, which every CPython carries.
+"""Corpora of words: texts in WikiText's layout, and Python's own language reference, which is part of CPython.
 
-A corpus is one long column of token ids a split, and ``vocabulary.parquet`` beside them. A line's tokens are
-``line.split() + ["<eos>"]``, and ids are given in order of first appearance. NumPy looks up all words of a block in a
-cache of words seen before. Only words that the cache does not have, a few in a hundred, reach the definition itself, a
-dictionary in Python. docs/tokenization.md says how much faster that is.
+A corpus has one long column of token ids per split, and a file ``vocabulary.parquet``. A line's tokens are
+``line.split() + ["<eos>"]``, and ids are assigned in order of first appearance. NumPy looks up all words of a block in
+a cache. A few words in a hundred are not in the cache, and are looked up in a Python dictionary. For measurements, see
+docs/tokenization.md.
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ BLOCK_BYTES = 256 << 10
 VOCABULARY_FILE = "vocabulary.parquet"
 _COLUMN = "tokens"
 
-# Where str.split() splits: ASCII white space, and U+0085, U+00A0, U+1680, U+2000 to U+200A, U+2028, U+2029, U+202F,
-# U+205F and U+3000 in UTF-8.
+# The separators of str.split() in UTF-8: ASCII white space, and U+0085, U+00A0, U+1680, U+2000 to U+200A, U+2028,
+# U+2029, U+202F, U+205F and U+3000.
 _SPACE = b"\t\n\x0b\x0c\r\x1c\x1d\x1e\x1f "
 _WIDE_SPACE = re.compile(rb"\xc2[\x85\xa0]|\xe1\x9a\x80|\xe2\x80[\x80-\x8a\xa8\xa9\xaf]|\xe2\x81\x9f|\xe3\x80\x80")
 
 _SLOT_BITS = 20
 _KEY_BYTES = 16
-# Odd numbers with well mixed bits: 2**64 / golden ratio and its cube (Knuth's multiplicative hashing).
+# Odd numbers with well-mixed bits: 2**64 / golden ratio and its cube (Knuth's multiplicative hashing).
 _FACTORS = tuple(np.uint64(pow(0x9E3779B97F4A7C15, power, 1 << 64)) for power in (1, 3))
-# By the number of bytes to keep: two integers.
+# Masks of two integers, by the number of bytes to keep.
 _MASKS = (np.tri(_KEY_BYTES + 1, _KEY_BYTES, -1, dtype=np.uint8) * 255).view(np.uint64)
 
 
@@ -60,7 +60,7 @@ def prepare_text(data: TextCorpus, workspace: Workspace) -> DatasetRef:
     Raises
     ------
     ConfigurationError
-        The URI is not allowed, or its ``sha256`` is missing though it is remote.
+        The URI is not allowed, or is remote and has no ``sha256``.
     InputError
         The texts are not available or not UTF-8, or a split is empty.
     """
@@ -73,36 +73,36 @@ def prepare_text(data: TextCorpus, workspace: Workspace) -> DatasetRef:
             return find_texts(source.path(), as_shown(data.uri))
 
         if source.sha256:
-            return _corpus(find, {"archive": source.sha256}, workspace)
-        return _corpus(find, {"texts": {split: file_digest(path) for split, path in find().items()}}, workspace)
+            return _prepare(find, {"archive": source.sha256}, workspace)
+        return _prepare(find, {"texts": {split: file_digest(path) for split, path in find().items()}}, workspace)
 
 
 def prepare_pydoc(data: PydocTopics, workspace: Workspace) -> DatasetRef:
-    """Split the topics of ``pydoc_data.topics`` into train, valid and test and tokenize them.
+    """Split the topics of ``pydoc_data.topics`` into train, valid and test, and tokenize them.
 
-    The same seed and the same Python give the same corpus; another Python's topics are another corpus.
+    The same seed and the same Python give the same corpus. Other versions of Python may have other topics.
 
     Raises
     ------
     ConfigurationError
-        This Python was installed without its ``pydoc_data``.
+        This Python was installed without ``pydoc_data``.
     """
     try:
         from pydoc_data.topics import topics
     except ImportError as error:
         raise ConfigurationError(
-            f"This Python ({sys.executable}) has no pydoc_data, which this corpus is made from.",
-            hint='Use a complete CPython, or a corpus of your own with data.kind = "text".',
+            f"This Python ({sys.executable}) has no pydoc_data, which contains the texts of this corpus.",
+            hint='Use a complete CPython, or your own corpus with data.kind = "text".',
         ) from error
     source = {"topics": digest_of({"topics": topics}), "seed": data.seed}
     with tempfile.TemporaryDirectory(prefix="nightquant-") as folder:
-        return _corpus(lambda: _write_texts(topics, data.seed, Path(folder)), source, workspace)
+        return _prepare(lambda: _write_texts(topics, data.seed, Path(folder)), source, workspace)
 
 
 def split_topics(topics: Mapping[str, str], seed: int) -> dict[str, list[str]]:
-    """Choose the topics (names) of each split by `seed`: valid and test get a tenth of the text each, or a bit less.
+    """Choose the names of each split's topics; valid and test each get a tenth of the text, or slightly less.
 
-    Topics differ in length by orders of magnitude, so the text is split by length and not by number of topics.
+    The text is split by length and not by number of topics, because topics differ in length by orders of magnitude.
     """
     names = sorted(topics)
     random.Random(seed).shuffle(names)
@@ -113,34 +113,34 @@ def split_topics(topics: Mapping[str, str], seed: int) -> dict[str, list[str]]:
         splits[split].append(name)
         if split in room:
             room[split] -= len(topics[name])
-    return {split: sorted(chosen) for split, chosen in splits.items()}
+    return {split: sorted(members) for split, members in splits.items()}
 
 
 def find_texts(folder: Path, shown: str = "") -> dict[str, Path]:
-    """Find the three texts of a corpus, in the order in which ids are given, up to two folders down.
+    """Find the three texts of a corpus, at most two folders down, in the order in which ids are assigned.
 
     Raises
     ------
     InputError
-        There is no such set of texts, or more than one.
+        The folder does not contain exactly one corpus.
     """
     shown = shown or str(folder)
     for depth in ("", "*/", "*/*/"):
-        found = [
+        corpora = [
             {split: first.parent / name.format(split) for split in SPLITS}
             for name in _LAYOUTS
             for first in sorted(folder.glob(depth + name.format(SPLITS[0])))
             if all((first.parent / name.format(split)).is_file() for split in SPLITS)
         ]
-        if len(found) == 1:
-            return found[0]
-        if found:
-            places = ", ".join(str(texts["train"].relative_to(folder)) for texts in found)
-            raise InputError(f"{shown}: holds several corpora: {places}.", hint="Give the folder of one of them.")
+        if len(corpora) == 1:
+            return corpora[0]
+        if corpora:
+            paths = ", ".join(str(texts["train"].relative_to(folder)) for texts in corpora)
+            raise InputError(f"{shown} contains several corpora: {paths}.", hint="Use the folder of one corpus.")
     raise InputError(
-        f"{shown}: holds no corpus.",
-        hint="Expected train.txt, valid.txt and test.txt, or wiki.train.tokens, wiki.valid.tokens and "
-        "wiki.test.tokens, side by side.",
+        f"{shown} does not contain a corpus.",
+        hint="Put train.txt, valid.txt and test.txt, or wiki.train.tokens, wiki.valid.tokens and wiki.test.tokens, "
+        "into one folder.",
     )
 
 
@@ -150,15 +150,15 @@ def load_vocabulary(dataset: DatasetRef, store: ArtifactStore) -> list[str]:
     return cast(list[str], table.column("word").to_pylist())
 
 
-def _corpus(find: Callable[[], Mapping[str, Path]], source: Mapping[str, object], workspace: Workspace) -> DatasetRef:
-    """Find the corpus of the texts that `find` finds, or tokenize them; `source` decides their content."""
+def _prepare(find: Callable[[], Mapping[str, Path]], source: Mapping[str, object], workspace: Workspace) -> DatasetRef:
+    """Find the corpus in the store, or tokenize the texts that `find` returns; `source` identifies their content."""
 
     def fill(folder: Path) -> Description:
         texts = find()
         lengths, words = tokenize(texts, folder, progress=workspace.progress)
         for split, length in lengths.items():
             if not length:
-                raise InputError(f"{texts[split]}: the {split} split is empty.")
+                raise InputError(f"{texts[split]} is empty.", hint=f"Provide text for the {split} split.")
         return Description(splits=lengths, vocabulary=words)
 
     return find_or_write(workspace.store, {**source, "code": code_digest(__name__)}, fill)
@@ -174,28 +174,28 @@ def _write_texts(topics: Mapping[str, str], seed: int, folder: Path) -> dict[str
 
 
 class Vocabulary:
-    """Words and their ids, which are given in order of first appearance, with the number of occurrences."""
+    """Words with their ids, in order of first appearance, and the number of occurrences of each word."""
 
     def __init__(self) -> None:
         self._ids: defaultdict[bytes, int] = defaultdict(count().__next__)
         self._counts = np.zeros(0, dtype=np.int64)
-        # A direct-mapped cache: each slot holds the key and the id of the word that was last missing there.
+        # A direct-mapped cache: each slot contains the key and the id of the last word that was missing there.
         self._keys = np.zeros((1 << _SLOT_BITS, 2), dtype=np.uint64)
         self._cached_ids = np.zeros(1 << _SLOT_BITS, dtype=np.int32)
-        # A word of zero bytes has the key of an empty slot, but its slot is the first, which is not empty.
+        # A word of zero bytes has the key of an empty slot, but it belongs to the first slot, which is never empty.
         self._keys[0] = 1
 
     def encode(self, text: bytes) -> npt.NDArray[np.int32]:
         r"""Return the id of each word and line end (int32 [tokens]); new words get the next ids.
 
-        The text is whole words in UTF-8, with any mixture of ``\n``, ``\r\n`` and ``\r`` as line ends.
+        The text contains complete words in UTF-8, and any mixture of ``\n``, ``\r\n`` and ``\r`` as line ends.
         """
         if b"\r" in text:
             text = text.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-        # White space before the first word, and a last word that is there only to end the one before it.
+        # Every word needs white space before it and a word after it.
         text = b" " + text.replace(b"\n", b" <eos> ") + b" ."
-        places = _find_words(text)
-        begins, ends = places[:-1], places[1:]
+        starts = _find_words(text)
+        begins, ends = starts[:-1], starts[1:]
         keys = _keys(text, begins, ends)
         hashes = keys[:, 0] * _FACTORS[0] + keys[:, 1] * _FACTORS[1]
         slots = (hashes >> np.uint64(64 - _SLOT_BITS)).view(np.int64)
@@ -205,7 +205,7 @@ class Vocabulary:
         spans = zip(begins[missing].tolist(), ends[missing].tolist(), strict=True)
         words = [text[begin:end].rstrip(_SPACE) for begin, end in spans]
         if _WIDE_SPACE.search(b" ".join(words)):
-            # Words that hold such space never get into the cache, so that nothing else has to be searched for it.
+            # Words with non-ASCII white space never enter the cache, so only missing words need this search.
             return self.encode(_WIDE_SPACE.sub(b" ", text[:-1]))
         ids[missing] = [self._ids[word] for word in words]
         short = missing[(ends - begins)[missing] <= _KEY_BYTES]
@@ -218,7 +218,7 @@ class Vocabulary:
         return len(self._ids)
 
     def table(self) -> pa.Table:
-        """The words in order of their ids: word (string), id (int32), count (int64)."""
+        """Return the words in the order of their ids: word (string), id (int32), count (int64)."""
         ids = np.arange(len(self._ids), dtype=np.int32)
         words = pa.array(list(self._ids), pa.string())
         return pa.table({"word": words, "id": pa.array(ids), "count": pa.array(self._counts)})
@@ -229,10 +229,9 @@ def tokenize(
 ) -> tuple[dict[str, int], int]:
     """Write the column ``tokens`` (int32) of each text and ``vocabulary.parquet`` (word, id, count) into a folder.
 
-    Equal to this definition, for every input: go through the texts in the given order and through their lines with
-    universal newlines; a line's tokens are ``line.split() + ["<eos>"]``; a word's id is the number of distinct words
-    before it. Memory does not depend on the length of the texts, only on the vocabulary. Returns the number of tokens
-    of each split, and that of the words.
+    Read the texts in the order of `texts`, line by line with universal newlines. A line's tokens are
+    ``line.split() + ["<eos>"]``, and a word's id is the number of distinct words before it. Memory depends only on the
+    vocabulary, and not on the length of the texts. Return the number of tokens of each split, and the number of words.
 
     Raises
     ------
@@ -255,12 +254,12 @@ def tokenize(
 
 
 def read_blocks(path: Path, block_bytes: int) -> Iterator[bytes]:
-    r"""Yield a text in blocks that end between words and never inside ``\r\n``; a missing last line end is added.
+    r"""Yield a text in blocks that end between words and never inside ``\r\n``; add a missing last line end.
 
     Raises
     ------
     InputError
-        The file cannot be read, or is not UTF-8 (with the offset of the first wrong byte).
+        The file cannot be read or is not UTF-8; the message contains the offset of the first wrong byte.
     """
     offset = 0
     rest = last = b""
@@ -274,7 +273,7 @@ def read_blocks(path: Path, block_bytes: int) -> Iterator[bytes]:
                 yield block
                 offset += len(block)
     except OSError as error:
-        raise InputError(f"{path}: cannot be read: {error.strerror or error}.") from error
+        raise InputError(f"{path} cannot be read: {error.strerror or error}.", hint="Check the file.") from error
     _check_utf8(path, rest, offset)
     yield rest if last in b"\r\n" else rest + b"\n"
 
@@ -284,24 +283,24 @@ def _check_utf8(path: Path, text: bytes, offset: int) -> None:
         text.decode("utf-8")
     except UnicodeDecodeError as error:
         raise InputError(
-            f"{path}: not UTF-8 at byte {offset + error.start} (0x{text[error.start]:02x}: {error.reason}).",
-            hint="Convert the text to UTF-8, for instance with iconv.",
+            f"{path} is not UTF-8 at byte {offset + error.start} (0x{text[error.start]:02x}: {error.reason}).",
+            hint="Convert the text to UTF-8, for example with iconv.",
         ) from error
 
 
 def _find_words(text: bytes) -> npt.NDArray[np.int64]:
-    """Find where words begin (int64 [words])."""
+    """Return the positions where words begin (int64 [words])."""
     data = np.frombuffer(text, dtype=np.uint8)
-    # ASCII white space is 9 to 13 and 28 to 32; what is below wraps around to large numbers.
+    # ASCII white space is 9 to 13 and 28 to 32; smaller values wrap around to large numbers.
     space = (data - np.uint8(9) < 5) | (data - np.uint8(28) < 5)
     return np.flatnonzero(space[:-1] > space[1:]) + 1
 
 
 def _keys(text: bytes, begins: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
-    """The first 16 bytes of each word and the white space behind it as two integers, padded with zeros.
+    """Return the first 16 bytes of each word and the white space after it, padded with zeros, as uint64 [words, 2].
 
-    The key of a word of up to 15 bytes holds white space and is no other word's; longer words that begin alike share
-    theirs. The result is uint64 [words, 2].
+    The key of a word of up to 15 bytes contains white space and is unique. Longer words with the same beginning have
+    the same key.
     """
     windows = np.ndarray(len(text) + 1, f"V{_KEY_BYTES}", text + bytes(_KEY_BYTES), strides=(1,))
     return windows[begins].view(np.uint64).reshape(-1, 2) & _MASKS.take(ends - begins, axis=0, mode="clip")

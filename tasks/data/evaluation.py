@@ -1,4 +1,4 @@
-"""The one evaluation loop: a model is called batch by batch, and its outputs are scored against the targets."""
+"""The evaluation loop: call a model batch by batch, and score its outputs against the targets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from storage.errors import MeasurementError
 from tasks.data.metrics import METRICS, perplexity
 from tasks.data.samples import Batch
-from tasks.data.scores import Kept, Score, Scored
+from tasks.data.scores import BatchResults, Score, Scored
 from tasks.job import Progress, silent
 from tasks.outputs import Call, tensors_of
 from tasks.results import Contributions
@@ -20,12 +20,12 @@ from tasks.results import Contributions
 
 @dataclass(frozen=True)
 class Quality:
-    """What an evaluation of `count` samples found: what the gate looks at, and every number that was computed, by name.
+    """The result of an evaluation of `count` samples: the gate's metric, and all computed metrics by name.
 
-    ``samples`` are per-sample results for paired comparison: ``quality``, float32 [N], each sample's contribution (its
-    mean is the value), and ``prediction``, int64 [N]; either may be missing. ``contributions`` says what the
-    former are, which decides how a difference's interval is computed (``resampled``: no contributions, but the quality
-    itself on R resamples, float64 [R]); ``mode`` how it was computed, where there are several ways.
+    ``samples`` are per-sample results for paired comparison, and either may be missing. ``quality``, float32 [N], is
+    each sample's contribution, and its mean is the value; ``prediction`` is int64 [N]. ``contributions`` is the kind of
+    ``quality``, which determines how the interval of a difference is computed. With ``resampled``, ``quality`` is the
+    metric of R resamples, float64 [R]. ``mode`` names the procedure, such as ``rows apart``.
     """
 
     metric: str
@@ -38,7 +38,7 @@ class Quality:
     contributions: Contributions = "independent"
 
 
-def _called(
+def _with_outputs(
     call: Call, batches: Iterable[Batch], total: int, progress: Progress, unit: str
 ) -> Iterator[tuple[Batch, Tensor]]:
     done = 0
@@ -66,82 +66,82 @@ def evaluate_batches(
     Parameters
     ----------
     apart
-        Whether the batches are single rows, as a deployed model is called.
+        Whether each batch is a single row.
     also
-        Further metrics of the same outputs, by the names that they are recorded under.
+        Names of further metrics for the same outputs, by the names of their results.
     classes
-        The fewest logits that a row must have; 0 for any output.
+        Minimum number of logits in a row; 0 allows any output.
 
     Raises
     ------
     MeasurementError
-        Outputs are NaN or infinite, or of shapes that do not fit the targets; or the metric is not a number.
+        The outputs are not finite or do not fit the targets, or the metric is not finite.
     """
     scores = {metric.name: metric} | {name: METRICS[other] for name, other in (also or {}).items()}
-    kept = {name: Kept() for name in scores}
-    for batch, outputs in _called(call, batches, total, progress, unit):
+    results = {name: BatchResults() for name in scores}
+    for batch, outputs in _with_outputs(call, batches, total, progress, unit):
         if classes:
             _check_logits(outputs, classes)
         assert batch.target is not None
         for name, score in scores.items():
-            kept[name].batches.append(score.take(outputs, batch.target))
-            kept[name].rows.extend(batch.rows or ())
-    found = {name: score.conclude(kept[name]) for name, score in scores.items()}
-    return as_quality(metric, found, total, apart=apart)
+            results[name].batches.append(score.take(outputs, batch.target))
+            results[name].rows.extend(batch.rows or ())
+    scored = {name: score.conclude(results[name]) for name, score in scores.items()}
+    return as_quality(metric, scored, total, apart=apart)
 
 
 @torch.inference_mode()
 def outputs_in_order(
     call: Call, batches: Iterable[Batch], total: int, progress: Progress = silent, unit: str = "samples"
 ) -> Tensor:
-    """Call a model on all batches; return its first outputs in the samples' order, [N, …]."""
-    kept = Kept()
-    for batch, outputs in _called(call, batches, total, progress, unit):
-        kept.batches.append({"output": outputs.clone()})  # a runtime may write its next outputs into the same memory
-        kept.rows.extend(batch.rows or ())
-    return kept.whole("output")
+    """Call a model on all batches; return its first outputs in the order of the samples, [N, …]."""
+    results = BatchResults()
+    for batch, outputs in _with_outputs(call, batches, total, progress, unit):
+        results.batches.append({"output": outputs.clone()})  # a runtime may reuse the memory of its outputs
+        results.rows.extend(batch.rows or ())
+    return results.complete("output")
 
 
-def as_quality(metric: Score, found: Mapping[str, Scored], count: int, *, apart: bool) -> Quality:
-    """Make a `Quality` of scores by name, of which the `metric` decides.
+def as_quality(metric: Score, scored: Mapping[str, Scored], count: int, *, apart: bool) -> Quality:
+    """Make a `Quality` from scored metrics by name; `metric` is the gate's metric.
 
     Raises
     ------
     MeasurementError
-        The metric is not a number.
+        The metric is not finite.
     """
-    scored = found[metric.name]
-    if not math.isfinite(scored.value):
+    main = scored[metric.name]
+    if not math.isfinite(main.value):
         raise MeasurementError(
-            f"the metric {metric.name} is {scored.value} on the test split.",
-            hint="Look at the test split: auroc needs both classes, perplexity and wer need targets, and a metric of "
-            "your own must return a number.",
+            f"the metric {metric.name} is {main.value} on the test split.",
+            hint="Check the test split: auroc needs both classes, perplexity and wer need targets, and your own metric "
+            "must return a number.",
         )
     return Quality(
         metric.name,
-        scored.value,
+        main.value,
         metric.higher_is_better,
-        {name: each.value for name, each in found.items()},
-        scored.samples,
+        {name: result.value for name, result in scored.items()},
+        main.samples,
         count,
         mode="rows apart" if apart else "plain",
-        contributions=scored.contributions,
+        contributions=main.contributions,
     )
 
 
-def perplexity_beside(loss: float) -> dict[str, float]:
-    """Return the perplexity of a loss in nats; nothing beyond the largest float, where it says no more."""
-    found = perplexity(loss)
-    return {"perplexity": found} if math.isfinite(found) else {}
+def perplexity_metric(loss: float) -> dict[str, float]:
+    """Return the metric ``perplexity`` for a loss in nats, or {} if the perplexity is infinite."""
+    value = perplexity(loss)
+    return {"perplexity": value} if math.isfinite(value) else {}
 
 
 def checked_outputs(result: object, rows: int) -> Tensor:
-    """Return a model's first output for `rows` rows, which are its first axis.
+    """Return a model's first output after checking its values and its number of rows.
 
     Raises
     ------
     MeasurementError
-        It holds NaN or infinities, or has another number of rows.
+        The output contains NaN or infinities, or its first axis does not have `rows` rows.
     QuantizationError
         The model returns no tensors.
     """
@@ -149,12 +149,12 @@ def checked_outputs(result: object, rows: int) -> Tensor:
     if not outputs.dim() or len(outputs) != rows:
         raise MeasurementError(
             f"the model returns a tensor of shape {list(outputs.shape)} for {rows} rows.",
-            hint="Its first output's first axis is that of the rows.",
+            hint="The first axis of the first output must be the axis of the rows.",
         )
     if outputs.is_floating_point() and not outputs.isfinite().all():
         raise MeasurementError(
             "the model returns NaN or infinities.",
-            hint="Exclude the module that overflows (`exclude`), or look at the checkpoint.",
+            hint="Exclude the module that overflows (`exclude`), or check the checkpoint.",
         )
     return outputs
 
@@ -163,7 +163,7 @@ def _check_logits(logits: Tensor, classes: int) -> None:
     if logits.dim() != 2:
         raise MeasurementError(  # labels would broadcast over further axes
             f"the model returns logits of shape {list(logits.shape)}, not [rows, classes].",
-            hint="Add a Flatten behind the model's last layer.",
+            hint="Add a Flatten after the model's last layer.",
         )
     if logits.shape[1] < classes:
         raise MeasurementError(

@@ -1,4 +1,4 @@
-"""Pictures that exist already, shared out among the splits; and folders and archives with one folder per class."""
+"""Divide existing pictures into splits, and read folders and archives with one folder per class."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tasks.data.pictures import (
     Preprocessing,
     Split,
     UnreadableError,
-    find_or_draw,
+    find_or_write_pictures,
     open_image,
 )
 from tasks.data.samples import Description
@@ -35,8 +35,8 @@ from tasks.sources import code_digest
 _SUFFIXES = frozenset({".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"})
 _SPLITS: dict[str, Split] = {"train": "train", "valid": "valid", "val": "valid", "validation": "valid", "test": "test"}
 _NAMED = 5
-_MUCH_LARGER = 2  # times; a picture that is enlarged so much is blurred
-# Not in the digest: where the pictures lie, and the settings that `Preprocessing` results from.
+_MUCH_LARGER = 2  # a picture that is enlarged by this factor is blurred
+# The digest excludes the location of the pictures, and settings that `Preprocessing` already contains.
 _NOT_CONTENT = {"uri", "sha256", "max_bytes", "root", "download", "transforms", "image_size"}
 
 Quotas = Mapping[Split, int | None]
@@ -44,10 +44,10 @@ Quotas = Mapping[Split, int | None]
 
 @dataclass(frozen=True)
 class Part:
-    """Pictures that one or several splits are cut from.
+    """Pictures for one or several splits.
 
-    ``read(i)`` returns the i-th picture or raises `UnreadableError`. ``quotas`` are filled in order with pictures that
-    can be used and are new; None takes all that are left.
+    ``read(i)`` returns the i-th picture or raises `UnreadableError`. ``quotas`` are filled in order with readable, new
+    pictures; None takes all remaining pictures.
     """
 
     names: Sequence[str]
@@ -57,7 +57,7 @@ class Part:
 
 
 def training_quotas(size: int, shares: Mapping[Split, float], calibration: int) -> Quotas:
-    """Cut up `size` training pictures: a share for each split without a part of its own, the rest to train on."""
+    """Divide `size` training pictures among the splits in `shares`, calibration and, with the rest, training."""
     return {
         **{split: max(1, round(share * size)) for split, share in shares.items()},
         "calibration": calibration,
@@ -72,10 +72,10 @@ def prepare_pictures(
     open_parts: Callable[[], tuple[Sequence[str], Sequence[Part]]],
     workspace: Workspace,
 ) -> DatasetRef:
-    """Find the data set, or write what is in its parts.
+    """Find the data set in the store, or write the pictures of its parts.
 
-    `content` is what identifies the pictures, and the code that reads them; `open_parts` returns the names of the
-    classes, and the parts in the order in which they are read.
+    `content` identifies the pictures and the code that reads them. `open_parts` returns the names of the classes, and
+    the parts in reading order.
 
     Raises
     ------
@@ -95,11 +95,12 @@ def prepare_pictures(
         total = sum(len(part.names) for part in parts)
         allowed: float = getattr(data, "max_corrupt_share", 0)
         if len(unreadable) > allowed * total:
-            named = [f"{name} ({reason})" for name, reason in sorted(unreadable.items())]
-            shown = "; ".join(named if len(named) <= _NAMED else [*named[:_NAMED], f"and {len(named) - _NAMED} more"])
+            reasons = [f"{name} ({reason})" for name, reason in sorted(unreadable.items())]
+            rest = [f"and {len(reasons) - _NAMED} more"] if len(reasons) > _NAMED else []
+            listed = "; ".join([*reasons[:_NAMED], *rest])
             raise InputError(
-                f"{len(named)} of {total} images cannot be read, more than the allowed {allowed:.1%}: {shown}.",
-                hint="Repair or remove them, or raise data.max_corrupt_share.",
+                f"{len(reasons)} of {total} images cannot be read, more than the allowed {allowed:.1%}: {listed}.",
+                hint="Repair or remove these images, or raise data.max_corrupt_share.",
             )
         return Description(
             splits={},
@@ -107,10 +108,10 @@ def prepare_pictures(
             mean=geometry.mean,
             std=geometry.std,
             skipped=tuple(sorted(unreadable)),
-            notes=_enlarged(sides, geometry.resize) + writer.notes(),
+            notes=_enlargement_note(sides, geometry.resize) + writer.notes(),
         )
 
-    return find_or_draw(workspace.store, made_from, (3, geometry.crop, geometry.crop), fill)
+    return find_or_write_pictures(workspace.store, made_from, (3, geometry.crop, geometry.crop), fill)
 
 
 def _add_all(
@@ -118,7 +119,7 @@ def _add_all(
 ) -> tuple[list[int], dict[str, str]]:
     """Add every part's pictures to its splits.
 
-    Returns the pictures' shorter sides in pixels, and the names of those that cannot be read, with the reasons.
+    Return the shorter sides of the pictures in pixels, and the names of unreadable pictures with the reasons.
     """
     total, done = sum(len(part.names) for part in parts), 0
     sides: list[int] = []
@@ -142,8 +143,8 @@ def _add_all(
     return sides, unreadable
 
 
-def _enlarged(sides: Sequence[int], resize: int) -> tuple[str, ...]:
-    """Note a median picture that becomes much larger: its size is rarely the one that the weights were trained with."""
+def _enlargement_note(sides: Sequence[int], resize: int) -> tuple[str, ...]:
+    """Return a note if the median picture becomes much larger, because weights are rarely trained with this size."""
     median = statistics.median_low(sides) if sides else resize
     if resize < _MUCH_LARGER * median:
         return ()
@@ -154,11 +155,11 @@ def _enlarged(sides: Sequence[int], resize: int) -> tuple[str, ...]:
 
 
 def stratified_order(labels: Sequence[int], seed: int) -> npt.NDArray[np.int64]:
-    """Order samples so that every stretch of them holds the classes in nearly their proportion.
+    """Return a permutation of 0…N-1, int64 [N], in which every section has nearly the same proportions of classes.
 
-    Within a class the order is random; the k-th of a class's n samples takes a random place in the k-th of n equal
-    parts of the whole. Splits may then be cut off one after another, even where some samples turn out to be unusable.
-    Gives a permutation of 0…N-1, int64 [N], the same for equal seeds.
+    Within a class, the order is random. The k-th of a class's n samples gets a random place in the k-th of n equal
+    parts of the permutation. So splits can be cut off one after another, even if some samples are unusable. Equal seeds
+    give equal permutations.
     """
     rng = np.random.default_rng(seed)
     classes = np.asarray(labels, dtype=np.int64)
@@ -171,7 +172,7 @@ def stratified_order(labels: Sequence[int], seed: int) -> npt.NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class Layout:
-    """What a folder holds: class names in order of labels, and (file, label) for each split; all "train" if unsplit."""
+    """The class names of a folder by label, and (file, label) for each split; without splits, all files are "train"."""
 
     root: Path
     classes: tuple[str, ...]
@@ -181,51 +182,51 @@ class Layout:
 def prepare_image_folder(data: ImageFolder, geometry: Preprocessing, workspace: Workspace) -> DatasetRef:
     """Decode, resize and split the images of a directory or an archive.
 
-    If the owner's own split has no test or valid folder, a share of the training images takes its place; the
-    calibration images always come from the training ones and are then no longer among them.
+    If there is no test or valid folder, a share of the training images replaces it. Calibration images are always taken
+    from the training images.
     """
     downloads = workspace.store.root / "downloads"
     with open_source(
         data.uri, downloads, sha256=data.sha256, max_bytes=data.max_bytes, progress=workspace.progress
     ) as source:
-        # An archive is extracted only where the store does not have what is in it.
+        # An archive is extracted only if the store does not have its data set.
         layout = None if source.sha256 else find_layout(source.path(), as_shown(data.uri))
         content = {"archive": source.sha256, "code": code_digest(__name__)}
-        if layout:  # names and bytes: replacing an image makes a new data set
+        if layout:  # the digest covers names and bytes, so a replaced image makes a new data set
             files = [file for part in layout.files.values() for file, _ in part]
             content["files"] = digest_of({str(file.relative_to(layout.root)): file_digest(file) for file in files})
 
         def open_parts() -> tuple[Sequence[str], Sequence[Part]]:
-            found = layout or find_layout(source.path(), as_shown(data.uri))
-            return found.classes, _parts(found, data)
+            read_layout = layout or find_layout(source.path(), as_shown(data.uri))
+            return read_layout.classes, _parts(read_layout, data)
 
         return prepare_pictures(data, geometry, content, open_parts, workspace)
 
 
 def find_layout(folder: Path, shown: str = "") -> Layout:
-    """Find classes and files; `folder` may hold everything in one single sub-folder, as archives often do.
+    """Find classes and files; like many archives, `folder` may contain everything in a single sub-folder.
 
     Raises
     ------
     InputError
-        There are fewer than two classes with images.
+        Fewer than two classes have images.
     """
     children = _folders(folder)
     for root in (folder, *children) if len(children) == 1 else (folder,):
         parts = {_SPLITS[child.name.lower()]: child for child in _folders(root) if child.name.lower() in _SPLITS}
         if "train" not in parts:
             parts = {"train": root}
-        found = {split: {child.name: pictures_in(child) for child in _folders(part)} for split, part in parts.items()}
-        classes = sorted({name for by_class in found.values() for name, files in by_class.items() if files})
+        tree = {split: {child.name: pictures_in(child) for child in _folders(part)} for split, part in parts.items()}
+        classes = sorted({name for by_class in tree.values() for name, files in by_class.items() if files})
         if len(classes) > 1:
             files = {
                 split: [(file, label) for label, name in enumerate(classes) for file in by_class.get(name, [])]
-                for split, by_class in found.items()
+                for split, by_class in tree.items()
             }
             return Layout(root, tuple(classes), files)
     raise InputError(
-        f"{shown or folder}: fewer than two folders with images.",
-        hint="Expected <class>/<image>, or train/<class>/<image> with test/ (and valid/) beside it; "
+        f"{shown or folder} contains fewer than two folders with images.",
+        hint="Arrange images as <class>/<image>, or as train/<class>/<image> with test/ (and valid/) next to train/; "
         f"images end in {', '.join(sorted(_SUFFIXES))}.",
     )
 
@@ -235,7 +236,7 @@ def _folders(folder: Path) -> list[Path]:
 
 
 def pictures_in(folder: Path) -> list[Path]:
-    """List the pictures of a folder and of the folders in it, by their suffixes."""
+    """List the pictures in a folder and its sub-folders, by suffix."""
     return sorted(
         file
         for file in folder.rglob("*")
@@ -244,7 +245,7 @@ def pictures_in(folder: Path) -> list[Path]:
 
 
 def _parts(layout: Layout, data: ImageFolder) -> list[Part]:
-    """Given test and valid images first: what occurs there as well is then left out of the training images."""
+    """Return the parts, training images last, so that duplicates of test and valid images are left out of training."""
 
     def read(split: Split, index: int) -> Image.Image:
         with layout.files[split][index][0].open("rb") as stream:

@@ -1,4 +1,4 @@
-"""Pictures: decoded with care, brought to the pixels that a data set keeps, and written as samples, none twice."""
+"""Decode untrusted pictures, resize them, and write them as samples without duplicates."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from tasks.data.samples import TARGET, ColumnWriter, Description, find_or_write
 from tasks.refs import DatasetRef
 
 Split = Literal["train", "calibration", "valid", "test"]
-# In the order in which splits are filled. A picture that occurs twice stays in the first of them, so that none is both
-# measured on and trained on.
+# The order in which splits are filled. A repeated picture stays in the first split, so that no test picture is also a
+# training picture.
 FILL_ORDER: tuple[Split, ...] = ("test", "valid", "calibration", "train")
 Pixels = npt.NDArray[np.uint8]
 FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
-# A few kilobytes may unfold into gigabytes; a 64-megapixel picture is a quarter of a gigabyte while it is resized.
+# A few kilobytes may unpack to gigabytes. A picture of 64 megapixels needs a quarter of a gigabyte during resizing.
 MAX_PIXELS = 64_000_000
 _COLUMN = "images"
-# What Pillow raises for damaged files, depending on the format and the place of the damage.
+# Pillow raises one of these errors for a damaged file, depending on the format and the damage.
 _DAMAGED = (OSError, SyntaxError, ValueError, EOFError, OverflowError, struct.error, zlib.error)
 
 
 class UnreadableError(Exception):
-    """A picture cannot be used; the data set goes on without it."""
+    """A picture cannot be used, and the data set omits it."""
 
 
 @contextmanager
@@ -50,7 +50,7 @@ def _readable() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Preprocessing:
-    """Shorter side to `resize`, then the middle `crop` x `crop`; `mean` and `std` normalize values in 0…1 later."""
+    """Settings to resize the shorter side of a picture, to crop the middle, and to normalize values in 0…1 later."""
 
     resize: int
     crop: int
@@ -59,17 +59,17 @@ class Preprocessing:
     interpolation: str = "bilinear"
 
     def pixels(self, image: Image.Image) -> Pixels:
-        """Bring a picture of any mode and size to RGB, uint8 [3, crop, crop]; a grey one gets three equal channels.
+        """Convert a picture of any mode and size to RGB, uint8 [3, crop, crop]; a grey picture gets equal channels.
 
         Raises
         ------
         UnreadableError
-            It is damaged, or so long and thin that it would have more than :data:`MAX_PIXELS` pixels once resized.
+            The picture is damaged, or would have more than :data:`MAX_PIXELS` pixels after resizing.
         """
         short, long = sorted(image.size)
         if short < 1 or self.resize * (self.resize * long // short) > MAX_PIXELS:
             raise UnreadableError(
-                f"{image.width} x {image.height}, resized to {self.resize}, is more than {MAX_PIXELS} pixels"
+                f"{image.width} x {image.height}, resized to {self.resize}, has more than {MAX_PIXELS} pixels"
             )
         interpolation = v2.InterpolationMode(self.interpolation)
         with _readable():
@@ -84,34 +84,34 @@ def picture_size(file: Path) -> tuple[int, int]:
     Raises
     ------
     UnreadableError
-        It is damaged, or of another format than :data:`FORMATS`.
+        The picture is damaged, or its format is not in :data:`FORMATS`.
     """
     with _readable(), Image.open(file, formats=FORMATS) as image:
         return image.size
 
 
 def open_image(file: IO[bytes]) -> Image.Image:
-    """Decode a picture wholly.
+    """Decode a picture completely.
 
     Raises
     ------
     UnreadableError
-        It is damaged, of another format than :data:`FORMATS`, or has more than :data:`MAX_PIXELS` pixels.
+        The picture is damaged, its format is not in :data:`FORMATS`, or it has more than :data:`MAX_PIXELS` pixels.
     """
     with _readable():
         image = Image.open(file, formats=FORMATS)
         if image.width * image.height > MAX_PIXELS:
-            raise UnreadableError(f"{image.width} x {image.height} is more than {MAX_PIXELS} pixels")
+            raise UnreadableError(f"{image.width} x {image.height} has more than {MAX_PIXELS} pixels")
         image.load()
     return image
 
 
 class PictureWriter:
-    """Appends pictures of `shape`, (3, H, W), to the splits in `folder`; `stack` closes the files."""
+    """A writer that appends pictures of `shape`, (3, H, W), to the splits in `folder`; `stack` closes the files."""
 
     def __init__(self, folder: Path, shape: tuple[int, int, int], stack: ExitStack) -> None:
         self.labels: dict[Split, list[int]] = {split: [] for split in FILL_ORDER}
-        # Pictures left out because the same pixels are in a split already: by that split, and the one they were for.
+        # Numbers of omitted duplicates, by the split that contains the pixels and the split of the duplicate.
         self.repeated: Counter[tuple[Split, Split]] = Counter()
         self._folder = folder
         self._split_of: dict[bytes, Split] = {}
@@ -121,12 +121,12 @@ class PictureWriter:
         }
 
     def add(self, split: Split, pixels: Pixels, label: int) -> bool:
-        """Append a picture unless the same pixels are in any split already; return whether it was new.
+        """Append a picture unless a split already contains the same pixels; return whether the picture was new.
 
         Raises
         ------
         ValueError
-            The pixels are not uint8 of this data set's shape.
+            The pixels are not uint8, or have another shape than the data set.
         """
         digest = hashlib.sha256(np.ascontiguousarray(pixels).data).digest()
         if digest in self._split_of:
@@ -138,44 +138,44 @@ class PictureWriter:
         return True
 
     def notes(self) -> tuple[str, ...]:
-        """Say how many pictures for other splits were left out because they are test pictures."""
-        count = sum(count for (kept, wanted), count in self.repeated.items() if kept == "test" != wanted)
+        """Return a note on training pictures that were omitted because they are in the test split."""
+        count = sum(count for (first, second), count in self.repeated.items() if first == "test" != second)
         were = "was left out because it is" if count == 1 else "were left out because they are"
         return (f"{plural(count, 'training picture')} {were} in the test split too",) if count else ()
 
-    def finish(self, described: Description) -> Description:
-        """Write the labels, and complete what is known of the data set.
+    def finish(self, description: Description) -> Description:
+        """Write the labels, and return the completed description.
 
         Raises
         ------
         InputError
-            A split came out empty.
+            A split is empty.
         """
         counts: dict[str, int] = {split: len(labels) for split, labels in self.labels.items()}
         if empty := [split for split, count in counts.items() if not count]:
-            lost = f"{', '.join(empty)} (found: {counts})"
+            missing = f"{', '.join(empty)} (found: {counts})"
             if notes := self.notes():
                 raise InputError(
-                    f"{'; '.join(notes)}. No image is left for: {lost}.",
-                    hint="Remove the test pictures from the training part, or provide other training pictures.",
+                    f"{'; '.join(notes)}. The data set has no images left for: {missing}.",
+                    hint="Remove the test images from the training part, or provide other training images.",
                 )
             raise InputError(
-                f"The data set leaves no image for: {lost}.",
-                hint="Provide more images, or ask for smaller other splits in [data].",
+                f"The data set has no images left for: {missing}.",
+                hint="Provide more images, or make the other splits smaller in [data].",
             )
         for split, labels in self.labels.items():
             np.save(self._folder / f"{split}.{TARGET}.npy", np.array(labels, dtype="<i8"))
         changes = {"splits": counts, "inputs": (_COLUMN,), "sample_shape": self._shape}
-        return described.model_copy(update=changes | {"duplicates": self.repeated.total()})
+        return description.model_copy(update=changes | {"duplicates": self.repeated.total()})
 
 
-def find_or_draw(
+def find_or_write_pictures(
     store: ArtifactStore,
     made_from: Mapping[str, object],
     shape: tuple[int, int, int],
     fill: Callable[[PictureWriter], Description],
 ) -> DatasetRef:
-    """Find the data set that `made_from` decides, or let `fill` add every picture and describe what it knows."""
+    """Find the data set with the digest of `made_from`, or let `fill` add the pictures and return a description."""
 
     def write(folder: Path) -> Description:
         with ExitStack() as stack:

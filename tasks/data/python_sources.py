@@ -1,4 +1,4 @@
-"""The built-in task: is a text of Python's standard library a comment, a docstring, an error message or code?"""
+"""The built-in classification of texts of Python's standard library: comment, docstring, error message or code."""
 
 from __future__ import annotations
 
@@ -18,65 +18,65 @@ from tasks.data.sections import PythonSources
 
 Sample = tuple[str, str]  # text and class
 CLASSES = ("code", "comment", "docstring", "message")
-# Tests, generated tables, and what distributions add or leave out.
+# Tests, generated tables, and packages that not every distribution includes.
 _LEFT_OUT = frozenset(
     {"site-packages", "dist-packages", "test", "tests", "idlelib", "lib2to3", "pydoc_data", "encodings", "ensurepip"}
 )
 _FEWEST_WORDS, _MOST_CHARACTERS, _MOST_LINES = 3, 600, 3
 _WORD = re.compile(r"[A-Za-z]{2,}")
-_MOST_OF_ONE = 40  # texts of a class that one file may give, so that no large file is half of it
+_MOST_PER_FILE = 40  # texts of a class from one file, so that a large file cannot dominate the class
 
 
 def library_files() -> dict[str, Path]:
-    """The library's sources by their paths within it, in order."""
+    """Return the library's source files by relative path, in order."""
     root = Path(sysconfig.get_path("stdlib"))
-    named = {path.relative_to(root): path for path in sorted(root.rglob("*.py"))}
-    return {str(name): path for name, path in named.items() if not _LEFT_OUT & set(name.parts)}
+    files = {path.relative_to(root): path for path in sorted(root.rglob("*.py"))}
+    return {str(name): path for name, path in files.items() if not _LEFT_OUT & set(name.parts)}
 
 
 def sample_sources(data: PythonSources) -> dict[str, list[Sample]]:
-    """Texts with their classes by split.
+    """Return texts with their classes by split.
 
-    Each module or package of the library is of one split, drawn by ``data.seed``, and no text is in two. Classes are
-    equally frequent as far as the texts go.
+    ``data.seed`` assigns each module or package of the library to one split, and no text is in two splits. Classes are
+    equally frequent if there are enough texts.
 
     Raises
     ------
     ConfigurationError
-        This Python has too few sources of its library.
+        This Python has too few library sources.
     """
     units: dict[str, list[Path]] = {}
     for name, path in library_files().items():
         units.setdefault(name.partition("/")[0].removesuffix(".py"), []).append(path)
     names = sorted(units)
     random.Random(data.seed).shuffle(names)
-    wanted = {"test": data.test, "valid": data.valid, "train": data.train + data.calibration}
-    found: dict[str, list[Sample]] = {}
-    taken: set[str] = set()
-    for split, count in wanted.items():
-        found[split] = _fill(names, units, -(-count // len(CLASSES)), taken, data.seed)[:count]
-        if len(found[split]) < count:
+    sizes = {"test": data.test, "valid": data.valid, "train": data.train + data.calibration}
+    samples: dict[str, list[Sample]] = {}
+    used: set[str] = set()
+    for split, size in sizes.items():
+        samples[split] = _draw(names, units, -(-size // len(CLASSES)), used, data.seed)[:size]
+        if len(samples[split]) < size:
             raise ConfigurationError(
-                f"The library of this Python ({sys.executable}) has {len(found[split])} texts for {split}, and "
-                f"{count} are asked for.",
-                hint="Use a complete CPython, ask for fewer in [data], or bring texts of your own.",
+                f"The library of this Python ({sys.executable}) has only {len(samples[split])} of {size} texts "
+                f"for {split}.",
+                hint="Use a complete CPython, set smaller sizes in [data], or use your own texts.",
             )
-    found["calibration"] = found["train"][: data.calibration]
-    found["train"] = found["train"][data.calibration :]
-    return found
+    samples["calibration"] = samples["train"][: data.calibration]
+    samples["train"] = samples["train"][data.calibration :]
+    return samples
 
 
-def _fill(names: list[str], units: Mapping[str, list[Path]], each: int, taken: set[str], seed: int) -> list[Sample]:
-    """Use up modules, from the end of `names`, until there are `each` texts of every class; these in an order by seed.
+def _draw(names: list[str], units: Mapping[str, list[Path]], count: int, used: set[str], seed: int) -> list[Sample]:
+    """Take modules from the end of `names` until every class has `count` texts; return the texts in random order.
 
-    What the last modules give beyond that is dropped, and no text is `taken` twice.
+    Surplus texts of the last modules are dropped, and texts in `used` are skipped.
     """
     by_class: dict[str, list[Sample]] = {label: [] for label in CLASSES}
-    while names and (short := [label for label, samples in by_class.items() if len(samples) < each]):
+    while names and (short := [label for label, samples in by_class.items() if len(samples) < count]):
         for path in units[names.pop()]:
             for text, label in texts_of(path, short):
-                if text not in taken and len(by_class[label]) < each:
-                    taken.add(text)
+                if text not in used and len(by_class[label]) < count:
+                    used.add(text)
                     by_class[label].append((text, label))
     mixed = [sample for samples in by_class.values() for sample in samples]
     random.Random(seed).shuffle(mixed)
@@ -84,18 +84,18 @@ def _fill(names: list[str], units: Mapping[str, list[Path]], each: int, taken: s
 
 
 def texts_of(path: Path, classes: Sequence[str] = CLASSES) -> Iterator[Sample]:
-    """Texts of one file of some classes, white space as single blanks; none where Python cannot parse it."""
+    """Yield texts of some classes from a file, with single spaces; nothing if Python cannot parse the file."""
     try:
         source = path.read_text(encoding="utf-8")
         tree = ast.parse(source)
         for label in classes:
             flat = (" ".join(text.split()) for text in _FINDERS[label](source, tree))
-            good = (
+            usable = (
                 text for text in flat if len(text) <= _MOST_CHARACTERS and len(_WORD.findall(text)) >= _FEWEST_WORDS
             )
-            yield from ((text, label) for text in islice(good, _MOST_OF_ONE))
+            yield from ((text, label) for text in islice(usable, _MOST_PER_FILE))
     except (SyntaxError, ValueError, OSError, tokenize.TokenError):
-        return  # a file for another Python, or in another encoding
+        return  # the file is for another version of Python, or has another encoding
 
 
 def _docstrings(source: str, tree: ast.Module) -> Iterator[str]:
@@ -123,7 +123,7 @@ def _code(source: str, tree: ast.Module) -> Iterator[str]:
 
 
 def _comments(source: str, tree: ast.Module) -> Iterator[str]:
-    # Comments on lines that follow each other are one.
+    # Comments on consecutive lines are one text.
     block: list[str] = []
     last = 0
     for token in tokenize.generate_tokens(io.StringIO(source).readline):

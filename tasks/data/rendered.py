@@ -1,4 +1,4 @@
-"""A labelled image set that needs no download: characters drawn with Pillow's own font, each distorted at random."""
+"""A labelled image set that needs no download: characters in Pillow's own font, with random distortions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torchvision
 from PIL import Image, ImageDraw, ImageFont
 from torchvision.transforms import v2
 
-from tasks.data.pictures import FILL_ORDER, PictureWriter, Pixels, find_or_draw
+from tasks.data.pictures import FILL_ORDER, PictureWriter, Pixels, find_or_write_pictures
 from tasks.data.samples import Description
 from tasks.data.sections import RenderedCharacters
 from tasks.job import Workspace
@@ -17,12 +17,12 @@ from tasks.outputs import intra_op_threads
 from tasks.refs import DatasetRef
 from tasks.sources import code_digest
 
-# Characters are drawn on a larger canvas and made smaller, so that edges stay smooth under the affine map.
+# Characters are drawn on a larger canvas and then reduced, so that edges stay smooth under the affine map.
 _OVERSAMPLING = 2
 
 
 def prepare_rendered(data: RenderedCharacters, workspace: Workspace) -> DatasetRef:
-    """Draw as many different pictures for each split as ``[data]`` asks for, the classes in turn.
+    """Draw distinct pictures for each split, in the numbers that ``[data]`` sets; the classes alternate.
 
     The same settings and libraries give the same bytes.
     """
@@ -35,7 +35,7 @@ def prepare_rendered(data: RenderedCharacters, workspace: Workspace) -> DatasetR
     def fill(writer: PictureWriter) -> Description:
         sizes = data.model_dump(include={"train", "calibration", "valid", "test"})
         total, done = sum(sizes.values()), 0
-        with intra_op_threads(1):  # pictures this small only lose time to a second thread
+        with intra_op_threads(1):  # a second thread slows down work on such small pictures
             glyphs = [glyph(character, data.image_size) for character in data.characters]
             for number, split in enumerate(FILL_ORDER):
                 rng, added = np.random.default_rng([data.seed, number]), 0
@@ -46,11 +46,11 @@ def prepare_rendered(data: RenderedCharacters, workspace: Workspace) -> DatasetR
                     workspace.progress(done, total, "images")
         return Description(splits={}, classes=tuple(data.characters), mean=(0.5,) * 3, std=(0.25,) * 3)
 
-    return find_or_draw(workspace.store, made_from, (3, data.image_size, data.image_size), fill)
+    return find_or_write_pictures(workspace.store, made_from, (3, data.image_size, data.image_size), fill)
 
 
 def glyph(character: str, side: int) -> torch.Tensor:
-    """One character in the middle of a black square: float32 [1, S, S] in 0…1, S = 2 x `side`."""
+    """Draw a character in the middle of a black square, float32 [1, S, S] in 0…1 with S = 2 x `side`."""
     canvas = _OVERSAMPLING * side
     image = Image.new("L", (canvas, canvas))
     font = ImageFont.load_default(size=round(0.8 * canvas))
@@ -62,9 +62,9 @@ def glyph(character: str, side: int) -> torch.Tensor:
 
 
 def draw(shape: torch.Tensor, side: int, rng: np.random.Generator) -> Pixels:
-    """Distort a glyph: rotation, scale, shear, shift, colours of some contrast, light across the picture, noise.
+    """Turn a glyph, float32 [1, S, S], into a picture, uint8 [3, side, side].
 
-    From float32 [1, S, S] of :func:`glyph` to uint8 [3, side, side].
+    The glyph is rotated, scaled, sheared and shifted. Colours, contrast, light and noise are random.
     """
     canvas = shape.shape[-1]
     moved = v2.functional.affine(

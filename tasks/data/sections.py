@@ -1,4 +1,4 @@
-"""The kinds of ``[data]`` sections: what there is to read; the readers beside this module read it."""
+"""The kinds of ``[data]`` sections; the other modules of this package read the data."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pydantic import Field, JsonValue, PositiveInt, field_validator
 
 from tasks.workload.base import Kind, Reference, Section, Sha256, TableFile
 
-# As torchvision resizes pictures of Pillow's.
+# torchvision's interpolations for Pillow images.
 Interpolation = Literal["nearest", "bilinear", "bicubic", "lanczos", "hamming", "box"]
-# What a workload file may name for a model of any kind; `tasks.data.scores.METRICS` computes them.
+# Metrics for models of any kind; `tasks.data.metrics.METRICS` computes them.
 Metric = Literal["accuracy", "top5", "f1-macro", "auroc", "loss", "mse", "mae", "perplexity", "wer"]
-BATCH = "batch"  # what the axis of the rows is called in data.axes
+BATCH = "batch"  # name of the axis of the rows in data.axes
 
 
 class RandomSequence(Kind):
@@ -20,19 +20,19 @@ class RandomSequence(Kind):
 
     kind: Literal["random-sequence"]
     seed: int = 29592
-    """Decides the numbers."""
+    """Seed of the random numbers."""
     length: PositiveInt = 20
-    """Steps."""
+    """Number of steps."""
     batch_size: PositiveInt = 1
-    """Sequences."""
+    """Number of sequences in the batch."""
 
 
 class PydocTopics(Kind):
-    """Python's own language reference, which every CPython carries, split into train, valid and test by topic."""
+    """The language reference that CPython includes, split by topic into train, valid and test."""
 
     kind: Literal["pydoc-topics"]
     seed: int = 0
-    """Decides which topics are for which split."""
+    """Seed of the split."""
 
 
 class TextCorpus(Kind):
@@ -40,159 +40,159 @@ class TextCorpus(Kind):
 
     kind: Literal["text"]
     uri: str
-    """A directory or a .zip/.tar.gz archive, a local path or a URL."""
+    """Local path or URL of a directory or a .zip/.tar.gz archive."""
     sha256: Sha256 | None = None
-    """What an archive must be."""
+    """Expected SHA-256 of an archive."""
     max_bytes: PositiveInt = 4 * 1024**3
-    """A larger archive is refused."""
+    """Maximum size of an archive; a larger archive is refused."""
 
 
 class PythonSources(Kind):
-    """Comments, docstrings, error messages and code of Python's standard library, to be told apart.
+    """Comments, docstrings, error messages and code of Python's standard library, for classification.
 
-    No module or package of the library has texts in two splits.
+    All texts of a module or package of the library are in one split.
     """
 
     kind: Literal["python-sources"]
     train: PositiveInt = 6000
-    """Texts to train on."""
+    """Number of training texts."""
     valid: PositiveInt = 400
-    """Texts that training is watched by."""
+    """Number of texts for validation."""
     test: PositiveInt = 2000
-    """Texts that quality is measured on."""
+    """Number of texts for evaluation."""
     calibration: PositiveInt = 256
-    """Texts of the train split that activations are observed on."""
+    """Number of texts for calibration, in addition to `train`."""
     seed: int = 0
-    """Decides which texts are drawn."""
+    """Seed of the sampling."""
 
 
 class TextTable(TableFile):
-    """Columns of one Parquet, CSV or JSON lines file: texts, and their classes or texts that mean the same."""
+    """Columns of a Parquet, CSV or JSON lines file that contain texts, and classes or pairs."""
 
     text: str
     """Column of the texts."""
     label: str | None = None
-    """Column of their classes; where the model's configuration names its labels, they must be among these."""
+    """Column of the classes; if the model's configuration names labels, the classes must be among them."""
     pair: str | None = None
-    """Column of texts that mean the same as those of `text`, for retrieval."""
+    """Column of texts with the same meaning as the texts of `text`, for retrieval."""
 
 
 class Transforms(Section):
-    """How images become tensors."""
+    """Transforms that turn images into tensors."""
 
     preset: Literal["none", "weights"] = "none"
-    """`weights` takes the transforms of the checkpoint's own weights."""
+    """`weights` uses the transforms that are published with the checkpoint's weights."""
     resize: PositiveInt | None = None
-    """Length of the shorter side."""
+    """Length of the shorter side after resizing, in pixels."""
     crop: PositiveInt | None = None
-    """Side of the square that is cut from the middle."""
+    """Side of the square that is cropped from the middle, in pixels."""
     mean: tuple[float, ...] = (0.485, 0.456, 0.406)
-    """Subtracted from each channel."""
+    """Mean of each channel, which is subtracted."""
     std: tuple[float, ...] = (0.229, 0.224, 0.225)
-    """Each channel is divided by it."""
+    """Standard deviation of each channel, by which values are divided."""
     interpolation: Interpolation = "bilinear"
-    """How a picture is resized."""
+    """Interpolation for resizing."""
 
 
 class RenderedCharacters(Kind):
-    """Characters drawn with Pillow's own font under random affine transforms, contrast and noise; deterministic."""
+    """Characters drawn in Pillow's own font with random affine transforms, contrast and noise."""
 
     kind: Literal["rendered-characters"]
     characters: str = Field(default="ABDEFHKMRSTX", min_length=2)
-    """The classes."""
+    """Characters to draw; each character is a class."""
     image_size: PositiveInt = 32
-    """Side in pixels."""
+    """Side of an image, in pixels."""
     train: PositiveInt = 4096
-    """Images to train on."""
+    """Number of training images."""
     calibration: PositiveInt = 256
-    """Images to calibrate with."""
+    """Number of images for calibration."""
     valid: PositiveInt = 512
-    """Images to choose an epoch by."""
+    """Number of images for validation."""
     test: PositiveInt = 1024
-    """Images to evaluate on."""
+    """Number of images for evaluation."""
     seed: int = 0
-    """Decides the images."""
+    """Seed of the images; the same seed gives the same images."""
 
     @field_validator("characters")
     @classmethod
     def _are_different(cls, characters: str) -> str:
         if len(set(characters)) != len(characters):
-            raise ValueError(f"it repeats a character: {characters!r}; each character is a class, so name it once")
+            raise ValueError(f"{characters!r} repeats a character: use each character once, because it is a class")
         return characters
 
 
 class Pictures(Kind):
-    """Pictures that exist already, brought to one size and shared out among the splits."""
+    """Existing pictures, resized to one size and divided into splits."""
 
     image_size: PositiveInt = 224
-    """Side in pixels."""
+    """Side of an image, in pixels."""
     transforms: Transforms = Transforms()
-    """How images become tensors."""
+    """Transforms that turn images into tensors."""
     calibration: PositiveInt = 256
-    """Images of the training part to calibrate with."""
+    """Number of training images to set aside for calibration."""
     valid_share: float = Field(default=0.1, gt=0, lt=1)
-    """Share of the training part to choose an epoch by."""
+    """Share of the training images to set aside for validation."""
     seed: int = 0
-    """Decides how images are shared out."""
+    """Seed of the split."""
 
 
 class ImageFolder(Pictures):
-    """A directory or archive with one folder of images per class, or ``train/`` and ``test/`` folders of such."""
+    """A directory or archive with one folder of images per class, or with such folders in ``train/`` and ``test/``."""
 
     kind: Literal["image-folder"]
     uri: str
-    """Where it is; a relative path starts at the workload file."""
+    """Path or URL of the directory or archive; a relative path starts at the workload file."""
     sha256: Sha256 | None = None
-    """What an archive must be."""
+    """Expected SHA-256 of an archive."""
     test_share: float = Field(default=0.2, gt=0, lt=1)
-    """Share of the images for the test split, where there is no `test/`."""
+    """Share of the images for the test split, if there is no folder `test/`."""
     max_corrupt_share: float = Field(default=0.01, ge=0, le=1)
-    """Share of unreadable images that are left out."""
+    """Maximum share of unreadable images, which are skipped."""
     max_bytes: PositiveInt = 64 * 1024**3
-    """A larger archive is refused."""
+    """Maximum size of an archive; a larger archive is refused."""
 
 
 class TorchvisionDataset(Pictures):
-    """A torchvision data set by class name (``FashionMNIST``, ``CIFAR10``); downloaded only where asked for."""
+    """A data set of torchvision, such as ``FashionMNIST`` or ``CIFAR10``."""
 
     kind: Literal["torchvision"]
     name: str
-    """Its class."""
+    """Name of the data set's class."""
     root: str
-    """Where its files are."""
+    """Folder of the data set's files."""
     download: bool = False
-    """Whether they may be downloaded."""
+    """Whether to download missing files."""
     max_test: PositiveInt | None = None
-    """At most so many test images."""
+    """Maximum number of test images."""
 
 
 class FactoryData(Kind):
-    """Splits that a callable gives: a mapping from ``calibration`` and ``test`` to map-style data sets.
+    """Splits from a callable: it returns a mapping of ``calibration`` and ``test`` to map-style data sets.
 
-    A data set's items are (inputs, target).
+    The items of a data set are pairs (inputs, target).
     """
 
     kind: Literal["factory"]
     factory: Reference
     """`module:callable` that returns the splits."""
     arguments: dict[str, JsonValue] = Field(default_factory=dict)
-    """What it is called with, by name."""
+    """Keyword arguments of the callable."""
     collate: Reference | None = None
-    """`module:callable` that makes a batch of a list of items; without it items of equal shapes are stacked."""
+    """`module:callable` that makes a batch from a list of items; by default, items of equal shapes are stacked."""
     batch_size: PositiveInt = 32
-    """Items that `collate` gets at a time."""
+    """Number of items that `collate` receives."""
     files: tuple[str, ...] = ()
-    """Files beside the workload file that the callable reads: when they change, the data are prepared anew."""
+    """Files that the callable reads, relative to the workload file; if one changes, the data are prepared again."""
     axes: dict[str, tuple[str, ...]] = Field(default_factory=dict)
-    """Names of each input's axes, "" for those of one length; without it axis 0 is `batch`."""
+    """Names of each input's axes, "" for an axis of constant length; by default, axis 0 is `batch`."""
 
 
 class TableData(TableFile):
-    """Columns of one Parquet, CSV or JSON lines file."""
+    """Columns of a Parquet, CSV or JSON lines file."""
 
     features: tuple[str, ...] = Field(min_length=1)
     """Columns that become the input, float32 [N, F]."""
     target: str
-    """Column that is predicted: a number, or a class where it is whole, text or a truth value."""
+    """Column to predict: a class if its values are integers, texts or booleans; otherwise a number."""
     standardize: bool = True
-    """Whether features are standardized by the train split's mean and standard deviation."""
+    """Whether to standardize features with the mean and standard deviation of the train split."""

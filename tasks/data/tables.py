@@ -1,4 +1,4 @@
-"""Parquet, CSV and JSON lines files: named columns, the rows of each split, and features with a target as samples."""
+"""Read columns of Parquet, CSV and JSON lines files, split the rows, and prepare features and targets as samples."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tasks.sources import code_digest
 from tasks.workload.base import TableFile
 
 SPLITS = ("train", "valid", "calibration", "test")
-# Where the file is and how much of it may be read decides nothing.
+# These keys do not change the content.
 NOT_CONTENT = {"uri", "sha256", "max_bytes"}
 _SCHEMAS: Mapping[str, Callable[[Path], pa.Schema]] = {
     ".parquet": pq.read_schema,
@@ -39,32 +39,33 @@ _READERS: Mapping[str, Callable[[Path], pa.Table]] = {
 
 
 def read_columns(path: Path, data: TableFile, names: Sequence[str]) -> pa.Table:
-    """The columns of those names, and the one that says the split.
+    """Read the named columns, and the column of splits.
 
     Raises
     ------
     InputError
-        The file is no such table, lacks a column, or has missing values.
+        The file is not a table of this kind, lacks a column, or has missing values.
     """
-    wanted = list(dict.fromkeys([*names, *([data.split] if data.split else [])]))
+    columns = list(dict.fromkeys([*names, *([data.split] if data.split else [])]))
     try:
         table = _READERS[data.kind](path)
     except (pa.ArrowException, OSError) as error:
-        raise InputError(f"{path}: not a {data.kind} file: {first_line(error)}.") from error
-    if lacking := [name for name in wanted if name not in table.column_names]:
+        message = f"{path} is not a {data.kind} file: {first_line(error)}."
+        raise InputError(message, hint="Correct the file, or set data.kind to its format.") from error
+    if lacking := [name for name in columns if name not in table.column_names]:
         raise InputError(
-            f"{path} has no column {', '.join(lacking)}.", hint=f"Its columns: {', '.join(table.column_names)}."
+            f"{path} has no column {', '.join(lacking)}.", hint=f"Use its columns: {', '.join(table.column_names)}."
         )
-    table = table.select(wanted)
+    table = table.select(columns)
     if gaps := [name for name in table.column_names if table[name].null_count]:
         raise InputError(
-            f"{path} has missing values in: {', '.join(gaps)}.", hint="Fill them, or leave out such rows or columns."
+            f"{path} has missing values in: {', '.join(gaps)}.", hint="Fill in values, or remove these rows or columns."
         )
     return table
 
 
 def columns_of(path: Path) -> dict[str, bool]:
-    """Read a table's columns, and whether they hold numbers; the ending of its name says its kind.
+    """Return a table's columns, and whether they contain numbers; the suffix of `path` determines the format.
 
     Raises
     ------
@@ -74,9 +75,9 @@ def columns_of(path: Path) -> dict[str, bool]:
     try:
         schema = _SCHEMAS[path.suffix](path)
     except (pa.ArrowException, OSError) as error:
-        raise InputError(f"{path}: cannot be read as a table: {first_line(error)}.") from error
-    numbers = pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_boolean
-    return {column.name: any(holds(column.type) for holds in numbers) for column in schema}
+        raise InputError(f"{path} cannot be read as a table: {first_line(error)}.", hint="Correct the file.") from error
+    number_types = pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_boolean
+    return {column.name: any(is_type(column.type) for is_type in number_types) for column in schema}
 
 
 def rows_of_splits(table: pa.Table, data: TableFile) -> dict[str, npt.NDArray[np.int64]]:
@@ -85,27 +86,27 @@ def rows_of_splits(table: pa.Table, data: TableFile) -> dict[str, npt.NDArray[np
     Raises
     ------
     InputError
-        The column of splits names another one, or nothing is left for training, calibration or test.
+        The column of splits contains an unknown split, or the train, calibration or test split has no rows.
     """
     if data.split:
-        named = np.array([str(value) for value in table[data.split].to_pylist()])
-        if unknown := sorted(set(named.tolist()) - set(SPLITS)):
+        names = np.array([str(value) for value in table[data.split].to_pylist()])
+        if unknown := sorted(set(names.tolist()) - set(SPLITS)):
             raise InputError(
-                f'The column "{data.split}" names splits that there are not: {", ".join(unknown[:5])}.',
-                hint=f"Expected {', '.join(SPLITS)}.",
+                f'The column "{data.split}" contains unknown splits: {", ".join(unknown[:5])}.',
+                hint=f"Use {', '.join(SPLITS)}.",
             )
-        rows = {split: np.flatnonzero(named == split) for split in SPLITS}
+        rows = {split: np.flatnonzero(names == split) for split in SPLITS}
     else:
         order = np.random.default_rng(data.seed).permutation(table.num_rows)
-        held = [round(share * len(order)) for share in (data.test_share, data.valid_share)]
-        test, valid, train = np.split(order, np.cumsum(held))
+        sizes = [round(share * len(order)) for share in (data.test_share, data.valid_share)]
+        test, valid, train = np.split(order, np.cumsum(sizes))
         rows = {"train": train, "valid": valid, "calibration": train[:0], "test": test}
     if not len(rows["calibration"]):
         rows["calibration"] = rows["train"][: data.calibration]
     if lacking := [split for split in ("train", "calibration", "test") if not len(rows[split])]:
-        counts = {split: len(found) for split, found in rows.items()}
+        counts = {split: len(numbers) for split, numbers in rows.items()}
         raise InputError(
-            f"The table leaves no rows for: {', '.join(lacking)} (found: {counts}).", hint="Provide more rows."
+            f"The table has no rows left for: {', '.join(lacking)} (found: {counts}).", hint="Provide more rows."
         )
     return rows
 
@@ -116,10 +117,10 @@ def prepare_table(data: TableData, name: str, workspace: Workspace) -> DatasetRe
     Raises
     ------
     InputError
-        The file is missing or broken, lacks a column, or has missing values or nothing for a split.
+        The file is missing or broken, lacks a column, or has missing values or an empty split.
     """
-    place = workspace.store.root / "downloads"
-    with fetch(data.uri, place, sha256=data.sha256, max_bytes=data.max_bytes, progress=workspace.progress) as source:
+    folder = workspace.store.root / "downloads"
+    with fetch(data.uri, folder, sha256=data.sha256, max_bytes=data.max_bytes, progress=workspace.progress) as source:
         made_from: dict[str, object] = {
             "data": data.model_dump(mode="json", exclude=NOT_CONTENT),
             "sha256": source.sha256,
@@ -142,12 +143,12 @@ def _write(table: pa.Table, data: TableData, name: str, folder: Path) -> Descrip
     mean, std = np.zeros(features.shape[1]), np.ones(features.shape[1])
     if data.standardize:
         mean, std = features[rows["train"]].mean(0), features[rows["train"]].std(0)
-        std[std == 0] = 1.0  # a constant column says nothing, whatever its scale
+        std[std == 0] = 1.0  # do not divide a constant column by 0
     inputs = torch.from_numpy(((features - mean) / std).astype(np.float32))
     counts: dict[str, int] = {}
-    for split, chosen in rows.items():
-        if counts.setdefault(split, len(chosen)):
-            write_split(folder, split, {name: inputs[chosen], TARGET: target[chosen]})
+    for split, numbers in rows.items():
+        if counts.setdefault(split, len(numbers)):
+            write_split(folder, split, {name: inputs[numbers], TARGET: target[numbers]})
     return Description(
         splits={split: count for split, count in counts.items() if count},
         inputs=(name,),
@@ -165,15 +166,15 @@ def _numbers(column: pa.ChunkedArray[pa.Scalar[pa.DataType]], name: str) -> npt.
     except pa.ArrowException as error:
         raise InputError(
             f'The column "{name}" is of type {column.type}, not numbers: {first_line(error)}.',
-            hint="Leave it out of data.features, or encode it as numbers.",
+            hint="Remove this column from data.features, or encode it as numbers.",
         ) from error
     if not np.isfinite(values).all():
-        raise InputError(f'The column "{name}" holds NaN or infinities.', hint="Fill them, or leave out such rows.")
+        raise InputError(f'The column "{name}" contains NaN or infinities.', hint="Correct or remove such rows.")
     return values
 
 
 def _target(column: pa.ChunkedArray[pa.Scalar[pa.DataType]], name: str) -> tuple[Tensor, tuple[str, ...]]:
-    """Floats as float32 [N], integers as int64 [N], text and truth values as numbers of their sorted distinct ones."""
+    """Return targets and class names: floats as float32 [N], integers as int64 [N], other values as class numbers."""
     if pa.types.is_floating(column.type) or pa.types.is_decimal(column.type):
         return torch.from_numpy(_numbers(column, name).astype(np.float32)), ()
     if pa.types.is_integer(column.type):

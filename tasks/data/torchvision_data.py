@@ -1,4 +1,4 @@
-"""Data sets of ``torchvision.datasets`` by class name."""
+"""Data sets of ``torchvision.datasets``, by class name."""
 
 from __future__ import annotations
 
@@ -25,25 +25,24 @@ from tasks.job import Workspace
 from tasks.refs import DatasetRef
 from tasks.sources import code_digest
 
-# Where torchvision's classes keep the labels of all samples, so that no picture is decoded to learn them, and where
-# they keep the samples.
+# Attributes of torchvision's classes: reading labels from them avoids decoding pictures, and samples identify the data.
 _LABELS = ("targets", "labels", "_labels", "y")
 _SAMPLES = ("data", "samples", "_samples", "_image_files")
 _HELD_OUT_SPLITS = ("test", "val", "valid")
 
 
 def prepare_torchvision(data: TorchvisionDataset, geometry: Preprocessing, workspace: Workspace) -> DatasetRef:
-    """Resize and split one of torchvision's labelled image sets.
+    """Resize and split a labelled image set of torchvision.
 
-    Its own held-out part (``train=False``, or the split "test" or "val") is the test split; where it has none,
-    ``valid_share`` of the whole is. Valid and calibration samples are taken from the training part.
+    Its held-out part (``train=False``, or the split "test" or "val") becomes the test split. Without such a part, the
+    test split is ``valid_share`` of all samples. Valid and calibration samples come from the training part.
 
     Raises
     ------
     ConfigurationError
-        There is no such class, it cannot be downloaded, or it does not hold one label for each image.
+        The class does not exist, cannot be downloaded, or does not have one label for each image.
     InputError
-        The data is broken, or not under ``data.root`` and not to be downloaded.
+        The data are broken, or are missing under ``data.root`` and cannot be downloaded.
     """
     train, test = _open(data)
 
@@ -62,11 +61,11 @@ def prepare_torchvision(data: TorchvisionDataset, geometry: Preprocessing, works
 
 
 def _open(data: TorchvisionDataset) -> tuple[VisionDataset, VisionDataset | None]:
-    """Open the training part and the held-out part, None if the class has none."""
+    """Open the training part and the held-out part; the latter is None if the class does not have it."""
     kind = getattr(torchvision.datasets, data.name, None)
     if not (inspect.isclass(kind) and issubclass(kind, VisionDataset)):
-        meant = did_you_mean(data.name, torchvision.datasets.__all__)
-        raise ConfigurationError(f'torchvision has no data set "{data.name}"{meant}.')
+        suggestion = did_you_mean(data.name, torchvision.datasets.__all__)
+        raise ConfigurationError(f'torchvision has no data set "{data.name}"{suggestion}.', hint="Correct data.name.")
     parameters = inspect.signature(kind).parameters
     if data.download and "download" not in parameters:
         raise ConfigurationError(
@@ -83,9 +82,10 @@ def _open(data: TorchvisionDataset) -> tuple[VisionDataset, VisionDataset | None
         try:
             return train, make(split=split)
         except ConfigurationError:
-            # This class does not call it so.
-            continue
-    raise ConfigurationError(f'torchvision\'s "{data.name}" has no split called {", ".join(_HELD_OUT_SPLITS)}.')
+            continue  # this class has another name for the split
+    raise ConfigurationError(
+        f'torchvision\'s "{data.name}" has no split named {", ".join(_HELD_OUT_SPLITS)}.', hint="Use another data set."
+    )
 
 
 def _make(kind: type[VisionDataset], data: TorchvisionDataset, **arguments: object) -> VisionDataset:
@@ -94,14 +94,14 @@ def _make(kind: type[VisionDataset], data: TorchvisionDataset, **arguments: obje
     except (Broken, RuntimeError, OSError) as error:
         raise InputError(
             f'torchvision\'s "{data.name}" cannot be read from {data.root}: {error}.',
-            hint="Put the files there, or have them downloaded with data.download = true and a network.",
+            hint="Put the files there, or set data.download = true and connect to a network.",
             transient=is_transient(error),
         ) from error
     except (ImportError, TypeError, ValueError) as error:
-        # Another name for its splits, an argument that every other class does without, a package that is not here.
+        # The class has another name for its splits, requires an unusual argument, or needs a missing package.
         raise ConfigurationError(
             f'torchvision\'s "{data.name}" cannot be used as a data set: {str(error).rstrip(".")}.',
-            hint='Choose another one, or write its images to one folder per class and use data.kind = "image-folder".',
+            hint='Use another data set, or data.kind = "image-folder" with one folder of images per class.',
         ) from error
 
 
@@ -117,21 +117,21 @@ def _part(dataset: VisionDataset, quotas: Quotas) -> Part:
             raise UnreadableError(f"expected a picture, got {type(image).__name__}")
         return image
 
-    kept = (getattr(dataset, attribute, None) for attribute in _LABELS)
-    found = next((labels for labels in kept if labels is not None and len(labels) == len(dataset)), None)
+    attributes = (getattr(dataset, attribute, None) for attribute in _LABELS)
+    stored = next((labels for labels in attributes if labels is not None and len(labels) == len(dataset)), None)
     try:
-        labels = list(map(int, (dataset[index][1] for index in range(len(dataset))) if found is None else found))
+        labels = list(map(int, (dataset[index][1] for index in range(len(dataset))) if stored is None else stored))
     except (TypeError, ValueError) as error:
         raise ConfigurationError(
-            f'torchvision\'s "{name}" has no single class per image.', hint="Choose a data set for classification."
+            f'torchvision\'s "{name}" does not have one class per image.', hint="Use a data set for classification."
         ) from error
     if not labels or min(labels) < 0:
-        raise InputError(f'torchvision\'s "{name}" holds no labelled images.')
+        raise InputError(f'torchvision\'s "{name}" has no labelled images.', hint="Use another data set.")
     return Part([f"{name}[{index}]" for index in range(len(labels))], labels, read, quotas)
 
 
 def _content(dataset: VisionDataset) -> str:
-    """Digest of what the data set holds, as far as it lies in arrays or files; of its description otherwise."""
+    """Return the digest of the data set's arrays and files; other values contribute their ``repr``."""
     hasher = hashlib.sha256(f"{type(dataset).__name__} {len(dataset)}".encode())
     for attribute in (*_SAMPLES, *_LABELS):
         for piece in _pieces(getattr(dataset, attribute, None)):

@@ -1,4 +1,4 @@
-"""Training on first use, one loop that is deterministic for a seed; and what a domain gives for fine-tuning."""
+"""The reproducible training loop, and the values that a domain provides for fine-tuning."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from tasks.job import Progress
 from tasks.outputs import intra_op_threads, training_device
 from tasks.workload.base import TrainedCheckpoint
 
-# How a sum is cut among threads decides its last bits: one thread gives the same weights on any number of cores, and
-# leaves the others to the training of the next workload.
+# The last bits of a sum depend on the number of threads. With one thread, the weights are the same on any number of
+# cores, and other workloads can train on the other cores.
 THREADS = 1
 
 
 @dataclass(frozen=True)
 class Training:
-    """What a domain contributes to its training.
+    """The parts of a domain's training.
 
-    ``epoch`` yields the share of an epoch that is done after a step, and the step's loss. ``validate`` computes the
-    loss on the valid split, by which the best epoch is chosen; without it the last one is. A loss of ``hopeless`` or
-    more, after any epoch, has diverged. Gradients are clipped to the norm ``largest_gradient``.
+    After each step, ``epoch`` yields the finished share of the epoch and the step's loss. The weights come from the
+    epoch for which ``validate`` returns the lowest loss, or else from the last epoch. A loss of ``hopeless`` or more
+    after an epoch means divergence. Gradients are clipped to the norm ``largest_gradient``.
     """
 
     model: nn.Module
@@ -40,9 +40,9 @@ class Training:
 def train(
     make: Callable[[torch.device], Training], settings: TrainedCheckpoint, workload: str, progress: Progress
 ) -> dict[str, Tensor]:
-    """Train what `make` builds on a device, on CUDA where there is one; return the state dict on the CPU.
+    """Train the model that `make` builds, on CUDA if available; return the state dict on the CPU.
 
-    For a seed, the same machine and the same libraries give the same weights.
+    The same seed, machine and libraries give the same weights.
 
     Raises
     ------
@@ -59,7 +59,7 @@ def train(
         training = make(training_device())
         for epoch in range(settings.epochs):
             training.model.train()
-            reached = math.nan
+            current_loss = math.nan
             for share, loss in training.epoch():
                 training.optimizer.zero_grad(set_to_none=True)
                 loss.backward()  # type: ignore[no-untyped-call]
@@ -67,29 +67,29 @@ def train(
                     nn.utils.clip_grad_norm_(training.model.parameters(), training.largest_gradient)
                 training.optimizer.step()
                 training.schedule.step()
-                reached = loss.item()
-                progress(epoch + share, settings.epochs, f"epochs, loss {reached:.3f}")
+                current_loss = loss.item()
+                progress(epoch + share, settings.epochs, f"epochs, loss {current_loss:.3f}")
             if training.validate is not None:
-                reached = training.validate()
-            if not reached < training.hopeless:  # also true of NaN
+                current_loss = training.validate()
+            if not current_loss < training.hopeless:  # also true of NaN
                 raise MeasurementError(
-                    f'Training of workload "{workload}" diverged in epoch {epoch + 1}: loss {reached}.',
+                    f'Training of workload "{workload}" diverged in epoch {epoch + 1}: loss {current_loss}.',
                     hint="Lower checkpoint.learning_rate.",
                 )
-            if training.validate is None or reached < best_loss:
+            if training.validate is None or current_loss < best_loss:
                 state = training.model.state_dict()
                 best = {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in state.items()}
-                best_loss = reached
+                best_loss = current_loss
     return best
 
 
 @dataclass(frozen=True)
 class FineTuning:
-    """Batches, a loss and a score, for a training loop that the caller has.
+    """Batches, a loss and a score for the training loop of the caller.
 
-    ``batches`` yields one epoch of positional inputs and their target; all chance comes from the CPU generator.
-    ``loss`` computes the scalar that training minimizes, from what the model returned in training mode. ``validate``
-    computes score (higher is better) and mean loss on the valid split, of a model in evaluation mode.
+    ``batches`` yields one epoch of positional inputs with targets, and uses only the given CPU generator for random
+    numbers. ``loss`` computes the scalar to minimize from the outputs of the model in training mode. ``validate``
+    computes a score (higher is better) and the mean loss on the valid split, with the model in evaluation mode.
     """
 
     steps_per_epoch: int
@@ -100,9 +100,9 @@ class FineTuning:
 
 @dataclass(frozen=True)
 class OwnTraining:
-    """A training that the user wrote: ``train(model, seed, epochs)`` trains on the CPU, in place.
+    """The user's own training: ``train(model, seed, epochs)`` trains the model in place, on the CPU.
 
-    ``made_from`` decides what it does.
+    ``made_from`` identifies its code and arguments.
     """
 
     train: Callable[[nn.Module, int, int], None]

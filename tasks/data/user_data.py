@@ -1,4 +1,4 @@
-"""Data that a callable of the user's gives, turned into samples."""
+"""Samples from the user's own callable."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tasks.user_code import call, in_its_own_words
 _STORED = ("calibration", "test")
 _CALIBRATION = 256  # training rows that calibrate if no split does
 
-Items = Sequence[object]  # of a map-style data set: (inputs, target)
+Items = Sequence[object]  # a map-style data set of (inputs, target)
 
 
 def load_splits(data: FactoryData) -> Mapping[str, Items]:
@@ -30,31 +30,31 @@ def load_splits(data: FactoryData) -> Mapping[str, Items]:
     Raises
     ------
     ConfigurationError
-        It fails, or gives something else than data sets by split.
+        The factory fails, or does not return data sets by split.
     InputError
-        A split that is needed is missing or empty.
+        A required split is missing or empty.
     """
-    what = f'data.factory "{data.factory}"'
-    found = call("data.factory", data.factory, data.folder, **data.arguments)
-    if not isinstance(found, Mapping):
+    factory = f'data.factory "{data.factory}"'
+    splits = call("data.factory", data.factory, data.folder, **data.arguments)
+    if not isinstance(splits, Mapping):
         raise ConfigurationError(
-            f"{what} returned {type(found).__name__}, not a mapping.",
-            hint='Return {"calibration": …, "test": …}, and "train" where weights are trained.',
+            f"{factory} returned {type(splits).__name__}, not a mapping.",
+            hint='Return {"calibration": …, "test": …}, and "train" if weights are trained.',
         )
-    for split, items in found.items():
+    for split, items in splits.items():
         if not hasattr(items, "__len__") or not hasattr(items, "__getitem__"):
             raise ConfigurationError(
-                f'{what}: the split "{split}" is a {type(items).__name__}, not a map-style data set.',
-                hint="It needs __len__ and __getitem__, as torch.utils.data.Dataset and lists have.",
+                f'{factory}: the split "{split}" is a {type(items).__name__}, not a map-style data set.',
+                hint="Return an object with __len__ and __getitem__, such as a torch.utils.data.Dataset or a list.",
             )
-    needed = ("test",) if _count(found, "train") else _STORED
-    if lacking := [split for split in needed if not _count(found, split)]:
-        counts = {str(split): len(items) for split, items in found.items()}
+    needed = ("test",) if _count(splits, "train") else _STORED
+    if lacking := [split for split in needed if not _count(splits, split)]:
+        counts = {str(split): len(items) for split, items in splits.items()}
         raise InputError(
-            f"{what} gives no samples for: {', '.join(lacking)} (found: {counts}).",
-            hint='Give at least one to every split. Without "calibration", rows of "train" calibrate.',
+            f"{factory} returned no samples for: {', '.join(lacking)} (returned: {counts}).",
+            hint='Return at least one sample for every split. Without "calibration", rows of "train" calibrate.',
         )
-    return found
+    return splits
 
 
 def _count(splits: Mapping[str, Items], split: str) -> int:
@@ -78,9 +78,9 @@ def prepare_factory(data: FactoryData, model: nn.Module, workspace: Workspace) -
     Raises
     ------
     ConfigurationError
-        The user's code fails, or what it gives are no inputs of the model.
+        The user's code fails, or its inputs do not fit the model.
     InputError
-        A split is empty, or holds NaN or infinities.
+        A split is empty, or contains NaN or infinities.
     """
     parameters = forward_parameters(model)
     made_from: dict[str, object] = {
@@ -96,16 +96,16 @@ def prepare_factory(data: FactoryData, model: nn.Module, workspace: Workspace) -
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
             splits, notes = _with_calibration(load_splits(data))
-            made = {
+            stored = {
                 split: _columns(data, split, splits[split], parameters, data.batch_size, workspace) for split in _STORED
             }
             if data.collate:
-                made[SINGLE] = _columns(data, "test", splits["test"], parameters, 1, workspace)
+                stored[SINGLE] = _columns(data, "test", splits["test"], parameters, 1, workspace)
         types: dict[str, str] = {}
-        for split, columns in made.items():
+        for split, columns in stored.items():
             types |= write_split(folder, split, columns)
-        inputs = tuple(name for name in made["test"] if name != TARGET)
-        first = made["test"][inputs[0]][0]
+        inputs = tuple(name for name in stored["test"] if name != TARGET)
+        first = stored["test"][inputs[0]][0]
         return Description(
             splits={split: len(splits[split]) for split in _STORED},
             inputs=inputs,
@@ -119,7 +119,7 @@ def prepare_factory(data: FactoryData, model: nn.Module, workspace: Workspace) -
 
 
 def forward_parameters(model: nn.Module) -> list[str]:
-    """Names of the positional parameters of a model's forward; ``*name`` for one that takes any number."""
+    """Return the names of forward's positional parameters; ``*name`` stands for any number of inputs."""
     return [
         f"*{parameter.name}" if parameter.kind is Parameter.VAR_POSITIONAL else parameter.name
         for parameter in signature(model.forward).parameters.values()
@@ -128,10 +128,10 @@ def forward_parameters(model: nn.Module) -> list[str]:
 
 
 def first_input(model: nn.Module) -> str:
-    """Return the name of the first input that a model's forward takes; without one, raise a `ConfigurationError`."""
+    """Return the name of forward's first input; raise `ConfigurationError` if forward has no inputs."""
     parameters = forward_parameters(model)
     if not parameters:
-        raise ConfigurationError("The model's forward takes no input.", hint="It needs one: float32 [rows, features].")
+        raise ConfigurationError("The model's forward takes no input.", hint="Add an input, float32 [rows, features].")
     return parameters[0].removeprefix("*")
 
 
@@ -140,90 +140,92 @@ def _file_digest(path: Path) -> str:
         return file_digest(path)
     except OSError as error:
         raise InputError(
-            f"{path}: cannot be read: {error.strerror or error}.", hint="data.files are paths beside the workload file."
+            f"{path} cannot be read: {error.strerror or error}.",
+            hint="Correct data.files, whose paths are relative to the workload file.",
         ) from error
 
 
 def _columns(
     data: FactoryData, split: str, items: Items, parameters: Sequence[str], size: int, workspace: Workspace
 ) -> Mapping[str, Tensor | list[Tensor]]:
-    """Return a split's columns: rows of all items stacked, or the batches of a collate function."""
-    where = f'data.factory "{data.factory}": split "{split}"'
+    """Return a split's columns: the stacked rows of all items, or the batches of a collate function."""
+    split_name = f'data.factory "{data.factory}": split "{split}"'
     count = len(items)
-    read: list[object] = []
-    with in_its_own_words(f"{where}: reading an item failed", "Fix the data set."):
+    all_items: list[object] = []
+    with in_its_own_words(f"{split_name}: reading an item failed", "Fix the data set."):
         for index in range(count):
-            read.append(items[index])
+            all_items.append(items[index])
             workspace.progress(index + 1, count, f"{split} samples")
     records: list[dict[str, Tensor]] = []
     step = size if data.collate else 1
     for start in range(0, count, step):
-        chosen, item, what = read[start : start + step], read[start], f"{where}, item {start}"
+        batch, item, source = all_items[start : start + step], all_items[start], f"{split_name}, item {start}"
         if data.collate:
-            what = f'data.collate "{data.collate}"'
-            item = call("data.collate", data.collate, data.folder, chosen)
-        inputs, target = _pair(item, what)
-        row = _named(inputs, parameters, what) | {TARGET: _tensor(target, f"{where}: target")}
-        if data.collate and row[TARGET].shape[:1] != (len(chosen),):
+            source = f'data.collate "{data.collate}"'
+            item = call("data.collate", data.collate, data.folder, batch)
+        inputs, target = _pair(item, source)
+        record = _by_parameter(inputs, parameters, source) | {TARGET: _tensor(target, f"{split_name}: target")}
+        if data.collate and record[TARGET].shape[:1] != (len(batch),):
             raise ConfigurationError(
-                f"{what} made a target of shape {list(row[TARGET].shape)} of {len(chosen)} items.",
-                hint="The target's first axis is that of the items.",
+                f"{source} returned a target of shape {list(record[TARGET].shape)} for {len(batch)} items.",
+                hint="The first axis of the target must be the axis of the items.",
             )
-        records.append(row)
+        records.append(record)
     columns = {name: [record[name] for record in records] for name in records[0]}
-    return columns if data.collate else {name: _stack(rows, where, name) for name, rows in columns.items()}
+    return columns if data.collate else {name: _stack(rows, split_name, name) for name, rows in columns.items()}
 
 
-def _pair(item: object, where: str) -> tuple[object, object]:
+def _pair(item: object, source: str) -> tuple[object, object]:
     if not isinstance(item, tuple | list) or len(item) != 2:
-        raise ConfigurationError(f"{where} is a {type(item).__name__}, not a pair (inputs, target).")
+        raise ConfigurationError(f"{source} is a {type(item).__name__}, not a pair.", hint="Return (inputs, target).")
     return item[0], item[1]
 
 
-def _named(inputs: object, parameters: Sequence[str], where: str) -> dict[str, Tensor]:
-    """Inputs by the names of forward's parameters, in their order."""
+def _by_parameter(inputs: object, parameters: Sequence[str], source: str) -> dict[str, Tensor]:
+    """Return inputs by the names of forward's parameters, in the order of the parameters."""
     if isinstance(inputs, Mapping):
-        given = {str(name): value for name, value in inputs.items()}
-        unknown = [name for name in given if name not in parameters]
-        order = [name for name in parameters if name in given]
+        by_name = {str(name): value for name, value in inputs.items()}
+        unknown = [name for name in by_name if name not in parameters]
+        order = [name for name in parameters if name in by_name]
         if unknown or order != list(parameters[: len(order)]):
             raise ConfigurationError(
-                f"{where} has the inputs {', '.join(given)}; the model's forward takes {', '.join(parameters)}.",
-                hint="Models are called positionally: name the first of forward's parameters, without a gap.",
+                f"{source} has the inputs {', '.join(by_name)}; the model's forward takes {', '.join(parameters)}.",
+                hint="Use the names of forward's first parameters, without a gap, because inputs are positional.",
             )
-        return {name: _tensor(given[name], f'{where}: input "{name}"') for name in order}
+        return {name: _tensor(by_name[name], f'{source}: input "{name}"') for name in order}
     values = list(inputs) if isinstance(inputs, tuple | list) else [inputs]
     starred = next((name[1:] for name in parameters if name.startswith("*")), "")
     names = [name for name in parameters if not name.startswith("*")]
     names += [f"{starred}_{index}" for index in range(len(values) - len(names))] if starred else []
     if not values or len(values) > len(names):
         raise ConfigurationError(
-            f"{where} has {len(values)} inputs; the model's forward takes {', '.join(parameters) or 'none'}."
+            f"{source} has {len(values)} inputs; the model's forward takes {', '.join(parameters) or 'none'}.",
+            hint="Return as many inputs as forward takes.",
         )
-    return {name: _tensor(value, f'{where}: input "{name}"') for name, value in zip(names, values, strict=False)}
+    return {name: _tensor(value, f'{source}: input "{name}"') for name, value in zip(names, values, strict=False)}
 
 
-def _tensor(value: object, where: str) -> Tensor:
+def _tensor(value: object, source: str) -> Tensor:
     try:
         tensor = value if isinstance(value, Tensor) else torch.as_tensor(value)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ConfigurationError(
-            f"{where} is a {type(value).__name__}, not a tensor or a number: {first_line(error)}."
+            f"{source} is a {type(value).__name__}, not a tensor: {first_line(error)}.", hint="Return a tensor."
         ) from error
     if tensor.dtype == torch.float64:
         tensor = tensor.float()
     if tensor.is_floating_point() and not tensor.isfinite().all():
-        raise InputError(f"{where} holds NaN or infinities.", hint="Remove or fill such samples.")
+        raise InputError(f"{source} contains NaN or infinities.", hint="Remove or correct such samples.")
     return tensor.detach().cpu()
 
 
-def _stack(tensors: Sequence[Tensor], where: str, column: str) -> Tensor:
+def _stack(tensors: Sequence[Tensor], source: str, column: str) -> Tensor:
     shapes = {tuple(tensor.shape) for tensor in tensors}
     if len(shapes) > 1:
-        what = "target" if column == TARGET else f'input "{column}"'
-        shown = ", ".join(str(list(shape)) for shape in sorted(shapes)[:3])
+        name = "target" if column == TARGET else f'input "{column}"'
+        listed = ", ".join(str(list(shape)) for shape in sorted(shapes)[:3])
         raise ConfigurationError(
-            f"{where}: {what} has items of different shapes: {shown}{', …' if len(shapes) > 3 else ''}.",
-            hint="Make them equal, or name a function that pads a list of items: data.collate.",
+            f"{source}: {name} has items of different shapes: {listed}{', …' if len(shapes) > 3 else ''}.",
+            hint="Make the shapes equal, or set data.collate to a function that pads a list of items.",
         )
     return torch.stack(list(tensors))

@@ -1,4 +1,4 @@
-"""Files that hold a model's weights: one, or several in a folder or under an index."""
+"""Files that contain a model's weights: one file, or several files in a folder or an index."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _WEIGHTS, _INDEX = "model.safetensors", ".index.json"
 
 
 def weight_files(path: Path) -> list[Path]:
-    """Return the files that hold the weights: `path` itself, or those of a folder or an index.
+    """Return the files that contain the weights: `path` itself, or the files of a folder or an index.
 
-    The index is a ``….index.json`` as transformers writes it. The list is empty if a folder holds neither
+    An index is a ``….index.json`` in the format of transformers. The list is empty if a folder contains neither
     ``model.safetensors`` nor its index.
 
     Raises
     ------
     InputError
-        The index cannot be read, or names files that are not beside it.
+        The index cannot be read, or names files that are not in its folder.
     """
     if path.is_dir() and (path / _WEIGHTS).is_file():
         return [path / _WEIGHTS]
@@ -34,27 +34,27 @@ def weight_files(path: Path) -> list[Path]:
     if not index.is_file():
         return []
     document = read_json(index)
-    named = document.get("weight_map") if isinstance(document, dict) else None
-    if not isinstance(named, dict) or not named:
-        raise InputError(f"{index}: names no files of weights.", hint="Expected an index as save_pretrained writes it.")
-    files = [index.parent / name for name in sorted({str(name) for name in named.values()})]
-    if wrong := [file.name for file in files if file.parent != index.parent or not file.is_file()]:
-        raise InputError(f"{index.parent}: {index.name} names files that are not there: {', '.join(wrong[:5])}.")
+    weight_map = document.get("weight_map") if isinstance(document, dict) else None
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise InputError(f"{index} does not name any weight files.", hint="Use an index that save_pretrained wrote.")
+    files = [index.parent / name for name in sorted({str(name) for name in weight_map.values()})]
+    if missing := [file.name for file in files if file.parent != index.parent or not file.is_file()]:
+        raise InputError(f"{index} names missing files: {', '.join(missing[:5])}.", hint="Copy them to its folder.")
     return files
 
 
 @contextmanager
 def fetch_weights(settings: FetchedCheckpoint, workspace: Workspace) -> Iterator[Source]:
-    """Give access to what ``checkpoint.uri`` names, as `storage.transfer.fetch` does for one file.
+    """Give access to the files that ``checkpoint.uri`` names; see `storage.transfer.fetch` for a single file.
 
-    Several files have one SHA-256 together, and are local.
+    Several files must be local, and share one digest.
 
     Raises
     ------
     ConfigurationError
-        The URI is not allowed, or ``sha256`` is missing for a remote file or given for several.
+        The URI is not allowed, or ``sha256`` is missing for a remote file or set for several files.
     InputError
-        A file is not available, too large, or not the expected one.
+        A file is not available, too large, or has another SHA-256.
     StoreError
         The folder for downloads cannot be written.
     """
@@ -62,11 +62,12 @@ def fetch_weights(settings: FetchedCheckpoint, workspace: Workspace) -> Iterator
     files = [settings.uri] if local is None else [str(file) for file in weight_files(local)]
     if not files:
         raise InputError(
-            f"{local}: holds neither {_WEIGHTS} nor {_WEIGHTS}{_INDEX}.", hint="Name the file in checkpoint.uri."
+            f"{local} contains neither {_WEIGHTS} nor {_WEIGHTS}{_INDEX}.", hint="Set checkpoint.uri to a file."
         )
     if len(files) > 1 and settings.sha256:
         raise ConfigurationError(
-            f"{local}: sha256 pins one file, and this names {len(files)}.", hint="Remove checkpoint.sha256."
+            f"{local} has {len(files)} files, but checkpoint.sha256 pins only one file.",
+            hint="Remove checkpoint.sha256.",
         )
     with ExitStack() as stack:
         parts = [

@@ -1,1 +1,1 @@
-"""Domains: the kinds of work, each with its data, models, training and metrics. One folder each."""
+"""Domains: kinds of work with their data, models, training and metrics, one folder for each domain."""

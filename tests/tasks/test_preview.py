@@ -92,7 +92,7 @@ def test_what_a_call_takes_and_gives_what_fits_and_what_stays_float_is_said(
     # Standard output is for the command's own words.
     assert "a line of the user's" not in capsys.readouterr().out
     untrained = previewed(folder, checkpoint={"kind": "seeded"}, recipe=[{"name": "float", "method": "none"}])
-    assert untrained.methods["qat"] == "[fine_tune] train names no callable"
+    assert untrained.methods["qat"] == "[fine_tune] train is not set"
 
 
 def test_a_layer_that_is_not_there_is_told_once_for_the_candidates_of_its_recipe(folder: Path) -> None:
@@ -111,7 +111,7 @@ def test_a_layer_that_is_not_there_is_told_once_for_the_candidates_of_its_recipe
     [
         ("error", "KeyError: 'no such width'.\n  File \""),
         ("forward", "ValueError: not today"),
-        ("text", 'returns "note", a str'),
+        ("text", 'returns "note" of type str'),
         ("nan", "NaN or infinities"),
         ("shape", "returns a tensor of shape [2"),
     ],

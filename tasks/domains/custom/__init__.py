@@ -1,4 +1,4 @@
-"""Models of any kind: the user's own module, data and metric."""
+"""Workload sections of the domain ``custom``: the user's own module, data and metric."""
 
 from __future__ import annotations
 
@@ -13,74 +13,73 @@ from tasks.workload.base import REFERENCE, FactorySpec, FetchedCheckpoint, FromF
 from tasks.workload.workload import SequenceBenchmark, Workload
 
 OFFERED = get_args(Metric)
-_OF_OUR_TRAINING = {"batch_size", "learning_rate"}  # keys of a recipe that a callable's training has no use for
+_BUILT_IN_TRAINING = {"batch_size", "learning_rate"}  # recipe keys that the user's training callable does not use
 _METRIC: dict[str, JsonValue] = {"anyOf": [{"enum": list(OFFERED)}, {"type": "string", "pattern": REFERENCE}]}
 
 
 class FineTune(FromFile):
-    """How ``qat`` recipes go on training: by ``train(model, splits, seed=…, epochs=…, **arguments)``.
+    """``qat`` recipes continue training by ``train(model, splits, seed=…, epochs=…, **arguments)``.
 
-    `seed` and `epochs` are the recipe's. Without this section `[checkpoint]` decides, where that trains.
+    The recipe sets `seed` and `epochs`. Without this section, `qat` recipes call the callable of `[checkpoint]`.
     """
 
     train: Reference
-    """`module:callable` that trains."""
+    """`module:callable` that trains the model."""
     arguments: dict[str, JsonValue] = Field(default_factory=dict)
-    """What it is given besides, by name."""
+    """Further keyword arguments of the callable."""
 
 
 class TrainedByCode(FineTune, Kind):
-    """Weights trained here on first use by ``train(model, splits, seed=…, epochs=…, **arguments)``."""
+    """Weights that ``train(model, splits, seed=…, epochs=…, **arguments)`` trains on first use."""
 
     kind: Literal["train"]
     seed: int = 0
-    """torch's seed, and the callable's."""
+    """Seed of torch's generator, also passed to the callable."""
     epochs: PositiveInt = 1
-    """What the callable is told."""
+    """Number of epochs, passed to the callable."""
 
     @computed_field  # type: ignore[prop-decorator]
     @property
     def code(self) -> str:
-        """Digest of the training's code, which decides the weights as the other keys do."""
+        """Digest of the training code, on which the weights depend."""
         return user_digest(self.folder, self.train)
 
 
 class Evaluate(FromFile):
-    """``[evaluate]``: the metric."""
+    """``[evaluate]`` chooses the metric."""
 
     metric: Annotated[str, WithJsonSchema(_METRIC)] = Field(pattern=r"^[A-Za-z_][\w.-]*(:[A-Za-z_]\w*)?$")
-    """Its name, or `module:callable`."""
+    """Name of a built-in metric, or `module:callable` of your own metric."""
     higher_is_better: bool | None = None
-    """The direction of a metric of your own."""
+    """Whether higher values of your own metric are better."""
     unit: str = ""
-    """The unit of a metric of your own."""
+    """Unit of your own metric."""
     output: str = ""
-    """Which output the metric takes, by the name that `--check` shows; the first if none is named."""
+    """Name of the output that the metric uses, as `--check` shows it; by default the first output."""
     batch_size: PositiveInt = 32
-    """Rows that run together."""
+    """Rows in one call."""
 
     @model_validator(mode="after")
     def _direction_is_known(self) -> Self:
         if ":" in self.metric:
             if self.higher_is_better is None:
-                raise ValueError("a metric of your own needs higher_is_better = true or false")
+                raise ValueError("your own metric needs higher_is_better = true or false")
         elif self.metric not in OFFERED:
-            meant = did_you_mean(self.metric, OFFERED)
+            suggestion = did_you_mean(self.metric, OFFERED)
             expected = ", ".join(OFFERED)
-            raise ValueError(f"there is no such metric{meant}: expected module:callable or one of {expected}")
+            raise ValueError(f"unknown metric{suggestion}: expected module:callable or one of {expected}")
         elif self.higher_is_better is not None or self.unit:
-            raise ValueError(f"higher_is_better and unit are for a metric of your own; {self.metric} has its own")
+            raise ValueError(f"remove higher_is_better and unit, because {self.metric} defines both")
         return self
 
 
 class CustomBenchmark(SequenceBenchmark):
-    """``[benchmark]``: what is timed."""
+    """``[benchmark]`` sets the calls that are timed."""
 
-    # What others have a default for is here as the data have it.
-    sequence_length: PositiveInt | None = None  # type: ignore[assignment]
-    """Steps in the timed call; by default those of the first test row."""
+    sequence_length: PositiveInt | None = None  # type: ignore[assignment]  # by default the data decide
+    """Steps in the timed call; by default the length of the first test row."""
     sequence_axis: str = ""
-    """Which axis that `data.axes` names has the steps, where there are several besides `batch`."""
+    """Axis of the steps, if `data.axes` names several axes besides `batch`."""
 
 
 class CustomWorkload(Workload):
@@ -93,7 +92,7 @@ class CustomWorkload(Workload):
     checkpoint: Annotated[TrainedByCode | FetchedCheckpoint | SeededCheckpoint, Field(discriminator="kind")]
     evaluate: Evaluate
     fine_tune: FineTune | None = None
-    """How `qat` recipes go on training."""
+    """Callable that continues training in `qat` recipes."""
     benchmark: CustomBenchmark = CustomBenchmark()
 
     @model_validator(mode="after")
@@ -107,12 +106,12 @@ class CustomWorkload(Workload):
 
     @property
     def axes(self) -> dict[str, tuple[str, ...]]:
-        """Names of each input's axes; a table has none."""
+        """Names of each input's axes; empty for a table."""
         return self.data.axes if isinstance(self.data, FactoryData) else {}
 
     @property
     def steps(self) -> str:
-        """Name of the axis that ``sequence_length`` is of, "" if none is named."""
+        """Name of the axis that ``sequence_length`` refers to; "" if no axis is named."""
         return self.benchmark.sequence_axis or (self._lengths[0] if len(self._lengths) == 1 else "")
 
     @property
@@ -120,26 +119,25 @@ class CustomWorkload(Workload):
         return sorted({name for names in self.axes.values() for name in names} - {"", BATCH})
 
     @model_validator(mode="after")
-    def _can_go_on_training(self) -> Self:
+    def _qat_recipes_can_train(self) -> Self:
         for recipe in self.recipe:
             if recipe.method == "qat" and self.training is None:
                 raise ValueError(
-                    f'recipe "{recipe.name}": method "qat" needs [fine_tune] train = "module:callable", '
-                    'or checkpoint.kind "train", whose callable goes on training'
+                    f'recipe "{recipe.name}": method "qat" needs a callable that trains: set [fine_tune] '
+                    'train = "module:callable", or use checkpoint.kind "train"'
                 )
-            if given := sorted(recipe.model_fields_set & _OF_OUR_TRAINING if recipe.method == "qat" else ()):
+            if keys := sorted(recipe.model_fields_set & _BUILT_IN_TRAINING if recipe.method == "qat" else ()):
                 raise ValueError(
-                    f'recipe "{recipe.name}": {" and ".join(given)}: your callable trains; give it what it needs '
-                    "by fine_tune.arguments"
+                    f'recipe "{recipe.name}": remove {" and ".join(keys)}, because your callable trains; '
+                    "pass its arguments in fine_tune.arguments"
                 )
         return self
 
     @property
     def training(self) -> FineTune | None:
         """The callable that quantization-aware training calls, with its arguments."""
-        trains = self.checkpoint if isinstance(self.checkpoint, TrainedByCode) else None
-        return self.fine_tune or trains
+        return self.fine_tune or (self.checkpoint if isinstance(self.checkpoint, TrainedByCode) else None)
 
     def cannot_tune(self) -> str:
-        """Say that no callable trains, if none does."""
-        return "" if self.training else "[fine_tune] train names no callable"
+        """Return a message if the workload names no training callable, else ""."""
+        return "" if self.training else "[fine_tune] train is not set"

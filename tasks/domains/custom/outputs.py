@@ -1,7 +1,7 @@
-"""Models whose forward returns a dictionary, a dataclass or nested tuples: their tensors in one row, with names.
+"""Flatten the outputs of models whose forward returns a dictionary, a dataclass or nested tuples.
 
-Runtimes hand over a tensor or a tuple of them. Such a model gets a class of its own whose forward returns the tuple;
-its modules and their names stay as they are.
+Runtimes return a tensor or a tuple of tensors. `flat` gives such a model a class whose forward returns a tuple. The
+model's modules and their names stay the same.
 """
 
 from __future__ import annotations
@@ -18,39 +18,39 @@ from storage.errors import QuantizationError
 
 
 def flat(model: nn.Module) -> nn.Module:
-    """Let a model return its outputs in one row, in the order in which its forward returns them.
+    """Change a model, in place, so that it returns its outputs as a flat tuple in the order of its forward.
 
-    The model itself is changed and returned. A tensor, and a tuple or list of tensors, are returned as before.
-    Modules of torch's own stay, because quantization knows them by their class.
+    Tensors, tuples and lists of tensors are returned as before. torch's own modules do not change, because quantization
+    recognizes them by their class.
     """
     own = type(model)
     if own.__module__.partition(".")[0] == "torch":
         return model
 
     @functools.wraps(own.forward)
-    def forward(self: nn.Module, *inputs: object, **named: object) -> object:
-        result = own.forward(self, *inputs, **named)
+    def forward(self: nn.Module, *inputs: object, **keywords: object) -> object:
+        result = own.forward(self, *inputs, **keywords)
         return tuple(leaf for _, leaf in _leaves(result)) if _is_nested(result) else result
 
-    same = {name: getattr(own, name) for name in ("__module__", "__qualname__", "__doc__")}
-    model.__class__ = type(own.__name__, (own,), {"forward": forward, "returns": own.forward, **same})
+    copied = {name: getattr(own, name) for name in ("__module__", "__qualname__", "__doc__")}
+    model.__class__ = type(own.__name__, (own,), {"forward": forward, "returns": own.forward, **copied})
     return model
 
 
 @torch.inference_mode()
 def structure_of(model: nn.Module, inputs: tuple[Tensor, ...]) -> object:
-    """Return what the forward of a model that `flat` gave returns by itself."""
+    """Return the outputs of a model from `flat` in their original structure."""
     returns = getattr(type(model), "returns", None)
     return returns(model, *inputs) if returns else model(*inputs)
 
 
 def names(structure: object) -> tuple[str, ...]:
-    """Name the outputs by their paths, such as ``logits`` or ``hidden.0``; without names by their numbers.
+    """Name the outputs by their paths, such as ``logits`` or ``hidden.0``, or by numbers if they have no names.
 
     Raises
     ------
     QuantizationError
-        There is something in the structure that is no tensor.
+        The structure contains a value that is not a tensor.
     """
     if not _is_nested(structure):
         count = len(structure) if isinstance(structure, tuple | list) else 1
@@ -60,11 +60,11 @@ def names(structure: object) -> tuple[str, ...]:
 
 @contextmanager
 def structured(model: nn.Module, structure: object) -> Iterator[None]:
-    """Let a model that returns one row return a structure again, as the user's training expects it."""
+    """Make a model from `flat` return the original structure, which the user's training expects."""
     if not _is_nested(structure):
         yield
         return
-    hook = model.register_forward_hook(lambda model, inputs, row: _filled(structure, iter(row)))
+    hook = model.register_forward_hook(lambda model, inputs, outputs: _restored(structure, iter(outputs)))
     try:
         yield
     finally:
@@ -82,10 +82,10 @@ def _is_container(value: object) -> bool:
 
 
 def _parts(container: object) -> list[tuple[str, object]]:
-    """A container's values by their names; what a dataclass leaves None is no output."""
+    """Return a container's values with their names, without None in dataclasses and mappings."""
     if is_dataclass(container):
-        found = [(field.name, getattr(container, field.name)) for field in fields(container)]
-        return [(name, value) for name, value in found if value is not None]
+        parts = [(field.name, getattr(container, field.name)) for field in fields(container)]
+        return [(name, value) for name, value in parts if value is not None]
     if isinstance(container, Mapping):
         return [(str(key), value) for key, value in container.items() if value is not None]
     assert isinstance(container, tuple | list)
@@ -101,16 +101,16 @@ def _leaves(value: object, path: str = "") -> Iterator[tuple[str, object]]:
         yield path, value
     else:
         raise QuantizationError(
-            f'The model returns "{path}", a {type(value).__name__}; only tensors can be saved.',
-            hint="Let forward leave it out, or wrap the model in the factory.",
+            f'The model returns "{path}" of type {type(value).__name__}, and only tensors can be saved.',
+            hint="Remove this output from forward, or wrap the model in the factory.",
         )
 
 
-def _filled(structure: object, row: Iterator[object]) -> object:
-    """The structure with other leaves, which stand in one row."""
+def _restored(structure: object, leaves: Iterator[object]) -> object:
+    """Return the structure with other leaves."""
     if not _is_container(structure):
-        return next(row)
-    parts = {name: _filled(part, row) for name, part in _parts(structure)}
+        return next(leaves)
+    parts = {name: _restored(part, leaves) for name, part in _parts(structure)}
     kind = type(structure)
     if is_dataclass(structure):
         return kind(**parts)

@@ -1,4 +1,4 @@
-"""Image classifiers: pictures in classes, accuracy."""
+"""Workload sections of the domain ``image-classification``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from tasks.data.sections import ImageFolder, RenderedCharacters, TorchvisionData
 from tasks.workload.base import FactorySpec, FetchedCheckpoint, Kind, Section, SeededCheckpoint, TrainedCheckpoint
 from tasks.workload.workload import Workload
 
-# As torchvision.models.quantization has them.
 TorchvisionModel = Literal[
     "googlenet",
     "inception_v3",
@@ -28,28 +27,28 @@ TorchvisionModel = Literal[
 
 
 class TorchvisionSpec(Kind):
-    """One of ``torchvision.models.quantization`` by name."""
+    """A model of ``torchvision.models.quantization``."""
 
     kind: Literal["torchvision"]
     name: TorchvisionModel = "resnet18"
-    """Its name."""
+    """Name of the model."""
     num_classes: PositiveInt | None = None
-    """Number of outputs; without it the data's."""
+    """Number of outputs; by default the number of classes in the data."""
 
 
 class TorchvisionWeights(Kind):
-    """torchvision's published weights by enum name, for instance ``ResNet18_Weights.IMAGENET1K_V1``."""
+    """Weights that torchvision publishes."""
 
     kind: Literal["torchvision-weights"]
     weights: str
-    """The enum's name."""
+    """Name of the enum member, such as `ResNet18_Weights.IMAGENET1K_V1`."""
 
 
 class Evaluate(Section):
-    """``[evaluate]``: how top-1 and top-5 accuracy are measured."""
+    """``[evaluate]`` controls how top-1 and top-5 accuracy are measured."""
 
     batch_size: PositiveInt = 32
-    """Images in memory at a time."""
+    """Images in one call."""
 
 
 ClassifierSpec = TorchvisionSpec | FactorySpec

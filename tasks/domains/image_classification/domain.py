@@ -1,4 +1,4 @@
-"""The domain ``image-classification``: pictures in classes, accuracy, training on shifted pictures."""
+"""The domain ``image-classification``: image data sets, accuracy, and training on shifted images."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class ImageClassification(Domain[ImageWorkload, ClassifierSpec]):
     open_axes: ClassVar[Axes] = {"images": {0: "batch"}}
 
     def prepare(self, workload: ImageWorkload, workspace: Workspace) -> DatasetRef:
-        """Draw, decode or load the images."""
+        """Render, decode or load the images."""
         data = workload.data
         if isinstance(data, RenderedCharacters):
             return prepare_rendered(data, workspace)
@@ -56,7 +56,7 @@ class ImageClassification(Domain[ImageWorkload, ClassifierSpec]):
         return prepare_torchvision(data, geometry, workspace)
 
     def build(self, model: ClassifierSpec, dataset: DatasetRef) -> nn.Module:
-        """Build one of torchvision's models, or call the user's factory."""
+        """Build a torchvision model, or call the user's factory."""
         return build_vision(model, dataset)
 
     def metric(self, workload: ImageWorkload) -> Score:
@@ -79,9 +79,9 @@ class ImageClassification(Domain[ImageWorkload, ClassifierSpec]):
         )
 
     def train(self, workload: ImageWorkload, dataset: DatasetRef, workspace: Workspace) -> dict[str, Tensor]:
-        """Train on the train split by AdamW, under a one-cycle learning rate.
+        """Train on the train split with AdamW and a one-cycle learning rate schedule.
 
-        Its peak is ``checkpoint.learning_rate``. Images are shifted at random. See `tasks.data.training.train`.
+        The peak is ``checkpoint.learning_rate``. Images are shifted randomly. See `tasks.data.training.train`.
 
         Source: Smith and Topin, "Super-Convergence", 2018.
         """
@@ -107,7 +107,7 @@ class ImageClassification(Domain[ImageWorkload, ClassifierSpec]):
         return train(make, settings, workload.name, workspace.progress)
 
     def fine_tuning(self, job: Job[ImageWorkload], store: ArtifactStore, batch_size: int) -> FineTuning:
-        """Give cross-entropy on the train split, and top-1 (share) on the valid split."""
+        """Return cross-entropy on the train split, and top-1 accuracy, from 0 to 1, on the valid split."""
 
         def validate(model: nn.Module, device: torch.device) -> tuple[float, float]:
             split = load_samples(job.dataset, "valid", store)
@@ -127,14 +127,14 @@ class ImageClassification(Domain[ImageWorkload, ClassifierSpec]):
         )
 
     def weights(self, workload: ImageWorkload, dataset: DatasetRef) -> Weights:
-        """Find torchvision's published weights."""
+        """Return values that identify torchvision's published weights, and a function that loads them."""
         weights = published(cast("TorchvisionWeights", workload.checkpoint).weights)
         model = workload.model.model_dump(mode="json")
         made_from = {"model": model, "weights": weights.url, "classes": dataset.classes}
         return made_from, lambda: load_weights(weights)
 
     def propose(self, workload: ImageWorkload, workspace: Workspace) -> Proposal:
-        """Choose the size of the pictures, how many of them calibrate, and how many outputs the model has."""
+        """Choose the image size, the number of calibration images, and the number of model outputs."""
         return propose_keys(workload, workspace)
 
     def write_resources(self, job: Job[ImageWorkload], store: ArtifactStore, folder: Path) -> dict[str, str]:
@@ -158,21 +158,21 @@ class ImageClassification(Domain[ImageWorkload, ClassifierSpec]):
 def training_batches(
     dataset: DatasetRef, store: ArtifactStore, batch_size: int, generator: torch.Generator
 ) -> Iterator[tuple[tuple[Tensor, ...], Tensor]]:
-    """Yield one epoch of the train split as `Samples.batches` does: shuffled, each image shifted at random.
+    """Yield shuffled batches of one epoch of the train split, with each image shifted randomly.
 
-    A shift, here by up to 1/16 of the side, keeps the label of any picture, even of a character, which a flip does not.
-    A last batch of a single sample is left out: batch normalization cannot train on it. The state of `generator`, on
-    the CPU, moves on, so that every epoch differs.
+    A shift of at most 1/16 of the side keeps every label, but a flip can change the label of a character. A last batch
+    of one sample is dropped, because batch normalization cannot train on it. The state of `generator`, on the CPU,
+    advances, so that every epoch differs.
 
     Raises
     ------
     InputError
-        There is no batch of two images.
+        No batch has two images.
     """
     split = load_samples(dataset, "train", store)
     if min(len(split), batch_size) < 2:
         raise InputError(
-            f"{len(split)} training images in batches of {batch_size}: there is no batch of two to train on.",
+            f"{len(split)} training images in batches of {batch_size}: training needs a batch of at least two images.",
             hint="Set batch_size to 2 or more, or provide more training images.",
         )
     order = torch.randperm(len(split), generator=generator)
@@ -185,7 +185,7 @@ def training_batches(
 
 
 def _shifted_positions(count: int, side: int, generator: torch.Generator) -> Tensor:
-    """int64 [count, side]: where each pixel of a shifted line comes from; the edge is repeated."""
+    """Return the source positions of the pixels of shifted lines, int64 [count, side]; edge pixels are repeated."""
     reach = side // 16
     shift = torch.randint(-reach, reach + 1, (count, 1), generator=generator)
     return (torch.arange(side) + shift).clamp_(0, side - 1)
@@ -194,8 +194,8 @@ def _shifted_positions(count: int, side: int, generator: torch.Generator) -> Ten
 def one_cycle(
     optimizer: torch.optim.Optimizer, learning_rate: float, steps: int
 ) -> torch.optim.lr_scheduler.OneCycleLR:
-    """Make a schedule: a quarter of the steps up to `learning_rate`, the others down to nearly zero."""
-    # A cycle of four steps would rise for none of them, and OneCycleLR would divide by that.
+    """Return a schedule that rises to `learning_rate` over a quarter of the steps, then falls to nearly zero."""
+    # A cycle of four steps has no rising steps, so OneCycleLR would divide by zero.
     total = max(_SHORTEST_CYCLE, steps + 1)
     return torch.optim.lr_scheduler.OneCycleLR(optimizer, learning_rate, total_steps=total, pct_start=0.25)
 

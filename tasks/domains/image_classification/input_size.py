@@ -1,12 +1,12 @@
-"""The keys of an image workload that ``nightquant init`` chooses, and why.
+"""Choose keys of an image workload, with reasons, for ``nightquant init``.
 
-Of size and normalization, the first rule that applies decides:
+The first rule that applies determines size and normalization:
 
-1. Weights that torchvision published: their transforms.
-2. Nearly all pictures are squares of one size, 224 pixels or less: that size.
-3. A model with a ``pretrained_cfg``, as timm's models have: what it says.
-4. Other small pictures: the median of their shorter sides, rounded to a multiple of 32.
-5. Larger pictures: the transforms of torchvision's weights for this model, or 224 pixels cropped out of 256.
+1. Weights that torchvision publishes use their own transforms.
+2. If nearly all pictures are squares of one size, at most 224 pixels, this size is used.
+3. A model with a ``pretrained_cfg``, such as timm's models, uses its values.
+4. Other small pictures use the median of their shorter sides, rounded to a multiple of 32.
+5. Larger pictures use the transforms of torchvision's weights for this model, or 224 pixels cropped out of 256.
 """
 
 from __future__ import annotations
@@ -34,35 +34,35 @@ from tasks.results import Proposal
 from tasks.user_code import call_factory
 from tasks.workload.base import FactorySpec, FetchedCheckpoint, Kind
 
-_CALIBRATION_SHARE = 4  # at most one picture in so many calibrates
-_OPENED = 10_000  # pictures whose sizes are read at most, which takes a second
+_CALIBRATION_SHARE = 4  # at most one picture in four is used for calibration
+_OPENED = 10_000  # limit the pictures whose sizes are read, because 10,000 pictures take a second
 _NEARLY_ALL = 0.95
-_MULTIPLE = 32  # by how much torchvision's models make a picture smaller
+_MULTIPLE = 32  # torchvision's models reduce a picture's sides by this factor
 _PHOTOGRAPH = 224
 _DEFAULTS = Preprocessing(256, _PHOTOGRAPH, Transforms().mean, Transforms().std)
 
 
 @dataclass(frozen=True)
 class Choice:
-    """How to prepare pictures, and why."""
+    """Preprocessing for pictures, and the reason for it."""
 
     geometry: Preprocessing
     reason: str
 
     @property
     def keys(self) -> dict[str, object]:
-        """The keys of ``[data]`` that bring it about, without those that are the default."""
-        chosen = self.geometry
-        transforms: dict[str, object] = {"resize": chosen.resize} if chosen.resize != chosen.crop else {}
-        if (chosen.mean, chosen.std) != (_DEFAULTS.mean, _DEFAULTS.std):
-            transforms |= {"mean": chosen.mean, "std": chosen.std}
-        if chosen.interpolation != _DEFAULTS.interpolation:
-            transforms["interpolation"] = chosen.interpolation
-        return {"image_size": chosen.crop} | ({"transforms": transforms} if transforms else {})
+        """The keys of ``[data]`` for this preprocessing, without default values."""
+        geometry = self.geometry
+        transforms: dict[str, object] = {"resize": geometry.resize} if geometry.resize != geometry.crop else {}
+        if (geometry.mean, geometry.std) != (_DEFAULTS.mean, _DEFAULTS.std):
+            transforms |= {"mean": geometry.mean, "std": geometry.std}
+        if geometry.interpolation != _DEFAULTS.interpolation:
+            transforms["interpolation"] = geometry.interpolation
+        return {"image_size": geometry.crop} | ({"transforms": transforms} if transforms else {})
 
 
 class _Declared(BaseModel):
-    """The keys of a ``pretrained_cfg`` that say how pictures are prepared, with timm's defaults."""
+    """The keys of a ``pretrained_cfg`` that describe how to prepare pictures, with timm's defaults."""
 
     input_size: tuple[PositiveInt, PositiveInt, PositiveInt]
     crop_pct: PositiveFloat = 0.875
@@ -77,23 +77,23 @@ class _Declared(BaseModel):
         return self.input_size[-1]
 
     def geometry(self, side: int, resize: int) -> Preprocessing:
-        """Return the model's normalization at a size."""
+        """Return the model's preprocessing for pictures of a given size."""
         known = self.interpolation in get_args(Interpolation)
         return Preprocessing(resize, side, self.mean, self.std, self.interpolation if known else "bicubic")
 
 
 def choose_transforms(workload: ImageWorkload, pictures: Sequence[Path]) -> Choice | None:
-    """Choose size and normalization for pictures by the first rule that applies; None if none can be read."""
+    """Choose size and normalization by the first rule that applies; None if no picture can be read."""
     step = math.ceil(len(pictures) / _OPENED)
     sizes = Counter(_sizes(pictures[:: step or 1]))
     if not sizes:
         return None
     sampled = "sampled " if step > 1 else ""
-    if choice := _of_published_weights(workload.checkpoint):
-        equal = _of_equal_pictures(sizes, sampled, None)
+    if choice := _choice_from_weights(workload.checkpoint):
+        equal = _choice_from_sizes(sizes, sampled, None)
         return replace(choice, reason=f"{choice.reason}; {equal.reason}") if equal else choice
     declared = _declared_by(workload.model)
-    if choice := _of_equal_pictures(sizes, sampled, declared):
+    if choice := _choice_from_sizes(sizes, sampled, declared):
         return choice
     if declared is not None:
         resize = max(declared.side, math.floor(declared.side / declared.crop_pct))
@@ -111,11 +111,11 @@ def choose_transforms(workload: ImageWorkload, pictures: Sequence[Path]) -> Choi
     return Choice(_DEFAULTS, f"the usual transforms, {large}")
 
 
-def _of_published_weights(checkpoint: Kind) -> Choice | None:
+def _choice_from_weights(checkpoint: Kind) -> Choice | None:
     if isinstance(checkpoint, TorchvisionWeights):
         weights, reason = published(checkpoint.weights), f"the transforms of {checkpoint.weights}"
-    elif isinstance(checkpoint, FetchedCheckpoint) and (found := _published_as(PurePosixPath(checkpoint.uri).name)):
-        weights, reason = found, f"the transforms of {found}, which torchvision publishes under this file name"
+    elif isinstance(checkpoint, FetchedCheckpoint) and (entry := _published_as(PurePosixPath(checkpoint.uri).name)):
+        weights, reason = entry, f"the transforms of {entry}, which torchvision publishes under this file name"
     else:
         return None
     preset = preset_of(weights)
@@ -123,7 +123,7 @@ def _of_published_weights(checkpoint: Kind) -> Choice | None:
 
 
 def _declared_by(spec: Kind) -> _Declared | None:
-    """What the user's model says of its pictures; None if it says nothing, or is one of torchvision's."""
+    """Return the preprocessing that the user's model declares, or None; torchvision's models declare none."""
     if not isinstance(spec, FactorySpec):
         return None
     model = build_blank(lambda: call_factory(spec))
@@ -133,10 +133,10 @@ def _declared_by(spec: Kind) -> _Declared | None:
     try:
         return _Declared.model_validate({key: value for key, value in config.items() if value is not None})
     except ValidationError:
-        return None  # another library's attribute of the same name
+        return None  # an attribute of another library with the same name
 
 
-def _of_equal_pictures(sizes: Counter[tuple[int, int]], sampled: str, declared: _Declared | None) -> Choice | None:
+def _choice_from_sizes(sizes: Counter[tuple[int, int]], sampled: str, declared: _Declared | None) -> Choice | None:
     (size, count), total = sizes.most_common(1)[0], sizes.total()
     side = size[0]
     if size != (side, side) or side > _PHOTOGRAPH or count < _NEARLY_ALL * total:
@@ -166,7 +166,7 @@ def _published_as(file: str) -> WeightsEnum | None:
 
 
 def propose_keys(workload: ImageWorkload, workspace: Workspace) -> Proposal:
-    """Choose size and calibration for a folder of pictures, and as many outputs as the checkpoint has."""
+    """Choose size and calibration for a folder of pictures, and the number of outputs from the checkpoint."""
     sections: dict[str, dict[str, object]] = {"data": {}, "model": {}}
     reasons: dict[str, str] = {}
     data = workload.data
@@ -185,7 +185,7 @@ def propose_keys(workload: ImageWorkload, workspace: Workspace) -> Proposal:
 
 
 def _outputs(workload: ImageWorkload, workspace: Workspace) -> int:
-    """Count the classes that the weights were made for; 0 if there are no weights yet."""
+    """Return the number of classes that the weights were made for; 0 if there are no weights yet."""
     match workload.checkpoint:
         case TorchvisionWeights(weights=name):
             return len(published(name).meta["categories"])

@@ -1,4 +1,4 @@
-"""Image classifiers: torchvision's models and published weights with their transforms, and the user's own models."""
+"""Image classifiers: torchvision's models, published weights and transforms, and the user's own models."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tasks.user_code import call_factory
 from tasks.workload.base import FactorySpec
 
 _REGISTERED = "quantized_"
-# GoogLeNet's and Inception v3's auxiliary heads matter only in training and are left out, and their published weights
-# expect images normalized anew, which changes nothing for weights that are trained here.
+# The auxiliary heads of GoogLeNet and Inception v3 are left out, because only training uses them. The models normalize
+# images again, as their published weights require; weights that nightquant trains adapt to it.
 _WITH_HEADS = {"aux_logits": False, "transform_input": True, "init_weights": True}
 _SPECIAL = {"googlenet": _WITH_HEADS, "inception_v3": _WITH_HEADS}
 _AUXILIARY = ("aux1.", "aux2.", "AuxLogits.")
@@ -32,7 +32,7 @@ def build_vision(spec: ClassifierSpec, dataset: DatasetRef) -> nn.Module:
     Raises
     ------
     ConfigurationError
-        It has fewer outputs than the data set has classes.
+        The model has fewer outputs than the data set has classes.
     """
     if isinstance(spec, FactorySpec):
         return call_factory(spec).eval()
@@ -40,7 +40,7 @@ def build_vision(spec: ClassifierSpec, dataset: DatasetRef) -> nn.Module:
     if classes < dataset.classes:
         raise ConfigurationError(
             f"model.num_classes = {classes} is fewer than the {dataset.classes} classes of the data set.",
-            hint="Leave num_classes out to take the number of classes from the data.",
+            hint="Remove num_classes to use the number of classes in the data.",
         )
     model: nn.Module = torchvision.models.get_model(
         _REGISTERED + spec.name, weights=None, quantize=False, num_classes=classes, **_SPECIAL.get(spec.name, {})
@@ -49,76 +49,77 @@ def build_vision(spec: ClassifierSpec, dataset: DatasetRef) -> nn.Module:
 
 
 def published(name: str) -> WeightsEnum:
-    """Look up an entry of torchvision's by name, ``ResNet18_Weights.IMAGENET1K_V1`` for instance.
+    """Look up weights of torchvision by name, for example ``ResNet18_Weights.IMAGENET1K_V1``.
 
     Raises
     ------
     ConfigurationError
-        There is none, or it is for a model that is already quantized.
+        torchvision has no weights with this name, or they belong to a quantized model.
     """
     try:
         weights = get_weight(name)
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise ConfigurationError(
-            f'torchvision has no weights "{name}".', hint="Expected a name such as ResNet18_Weights.IMAGENET1K_V1."
+            f'torchvision has no weights "{name}".', hint="Use a name such as ResNet18_Weights.IMAGENET1K_V1."
         ) from error
     if "unquantized" in weights.meta:
         raise ConfigurationError(
-            f"{name} is already quantized.", hint=f"Use the weights it was made from: {weights.meta['unquantized']}."
+            f"{name} is already quantized.", hint=f"Use the original float weights: {weights.meta['unquantized']}."
         )
     return weights
 
 
 def load_weights(weights: WeightsEnum) -> dict[str, Tensor]:
-    """Load published weights, without auxiliary heads, from torch.hub's folder; they are downloaded on first use.
+    """Load published weights, without auxiliary heads, from torch.hub's folder; download them on first use.
 
     Raises
     ------
     InputError
-        They cannot be downloaded, or the file is broken.
+        The weights cannot be downloaded, or the file is broken.
     """
     try:
-        # The file's name carries the first digits of its SHA-256, which torch.hub compares after a download.
+        # The file name contains the first digits of its SHA-256, which torch.hub checks after a download.
         state = with_retries(
             lambda: weights.get_state_dict(progress=False, check_hash=True, weights_only=True, map_location="cpu")
         )
-    except Exception as error:  # a file that was cut short makes torch's unpickler fail in any way
+    except Exception as error:  # torch's unpickler can raise any exception for a truncated file
         raise InputError(
             f"{weights} could not be loaded from {weights.url}: {error}.",
-            hint="Try again with a network; or put the file into the folder checkpoints/ under $TORCH_HOME/hub, or "
-            'fetch it yourself and use checkpoint.kind = "uri".',
+            hint="Connect to a network and try again, or put the file into $TORCH_HOME/hub/checkpoints/, or "
+            'download it yourself and use checkpoint.kind = "uri".',
             transient=is_transient(error),
         ) from error
     return {key: tensor for key, tensor in state.items() if not key.startswith(_AUXILIARY)}
 
 
 def preprocessing(workload: ImageWorkload, data: Pictures) -> Preprocessing:
-    """What ``[data.transforms]`` asks for.
+    """Return the preprocessing that ``[data.transforms]`` describes.
 
-    ``crop`` defaults to ``image_size`` and ``resize`` to ``crop``. The preset "weights" takes everything from the
-    published weights of ``[checkpoint]``, except for sizes that the file sets itself.
+    ``crop`` defaults to ``image_size`` and ``resize`` to ``crop``. The preset "weights" uses the transforms of the
+    weights in ``[checkpoint]``, except for sizes that the workload file sets.
 
     Raises
     ------
     ConfigurationError
-        The preset is asked for and the checkpoint is not one of torchvision's or has no such preset, or the crop is
-        larger than what is left after resizing.
+        The preset is set, but torchvision publishes no transforms for the checkpoint; or the crop is larger than the
+        resized image; or a mean or standard deviation is invalid.
     """
     settings = data.transforms
     side = settings.crop or data.image_size
-    given = Preprocessing(side, side, settings.mean, settings.std, settings.interpolation)
-    chosen = _preset(workload) if settings.preset == "weights" else given
-    chosen = replace(chosen, resize=settings.resize or chosen.resize, crop=settings.crop or chosen.crop)
-    if chosen.crop > chosen.resize:
+    configured = Preprocessing(side, side, settings.mean, settings.std, settings.interpolation)
+    geometry = _preset(workload) if settings.preset == "weights" else configured
+    geometry = replace(geometry, resize=settings.resize or geometry.resize, crop=settings.crop or geometry.crop)
+    if geometry.crop > geometry.resize:
         raise ConfigurationError(
-            f'Workload "{workload.name}": data.transforms crops {chosen.crop} pixels out of {chosen.resize}.',
-            hint="Make resize at least as large as crop.",
+            f'Workload "{workload.name}": data.transforms crops {geometry.crop} pixels out of {geometry.resize}.',
+            hint="Set resize to at least the value of crop.",
         )
-    if len(chosen.mean) != 3 or len(chosen.std) != 3 or min(chosen.std) <= 0:
+    if len(geometry.mean) != 3 or len(geometry.std) != 3 or min(geometry.std) <= 0:
         raise ConfigurationError(
-            f'Workload "{workload.name}": data.transforms needs three means and three standard deviations above 0.'
+            f'Workload "{workload.name}": data.transforms.mean or data.transforms.std is invalid.',
+            hint="Set three means and three standard deviations above 0.",
         )
-    return chosen
+    return geometry
 
 
 def _preset(workload: ImageWorkload) -> Preprocessing:
@@ -127,7 +128,7 @@ def _preset(workload: ImageWorkload) -> Preprocessing:
     if not name:
         raise ConfigurationError(
             f'Workload "{workload.name}": data.transforms.preset = "weights" needs checkpoint.kind = '
-            f'"torchvision-weights", and it is "{checkpoint.kind}".',
+            f'"torchvision-weights", but checkpoint.kind is "{checkpoint.kind}".',
             hint="Set resize, crop, mean and std in [data.transforms] instead.",
         )
     preset = preset_of(published(name))
@@ -140,7 +141,7 @@ def _preset(workload: ImageWorkload) -> Preprocessing:
 
 
 def preset_of(weights: WeightsEnum) -> Preprocessing | None:
-    """Return the transforms that torchvision publishes with weights; None if they are not a classifier's."""
+    """Return the transforms that torchvision publishes with weights; None if the model is not a classifier."""
     preset = weights.transforms()
     if not hasattr(preset, "crop_size"):
         return None

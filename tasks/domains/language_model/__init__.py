@@ -1,4 +1,4 @@
-"""Word language models: text, an LSTM, cross-entropy loss."""
+"""Workload sections of the domain ``language-model``."""
 
 from __future__ import annotations
 
@@ -13,39 +13,39 @@ from tasks.workload.workload import Workload
 
 
 class WordLanguageModelSpec(Kind):
-    """Embedding, dropout, LSTM layers, dropout, Linear to the vocabulary (its size comes from the corpus)."""
+    """A model of Embedding, dropout, LSTM layers, dropout, and Linear with one output per word of the corpus."""
 
     kind: Literal["word-lm"]
     embedding_size: PositiveInt = 512
-    """Values for each word."""
+    """Size of a word's embedding."""
     hidden_size: PositiveInt = 256
     """Width of the LSTM."""
     layers: PositiveInt = 5
-    """Of the LSTM."""
+    """Number of LSTM layers."""
     dropout: float = Field(default=0.5, ge=0, lt=1)
-    """In training."""
+    """Share of activations that training drops."""
 
 
 class TrainedCheckpoint(base.TrainedCheckpoint):
-    """Weights trained here by truncated backpropagation through chunks of words."""
+    """Weights that nightquant trains by truncated backpropagation through chunks of words."""
 
     sequence_length: PositiveInt = 25
     """Words in a chunk."""
     gradient_clip: PositiveFloat | None = None
-    """Largest norm of the gradient."""
+    """Maximum norm of the gradient."""
 
 
 class Evaluate(Section):
-    """``[evaluate]``: the loss on the test split."""
+    """``[evaluate]`` controls how the loss on the test split is measured."""
 
     mode: Literal["segments", "exact"] = "segments"
-    """Word by word in sequence (`exact`), or in parallel segments with a warm-up."""
+    """`exact` reads the words in sequence; `segments` reads parallel segments, each after a warm-up."""
     segments: PositiveInt = 16
-    """How many run in parallel."""
+    """Number of parallel segments."""
     warm_up: PositiveInt = 32
-    """Words before each segment that do not count."""
+    """Words that the model reads before each segment, without counting their loss."""
     sequence_length: PositiveInt = 25
-    """Words in a call."""
+    """Words in one call in mode `exact`."""
 
 
 class LanguageModelWorkload(Workload):

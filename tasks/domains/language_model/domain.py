@@ -1,4 +1,4 @@
-"""The domain ``language-model``: an LSTM on text, trained by truncated backpropagation through time."""
+"""The domain ``language-model``: an LSTM on text, trained with truncated backpropagation through time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from storage.artifacts import ArtifactStore
 from storage.errors import InputError, MeasurementError
 from tasks.data.corpus import load_vocabulary, prepare_pydoc, prepare_text
-from tasks.data.evaluation import Quality, perplexity_beside
+from tasks.data.evaluation import Quality, perplexity_metric
 from tasks.data.samples import load_samples
 from tasks.data.sections import TextCorpus
 from tasks.data.training import Training, train
@@ -32,18 +32,18 @@ _VALID_COLUMNS = 10
 
 
 class WordLanguageModel(nn.Module):
-    """Predicts each next word of a text: Embedding, dropout, LSTM layers, dropout, Linear to the vocabulary.
+    """A model that predicts the next word: Embedding, dropout, LSTM layers, dropout, Linear to the vocabulary.
 
-    The names of the submodules (``encoder``, ``rnn``, ``decoder``) are those of the PyTorch tutorial "Dynamic
-    Quantization on an LSTM Word Language Model", so that its checkpoints load as they are. V is the size of the
-    vocabulary, H the width and L the depth of the LSTM; `dropout` is the share of activations dropped in training.
+    Its submodules have the same names as in the PyTorch tutorial "Dynamic Quantization on an LSTM Word Language Model",
+    so that the tutorial's checkpoints load. V is the size of the vocabulary, H the width and L the depth of the LSTM.
+    Training drops the share `dropout` of activations.
     """
 
     def __init__(self, vocabulary: int, embedding_size: int, hidden_size: int, layers: int, dropout: float) -> None:
         super().__init__()
         self.drop = nn.Dropout(dropout)
         self.encoder = nn.Embedding(vocabulary, embedding_size)
-        # A single layer has nothing to drop between layers, and torch warns where it is asked to.
+        # torch warns about dropout with a single layer, because it applies dropout between layers.
         self.rnn = nn.LSTM(embedding_size, hidden_size, layers, dropout=dropout if layers > 1 else 0.0)
         self.decoder = nn.Linear(hidden_size, vocabulary)
         nn.init.uniform_(self.encoder.weight, -_INITIAL_RANGE, _INITIAL_RANGE)
@@ -51,9 +51,9 @@ class WordLanguageModel(nn.Module):
         nn.init.zeros_(self.decoder.bias)
 
     def forward(self, tokens: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """From tokens, int64 [T, B], and the state h, c, float32 [L, B, H], to logits of each next word and the state.
+        """Return logits of the next words, float32 [T, B, V], and the new state.
 
-        The logits are float32 [T, B, V].
+        Tokens are int64 [T, B]; the states h and c are float32 [L, B, H].
         """
         embedded = self.drop(self.encoder(tokens))
         output, (h, c) = self.rnn(embedded, (h, c))
@@ -72,7 +72,7 @@ class LanguageModel(Domain[LanguageModelWorkload, WordLanguageModelSpec]):
         return prepare_text(data, workspace) if isinstance(data, TextCorpus) else prepare_pydoc(data, workspace)
 
     def build(self, model: WordLanguageModelSpec, dataset: DatasetRef) -> nn.Module:
-        """Build the network for the corpus's vocabulary."""
+        """Build the network for the vocabulary of the corpus."""
         return WordLanguageModel(
             dataset.vocabulary, model.embedding_size, model.hidden_size, model.layers, model.dropout
         )
@@ -82,8 +82,7 @@ class LanguageModel(Domain[LanguageModelWorkload, WordLanguageModelSpec]):
     ) -> dict[str, Tensor]:
         """Return the first words of the test split, and the state before any word.
 
-        There are ``benchmark.sequence_length`` words in each of `batch_size` columns. A split that is too short is
-        read again from its beginning.
+        Each of `batch_size` columns has ``benchmark.sequence_length`` words. A split that is too short is repeated.
         """
         ids = load_samples(dataset, "test", store)["tokens"]
         length = workload.benchmark.sequence_length
@@ -94,9 +93,9 @@ class LanguageModel(Domain[LanguageModelWorkload, WordLanguageModelSpec]):
     def evaluate(
         self, job: Job[LanguageModelWorkload], call: Call, workspace: Workspace, *, apart: bool = False
     ) -> Quality:
-        """Compute loss and perplexity on the whole test split; the samples are the losses of its words, in order.
+        """Compute loss and perplexity on the test split; the samples are the losses of its words, in order.
 
-        Rows `apart` are calls with ``benchmark.sequence_length`` words of one stream, as the benchmark makes them.
+        With `apart`, each call has ``benchmark.sequence_length`` words of one stream, as in the benchmark.
         """
         ids = load_samples(job.dataset, "test", workspace.store)["tokens"]
         settings, words = job.workload.evaluate, job.workload.benchmark.sequence_length if apart else None
@@ -104,14 +103,14 @@ class LanguageModel(Domain[LanguageModelWorkload, WordLanguageModelSpec]):
         loss = losses.mean(dtype=torch.float64).item()
         if not math.isfinite(loss):
             raise MeasurementError(
-                f"the model gives a loss of {loss}.",
+                f"the model's loss is {loss}.",
                 hint="Exclude the module that overflows (`exclude`) or use another dtype.",
             )
         return Quality(
             metric="loss",
             value=loss,
             higher_is_better=False,
-            metrics={"loss": loss, **perplexity_beside(loss)},
+            metrics={"loss": loss, **perplexity_metric(loss)},
             samples={"quality": losses},
             count=len(losses),
             mode=f"{settings.mode}, rows apart" if apart else settings.mode,
@@ -119,10 +118,10 @@ class LanguageModel(Domain[LanguageModelWorkload, WordLanguageModelSpec]):
         )
 
     def train(self, workload: LanguageModelWorkload, dataset: DatasetRef, workspace: Workspace) -> dict[str, Tensor]:
-        """Train on the train split and keep the weights of the epoch with the lowest loss on the valid split.
+        """Train on the train split and return the weights of the epoch with the lowest loss on the valid split.
 
-        Adam with a learning rate that falls to zero along half a cosine; hidden states are carried from one chunk to
-        the next, gradients are not. See `tasks.data.training.train`.
+        The optimizer is Adam, and its learning rate falls to zero along half a cosine. Hidden states pass from one
+        chunk to the next, but gradients do not. See `tasks.data.training.train`.
         """
         settings = cast("TrainedCheckpoint", workload.checkpoint)
         spec, length = workload.model, settings.sequence_length
@@ -158,7 +157,7 @@ class LanguageModel(Domain[LanguageModelWorkload, WordLanguageModelSpec]):
                 epoch,
                 largest_gradient=settings.gradient_clip,
                 validate=validate,
-                hopeless=2 * math.log(max(2, dataset.vocabulary)),  # far worse than guessing evenly
+                hopeless=2 * math.log(max(2, dataset.vocabulary)),  # twice the loss of equal probabilities
             )
 
         return train(make, settings, workload.name, workspace.progress)
@@ -166,26 +165,28 @@ class LanguageModel(Domain[LanguageModelWorkload, WordLanguageModelSpec]):
     def fit_hint(
         self, shapes: Mapping[str, tuple[int, ...]], workload: LanguageModelWorkload, dataset: DatasetRef
     ) -> str:
-        """Read the model's dimensions from the checkpoint's shapes, if they are a word language model's."""
+        """Compare the model's dimensions with the checkpoint's shapes, if it is a word language model."""
         encoder, decoder = shapes.get("encoder.weight", ()), shapes.get("decoder.weight", ())
         layers = sum(key.startswith("rnn.weight_hh_l") for key in shapes)
         if len(encoder) != 2 or len(decoder) != 2 or not layers:
             return super().fit_hint(shapes, workload, dataset)
-        found = {"embedding_size": encoder[1], "hidden_size": decoder[1], "layers": layers}
-        given = {key: getattr(workload.model, key) for key in found}
+        needed = {"embedding_size": encoder[1], "hidden_size": decoder[1], "layers": layers}
+        configured = {key: getattr(workload.model, key) for key in needed}
         hints = [
-            f"set model.{key} = {value} (it is {given[key]})" for key, value in found.items() if value != given[key]
+            f"set model.{key} = {value} (it is {configured[key]})"
+            for key, value in needed.items()
+            if value != configured[key]
         ]
         if (words := encoder[0]) != dataset.vocabulary:
             hints.append(f"use the corpus that it was trained on ({words} words; this one has {dataset.vocabulary})")
-        return "To use this checkpoint, " + " and ".join(hints or ["give it the keys of the model"]) + "."
+        return "To use this checkpoint, " + " and ".join(hints or ["rename its keys to the model's keys"]) + "."
 
     def input_ranges(self, dataset: DatasetRef) -> dict[str, tuple[int, int]]:
-        """Refuse word ids beyond the vocabulary, which would read beyond the embedding's rows."""
+        """Return the range of word ids, because a larger id would read beyond the embedding's rows."""
         return {"tokens": (0, dataset.vocabulary - 1)}
 
     def write_resources(self, job: Job[LanguageModelWorkload], store: ArtifactStore, folder: Path) -> dict[str, str]:
-        """Write the words by id: one JSON array with a word a line."""
+        """Write the words in the order of their ids, as a JSON array with one word per line."""
         words = ",\n".join(json.dumps(word) for word in load_vocabulary(job.dataset, store))
         (folder / VOCABULARY).write_text(f"[\n{words}\n]\n", encoding="ascii")
         return {"vocabulary": VOCABULARY}
@@ -198,9 +199,9 @@ def zero_state(spec: WordLanguageModelSpec, columns: int, device: torch.device |
 
 
 def batchify(ids: Tensor, columns: int) -> Tensor:
-    """Lay a stream out in columns that are read side by side, the few words left over dropped.
+    """Split a stream of integers [N] into parallel columns, contiguous int64 [N // columns, columns].
 
-    From integers [N] to int64 [N // columns, columns], contiguous.
+    Surplus words are dropped.
 
     Raises
     ------
@@ -210,14 +211,14 @@ def batchify(ids: Tensor, columns: int) -> Tensor:
     length = len(ids) // columns
     if length < 2:
         raise InputError(
-            f"{len(ids)} words cannot be laid out in {columns} columns of at least two words.",
-            hint="Give more text or a smaller checkpoint.batch_size.",
+            f"{len(ids)} words are too few for {columns} columns of at least two words.",
+            hint="Provide more text, or set a smaller checkpoint.batch_size.",
         )
     return ids[: length * columns].long().view(columns, length).t().contiguous()
 
 
 def _losses(model: nn.Module, data: Tensor, length: int, state: tuple[Tensor, Tensor]) -> Iterator[tuple[int, Tensor]]:
-    """Yield the mean loss of each chunk, and how many rows are done; the state is cut off from its history."""
+    """Yield the number of finished rows and the mean loss of each chunk; detach the state after each chunk."""
     for start in range(0, len(data) - 1, length):
         stop = min(start + length, len(data) - 1)
         logits, h, c = model(data[start:stop], *state)

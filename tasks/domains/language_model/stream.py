@@ -1,10 +1,10 @@
-"""Quality of a word language model: losses along one long stream of words, by two ways of carrying the state.
+"""Losses of a word language model along a stream of words, in two modes.
 
-The mode ``exact`` is the procedure of the PyTorch tutorial "Dynamic Quantization on an LSTM Word Language Model": batch
-size 1, fixed chunks, hidden state carried from chunk to chunk. It is sequential, and here a stream of one segment.
+The mode ``exact`` is the sequential procedure of the PyTorch tutorial "Dynamic Quantization on an LSTM Word Language
+Model". It uses batch size 1 and fixed chunks, and passes the hidden state on. The stream is one segment.
 The mode ``segments`` cuts the stream into segments that run as one batch. The state at the start of a segment is
-unknown, but an LSTM forgets: run over some words before the segment from a zero state, it converges to the state that
-the sequential run would have had.
+unknown, but an LSTM forgets. So the model reads some words before the segment from a zero state, and its state becomes
+nearly the state of the sequential run.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from tasks.domains.language_model import Evaluate, WordLanguageModelSpec
 from tasks.job import Progress, silent
 from tasks.outputs import Call, intra_op_threads, tensors_of
 
-# A lane has so many segments, a column each, and a call of it gives so many rows of logits. Fewer columns leave the
-# LSTM's products narrow, more leave fewer lanes for the cores. Fewer rows read the decoder's weights more often; the
-# logits of more no longer stay in cache until the loss is taken.
+# The number of columns (segments) in a lane, and of rows of logits in one call. Fewer columns make the LSTM's products
+# narrow; more columns leave fewer lanes for the cores. With fewer rows, the decoder's weights are read more often. With
+# more rows, the logits leave the cache before the loss is computed.
 _COLUMNS, _ROWS = 8, 128
 
 
@@ -37,16 +37,16 @@ def word_losses(
     *,
     words_in_call: int | None = None,
 ) -> Tensor:
-    """Loss of every word of a stream but the first, in the mode that `settings` ask for.
+    """Compute the loss of every word of a stream except the first, in the mode of `settings`.
 
-    It takes as many threads as torch has in this process: all cores, unless stages share them.
+    It uses as many threads as torch has in this process.
 
     Parameters
     ----------
     ids
         int32 or int64 [N], at least two words.
     words_in_call
-        How many words, all of one column, the model is called with; by default what the mode does.
+        Number of words in one call, all from one column. By default, the mode determines the calls.
 
     Returns
     -------
@@ -54,7 +54,7 @@ def word_losses(
         float32 [N - 1], in nats.
     """
     if len(ids) < 2:
-        raise InputError("The test split has fewer than two words.", hint="Give a longer test.txt.")
+        raise InputError("The test split has fewer than two words.", hint="Provide a longer test.txt.")
     segments, warm_up, columns, rows = settings.segments, settings.warm_up, _COLUMNS, _ROWS
     if settings.mode == "exact":
         segments, warm_up, columns, rows = 1, 0, 1, settings.sequence_length
@@ -77,15 +77,15 @@ def segment_losses(
 ) -> Tensor:
     """Compute the losses of `word_losses` in parallel segments.
 
-    The `warm_up` words before a segment are run for the state alone; fewer segments are made if they would be shorter
-    than that. Segments run in lanes of some `columns`, a thread each: the lanes, and with them the result, are
-    the same on every number of cores.
+    The `warm_up` words before a segment only set the state. There are fewer segments if they would be shorter than
+    `warm_up`. Segments run in lanes of `columns` segments, with one thread per lane. The lanes, and so the results, do
+    not depend on the number of cores.
     """
     words = len(ids) - 1
     count = max(1, min(segments, words // max(warm_up, 1)))
     length = -(-words // count)
     count = -(-words // length)
-    # Only the last segment can be short: it is filled up with a word whose loss is dropped at the end.
+    # Only the last segment can be short; it is padded with words whose losses are dropped at the end.
     padded = torch.zeros(count * length + 1, dtype=ids.dtype)
     padded[: words + 1] = ids
     lanes = [
@@ -97,7 +97,7 @@ def segment_losses(
 
 @dataclass(frozen=True)
 class _Lane:
-    """Neighbouring segments, `first` to `last` (excluded), of a stream that is padded to whole segments of `length`."""
+    """Neighbouring segments, `first` to `last` (excluded), of a stream that is padded to a multiple of `length`."""
 
     call: Call
     padded: Tensor
@@ -109,14 +109,14 @@ class _Lane:
     rows: int
 
     def losses(self, progress: Callable[[float], None]) -> Tensor:
-        """Losses in the stream's order; `progress` is told the share that is done."""
+        """Return losses in the order of the stream; report the finished share to `progress`."""
         count, steps = self.last - self.first, max(1, self.rows // (self.last - self.first))
         inputs, targets = self._columns(0), self._columns(1)
         h, c = self._warm_state(steps)
         losses = torch.empty(self.length, count)
         for start in range(0, self.length, steps):
             stop = min(start + steps, self.length)
-            # Quantized embeddings take contiguous indices only.
+            # Quantized embeddings require contiguous indices.
             logits, h, c = tensors_of(self.call(inputs[start:stop].long().contiguous(), h, c))
             target = targets[start:stop].long().flatten()
             losses[start:stop] = F.cross_entropy(logits.flatten(0, 1), target, reduction="none").view(-1, count)
@@ -128,12 +128,12 @@ class _Lane:
         return span.view(-1, self.length).t()
 
     def _warm_state(self, steps: int) -> tuple[Tensor, Tensor]:
-        """States [L, segments, H] at the start of each segment; the stream itself starts from zero."""
+        """Return the states [L, segments, H] at the start of each segment; the first state of the stream is zero."""
         starts = torch.arange(max(self.first, 1), self.last) * self.length
         h = c = torch.zeros(self.spec.layers, len(starts), self.spec.hidden_size)
-        before = self.padded[starts + torch.arange(-self.warm_up, 0).unsqueeze(1)]
+        warm_up_words = self.padded[starts + torch.arange(-self.warm_up, 0).unsqueeze(1)]
         for start in range(0, self.warm_up if len(starts) else 0, steps):
-            _, h, c = tensors_of(self.call(before[start : start + steps].long(), h, c))
+            _, h, c = tensors_of(self.call(warm_up_words[start : start + steps].long(), h, c))
         if self.first == 0:
             zero = torch.zeros(self.spec.layers, 1, self.spec.hidden_size)
             h, c = torch.cat([zero, h], dim=1), torch.cat([zero, c], dim=1)
@@ -141,19 +141,19 @@ class _Lane:
 
 
 def _run_lanes(lanes: Sequence[_Lane], words: int, progress: Progress) -> list[Tensor]:
-    """Each lane's losses, in order; the first lane's share speaks for all of them, from the caller's own thread."""
+    """Return each lane's losses, in order; report the progress of the first lane, which runs in the calling thread."""
     cores = torch.get_num_threads()
     workers = min(len(lanes), cores)
 
-    def tell(share: float) -> None:
+    def report(share: float) -> None:
         progress(share * words, words, "words")
 
     def run(worker: int) -> list[Tensor]:
-        # Inference mode is a setting of the thread.
+        # Each thread sets inference mode for itself.
         with torch.inference_mode():
-            return [lane.losses(tell if lane.first == 0 else lambda share: None) for lane in lanes[worker::workers]]
+            return [lane.losses(report if lane.first == 0 else lambda share: None) for lane in lanes[worker::workers]]
 
     with intra_op_threads(max(1, cores // workers)), ThreadPoolExecutor(workers) as pool:
-        others = [pool.submit(run, worker) for worker in range(1, workers)]
-        by_worker = [run(0), *(other.result() for other in others)]
+        futures = [pool.submit(run, worker) for worker in range(1, workers)]
+        by_worker = [run(0), *(future.result() for future in futures)]
     return [by_worker[index % workers][index // workers] for index in range(len(lanes))]

@@ -1,4 +1,4 @@
-"""A bare LSTM on one random sequence, as PyTorch's recipe "Dynamic Quantization" has it."""
+"""Workload sections of the domain ``sequence``: an LSTM on a random sequence, from a PyTorch recipe."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tasks.workload.workload import Workload
 
 
 class LstmSpec(Kind):
-    """A bare LSTM whose input and hidden sizes are both ``dimension``."""
+    """An LSTM without other layers."""
 
     kind: Literal["lstm"]
     dimension: PositiveInt = 8
-    """Input and hidden size."""
+    """Size of the inputs and of the hidden state."""
     layers: PositiveInt = 1
-    """Of the LSTM."""
+    """Number of LSTM layers."""
 
 
 class Evaluate(Section):
@@ -26,7 +26,7 @@ class Evaluate(Section):
 
 
 class SequenceWorkload(Workload):
-    """One LSTM, one sequence."""
+    """An LSTM on one random sequence."""
 
     implementation = "tasks.domains.sequence.domain:Sequence"
     data: RandomSequence

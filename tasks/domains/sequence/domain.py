@@ -1,7 +1,7 @@
-"""The domain ``sequence``: the model and its random input, drawn as PyTorch's recipe "Dynamic Quantization" does.
+"""The domain ``sequence``: the model and the random input of PyTorch's recipe "Dynamic Quantization".
 
-The recipe seeds once and then draws the input sequence, the two hidden states and the weights, in this order. So the
-weights of a seed depend on the shape of the input.
+The recipe sets the seed once and then draws the input sequence, the two hidden states and the weights, in this order.
+Therefore, the weights for a seed depend on the shape of the input.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class DemonstrationLstm(nn.Module):
         self.lstm = nn.LSTM(dimension, dimension, layers)
 
     def forward(self, inputs: Tensor, h: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """From inputs [T, B, D] and h, c [L, B, D] to outputs [T, B, D], h, c; all float32."""
+        """Return outputs [T, B, D] and the new states for inputs [T, B, D] and states h, c [L, B, D], all float32."""
         outputs, (h, c) = self.lstm(inputs, (h, c))
         return outputs, h, c
 
@@ -49,7 +49,7 @@ class Sequence(Domain[SequenceWorkload, LstmSpec]):
     open_axes: ClassVar[Axes] = {"inputs": {0: "time", 1: "batch"}, "h": {1: "batch"}, "c": {1: "batch"}}
 
     def prepare(self, workload: SequenceWorkload, workspace: Workspace) -> DatasetRef:
-        """Keep the tensors ``inputs`` [T, B, D], ``h`` and ``c`` [L, B, D], all float32, that ``data.seed`` gives."""
+        """Store float32 tensors ``inputs`` [T, B, D], ``h`` and ``c`` [L, B, D], drawn with ``data.seed``."""
         data, spec = workload.data, workload.model
         made_from = {
             "data": data.model_dump(mode="json"),
@@ -68,11 +68,11 @@ class Sequence(Domain[SequenceWorkload, LstmSpec]):
         return find_or_write(workspace.store, made_from, fill)
 
     def build(self, model: LstmSpec, dataset: DatasetRef) -> nn.Module:
-        """Build the network; the data set has no say in it."""
+        """Build the network, which does not depend on the data set."""
         return DemonstrationLstm(model.dimension, model.layers)
 
     def draw_weights(self, workload: SequenceWorkload, dataset: DatasetRef, seed: int) -> dict[str, Tensor]:
-        """Draw weights as the recipe does, after the workload's random sequence."""
+        """Draw the weights after the workload's random sequence, as in the recipe."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             _draw_sequence(workload.data, workload.model)
@@ -81,13 +81,13 @@ class Sequence(Domain[SequenceWorkload, LstmSpec]):
     def example_inputs(
         self, workload: SequenceWorkload, dataset: DatasetRef, store: ArtifactStore, batch_size: int
     ) -> dict[str, Tensor]:
-        """Return the workload's random sequence and hidden state; further columns repeat the first ones."""
+        """Return the workload's random sequence and hidden state; further columns repeat the first columns."""
         split = load_samples(dataset, "test", store)
         columns = torch.arange(batch_size) % workload.data.batch_size
         return {name: split[name][:, columns].contiguous() for name in _INPUTS}
 
     def evaluate(self, job: Job[SequenceWorkload], call: Call, workspace: Workspace, *, apart: bool = False) -> Quality:
-        """Compare the outputs of the timed call with the float model's; see `differences`."""
+        """Compare the outputs of the timed call with the float model's outputs; see `differences`."""
         workload, store = job.workload, workspace.store
         reference = self.build(workload.model, job.dataset)
         reference.load_state_dict(load_state(job.checkpoint, store))
@@ -96,7 +96,7 @@ class Sequence(Domain[SequenceWorkload, LstmSpec]):
         metrics = differences(expected, actual)
         if not all(map(math.isfinite, metrics.values())):
             raise MeasurementError(
-                "the model's outputs hold NaN or infinities.",
+                "the model's outputs contain NaN or infinities.",
                 hint="Exclude the module that overflows (`exclude`) or use another dtype.",
             )
         samples = {"difference": (expected - actual).abs().flatten().float()}
@@ -113,7 +113,7 @@ def _draw_sequence(data: RandomSequence, spec: LstmSpec) -> dict[str, Tensor]:
 
 
 def differences(expected: Tensor, actual: Tensor) -> dict[str, float]:
-    """Mean absolute outputs of both, their mean absolute difference, and that as a percentage of the float mean."""
+    """Return the mean absolute outputs of both, and the mean absolute difference, also in percent of the float mean."""
     expected, actual = expected.double(), actual.double()
     magnitude = expected.abs().mean().item()
     difference = (expected - actual).abs().mean().item()

@@ -1,7 +1,7 @@
-"""Text encoders: sequence classification and sentence embedding by transformers' own classes.
+"""Text encoders: sequence classification and sentence embedding with transformers' own classes.
 
-A model is a Hugging Face directory on this machine, or a new configuration; nothing is downloaded, and no code that
-comes with a model is run.
+A model is a local Hugging Face directory or a new configuration. Nothing is downloaded, and no code from a model
+directory is run.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ Pooling = Literal["mean", "cls", "max"]
 Metric = Literal["accuracy", "f1-macro", "cosine", "retrieval"]
 _OF_CLASSES = ("accuracy", "f1-macro")
 CONFIG = "config.json"
-# What a configuration says of where it lay or how it was saved, which decides nothing of a model.
+# These keys record how a configuration was saved, and do not change the model.
 _IDLE = ("_name_or_path", "transformers_version", "dtype", "torch_dtype")
 _MODES = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls", "pooling_mode_max_tokens": "max"}
-_UNTOLD = 2  # classes, if a configuration says nothing of them: transformers' own default
+_DEFAULT_CLASSES = 2  # transformers' default number of classes
 
 
 class EncoderSpec(Kind):
-    """What models of both kinds have in common: transformers' configuration, and what is made of its output."""
+    """The keys that both kinds of models share."""
 
     task: Literal["classification", "embedding"] = "classification"
-    """Logits for classes, or one vector a text."""
+    """Whether the model returns class logits (`classification`) or one vector per text (`embedding`)."""
     pooling: Pooling = "mean"
-    """How an embedding is made of the vectors of a text's tokens."""
+    """Method that combines the vectors of a text's tokens into one embedding."""
     normalize: bool = False
-    """Whether embeddings are scaled to length 1."""
+    """Whether to scale embeddings to length 1."""
     max_length: PositiveInt | None = None
-    """Where texts are cut, in tokens; by default at the model's positions, 512 at most."""
+    """Maximum number of tokens; longer texts are cut. By default the model's positions, at most 512."""
     config: dict[str, JsonValue]
-    """transformers' configuration."""
+    """Configuration of transformers."""
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The configuration's labels by number; () if a new model takes them from the data."""
+        """The configuration's labels by number; () if a new model takes its labels from the data."""
         if self.kind == "config" and not self.config.keys() & {"id2label", "num_labels"}:
             return ()
         return labels_of(self.config)
@@ -55,83 +55,83 @@ class EncoderSpec(Kind):
     def _is_without_code(cls, config: dict[str, JsonValue]) -> dict[str, JsonValue]:
         if "auto_map" in config:
             raise ValueError(
-                "it names Python code of its own (auto_map), which is never run: only transformers' own classes are"
+                "auto_map names Python code, which is never run: use a model of one of transformers' own classes"
             )
         if not isinstance(config.get("model_type"), str):
-            raise ValueError('it names no architecture: model_type, for instance "bert"')
+            raise ValueError('model_type is missing: set it to an architecture, such as "bert"')
         return config
 
 
 class EncoderConfig(EncoderSpec):
-    """A new model by a configuration of transformers, ``[model.config]``, and a tokenizer trained on the data."""
+    """A new model from a transformers configuration, ``[model.config]``, with a tokenizer trained on the data."""
 
     kind: Literal["config"]
     vocabulary: PositiveInt = 4000
-    """The most entries that the tokenizer may have."""
+    """Maximum number of entries in the tokenizer's vocabulary."""
 
 
 class EncoderDirectory(EncoderSpec):
-    """A Hugging Face directory, found from the workload file's folder: config.json, model.safetensors, tokenizer.json.
+    """A Hugging Face directory that contains config.json, model.safetensors and tokenizer.json.
 
-    ``config`` is read from it; ``pooling`` and ``normalize`` too where it has the files of sentence-transformers. The
-    path decides nothing: the same files elsewhere are the same model.
+    ``config`` is read from the directory. For embeddings, ``pooling`` and ``normalize`` are read from files of
+    sentence-transformers, if there are any. The same files in another directory are the same model.
     """
 
     kind: Literal["directory"]
     path: str = Field(default="", exclude=True)
-    """The directory; a relative path starts at the workload file."""
+    """Path of the directory; a relative path starts at the workload file."""
     config: dict[str, JsonValue] = Field(default_factory=dict)
-    """transformers' configuration: read from the directory."""
+    """Configuration of transformers, always read from the directory."""
 
     @model_validator(mode="before")
     @classmethod
     def _read_directory(cls, value: object, info: ValidationInfo) -> object:
         if not isinstance(value, Mapping) or not isinstance(value.get("path"), str):
-            if isinstance(value, Mapping) and "config" not in value:  # which it has where it comes from the store
-                raise ValueError("path must name the directory")
+            if isinstance(value, Mapping) and "config" not in value:  # a section from the store contains its config
+                raise ValueError("set path to the model's directory")
             return value
         folder = info.context.get("folder", "") if isinstance(info.context, dict) else ""
         path = Path(folder, value["path"]).expanduser()
         try:
-            found: dict[str, object] = {"config": read_config(path)}
+            keys: dict[str, object] = {"config": read_config(path)}
             if value.get("task") == "embedding":
-                found |= read_pooling(path)
+                keys |= read_pooling(path)
         except InputError as error:
             raise ValueError(error.message) from error
-        return found | dict(value) | {"config": found["config"], "path": str(path)}
+        return keys | dict(value) | {"config": keys["config"], "path": str(path)}
 
 
 class DirectoryCheckpoint(Kind):
-    """The weights of the model's directory: safetensors only."""
+    """The safetensors weights in the model's directory."""
 
     kind: Literal["directory"]
 
 
 class TrainedCheckpoint(base.TrainedCheckpoint):
-    """Weights trained here by AdamW, warmed up and then falling to zero, with batches of texts of like length."""
+    """Weights that nightquant trains with AdamW and a learning rate that warms up and then falls to zero."""
 
     learning_rate: PositiveFloat = 1e-3
-    """The highest one, after warming up."""
+    """Highest learning rate, reached after the warm-up."""
 
 
 class Evaluate(Section):
-    """``[evaluate]``: the metric that the gate looks at, and how many texts run together."""
+    """``[evaluate]`` sets the metric that the gate checks, and the batch size."""
 
     metric: Metric | None = None
-    """By default accuracy for classes, retrieval where there are pairs, and else the cosine with the float model."""
+    """Metric; by default `accuracy` for classes, `retrieval` for pairs, or else `cosine` with the float model."""
     batch_size: PositiveInt = 32
-    """Texts of like length in a call."""
+    """Texts of similar length in one call."""
 
 
 class EncoderBenchmark(SequenceBenchmark):
-    """``[benchmark]``: what is timed."""
+    """``[benchmark]`` sets the calls that are timed."""
 
     sequence_length: PositiveInt = 128
     """Tokens of each text in a timed call."""
 
     @property
     def longest(self) -> int:
-        """The most tokens that are timed."""
+        """The largest number of tokens in a timed call."""
         return max(self.sequence_length, *self.sequence_lengths, 0)
 
 
@@ -152,23 +152,23 @@ class EncoderWorkload(Workload):
     def _sections_fit_together(self) -> Self:
         classifies, data = self.model.task == "classification", self.data
         if classifies and isinstance(data, TextTable) and data.label is None:
-            raise ValueError("data.label must name the column of the classes")
+            raise ValueError("set data.label to the column of the classes")
         if (self.metric in _OF_CLASSES) != classifies:
             raise ValueError(f'evaluate.metric "{self.metric}" does not fit model.task "{self.model.task}"')
         if self.metric == "retrieval" and not (isinstance(data, TextTable) and data.pair):
-            raise ValueError("retrieval needs data.pair, the column of texts that mean the same as data.text")
+            raise ValueError('evaluate.metric "retrieval" needs data.pair: set it to the column of the paired texts')
         if self.checkpoint.kind == "directory" and self.model.kind != "directory":
             raise ValueError('checkpoint.kind "directory" needs model.kind "directory"')
         if self.checkpoint.kind == "train" and not classifies:
-            raise ValueError("embeddings are not trained here: bring a model's directory")
+            raise ValueError('nightquant does not train embeddings: use model.kind "directory"')
         length, limit = self.benchmark.longest, self.model.max_length
         if limit is not None and length > limit:
-            raise ValueError(f"benchmark: {length} tokens are beyond model.max_length {limit}")
+            raise ValueError(f"[benchmark] times {length} tokens: use at most model.max_length = {limit}")
         return self
 
     @property
     def metric(self) -> Metric:
-        """``evaluate.metric``, or what suits the task and the data."""
+        """``evaluate.metric``, or the default for the task and the data."""
         if self.evaluate.metric is not None:
             return self.evaluate.metric
         if self.model.task == "classification":
@@ -177,65 +177,64 @@ class EncoderWorkload(Workload):
 
 
 def read_config(folder: Path) -> JsonObject:
-    """``config.json`` without what decides nothing.
+    """Read ``config.json``, without keys that do not change the model.
 
     Raises
     ------
     InputError
-        There is no such file, or it holds something else.
+        The file does not exist, or does not contain a JSON object.
     """
     path = folder / CONFIG
     if not path.is_file():
         raise InputError(
-            f"{folder}: holds no {CONFIG}; model.path must name a directory as save_pretrained writes it, on this "
-            "machine: models are not downloaded by their names"
+            f"{folder} does not contain {CONFIG}; set model.path to a local directory that save_pretrained wrote, "
+            "because models are not downloaded by name"
         )
     document = read_json(path)
     if not isinstance(document, dict):
-        raise InputError(f"{path}: not a JSON object")
+        raise InputError(f"{path} does not contain a JSON object")
     return {key: value for key, value in document.items() if key not in _IDLE}
 
 
 def is_classifier(config: Mapping[str, object]) -> bool:
-    """Whether a configuration names a sequence classifier; else it is an encoder's, for embeddings."""
-    named = config.get("architectures")
-    return isinstance(named, list) and any("ForSequenceClassification" in str(name) for name in named)
+    """Return whether a configuration names a sequence classifier, and not an encoder for embeddings."""
+    architectures = config.get("architectures")
+    return isinstance(architectures, list) and any("ForSequenceClassification" in str(name) for name in architectures)
 
 
 def labels_of(config: Mapping[str, object]) -> tuple[str, ...]:
-    """The labels of a classifier's configuration by number, named as transformers does where it has no names."""
-    named, count = config.get("id2label"), config.get("num_labels")
-    if isinstance(named, Mapping):
-        return tuple(str(named[key]) for key in sorted(named, key=int))
-    return tuple(f"LABEL_{index}" for index in range(count if isinstance(count, int) else _UNTOLD))
+    """Return a classifier's labels by number; unnamed labels get transformers' default names."""
+    labels, count = config.get("id2label"), config.get("num_labels")
+    if isinstance(labels, Mapping):
+        return tuple(str(labels[key]) for key in sorted(labels, key=int))
+    return tuple(f"LABEL_{index}" for index in range(count if isinstance(count, int) else _DEFAULT_CLASSES))
 
 
 def read_pooling(folder: Path) -> dict[str, object]:
-    """``pooling`` and ``normalize`` as sentence-transformers' files say; {} where there are none.
+    """Read ``pooling`` and ``normalize`` from sentence-transformers' files; return {} if there are no such files.
 
     Raises
     ------
     InputError
-        They ask for what is not done here.
+        The files require a module or a pooling mode that is not supported.
     """
     if not (folder / "modules.json").is_file():
         return {}
     modules = read_json(folder / "modules.json")
-    found: dict[str, object] = {"normalize": False}
+    keys: dict[str, object] = {"normalize": False}
     for module in modules if isinstance(modules, list) else []:
         kind = str(module.get("type", "")).rpartition(".")[2]
         if kind == "Pooling":
             settings = read_json(folder / Path(str(module.get("path", ""))).name / CONFIG)
             modes = [key for key, value in settings.items() if key.startswith("pooling_mode_") and value is True]
-            named = settings.get("pooling_mode")
-            pooling = _MODES.get(modes[0]) if len(modes) == 1 else named if named in _MODES.values() else None
+            name = settings.get("pooling_mode")
+            pooling = _MODES.get(modes[0]) if len(modes) == 1 else name if name in _MODES.values() else None
             if pooling is None:
-                raise InputError(
-                    f"{folder}: pools by {named or ' and '.join(modes) or 'nothing'}; only mean, cls and max are known"
-                )
-            found["pooling"] = pooling
+                pooling_name = name or " and ".join(modes) or "not set"
+                raise InputError(f"{folder}: the pooling is {pooling_name}: use mean, cls or max")
+            keys["pooling"] = pooling
         elif kind == "Normalize":
-            found["normalize"] = True
+            keys["normalize"] = True
         elif kind != "Transformer":
-            raise InputError(f"{folder}: modules.json names a module of type {kind}, which is not known here")
-    return found
+            raise InputError(f"{folder}: modules.json names {kind}: use only Transformer, Pooling and Normalize")
+    return keys

@@ -1,4 +1,4 @@
-"""The domain ``text-encoder``: prepared texts differ in length, and are padded to batches of like length."""
+"""The domain ``text-encoder``: tokenized texts are batched by length and padded."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from storage.digest import file_digest
 from tasks.data.evaluation import Quality, as_quality, evaluate_batches, outputs_in_order
 from tasks.data.metrics import METRICS
 from tasks.data.samples import TARGET, Batch, Column, load_samples, read_description
-from tasks.data.scores import Kept, Score
+from tasks.data.scores import BatchResults, Score
 from tasks.data.training import Training, train
 from tasks.data.weights import build_blank, load_state
 from tasks.domains.base import Axes, Domain, Weights, write_preprocessing
@@ -32,20 +32,20 @@ from tasks.refs import DatasetRef
 from tasks.results import Proposal
 from tasks.sources import code_digest
 
-_STEP = 16  # lengths are padded to multiples of it, or of what doubles it, up to the longest
+_SHORTEST_BUCKET = 16  # tokens; each further bucket is twice as long
 _WARM_UP = 0.1
 _GRADIENT = 1.0
 _ALSO = {"accuracy": {"f1-macro": "f1-macro"}, "f1-macro": {"accuracy": "accuracy"}}
 _AXES = {0: "batch", 1: "tokens"}
 _USE = (
-    "tokenizers.Tokenizer.from_file('tokenizer.json').encode_batch(texts) cuts texts at max_length and pads them: ids "
-    "are the rows of input_ids, attention_mask those of attention_mask, both int64"
+    "tokenizers.Tokenizer.from_file('tokenizer.json').encode_batch(texts) cuts texts at max_length and pads them; "
+    "each encoding's ids and attention_mask are one row of input_ids and attention_mask, both int64"
 )
 
 
 @dataclass(frozen=True)
 class Texts:
-    """Token ids of a split's texts, the id that pads them, and their classes, int64 [N], if they have any."""
+    """Token ids of a split's texts, the padding id, and the classes, int64 [N], if the texts have classes."""
 
     ids: Column
     padding: int
@@ -55,7 +55,7 @@ class Texts:
         return len(self.ids)
 
     def padded(self, rows: Sequence[int], length: int | None = None) -> tuple[Tensor, Tensor]:
-        """Return ids and mask, int64 [B, T], of some texts, padded to the longest of them or to `length`."""
+        """Return ids and mask, int64 [B, T], of the texts in `rows`, padded to `length` or to the longest text."""
         texts = [self.ids[row] for row in rows]
         width = length or max(map(len, texts))
         ids = torch.full((len(texts), width), self.padding)
@@ -66,15 +66,15 @@ class Texts:
         return ids, mask
 
     def batches(self, batch_size: int, *, apart: bool = False) -> Iterator[Batch]:
-        """Yield batches of texts of like length with their classes, or one text at a time and no padding."""
-        chosen = (([row], None) for row in range(len(self))) if apart else self.buckets(batch_size)
-        for rows, length in chosen:
+        """Yield batches of texts of similar length with their classes; with `apart`, single texts without padding."""
+        groups = (([row], None) for row in range(len(self))) if apart else self.buckets(batch_size)
+        for rows, length in groups:
             yield Batch(self.padded(rows, length), None if self.labels is None else self.labels[rows], len(rows), rows)
 
     def buckets(self, batch_size: int) -> Iterator[tuple[list[int], int]]:
-        """Yield rows that run together, and the length that they are padded to; few lengths are compiled for.
+        """Yield rows for one batch and their padded length, shortest first; rows of one length keep their order.
 
-        Shortest first; rows of one length keep their order.
+        There are few different lengths, because some runtimes compile for each length.
         """
         lengths = [len(self.ids[row]) for row in range(len(self))]
         longest = max(lengths)
@@ -87,15 +87,15 @@ class Texts:
 
 
 def bucket_of(length: int, longest: int) -> int:
-    """Return the length that a text is padded to: 16, 32, 64, … and at most the longest text's."""
-    bucket = _STEP
+    """Return the padded length of a text: 16, 32, 64, …, but at most the length of the longest text."""
+    bucket = _SHORTEST_BUCKET
     while bucket < length:
         bucket *= 2
     return max(min(bucket, longest), length)
 
 
 def load_texts(dataset: DatasetRef, split: str, store: ArtifactStore, column: str = "input_ids") -> Texts:
-    """Read a split's texts, or their pairs."""
+    """Read a split's texts or, from another column, their pairs."""
     samples = load_samples(dataset, split, store)
     labels = samples[TARGET] if TARGET in samples.columns else None
     return Texts(samples.columns[column], samples.description.padding, labels)
@@ -111,9 +111,9 @@ class TextEncoder(Domain[EncoderWorkload, EncoderSpec]):
 import {{ tensor.partition(".")[0] }}
 from tokenizers import Tokenizer
 
-tokenizer = Tokenizer.from_file("tokenizer.json")  # cuts texts where the model ends, and pads them to the longest
+tokenizer = Tokenizer.from_file("tokenizer.json")  # cuts texts at the model's limit, and pads to the longest text
 {% if m.model.runtime == "openvino" %}
-tokenizer.enable_truncation({{ length }})  # as the model is reshaped to below; without, any length
+tokenizer.enable_truncation({{ length }})  # the model is reshaped to this length below; otherwise, any length works
 tokenizer.enable_padding(**tokenizer.padding | {"length": {{ length }}})
 {% endif %}
 rows = tokenizer.encode_batch(["a text"] * {{ batch }})
@@ -126,7 +126,7 @@ input_ids, attention_mask = {{ tensor }}([row.ids for row in rows]), {{ tensor }
         return prepare_texts(workload, workspace)
 
     def build(self, model: EncoderSpec, dataset: DatasetRef) -> nn.Module:
-        """Build the network of the configuration."""
+        """Build the network from its configuration."""
         return build_encoder(model, dataset)
 
     def example_inputs(
@@ -134,7 +134,7 @@ input_ids, attention_mask = {{ tensor }}([row.ids for row in rows]), {{ tensor }
     ) -> dict[str, Tensor]:
         """Return `batch_size` rows of ``benchmark.sequence_length`` tokens without padding.
 
-        They are the test texts one after another, from the first again.
+        The tokens are the concatenated test texts, repeated if they are too short.
         """
         ids, length = load_texts(dataset, "test", store).ids.values, workload.benchmark.sequence_length
         positions = torch.arange(length * batch_size) % len(ids)
@@ -142,11 +142,11 @@ input_ids, attention_mask = {{ tensor }}([row.ids for row in rows]), {{ tensor }
         return {"input_ids": rows, "attention_mask": torch.ones_like(rows)}
 
     def metric(self, workload: EncoderWorkload) -> Score:
-        """Return ``evaluate.metric``, or the task's own."""
+        """Return ``evaluate.metric``, or the default metric of the task."""
         return METRICS[workload.metric]
 
     def evaluate(self, job: Job[EncoderWorkload], call: Call, workspace: Workspace, *, apart: bool = False) -> Quality:
-        """Compute ``evaluate.metric`` of the whole test split, and the task's other metric with it."""
+        """Compute ``evaluate.metric`` and the task's other metric on the test split."""
         texts, workload = load_texts(job.dataset, "test", workspace.store), job.workload
         if workload.model.task == "classification":
             quality = evaluate_batches(
@@ -168,36 +168,37 @@ input_ids, attention_mask = {{ tensor }}([row.ids for row in rows]), {{ tensor }
     def _quality_of_vectors(
         self, job: Job[EncoderWorkload], call: Call, texts: Texts, workspace: Workspace, *, apart: bool
     ) -> Quality:
-        """Compute the cosine with the float model's vectors, and if texts have pairs the rank of a text's own."""
+        """Compute the cosine similarity to the float model's vectors and, if texts have pairs, the retrieval metric."""
         workload, size = job.workload, job.workload.evaluate.batch_size
         reference = build_encoder(workload.model, job.dataset)
         reference.load_state_dict(load_state(job.checkpoint, workspace.store))
 
-        def vectors(model: Call, of: Texts, *, apart: bool) -> Tensor:
-            return outputs_in_order(model, of.batches(size, apart=apart), len(of), workspace.progress, "texts")
+        def embed(model: Call, texts: Texts, *, apart: bool) -> Tensor:
+            return outputs_in_order(model, texts.batches(size, apart=apart), len(texts), workspace.progress, "texts")
 
-        found = vectors(call, texts, apart=apart)
-        targets = {"cosine": vectors(reference, texts, apart=False)}
+        vectors = embed(call, texts, apart=apart)
+        targets = {"cosine": embed(reference, texts, apart=False)}
         if workload.metric == "retrieval":
             pairs = load_texts(job.dataset, "test", workspace.store, PAIRS)
-            targets["retrieval"] = vectors(call, pairs, apart=apart)
+            targets["retrieval"] = embed(call, pairs, apart=apart)
         scored = {
-            name: METRICS[name].conclude(Kept([METRICS[name].take(found, target)])) for name, target in targets.items()
+            name: METRICS[name].conclude(BatchResults([METRICS[name].take(vectors, target)]))
+            for name, target in targets.items()
         }
         return as_quality(self.metric(workload), scored, len(texts), apart=apart)
 
     def calibration(
         self, job: Job[EncoderWorkload], store: ArtifactStore, batch_size: int
     ) -> Iterator[tuple[Tensor, ...]]:
-        """Yield the calibration split in its order, padded within each batch."""
+        """Yield batches of the calibration split in its order, padded to the longest text of each batch."""
         texts = load_texts(job.dataset, "calibration", store)
         rows = range(len(texts))
         return (texts.padded(rows[start : start + batch_size]) for start in range(0, len(texts), batch_size))
 
     def train(self, workload: EncoderWorkload, dataset: DatasetRef, workspace: Workspace) -> dict[str, Tensor]:
-        """Train by AdamW with a learning rate that rises over a tenth of the steps and falls to zero.
+        """Train with AdamW; the learning rate rises over a tenth of the steps and falls to zero.
 
-        Batches are of texts of like length, in an order by seed. See `tasks.data.training.train`.
+        Texts in a batch have similar lengths; the seed determines the order. See `tasks.data.training.train`.
         """
         settings, texts = cast("TrainedCheckpoint", workload.checkpoint), load_texts(dataset, "train", workspace.store)
         labels, order = cast(Tensor, texts.labels), random.Random(settings.seed)
@@ -223,7 +224,7 @@ input_ids, attention_mask = {{ tensor }}([row.ids for row in rows]), {{ tensor }
         return train(make, settings, workload.name, workspace.progress)
 
     def weights(self, workload: EncoderWorkload, dataset: DatasetRef) -> Weights:
-        """Find the weights of the model's directory."""
+        """Return values that identify the weights in the model's directory, and a function that loads them."""
         spec = cast("EncoderDirectory", workload.model)
         made_from = {
             "files": [file_digest(path) for path in directory_files(Path(spec.path))],
@@ -234,26 +235,26 @@ input_ids, attention_mask = {{ tensor }}([row.ids for row in rows]), {{ tensor }
         return made_from, lambda: read_directory(spec)
 
     def input_ranges(self, dataset: DatasetRef) -> dict[str, tuple[int, int]]:
-        """Refuse ids beyond the vocabulary, which would read beyond the embedding's rows."""
+        """Return the range of token ids, because a larger id would read beyond the embedding's rows."""
         return {"input_ids": (0, dataset.vocabulary - 1), "attention_mask": (0, 1)}
 
     def propose(self, workload: EncoderWorkload, workspace: Workspace) -> Proposal:
-        """Choose fewer tokens for a timed call if the model has positions for fewer."""
+        """Choose fewer tokens for a timed call if the model has fewer positions."""
         longest = longest_text(build_blank(lambda: build_encoder(workload.model)))
         shorter = longest < workload.benchmark.sequence_length
         return Proposal(sections={"benchmark": {"sequence_length": longest}} if shorter else {})
 
     def write_resources(self, job: Job[EncoderWorkload], store: ArtifactStore, folder: Path) -> dict[str, str]:
-        """Write the tokenizer, and how texts become inputs and outputs become classes."""
+        """Write the tokenizer, and a description of inputs and outputs."""
         shutil.copyfile(store.path(job.dataset.kind, job.dataset.digest) / TOKENIZER, folder / TOKENIZER)
-        described = read_description(job.dataset, store)
+        description = read_description(job.dataset, store)
         document: dict[str, object] = {
             "inputs": _USE,
-            "max_length": described.max_length,
-            "padding": described.padding,
+            "max_length": description.max_length,
+            "padding": description.padding,
         }
         if job.workload.model.task == "classification":
-            document |= {"outputs": "logits; the largest is the class", "labels": described.classes}
+            document |= {"outputs": "logits; the largest logit is the class", "labels": description.classes}
         else:
-            document |= {"outputs": "one vector a text; texts of like meaning have a high cosine"}
+            document |= {"outputs": "one vector per text; texts with similar meanings have a high cosine"}
         return {"tokenizer": TOKENIZER} | write_preprocessing(document, folder)

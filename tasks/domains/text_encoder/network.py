@@ -1,4 +1,4 @@
-"""transformers' own classes behind one call: token ids and mask to logits, or to one vector a text."""
+"""Networks of transformers' own classes that compute logits, or one vector per text, from token ids and a mask."""
 
 from __future__ import annotations
 
@@ -25,11 +25,10 @@ _TYPES = frozenset({"F64", "F32", "F16", "BF16", "I64"})  # I64: buffers of posi
 
 
 class Encoder(nn.Module):
-    """A model of transformers, called with ids and mask alone.
+    """A model of transformers that is called with ids and mask only.
 
-    What it would derive from the length of a call (positions, types of tokens) is given to it: it would cut both out
-    of buffers, and no exporter leaves the length of a text open then. Models that count positions from the first
-    token on, as RoBERTa does, do so themselves.
+    The forward passes positions and token types to the model. Otherwise, the model would slice them from buffers, and
+    an exported model would accept only one text length. RoBERTa and similar models compute positions themselves.
     """
 
     def __init__(
@@ -41,26 +40,26 @@ class Encoder(nn.Module):
     ) -> None:
         super().__init__()
         if task == "embedding" and getattr(model, "pooler", None) is not None:
-            model.register_module("pooler", None)  # a layer for pretraining, which no embedding goes through
+            model.register_module("pooler", None)  # embeddings do not use this layer for pretraining
         for part in model.modules():
             if hasattr(part, "loss_type"):
-                # A tracer reads every property, and this one would warn.
+                # A tracer reads every property, and transformers warns about the default of this property.
                 setattr(part, "loss_type", "ForSequenceClassification")  # noqa: B010 - nn.Module types it as a tensor
         self.model = model
         self.task, self.pooling, self.normalize = task, pooling, normalize
-        taken = signature(model.forward).parameters
-        self.gives_types = "token_type_ids" in taken
-        counts_itself = any(part.padding_idx is not None for part in _positions(model))
-        self.gives_positions = "position_ids" in taken and not counts_itself
+        parameters = signature(model.forward).parameters
+        self.passes_types = "token_type_ids" in parameters
+        computes_positions = any(part.padding_idx is not None for part in _positions(model))
+        self.passes_positions = "position_ids" in parameters and not computes_positions
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """From int64 [B, T] twice (mask 1 for tokens, 0 for padding) to float32: logits [B, K], or vectors [B, H]."""
-        further: dict[str, Tensor] = {}
-        if self.gives_types:
-            further["token_type_ids"] = torch.zeros_like(input_ids)
-        if self.gives_positions:
-            further["position_ids"] = torch.arange(input_ids.shape[1], device=input_ids.device).unsqueeze(0)
-        output = self.model(input_ids=input_ids, attention_mask=attention_mask, **further)
+        """Return float32 logits [B, K] or vectors [B, H] for int64 ids and mask (0 for padding, else 1) [B, T]."""
+        optional: dict[str, Tensor] = {}
+        if self.passes_types:
+            optional["token_type_ids"] = torch.zeros_like(input_ids)
+        if self.passes_positions:
+            optional["position_ids"] = torch.arange(input_ids.shape[1], device=input_ids.device).unsqueeze(0)
+        output = self.model(input_ids=input_ids, attention_mask=attention_mask, **optional)
         if self.task == "classification":
             logits: Tensor = output.logits
             return logits
@@ -69,7 +68,7 @@ class Encoder(nn.Module):
         return nn.functional.normalize(vectors, dim=1) if self.normalize else vectors
 
     def _pool(self, hidden: Tensor, mask: Tensor) -> Tensor:
-        # As sentence-transformers' Pooling does.
+        # The formulas are the same as in sentence-transformers' Pooling.
         if self.pooling == "cls":
             return hidden[:, 0]
         if self.pooling == "max":
@@ -78,23 +77,23 @@ class Encoder(nn.Module):
 
 
 def build_encoder(spec: EncoderSpec, dataset: DatasetRef | None = None) -> Encoder:
-    """Build the network of a section, its weights drawn from torch's global generator.
+    """Build the network of a model section, with weights from torch's global generator.
 
-    Attention is torch's ``scaled_dot_product_attention`` where transformers has it for the architecture, else plain
-    products: both export to every runtime, and the first is faster (docs/measured-runtimes.md has numbers).
+    Attention uses torch's ``scaled_dot_product_attention`` if transformers supports it for the architecture, and plain
+    products otherwise. Both export to every runtime, and the former is faster (docs/measured-runtimes.md has numbers).
 
     Raises
     ------
     ConfigurationError
-        transformers has no such architecture, or cannot make it of this configuration.
+        transformers does not have the architecture, or cannot build it from this configuration.
     """
     library = transformers()
     document = dict(spec.config)
     kind = str(document.pop("model_type"))
     if kind not in library.CONFIG_MAPPING:
         raise ConfigurationError(
-            f'transformers {library.__version__} has no architecture "{kind}" of its own.',
-            hint="Code that comes with a model is never run: use an architecture that transformers has.",
+            f'transformers {library.__version__} has no built-in architecture "{kind}".',
+            hint="Use a built-in architecture of transformers, because code from a model directory is never run.",
         )
     if spec.kind == "config" and dataset is not None:
         document.setdefault("vocab_size", dataset.vocabulary)
@@ -104,9 +103,9 @@ def build_encoder(spec: EncoderSpec, dataset: DatasetRef | None = None) -> Encod
     try:
         with quiet():
             model = auto.from_config(library.CONFIG_MAPPING[kind].from_dict(document), trust_remote_code=False)
-    except Exception as error:  # whatever a constructor makes of a wrong configuration
+    except Exception as error:  # a constructor can raise any exception for an invalid configuration
         raise ConfigurationError(
-            f'transformers cannot make a model for {spec.task} of model.config, model_type "{kind}": '
+            f'transformers cannot build a model for {spec.task} from model.config, model_type "{kind}": '
             f"{first_line(error)}.",
             hint="Correct config.json.",
         ) from error
@@ -114,12 +113,12 @@ def build_encoder(spec: EncoderSpec, dataset: DatasetRef | None = None) -> Encod
 
 
 def read_directory(spec: EncoderDirectory) -> dict[str, Tensor]:
-    """The state dict of a directory's weights, loaded by transformers, which knows what older files call them.
+    """Load the state dict of a directory with transformers, which understands the key names of older files.
 
     Raises
     ------
     InputError
-        The weights are missing, pickled, broken, or not those of the configuration.
+        The weights are missing, pickled or broken, or do not fit the configuration.
     """
     folder = Path(spec.path)
     files = directory_files(folder)
@@ -129,7 +128,7 @@ def read_directory(spec: EncoderDirectory) -> dict[str, Tensor]:
     auto = library.AutoModelForSequenceClassification if spec.task == "classification" else library.AutoModel
     try:
         with torch.random.fork_rng(devices=[]), quiet():
-            model, found = auto.from_pretrained(
+            model, loading = auto.from_pretrained(
                 folder,
                 local_files_only=True,
                 trust_remote_code=False,
@@ -137,30 +136,31 @@ def read_directory(spec: EncoderDirectory) -> dict[str, Tensor]:
                 dtype=torch.float32,
                 output_loading_info=True,
             )
-    except Exception as error:  # whatever loading meets in a file from elsewhere
-        raise InputError(f"{folder}: transformers cannot load it: {first_line(error)}.") from error
+    except Exception as error:  # loading can raise any exception for an invalid file
+        message = f"transformers cannot load {folder}: {first_line(error)}."
+        raise InputError(message, hint="Save the model again with save_pretrained.") from error
     encoder = Encoder(model, spec.task, spec.pooling, spec.normalize)
     needed = {name.removeprefix("model.") for name in encoder.state_dict()}
-    lacking = sorted({*found["missing_keys"], *(str(entry[0]) for entry in found["mismatched_keys"])} & needed)
+    lacking = sorted({*loading["missing_keys"], *(str(entry[0]) for entry in loading["mismatched_keys"])} & needed)
     if lacking:
-        shown = ", ".join(lacking[:5]) + (f" and {len(lacking) - 5} more" if len(lacking) > 5 else "")
+        listed = ", ".join(lacking[:5]) + (f" and {len(lacking) - 5} more" if len(lacking) > 5 else "")
         raise InputError(
-            f"{folder}: its weights lack what config.json describes, or have it in another shape: {shown}.",
-            hint="A classifier needs its head: save the model after it was trained.",
+            f"{folder}: these weights of config.json's model are missing, or have another shape: {listed}.",
+            hint="If a classifier's head is missing, save the model after it was trained.",
         )
     return encoder.state_dict()
 
 
 def longest_text(model: nn.Module) -> int:
-    """Return the most tokens that a model has positions for; 512 if its positions are relative."""
-    found = [
+    """Return the number of a model's positions, or 512 if its positions are relative."""
+    limits = [
         part.num_embeddings - (0 if part.padding_idx is None else part.padding_idx + 1) for part in _positions(model)
     ]
-    return min(found) if found else DEFAULT_LENGTH
+    return min(limits) if limits else DEFAULT_LENGTH
 
 
-def transformers() -> Any:  # its classes are looked up by name, and have no types that a checker could follow
-    """Import the library, after telling it that nothing is to be downloaded."""
+def transformers() -> Any:  # classes of the library are looked up by name, so they have no static types
+    """Import transformers with downloads disabled."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     import transformers as library
 
@@ -176,46 +176,47 @@ def _positions(model: nn.Module) -> list[nn.Embedding]:
 
 
 def directory_files(folder: Path) -> list[Path]:
-    """Return the safetensors files that hold the weights: one, or those that an index names.
+    """Return the safetensors files of the weights: one file, or the files that an index names.
 
     Raises
     ------
     InputError
-        There are none; pickles (``pytorch_model.bin``) are refused.
+        The folder contains no safetensors; pickles (``pytorch_model.bin``) are refused.
     """
     if files := weight_files(folder):
         return files
     if pickles := [name for name in _PICKLES if (folder / name).is_file()]:
         raise InputError(
-            f"{folder}: its weights are a pickle ({pickles[0]}), which is never loaded.",
-            hint="Save it again with transformers: model.save_pretrained(folder), which writes safetensors.",
+            f"{folder}: the weights are a pickle ({pickles[0]}), and pickles are never loaded.",
+            hint="Save the model as safetensors with transformers: model.save_pretrained(folder).",
         )
     raise InputError(
-        f"{folder}: holds no model.safetensors.", hint="Save the model there: model.save_pretrained(folder)."
+        f"{folder} does not contain model.safetensors.", hint="Save the model there: model.save_pretrained(folder)."
     )
 
 
 def _check_weights(files: list[Path], parameters: int) -> None:
-    """Refuse files that are broken, hold no floating-point weights, or fewer values than the model's `parameters`."""
+    """Refuse files that are broken, contain non-float weights, or have fewer values than the model's `parameters`."""
     values, wrong = 0, []
     for path in files:
         try:
             with safe_open(path, framework="pt") as file:
-                for key in file.keys():  # noqa: SIM118 - it is no mapping
+                for key in file.keys():  # noqa: SIM118 - the file is not a mapping
                     tensor = file.get_slice(key)
                     values += math.prod(tensor.get_shape())
                     if tensor.get_dtype() not in _TYPES:
                         wrong.append(f"{key} ({tensor.get_dtype()})")
         except (SafetensorError, OSError) as error:
-            raise InputError(f"{path}: cannot be read as safetensors: {first_line(error)}.") from error
+            message = f"{path} cannot be read as safetensors: {first_line(error)}."
+            raise InputError(message, hint="Save the model again.") from error
     if wrong:
         raise InputError(
-            f"{files[0].parent}: weights of types that no float model has: {', '.join(wrong[:5])}.",
-            hint="Bring the float model, not one that is quantized already.",
+            f"{files[0].parent}: these weights are not floating-point: {', '.join(wrong[:5])}.",
+            hint="Use the float model, not a quantized model.",
         )
     if values < parameters:
         raise InputError(
-            f"{files[0].parent}: config.json describes a model of {parameters:,} parameters, and the files hold "
-            f"{values:,} values.",
-            hint="Is the model saved whole? A classifier needs its head: save it after it was trained.",
+            f"{files[0].parent}: config.json describes a model of {parameters:,} parameters, but the files contain "
+            f"only {values:,} values.",
+            hint="Save the complete model. If a classifier's head is missing, save the model after it was trained.",
         )

@@ -1,4 +1,4 @@
-"""Texts and classes, from a table or from Python's own sources, turned into token ids."""
+"""Tokenize texts and number their classes, from a table or from Python's own sources."""
 
 from __future__ import annotations
 
@@ -30,20 +30,18 @@ TOKENIZER = "tokenizer.json"
 IDS, PAIRS = "input_ids", "pair_ids"
 _TRAINED_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]")
 _NOT_ONE_CLASS = ("regression", "multi_label_classification")
-
-
-Splits = Mapping[str, Mapping[str, list[Any]]]  # by split: "text", and "label" (names or numbers) or "pair"
+Splits = Mapping[str, Mapping[str, list[Any]]]  # by split: the columns "text", and "label" (names or numbers) or "pair"
 
 
 def prepare_texts(workload: EncoderWorkload, workspace: Workspace) -> DatasetRef:
-    """Read and tokenize the texts, or find them in the store.
+    """Find the tokenized texts in the store, or read and tokenize the texts.
 
     Raises
     ------
     InputError
-        A file is missing or broken, lacks a column, or has labels that the model does not.
+        A file is missing or broken, lacks a column, or has labels that the model does not have.
     ConfigurationError
-        The model has fewer positions than texts are to be cut at.
+        The model has fewer positions than ``model.max_length``, or the benchmark needs longer texts.
     """
     data, spec = workload.data, workload.model
     made_from: dict[str, object] = {
@@ -75,17 +73,17 @@ def _from_sources(data: PythonSources) -> Splits:
 
 
 def _from_table(path: Path, data: TextTable) -> Splits:
-    named = {kind: name for kind in ("text", "label", "pair") if (name := getattr(data, kind))}
-    table = read_columns(path, data, list(named.values()))
+    columns = {kind: name for kind in ("text", "label", "pair") if (name := getattr(data, kind))}
+    table = read_columns(path, data, list(columns.values()))
     for name in (data.text, data.pair):
         if name and not pa.types.is_string(table[name].type) and not pa.types.is_large_string(table[name].type):
             raise InputError(
-                f'{path}: the column "{name}" is of type {table[name].type}, not text.', hint="Name a column of texts."
+                f'{path}: the column "{name}" is of type {table[name].type}, not text.', hint="Use a column of texts."
             )
     return {
-        split: {kind: table[name].take(pa.array(chosen)).to_pylist() for kind, name in named.items()}
-        for split, chosen in rows_of_splits(table, data).items()
-        if len(chosen)
+        split: {kind: table[name].take(pa.array(rows)).to_pylist() for kind, name in columns.items()}
+        for split, rows in rows_of_splits(table, data).items()
+        if len(rows)
     }
 
 
@@ -94,13 +92,13 @@ def _find_or_make(
 ) -> DatasetRef:
     def fill(folder: Path) -> Description:
         splits = read()
-        labels, numbered = _numbered(workload, splits)
+        labels, classes = _numbered_classes(workload, splits)
         tokenizer = _tokenizer(workload, splits)
-        length, named = _length(workload, len(labels), tokenizer), workload.model.config.get("pad_token_id")
-        # Any id pads texts for a model that names none, because the mask hides it.
+        length, configured = _length(workload, len(labels), tokenizer), workload.model.config.get("pad_token_id")
+        # If the configuration has no padding id, any id will do, because the mask hides it.
         padding = tokenizer.token_to_id(_TRAINED_TOKENS[0]) or 0
-        if isinstance(named, int) and named >= 0:
-            padding = named
+        if isinstance(configured, int) and configured >= 0:
+            padding = configured
         tokenizer.no_padding()
         tokenizer.enable_truncation(length)
         cut, done, total = 0, 0, sum(len(split["text"]) for split in splits.values())
@@ -111,12 +109,12 @@ def _find_or_make(
                     encoded = tokenizer.encode_batch(split[kind])
                     cut += sum(bool(text.overflowing) for text in encoded)
                     columns[column] = [torch.tensor(text.ids, dtype=torch.int32) for text in encoded]
-            if name in numbered:
-                columns[TARGET] = torch.tensor(numbered[name], dtype=torch.int64)
+            if name in classes:
+                columns[TARGET] = torch.tensor(classes[name], dtype=torch.int64)
             write_split(folder, name, columns)
             done += len(split["text"])
             workspace.progress(done, total, f"texts, {cut} of them cut at {length} tokens")
-        # As a bundle has it: with several texts it pads them as well.
+        # A bundle contains this tokenizer, so it must also pad texts.
         tokenizer.enable_padding(pad_id=padding, pad_token=tokenizer.id_to_token(padding) or _TRAINED_TOKENS[0])
         tokenizer.save(str(folder / TOKENIZER))
         return Description(
@@ -132,17 +130,17 @@ def _find_or_make(
     return find_or_write(workspace.store, made_from, fill)
 
 
-def _numbered(workload: EncoderWorkload, splits: Splits) -> tuple[tuple[str, ...], dict[str, list[int]]]:
-    """Class names by number, the configuration's if it has any, and the classes of each split's texts."""
+def _numbered_classes(workload: EncoderWorkload, splits: Splits) -> tuple[tuple[str, ...], dict[str, list[int]]]:
+    """Return the class names, from the configuration or else from the data, and the classes of each split's texts."""
     if workload.model.task == "embedding":
         return (), {}
-    there = {label for split in splits.values() for label in split["label"]}
+    data_labels = {label for split in splits.values() for label in split["label"]}
     configured = workload.model.labels
-    labels = configured or tuple(map(str, sorted(there)))
+    labels = configured or tuple(map(str, sorted(data_labels)))
     if len(labels) < 2 or workload.model.config.get("problem_type") in _NOT_ONE_CLASS:
         raise ConfigurationError(
-            "Classification needs two classes at least, and one of them for each text.",
-            hint="Regression and several labels a text are not done here.",
+            "Classification needs at least two classes, and exactly one class for each text.",
+            hint="Provide such labels; regression and several labels per text are not supported.",
         )
     numbers = {label: index for index, label in enumerate(labels)}
 
@@ -151,11 +149,11 @@ def _numbered(workload: EncoderWorkload, splits: Splits) -> tuple[tuple[str, ...
             return label if 0 <= label < len(labels) else None
         return numbers.get(str(label))
 
-    if unknown := sorted(str(label) for label in there if number_of(label) is None):
+    if unknown := sorted(str(label) for label in data_labels if number_of(label) is None):
         raise InputError(
-            f"The data has labels that the model's configuration does not: {', '.join(unknown[:5])}"
+            f"The model's configuration lacks labels of the data: {', '.join(unknown[:5])}"
             f"{', …' if len(unknown) > 5 else ''}; it has {', '.join(labels[:10])}.",
-            hint="Name the model's labels in config.json (id2label), or correct the column.",
+            hint="Add the labels to id2label in config.json, or correct the column.",
         )
     return labels, {
         name: [number for label in split["label"] if (number := number_of(label)) is not None]
@@ -169,23 +167,24 @@ def _tokenizer(workload: EncoderWorkload, splits: Splits) -> Tokenizer:
         return train_tokenizer(splits["train"]["text"], spec.vocabulary)
     path = _tokenizer_file(Path(spec.path))
     try:
-        found = Tokenizer.from_file(str(path))
-    except Exception as error:  # its Rust raises bare Exceptions
-        raise InputError(f"{path}: tokenizers cannot read it: {first_line(error)}.") from error
+        tokenizer = Tokenizer.from_file(str(path))
+    except Exception as error:  # the Rust code raises bare exceptions
+        message = f"tokenizers cannot read {path}: {first_line(error)}."
+        raise InputError(message, hint="Save the tokenizer again.") from error
     size = spec.config.get("vocab_size")
-    if isinstance(size, int) and found.get_vocab_size() > size:
+    if isinstance(size, int) and tokenizer.get_vocab_size() > size:
         raise InputError(
-            f"{path}: has {found.get_vocab_size()} tokens, and config.json {size} (vocab_size).",
-            hint="Take the tokenizer that the model was trained with.",
+            f"{path} has {tokenizer.get_vocab_size()} tokens, but vocab_size in config.json is {size}.",
+            hint="Use the tokenizer that the model was trained with.",
         )
-    return found
+    return tokenizer
 
 
 def train_tokenizer(texts: Sequence[str], vocabulary: int) -> Tokenizer:
-    """A tokenizer of byte pairs, `vocabulary` at most, that puts [CLS] before a text and [SEP] behind it.
+    """Train a byte-pair tokenizer with at most `vocabulary` entries that puts [CLS] before a text and [SEP] after it.
 
-    The same texts give the same pairs. tokenizers' WordPiece trainer numbers the pieces within words as a hash table
-    happens to give them, so that ties, and with them the vocabulary, differ from run to run.
+    Byte pairs are reproducible. The library's WordPiece trainer breaks ties in the order of a hash table, so that its
+    vocabulary differs between runs.
 
     Source: Sennrich, Haddow and Birch, "Neural machine translation of rare words with subword units", 2016.
     """
@@ -205,11 +204,11 @@ def _length(workload: EncoderWorkload, classes: int, tokenizer: Tokenizer) -> in
     length, timed = workload.model.max_length or min(positions, DEFAULT_LENGTH), workload.benchmark.longest
     if length > positions:
         raise ConfigurationError(
-            f"model.max_length is {length}, and the model has positions for {positions} tokens.", hint="Lower it."
+            f"model.max_length is {length}, but the model has only {positions} positions.", hint="Lower max_length."
         )
     if timed > length:
         raise ConfigurationError(
-            f"[benchmark] asks for {timed} tokens, and texts are cut at {length}.",
+            f"[benchmark] times {timed} tokens, but texts are cut at {length} tokens.",
             hint=f"Set sequence_length and sequence_lengths to {length} or less.",
         )
     return length
@@ -217,9 +216,9 @@ def _length(workload: EncoderWorkload, classes: int, tokenizer: Tokenizer) -> in
 
 def _tokenizer_file(folder: Path) -> Path:
     path = folder / TOKENIZER
-    if not path.is_file():  # older directories have a vocabulary only
+    if not path.is_file():  # older directories have only a vocabulary
         raise InputError(
-            f"{folder}: holds no {TOKENIZER}.",
-            hint="Write it with transformers: AutoTokenizer.from_pretrained(folder).save_pretrained(folder).",
+            f"{folder} does not contain {TOKENIZER}.",
+            hint="Create it with transformers: AutoTokenizer.from_pretrained(folder).save_pretrained(folder).",
         )
     return path

@@ -155,7 +155,7 @@ def test_an_old_checkpoint_of_torchvisions_gets_as_many_outputs_as_it_has(folder
     assert json.loads(done.stdout)["chosen"]["data.image_size"] == "all 40 pictures are 40 x 40"
     assert json.loads(done.stdout)["inputs"] == "images float32 [1, 3, 40, 40]"
     assert json.loads(done.stdout)["notes"] == [
-        'took the weights under "state_dict"',
+        'used the weights under "state_dict"',
         "set 20 x num_batches_tracked to 0, because files from before PyTorch 0.4.1 lack them",
         "converted float16 values to float32",
     ]
@@ -218,7 +218,7 @@ def test_a_directory_that_does_not_work_leaves_no_table(folder: Path) -> None:
     (folder / "bert" / "tokenizer.json").unlink()
     done = init("--model", "bert")
     assert done.return_value == 2
-    assert "holds no tokenizer.json" in done.output
+    assert "does not contain tokenizer.json" in done.output
     assert not list(folder.glob("*.toml"))
     assert not list(folder.glob("*.csv"))
     assert "--data is missing" in str(init("--model", "tagging_model:Tagger").exception)

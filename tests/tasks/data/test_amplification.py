@@ -30,7 +30,7 @@ def test_a_tensor_with_more_values_than_its_file_holds_is_refused(
     make: Callable[[], Tensor], is_zip: bool, tmp_path: Path
 ) -> None:
     torch.save({"big": make(), "small": torch.zeros(2)}, tmp_path / "w.pth", _use_new_zipfile_serialization=is_zip)
-    with pytest.raises(InputError, match=r"w\.pth: tensors with more values than the file holds for them: big\."):
+    with pytest.raises(InputError, match=r"w\.pth: these tensors have more values than the file contains: big\."):
         read_state(tmp_path / "w.pth")
 
 
@@ -44,7 +44,7 @@ def test_a_compressed_zip_is_refused_before_it_is_unpacked(tmp_path: Path) -> No
         for name in plain.namelist():
             packed.writestr(name, plain.read(name))
     assert (tmp_path / "w.pth").stat().st_size < 1_000_000
-    with pytest.raises(InputError, match=r"w\.pth: cannot be read as a state dict: its parts are compressed"):
+    with pytest.raises(InputError, match=r"w\.pth cannot be read as a state dict: the file is compressed"):
         read_state(tmp_path / "w.pth")
 
 
@@ -56,5 +56,5 @@ def test_a_storage_that_is_said_to_be_larger_than_it_is_is_refused(is_zip: bool,
     forged = content.replace(b"M\xe8\x03", b"M\xff\xff")
     assert forged != content
     (tmp_path / "w.pth").write_bytes(forged)
-    with pytest.raises(InputError, match=r"w\.pth: "):
+    with pytest.raises(InputError, match=r"w\.pth cannot be read"):
         read_state(tmp_path / "w.pth")

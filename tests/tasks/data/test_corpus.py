@@ -103,14 +103,14 @@ def test_changed_text_is_another_corpus(store: ArtifactStore, tmp_path: Path) ->
 
 
 def test_what_is_missing_empty_doubled_or_not_utf8_is_named(store: ArtifactStore, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="holds no corpus"):
+    with pytest.raises(InputError, match="does not contain a corpus"):
         prepare(text_workload(str(tmp_path)), store)
     folder = write_texts(tmp_path / "one")
     (folder / "valid.txt").write_text("")
-    with pytest.raises(InputError, match="the valid split is empty"):
+    with pytest.raises(InputError, match="text for the valid split"):
         prepare(text_workload(str(folder)), store)
     (folder / "valid.txt").write_bytes(b"caf\xe9 \n")
-    with pytest.raises(InputError, match=r"valid\.txt: not UTF-8 at byte 3"):
+    with pytest.raises(InputError, match=r"valid\.txt is not UTF-8 at byte 3"):
         prepare(text_workload(str(folder)), store)
     write_texts(folder, "wiki.{}.tokens")
     with pytest.raises(InputError, match="several corpora"):

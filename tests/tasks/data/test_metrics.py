@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from storage.errors import MeasurementError
 from tasks.data.metrics import METRICS, area_under_roc, edit_distance, macro_f1, word_errors
-from tasks.data.scores import Kept, OwnScore
+from tasks.data.scores import BatchResults, OwnScore
 
 PAIRS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.integers(0, 2)), min_size=1, max_size=30).filter(
     lambda rows: any(weight for *_, weight in rows)
@@ -79,19 +79,19 @@ def test_words_are_ids_or_the_best_path_of_logits() -> None:
         [0, 3],
         [0, 1],
     ]
-    with pytest.raises(MeasurementError, match="wer takes word ids"):
+    with pytest.raises(MeasurementError, match="wer needs word ids"):
         word_errors(ids.float(), target)
 
 
 @pytest.mark.slow
 def test_a_ratio_is_that_of_the_sums_and_not_the_mean_of_the_rows() -> None:
-    assert METRICS["wer"].of(np.array([[1.0, 1.0], [0.0, 9.0]])) == 0.1
-    assert np.isnan(METRICS["wer"].of(np.zeros((2, 2))))
+    assert METRICS["wer"].ratio(np.array([[1.0, 1.0], [0.0, 9.0]])) == 0.1
+    assert np.isnan(METRICS["wer"].ratio(np.zeros((2, 2))))
 
 
 def test_a_percentage_is_a_metric_whose_rows_count_as_0_or_100() -> None:
     percentages = {name: metric for name, metric in METRICS.items() if metric.is_percentage}
     assert percentages.keys() == {"accuracy", "top5", "top1", "top5-of-any"}
     for metric in percentages.values():
-        assert metric.conclude(Kept([metric.take(torch.eye(6), torch.arange(6))])).value == 100
+        assert metric.conclude(BatchResults([metric.take(torch.eye(6), torch.arange(6))])).value == 100
     assert not OwnScore("share (%)", True, "own:share", "").is_percentage

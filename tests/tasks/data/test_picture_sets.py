@@ -223,7 +223,7 @@ def test_transforms_resize_the_shorter_side_and_keep_the_middle(tmp_path, store)
 def test_a_folder_without_classes_is_refused_with_the_layouts(tmp_path):
     pictures(tmp_path / "pets", classes=("cat",))
 
-    with pytest.raises(InputError, match=r"fewer than two folders.*Expected <class>/<image>"):
+    with pytest.raises(InputError, match=r"fewer than two folders.*Arrange images as <class>/<image>"):
         find_layout(tmp_path)
 
 
@@ -242,7 +242,7 @@ def test_a_picture_too_long_and_thin_to_be_resized_is_left_out(tmp_path, store):
     dataset = prepared(folder, store, image_size=32, max_corrupt_share=0.1)
 
     assert sum(dataset.splits.values()) == 40
-    with pytest.raises(InputError, match=r"line\.png \(200000 x 1, resized to 32, is more than"):
+    with pytest.raises(InputError, match=r"line\.png \(200000 x 1, resized to 32, has more than"):
         prepared(folder, store, image_size=32, max_corrupt_share=0)
 
 

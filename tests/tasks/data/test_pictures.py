@@ -7,7 +7,7 @@ import pytest
 
 from storage.artifacts import ArtifactStore
 from storage.errors import InputError
-from tasks.data.pictures import FILL_ORDER, PictureWriter, find_or_draw
+from tasks.data.pictures import FILL_ORDER, PictureWriter, find_or_write_pictures
 from tasks.data.samples import Description, load_samples
 
 SHAPE = (3, 4, 5)
@@ -39,8 +39,8 @@ def test_an_empty_split_is_refused_and_nothing_is_published(tmp_path):
         writer.add("test", picture(1), 0)
         return DESCRIPTION
 
-    with pytest.raises(InputError, match="no image for: valid, calibration, train"):
-        find_or_draw(ArtifactStore(tmp_path), {}, SHAPE, fill)
+    with pytest.raises(InputError, match="no images left for: valid, calibration, train"):
+        find_or_write_pictures(ArtifactStore(tmp_path), {}, SHAPE, fill)
 
     assert not list(tmp_path.rglob("*.npy"))
 
@@ -59,7 +59,7 @@ def test_the_files_are_those_of_numpy_for_any_number_of_samples(tmp_path: Path, 
         return DESCRIPTION
 
     store = ArtifactStore(tmp_path)
-    dataset = find_or_draw(store, {}, SHAPE, fill)
+    dataset = find_or_write_pictures(store, {}, SHAPE, fill)
     np.save(tmp_path / "expected.npy", images)
     np.save(tmp_path / "labels.npy", labels)
 
@@ -77,9 +77,9 @@ def test_what_is_found_is_not_written_again(tmp_path):
         return DESCRIPTION
 
     store = ArtifactStore(tmp_path)
-    dataset = find_or_draw(store, {"seed": 1}, SHAPE, fill)
+    dataset = find_or_write_pictures(store, {"seed": 1}, SHAPE, fill)
 
-    assert find_or_draw(store, {"seed": 1}, SHAPE, lambda writer: pytest.fail("written again")) == dataset
-    assert find_or_draw(store, {"seed": 2}, SHAPE, fill).digest != dataset.digest
+    assert find_or_write_pictures(store, {"seed": 1}, SHAPE, lambda writer: pytest.fail("written again")) == dataset
+    assert find_or_write_pictures(store, {"seed": 2}, SHAPE, fill).digest != dataset.digest
     folder = store.path(dataset.kind, dataset.digest)
     assert json.loads((folder / "samples.json").read_text())["duplicates"] == 1

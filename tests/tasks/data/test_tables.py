@@ -77,12 +77,12 @@ def test_shares_are_drawn_once_for_a_seed_and_overlap_in_nothing_but_calibration
 @pytest.mark.parametrize(
     ("columns", "keys", "message"),
     [
-        (COLUMNS, {"features": ["a", "c"]}, "has no column c. Its columns: a, b, kind"),
+        (COLUMNS, {"features": ["a", "c"]}, "has no column c. Use its columns: a, b, kind"),
         (COLUMNS, {"features": ["a", "kind"], "target": "value"}, '"kind" is of type string, not numbers'),
         (COLUMNS | {"b": [None] * 100}, {}, "missing values in: b"),
-        (COLUMNS | {"b": [float("nan")] * 100}, {}, '"b" holds NaN'),
-        (COLUMNS | {"part": ["dev"] * 100}, {"split": "part"}, "splits that there are not: dev"),
-        (COLUMNS | {"part": ["train"] * 100}, {"split": "part"}, "no rows for: test"),
+        (COLUMNS | {"b": [float("nan")] * 100}, {}, '"b" contains NaN'),
+        (COLUMNS | {"part": ["dev"] * 100}, {"split": "part"}, "unknown splits: dev"),
+        (COLUMNS | {"part": ["train"] * 100}, {"split": "part"}, "no rows left for: test"),
     ],
 )
 def test_a_table_that_cannot_be_used_is_one_clear_message(
@@ -96,5 +96,5 @@ def test_a_file_that_is_none_is_named(tmp_path: Path) -> None:
     write(tmp_path)
     (tmp_path / "table.parquet").write_text("not one")
     data = {"kind": "parquet", "uri": str(tmp_path / "table.parquet"), "features": ["a"], "target": "b"}
-    with pytest.raises(InputError, match=r"table\.parquet: not a parquet file"):
+    with pytest.raises(InputError, match=r"table\.parquet is not a parquet file"):
         prepare(own(tmp_path, data=data), ArtifactStore(tmp_path))

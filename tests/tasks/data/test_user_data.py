@@ -157,7 +157,7 @@ def test_examples_have_as_many_steps_as_are_asked_for(
         (
             'return dict.fromkeys(("calibration", "test"), [(torch.full((3,), torch.nan), 1)])',
             InputError,
-            "holds NaN",
+            "contains NaN",
         ),
         (
             'return dict.fromkeys(("calibration", "test"), [({"columns": torch.ones(3)}, 1)])',
@@ -167,7 +167,7 @@ def test_examples_have_as_many_steps_as_are_asked_for(
         (
             'return dict.fromkeys(("calibration", "test"), [("text", 1)])',
             ConfigurationError,
-            'input "rows" is a str, not a tensor or a number',
+            'input "rows" is a str, not a tensor',
         ),
         ("return 1 / 0", ConfigurationError, r"ZeroDivisionError: division by zero[^$]*own_code.py.*in broken"),
     ],

@@ -50,7 +50,7 @@ def test_a_pickle_that_would_run_code_is_refused_and_its_code_does_not_run(
         path.write_bytes(pickle.dumps(content))
     else:
         torch.save(content, path, _use_new_zipfile_serialization=form == "zip")
-    with pytest.raises(InputError, match=r"weights\.pth: refused, because loading it could run code"):
+    with pytest.raises(InputError, match=r"weights\.pth .* was refused, because loading it could run code"):
         read_state(path)
     assert not made.exists()
     # The same file does run code where it is loaded without care: the test would notice.
@@ -102,7 +102,7 @@ def test_broken_files_are_named(content: bytes, tmp_path: Path) -> None:
 )
 def test_files_without_a_state_dict_are_refused(content: object, tmp_path: Path) -> None:
     torch.save(content, tmp_path / "weights.pth")
-    with pytest.raises(InputError, match="holds no state dict"):
+    with pytest.raises(InputError, match="does not contain a state dict"):
         read_state(tmp_path / "weights.pth")
 
 
@@ -115,7 +115,7 @@ def test_a_file_cut_off_anywhere_is_one_clear_error(share: float, legacy: bool) 
     with TemporaryDirectory() as folder:
         path = Path(folder, "weights.pth")
         path.write_bytes(whole[: int(share * len(whole))])
-        with pytest.raises(InputError, match=r"weights\.pth: "):
+        with pytest.raises(InputError, match=r"weights\.pth (cannot be read|contains more than)"):
             read_state(path)
 
 
@@ -139,5 +139,5 @@ def test_a_dict_that_holds_itself_is_refused(tmp_path: Path) -> None:
     endless: dict[str, Any] = {}
     endless["model"] = endless
     torch.save(endless, tmp_path / "weights.pth")
-    with pytest.raises(InputError, match="holds no state dict"):
+    with pytest.raises(InputError, match="does not contain a state dict"):
         read_state(tmp_path / "weights.pth")

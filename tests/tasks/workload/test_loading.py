@@ -232,7 +232,7 @@ def test_names_of_models_metrics_and_nested_keys_get_proposals(tmp_path):
     with pytest.raises(ConfigurationError, match=r'data\.image-folder\.transforms\.meann: .*did you mean "mean"'):
         read_workload(_write(tmp_path, text))
     text = (examples / "power.toml").read_text(encoding="utf-8")
-    with pytest.raises(ConfigurationError, match=r'no such metric \(did you mean "mse"\?\)'):
+    with pytest.raises(ConfigurationError, match=r'unknown metric \(did you mean "mse"\?\)'):
         read_workload(_write(tmp_path, text.replace('metric = "mse"', 'metric = "msee"')))
 
 

@@ -210,7 +210,7 @@ def test_ratios_over_rows_of_different_lengths_are_those_of_plain_torch(
 
 
 FORWARDS = {
-    "return {'logits': self.layer(rows), 'note': 'text'}": (QuantizationError, 'returns "note", a str'),
+    "return {'logits': self.layer(rows), 'note': 'text'}": (QuantizationError, 'returns "note" of type str'),
     "return self.layer(rows) * torch.nan": (MeasurementError, "returns NaN or infinities"),
     "return self.layer(rows).mean()": (MeasurementError, r"shape \[\] for 7 rows"),
     "return self.layer(rows)[:3]": (MeasurementError, r"shape \[3, 2\] for 7 rows"),
@@ -272,5 +272,5 @@ def test_a_metric_that_fails_is_one_clear_message(tmp_path: Path, metric: str, m
 def test_targets_that_the_metric_cannot_take_are_named(tmp_path: Path) -> None:
     write(tmp_path, CODE + REGRESSION)
     changes = sections("accuracy", data={"kind": "factory", "factory": "own_code:numbers"})
-    with pytest.raises(MeasurementError, match=r"needs a class a row.*shape \[7, 2\], float32"):
+    with pytest.raises(MeasurementError, match=r"needs one class per row.*shape \[7, 2\], float32"):
         job_of(own(tmp_path, **changes), ArtifactStore(tmp_path))

@@ -19,17 +19,17 @@ TRAINED = {"kind": "train", "train": "own_code:train"}
     [
         ({"evaluate": {"metric": "acuracy"}}, "expected module:callable or one of accuracy"),
         ({"evaluate": {"metric": "own_code:score"}}, "needs higher_is_better"),
-        ({"evaluate": {"metric": "mse", "higher_is_better": True}}, "mse has its own"),
+        ({"evaluate": {"metric": "mse", "higher_is_better": True}}, "because mse defines both"),
         ({"data": {"kind": "csv", "uri": "t.csv", "features": [], "target": "y"}}, "features"),
         ({"benchmark": {"sequence_length": 8}}, "expected an axis that data.axes names"),
         (
             {"benchmark": {"sequence_lengths": [8]}, "data": DATA | {"axes": {"a": ["batch", "x"], "b": ["", "y"]}}},
             'sequence_axis "": expected one of x, y',
         ),
-        ({"recipe": [FLOAT, {"name": "q", "method": "qat"}]}, r'method "qat" needs \[fine_tune\] train'),
+        ({"recipe": [FLOAT, {"name": "q", "method": "qat"}]}, 'method "qat" needs a callable that trains'),
         (
             {"recipe": [FLOAT, {"name": "q", "method": "qat", "learning_rate": 0.1}], "checkpoint": TRAINED},
-            "learning_rate: your callable trains",
+            "remove learning_rate, because your callable trains",
         ),
     ],
 )

@@ -94,7 +94,7 @@ def test_a_rate_that_is_far_too_high_is_told(prepared):
 def test_a_single_training_image_is_not_enough(tmp_path):
     dataset, store = rendered(tmp_path, train=1)
 
-    with pytest.raises(InputError, match="1 training images in batches of 16: there is no batch of two"):
+    with pytest.raises(InputError, match="1 training images in batches of 16: training needs a batch of at least two"):
         ImageClassification().train(workload(), dataset, Workspace(store))
 
 
@@ -137,7 +137,7 @@ def test_a_training_of_a_few_steps_ends(prepared, batch_size):
 def test_batches_of_one_are_refused(prepared):
     dataset, store = prepared
 
-    with pytest.raises(InputError, match="in batches of 1: there is no batch of two to train on"):
+    with pytest.raises(InputError, match="in batches of 1: training needs a batch of at least two"):
         ImageClassification().train(workload(batch_size=1), dataset, Workspace(store))
 
 

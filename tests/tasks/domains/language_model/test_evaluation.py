@@ -128,7 +128,7 @@ def test_a_loss_that_is_no_number_is_refused(prepared: Prepared, bias: float) ->
     job, store = prepared
     model = build_model(job.workload, job.dataset)
     model.decoder.bias.data.fill_(bias)
-    with pytest.raises(MeasurementError, match="loss of nan"):
+    with pytest.raises(MeasurementError, match="loss is nan"):
         LanguageModel().evaluate(job, model, Workspace(store))
 
 

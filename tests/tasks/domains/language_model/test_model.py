@@ -82,4 +82,4 @@ def test_a_checkpoint_that_does_not_fit_is_told_how_it_would(tmp_path: Path) -> 
     assert "model.hidden_size = 5 (it is 4)" in hint
     assert "model.layers = 1 (it is 2)" in hint
     assert "9 words; this one has 11" in hint
-    assert LanguageModel().fit_hint({"weight": (2, 2)}, workload, dataset).startswith("Change [model]")
+    assert LanguageModel().fit_hint({"weight": (2, 2)}, workload, dataset).startswith("Set [model]")

@@ -122,9 +122,9 @@ def test_every_row_of_what_is_timed_has_as_many_real_tokens_as_asked_for(tmp_pat
         (
             {"label": ["mammal"] * 120},
             {},
-            "labels that the model's configuration does not: mammal; it has animal, plant",
+            "configuration lacks labels of the data: mammal; it has animal, plant",
         ),
-        ({"label": [7] * 120}, {}, "does not: 7"),
+        ({"label": [7] * 120}, {}, "labels of the data: 7"),
         ({"text": list(range(120))}, {}, "is of type int64, not text"),
         ({"text": [None, *TEXTS[1:]]}, {}, "missing values in: text"),
     ],
@@ -142,8 +142,8 @@ def test_a_table_that_does_not_fit_is_one_clear_message(
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"model": {"kind": "directory", "path": "encoder", "max_length": 49}}, "has positions for 48 tokens"),
-        ({"benchmark": {"sequence_length": 49}}, "asks for 49 tokens, and texts are cut at 48"),
+        ({"model": {"kind": "directory", "path": "encoder", "max_length": 49}}, "has only 48 positions"),
+        ({"benchmark": {"sequence_length": 49}}, "times 49 tokens, but texts are cut at 48"),
     ],
 )
 @pytest.mark.slow
@@ -157,7 +157,7 @@ def test_more_tokens_than_positions_are_refused(tmp_path: Path, changes: dict[st
 def test_one_class_is_refused(tmp_path: Path) -> None:
     path = write_table(tmp_path, text=TEXTS, label=["oak"] * 120)
     workload = encoder(tmp_path, data=table(path), model=of_config(), checkpoint={"kind": "seeded"})
-    with pytest.raises(NightquantError, match="needs two classes"):
+    with pytest.raises(NightquantError, match="needs at least two classes"):
         prepare(workload, ArtifactStore(tmp_path))
 
 

@@ -22,14 +22,17 @@ VECTORS = {"kind": "config", "task": "embedding", "config": {"model_type": "bert
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"data": TABLE}, "data.label must name the column"),
+        ({"data": TABLE}, "set data.label to the column"),
         ({"evaluate": {"metric": "cosine"}}, '"cosine" does not fit model.task "classification"'),
         ({"data": TABLE, "model": VECTORS, "evaluate": {"metric": "accuracy"}}, "does not fit model.task"),
-        ({"data": TABLE, "model": VECTORS, "evaluate": {"metric": "retrieval"}}, "retrieval needs data.pair"),
+        ({"data": TABLE, "model": VECTORS, "evaluate": {"metric": "retrieval"}}, '"retrieval" needs data.pair'),
         ({"model": of_config()}, 'checkpoint.kind "directory" needs model.kind "directory"'),
-        ({"data": TABLE, "model": VECTORS, "checkpoint": {"kind": "train"}}, "embeddings are not trained here"),
-        ({"model": {"kind": "directory"}}, "path must name the directory"),
-        ({"model": {"kind": "config", "max_length": 9, "config": {"model_type": "bert"}}}, "beyond model.max_length"),
+        ({"data": TABLE, "model": VECTORS, "checkpoint": {"kind": "train"}}, "nightquant does not train embeddings"),
+        ({"model": {"kind": "directory"}}, "set path to the model's directory"),
+        (
+            {"model": {"kind": "config", "max_length": 9, "config": {"model_type": "bert"}}},
+            "use at most model.max_length",
+        ),
         ({"recipe": [{"name": "tuned", "method": "qat"}]}, "which does not fine-tune models"),
     ],
 )
