@@ -30,27 +30,42 @@ class Settings(BaseSettings):
         env_prefix="NIGHTQUANT_", toml_file="nightquant.toml", extra="forbid", frozen=True, env_ignore_empty=True
     )
 
-    store: str = Field(default="nightquant-store", description="the store's root: a folder or an s3:// URL")
-    profile: Profile = Field(default="standard", description="how long benchmarks take")
-    task_runner: TaskRunnerName = Field(default="threads", description="what runs the stages in parallel")
+    store: str = Field(default="nightquant-store", description="root of the store: a folder or an s3:// URL")
+    profile: Profile = Field(
+        default="standard", description="length of benchmarks: at most 1, 5 or 15 min per workload"
+    )
+    task_runner: TaskRunnerName = Field(default="threads", description="task runner that runs stages in parallel")
     workers: PositiveInt = Field(
         default_factory=lambda: min(4, os.cpu_count() or 1), description="number of stages that run at once"
     )
-    stage_timeout_s: PositiveFloat = Field(default=4 * 3600.0, description="seconds a stage may run")
+    stage_timeout_s: PositiveFloat = Field(
+        default=4 * 3600.0, description="longest time that a stage may run, in seconds"
+    )
     retry_wait_s: NonNegativeFloat = Field(
-        default=10.0, description="seconds before a failed network or server is tried again; later pauses are longer"
+        default=10.0,
+        description="pause before the first retry after a network or server failure, in seconds; later ones are longer",
     )
-    server_startup_timeout_s: PositiveFloat = Field(default=90.0, description="seconds to wait for Prefect's server")
-    dask_address: str = Field(default="", description="address of the Dask scheduler; empty: a local cluster")
-    ray_address: str = Field(default="", description="address of the Ray cluster; empty: a local cluster")
-    fingerprint: str = Field(default="", description="benchmark only on hosts with this fingerprint; empty: any host")
-    notification_block: str = Field(default="", description="Prefect notification block to call on a regression")
-    webhook_url: SecretStr = Field(default=SecretStr(""), description="URL to post regressions to")
+    server_startup_timeout_s: PositiveFloat = Field(
+        default=90.0, description="longest time to wait for the command's own Prefect server to start, in seconds"
+    )
+    dask_address: str = Field(
+        default="", description="address of the Dask scheduler; if empty, a local cluster is started"
+    )
+    ray_address: str = Field(default="", description="address of the Ray cluster; if empty, a local cluster is started")
+    fingerprint: str = Field(
+        default="", description="fingerprint of the hosts that may benchmark; if empty, any host may"
+    )
+    notification_block: str = Field(default="", description="Prefect notification block that receives alerts")
+    webhook_url: SecretStr = Field(default=SecretStr(""), description="URL to which alerts are posted")
     signing_key: SecretStr = Field(
-        default=SecretStr(""), description="Ed25519 key that signs bundles and current.json: PEM text or path"
+        default=SecretStr(""), description="Ed25519 key that signs bundles and current.json, as PEM text or as a path"
     )
-    signature_days: PositiveFloat = Field(default=30.0, description="days after which a signed current.json expires")
-    cache: str = Field(default="", description="folder that caches a remote store; empty: the user's cache folder")
+    signature_days: PositiveFloat = Field(
+        default=30.0, description="number of days after which a signed current.json expires"
+    )
+    cache: str = Field(
+        default="", description="folder that caches a remote store; if empty, nightquant in your cache folder"
+    )
 
     def signer(self) -> Signer | None:
         """Return the signer, or None without a key; raise `ConfigurationError` if the key is not an Ed25519 key."""

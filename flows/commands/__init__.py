@@ -102,7 +102,7 @@ workload_option = click.option(
     multiple=True,
     metavar="NAME|FILE.toml",
     shell_complete=complete_workload,
-    help="Use this workload, by name or TOML file; repeatable.",
+    help="Use this workload, given by name or as a TOML file; repeatable.",
 )
 # Passes ``recipe: tuple[str, ...]``: an empty tuple means all recipes.
 recipe_option = click.option(

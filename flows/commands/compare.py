@@ -81,7 +81,7 @@ class RunComparison:
 @format_option("text", "json")
 @store_option
 def command(first: str, second: str, format: str, store: str) -> None:
-    """Compare two runs, named by id or night (YYYY-MM-DD): each candidate's measurements, and the changes.
+    """Compare the measurements of two runs, candidate by candidate. RUN is the id or the night (YYYY-MM-DD) of a run.
 
     A night stands for all of its runs. Speed-ups are shown with 95% intervals; "intervals apart" means no overlap.
 

@@ -107,9 +107,9 @@ def show(workload: str, version: str | None, history: bool, manifest: bool, form
 @format_option("text", "json")
 @store_option
 def promote(workload: str, version: str, reason: str, by: str, format: str, store: str) -> None:
-    """Make VERSION of WORKLOAD current by hand, even if it was withdrawn; no bundle is withdrawn.
+    """Make VERSION of WORKLOAD current by hand, even if it was withdrawn; the replaced bundle is not withdrawn.
 
-    A later night replaces it only by a clearly better candidate, or if it fails the gate or was made from another
+    A later night replaces it only if a candidate is clearly better, it fails the gate, or the workload has another
     checkpoint.
 
     \b
@@ -126,8 +126,8 @@ def promote(workload: str, version: str, reason: str, by: str, format: str, stor
 
 @command.command()
 @workload_argument
-@click.option("--to", "version", metavar="VERSION", help="Go to this bundle (default: the previous one).")
-@click.option("--from", "replacing", metavar="VERSION", help="Withdraw this bundle, or refuse if another is current.")
+@click.option("--to", "version", metavar="VERSION", help="Make this bundle current (default: the previous one).")
+@click.option("--from", "replacing", metavar="VERSION", help="Withdraw this bundle; refuse if another is current.")
 @reason_option("Record this reason in the history.")
 @by_option
 @format_option("text", "json")
@@ -137,9 +137,8 @@ def rollback(
 ) -> None:
     """Make an earlier bundle of WORKLOAD current again.
 
-    The bundle that was current is withdrawn: no night promotes it again, but you can, with rollback --to or promote.
-    Name the bundle that you mean with --from: if a night or a colleague has made another bundle current, nothing is
-    changed.
+    The bundle that was current is withdrawn: no night promotes it again. To make it current again, use rollback --to or
+    promote. With --from, nothing is changed if a night or a colleague has made another bundle current meanwhile.
 
     \b
     Example:
@@ -159,7 +158,9 @@ def _show_switch(pointer: Pointer, format: str) -> None:
 @command.command()
 @workload_argument
 @click.argument("version", required=False)
-@click.option("-o", "--output", type=click.Path(path_type=Path), help="Write FILE.zip (default: WORKLOAD-VERSION.zip).")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), help="Write this file (default: WORKLOAD-VERSION.zip)."
+)
 @click.option("--force", is_flag=True, help="Replace the file if it exists.")
 @format_option("text", "json")
 @store_option

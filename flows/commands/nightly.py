@@ -164,7 +164,7 @@ def _show_timings(console: Console, summary: NightSummary, server_s: float) -> N
 @click.option("--cron", default="0 2 * * *", show_default=True, help="Run nights at these times, in cron notation.")
 @click.option("--timezone", default="Etc/UTC", show_default=True, help="Interpret --cron in this time zone.")
 def serve(store: str, profile: str | None, cron: str, timezone: str) -> None:
-    """Serve the deployment nightly-quantization/served from this process until it is stopped.
+    """Serve the deployment nightly-quantization/served from this process until you stop it.
 
     This one process replaces a work pool and a worker. It needs a running Prefect server (PREFECT_API_URL), because
     the schedule must outlive this command.

@@ -62,7 +62,7 @@ def _when(function: Function) -> Function:
     late = age_option(
         "--late-after",
         default="10m",
-        help="Report runs that start this late, or that stay pending for this long.",
+        help="Report runs that start this late or stay pending for this long.",
     )
     silent = age_option("--silent-after", default="10m", help="Report nights without a heartbeat for this long.")
     return late(silent(function))
@@ -93,7 +93,7 @@ def check(
 ) -> None:
     """Show whether each automation is installed, missing, disabled or outdated; exit 1 unless all are installed.
 
-    With --send, also exit 1 unless every call is answered. Use the same times as for install.
+    With --send, also exit 1 unless every call is answered. Pass the same times that you passed to install.
 
     \b
     Example:

@@ -58,13 +58,13 @@ _STORY = "the workload's bundle, nights and layers"
 @click.command()
 @age_option(
     "--max-age",
-    help="Only check that the last good night is younger than this, say 26h; exit 1 with a message if not.",
+    help="Check only that the last good night is younger than this, for example 26h; if not, exit with code 1.",
 )
 @workload_option
 @click.option(
     "--prometheus",
     type=FILE,
-    help="Only write the last night's Prometheus metrics to this file, atomically.",
+    help="Write only the last night's metrics for Prometheus, atomically, to this file.",
 )
 @format_option("text", "json", "prometheus")
 @store_option
@@ -79,8 +79,8 @@ def command(
 ) -> None:
     """Show the state of the store: last night, current bundles, problems that need attention, and next steps.
 
-    nightquant without a subcommand does the same. The exit code is 0 in any state. With --max-age it is 1 if the last
-    night without failures is older than that, in the store or for any --workload.
+    Without a subcommand, nightquant does the same. The exit code is 0 in any state. With --max-age, it is 1 if the last
+    night without failures is older, in the store or for any --workload.
 
     \b
     Example:
@@ -196,7 +196,7 @@ def _steps(steps: dict[str, str], width: int) -> Text:
 )
 @reason_option("Record this reason with the results.")
 @by_option
-@night_option("Accept regressions found by this night (default: the newest).")
+@night_option("Accept the regressions of this night (default: the newest).")
 @format_option("text", "json")
 @store_option
 def acknowledge(

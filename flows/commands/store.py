@@ -51,7 +51,7 @@ def check(context: click.Context, format: str, store: str) -> None:
 def compact(format: str, store: str) -> None:
     """Merge each finished month's results files and rebuild the catalog, while readers and writers continue.
 
-    The small files of a month are deleted by the next compaction at least twelve hours later.
+    The next compaction, at least twelve hours later, deletes the small files of a compacted month.
 
     \b
     Example:
@@ -66,13 +66,18 @@ def compact(format: str, store: str) -> None:
 
 @command.command()
 @click.option(
-    "--keep-nights", type=click.IntRange(1), default=30, show_default=True, metavar="N", help="Keep N nights."
+    "--keep-nights",
+    type=click.IntRange(1),
+    default=30,
+    show_default=True,
+    metavar="N",
+    help="Keep the artifacts of the newest N nights.",
 )
 @click.option("--dry-run", is_flag=True, help="Only list the files that would be removed.")
 @format_option("text", "json")
 @store_option
 def gc(keep_nights: int, dry_run: bool, format: str, store: str) -> None:
-    """Remove artifacts unused by any bundle and by the newest N nights; exit 4 while a night is running.
+    """Remove artifacts that neither a bundle nor one of the newest N nights uses; exit 4 while a night is running.
 
     \b
     Example:

@@ -22,7 +22,9 @@ _SHOWN_LAYERS = 5
 
 @click.command()
 @click.argument("workload", required=False, shell_complete=complete_workload)
-@click.option("--nights", type=click.IntRange(1), default=10, show_default=True, metavar="N", help="Show N nights.")
+@click.option(
+    "--nights", type=click.IntRange(1), default=10, show_default=True, metavar="N", help="Show the last N nights."
+)
 @format_option("text", "json")
 @store_option
 def command(workload: str | None, nights: int, format: str, store: str) -> None:

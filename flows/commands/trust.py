@@ -30,11 +30,16 @@ def _min_version(context: click.Context, parameter: click.Parameter, value: str)
 @click.command()
 @click.argument("path", type=click.Path(path_type=Path))
 @click.option(
-    "--public-key", type=FILE, multiple=True, help="Accept signatures by this Ed25519 key (PEM file); repeatable."
+    "--public-key",
+    type=FILE,
+    multiple=True,
+    help="Accept signatures made with this Ed25519 key (PEM file); repeatable.",
 )
 @click.option("--workload", "-w", help="Require this workload's current bundle, as named by the signed current.json.")
 @click.option("--pointer", type=FILE, help="Read this current.json (default: next to the bundle's folder, or in PATH).")
-@click.option("--threshold", type=click.IntRange(min=1), default=1, help="Require signatures by this many of the keys.")
+@click.option(
+    "--threshold", type=click.IntRange(min=1), default=1, help="Require signatures from this many of the keys."
+)
 @click.option("--min-version", default="", callback=_min_version, help="Refuse bundles from nights before this one.")
 @age_option("--max-age", help="Refuse signatures older than this, for instance 26h.")
 @click.option("--state", type=FILE, help="Keep the highest serial number seen in this file, and refuse lower ones.")
@@ -55,7 +60,7 @@ def verify(
     """Verify the bundle in the folder PATH: files, signature, manifest, and the model's outputs.
 
     With --workload, PATH may also be the folder with current.json and the bundles; then the current bundle is verified.
-    Nothing is loaded before the checksums match, and the model only in its own process. Exit code 1 means a refusal.
+    The model is loaded only after the checksums match, in a process of its own. Exit code 1 means a refusal.
 
     \b
     Example:

@@ -30,7 +30,7 @@ class Column:
     @property
     def description(self) -> str:
         """The meaning, with the values that the column may have."""
-        return f"{self.meaning}: {', '.join(self.choices)}" if self.choices else self.meaning
+        return f"{self.meaning} ({', '.join(self.choices)})" if self.choices else self.meaning
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def _choice(name: str, choices: object, meaning: str) -> Column:
     return Column(name, TEXT, meaning, nullable=False, choices=get_args(choices))
 
 
-_RUN_ID = _required("run_id", TEXT, "nightly run that the row belongs to")
+_RUN_ID = _required("run_id", TEXT, "id of the run")
 _NIGHT = _required("night", DATE, "date that the run counts for")
 _WORKLOAD = _required("workload", TEXT, "name of the workload")
 _RECIPE = _required("recipe", TEXT, "name of the recipe")
@@ -80,7 +80,7 @@ _FINGERPRINT = Column("fingerprint", TEXT, "SHA-256 of the constant properties o
 _MACHINE = Column("machine", TEXT, "SHA-256 of the constant properties of the host, such as processor and memory")
 _ARTIFACT_DIGEST = Column("artifact_digest", TEXT, "digest of the candidate in the artifact store")
 _UNKNOWN = Column(
-    results.UNKNOWN, pa.map_(TEXT, TEXT), "columns of this row that could not be measured or recorded, and why"
+    results.UNKNOWN, pa.map_(TEXT, TEXT), "columns of this row that could not be measured or recorded, with the reasons"
 )
 
 RUNS = Table(
@@ -92,8 +92,8 @@ RUNS = Table(
         _RUN_ID,
         _NIGHT,
         _required("started_at", TIME, "when the flow started", "UTC"),
-        _required("finished_at", TIME, "when the rows were written", "UTC"),
-        _choice("status", results.RunStatus, "outcome; failed if any of the work failed"),
+        _required("finished_at", TIME, "when the run's rows were written", "UTC"),
+        _choice("status", results.RunStatus, "outcome of the run; failed if any work failed"),
         _PROFILE,
         _required("workloads", INT, "number of workloads in the run", "workloads"),
         _required("candidates_ok", INT, "number of candidates measured", "candidates"),
@@ -103,8 +103,8 @@ RUNS = Table(
         Column("cpu", TEXT, "model of the processor"),
         Column("evidence", TEXT, "state of the host before and after each benchmark, as JSON"),
         Column("versions", TEXT, "versions of Python and of the libraries, as JSON"),
-        Column("git_commit", TEXT, "commit of the checkout that ran, or NULL without a checkout"),
-        Column("prefect_flow_run_id", TEXT, "id of the Prefect flow run, or NULL"),
+        Column("git_commit", TEXT, "commit of the checkout that ran; NULL without a checkout"),
+        Column("prefect_flow_run_id", TEXT, "id of the Prefect flow run; NULL if there was none"),
         Column("message", TEXT, "outcome of the run in one line"),
         _UNKNOWN,
     ),
@@ -112,7 +112,7 @@ RUNS = Table(
 
 MEASUREMENTS = Table(
     name="measurements",
-    meaning="One row per run, workload, recipe, runtime and setting: what one candidate measured.",
+    meaning="One row per run, workload, recipe, runtime and setting, with everything that was measured.",
     key=("run_id", "workload", "recipe", "runtime", "setting", "threads", "batch_size", "sequence_length"),
     order=("night", "workload", "recipe", "runtime"),
     columns=(
@@ -124,18 +124,18 @@ MEASUREMENTS = Table(
         _choice(
             "setting",
             results.Setting,
-            "primary setting, other sizes and thread counts, copy of the baseline, or current bundle",
+            "subject of the row: primary setting, other sizes or thread counts, copy of the baseline, current bundle",
         ),
         _required("threads", INT, "number of intra-op threads", "threads"),
         _required("batch_size", INT, "number of samples in a call", "samples"),
-        _choice("status", results.Status, "outcome of the candidate; skipped if the host lacks a requirement"),
-        Column("stage", TEXT, "stage that failed, or NULL"),
-        Column("error", TEXT, "reason for the failure, or NULL"),
+        _choice("status", results.Status, "outcome of the candidate; it is skipped if the host lacks a requirement"),
+        Column("stage", TEXT, "stage that failed; NULL if none failed"),
+        Column("error", TEXT, "reason for the failure; NULL if nothing failed"),
         _required("measured_at", TIME, "when the row was created", "UTC"),
         _PROFILE,
         Column("method", TEXT, "quantization method; none for a float model"),
-        Column("engine", TEXT, "quantized engine, or NULL"),
-        Column("baseline", TEXT, "candidate that this one is compared to, as recipe/runtime"),
+        Column("engine", TEXT, "quantized engine of torch; NULL if the candidate uses none"),
+        Column("baseline", TEXT, "candidate with which this candidate is compared, as recipe/runtime"),
         Column("is_baseline", FLAG, "whether the row is the baseline itself"),
         _FINGERPRINT,
         Column("size_bytes", INT, "size of the serialized state", "bytes"),
@@ -144,20 +144,32 @@ MEASUREMENTS = Table(
         Column("quality_metric", TEXT, "name of the quality metric"),
         Column("quality", REAL, "quality of the candidate", "quality_metric"),
         Column("baseline_quality", REAL, "quality of the baseline", "quality_metric"),
-        Column("quality_difference", REAL, "quality - baseline quality", "quality_metric"),
-        Column("quality_difference_low", REAL, "lower end of the paired 95% interval", "quality_metric"),
-        Column("quality_difference_high", REAL, "upper end of the paired 95% interval", "quality_metric"),
+        Column("quality_difference", REAL, "quality minus the baseline's quality", "quality_metric"),
+        Column(
+            "quality_difference_low",
+            REAL,
+            "lower end of the paired 95% interval of quality_difference",
+            "quality_metric",
+        ),
+        Column(
+            "quality_difference_high",
+            REAL,
+            "upper end of the paired 95% interval of quality_difference",
+            "quality_metric",
+        ),
         Column("higher_is_better", FLAG, "direction of the quality metric"),
         Column("agreement", REAL, "share of samples on which candidate and baseline predict the same", "share"),
-        Column("evaluation_mode", TEXT, "how quality was computed: exact, segments or plain, or with single rows"),
+        Column(
+            "evaluation_mode", TEXT, "exact, segments or plain; with rows apart, quality was computed one row at a time"
+        ),
         Column("evaluation_samples", INT, "number of samples (tokens for text) evaluated", "samples"),
-        Column("metrics", pa.map_(TEXT, REAL), "every number that the evaluation computed, by name"),
+        Column("metrics", pa.map_(TEXT, REAL), "all numbers that the evaluation computed, by name"),
         Column("latency_s", REAL, "median seconds of one call", "seconds"),
-        Column("latency_q25_s", REAL, "lower quartile over blocks", "seconds"),
-        Column("latency_q75_s", REAL, "upper quartile over blocks", "seconds"),
-        Column("latency_p50_s", REAL, "median over single calls", "seconds"),
-        Column("latency_p90_s", REAL, "90th percentile over single calls, from 100 calls on", "seconds"),
-        Column("latency_p99_s", REAL, "99th percentile over single calls, from 1,000 calls on", "seconds"),
+        Column("latency_q25_s", REAL, "lower quartile of seconds per call over blocks", "seconds"),
+        Column("latency_q75_s", REAL, "upper quartile of seconds per call over blocks", "seconds"),
+        Column("latency_p50_s", REAL, "median seconds over single calls", "seconds"),
+        Column("latency_p90_s", REAL, "90th percentile over single calls; NULL below 100 calls", "seconds"),
+        Column("latency_p99_s", REAL, "99th percentile over single calls; NULL below 1,000 calls", "seconds"),
         Column("baseline_latency_s", REAL, "median seconds of the baseline in the same launches", "seconds"),
         Column("speedup", REAL, "baseline latency / candidate latency; above 1 is faster", "ratio"),
         Column("speedup_low", REAL, "lower end of the 95% interval of speedup", "ratio"),
@@ -171,7 +183,7 @@ MEASUREMENTS = Table(
         Column(
             "verdict",
             TEXT,
-            "whether the host can show a 5% difference; inconclusive if the A/A interval is wider or excludes 1",
+            "whether the host can show a 5% difference; it cannot if the A/A interval is wider or excludes 1",
             choices=get_args(results.Verdict),
         ),
         Column("aa_ratio", REAL, "latency of the baseline / latency of its copy", "ratio"),
@@ -198,17 +210,27 @@ MEASUREMENTS = Table(
         Column("environment", TEXT, "kernel, Python and library versions of the host that timed it, as JSON"),
         Column("recipe_digest", TEXT, "SHA-256 of the recipe without its name and runtimes"),
         Column("source_digest", TEXT, "SHA-256 of the code that made the candidate from its inputs"),
-        Column("caches", TEXT, "cache state of the calls that decide", choices=get_args(results.Caches)),
+        Column("caches", TEXT, "cache state of the calls by which the gate decides", choices=get_args(results.Caches)),
         Column("cold_latency_s", REAL, "median seconds of one call with cold caches", "seconds"),
-        Column("cold_baseline_latency_s", REAL, "baseline_latency_s with cold caches", "seconds"),
+        Column("cold_baseline_latency_s", REAL, "median seconds of the baseline with cold caches", "seconds"),
         Column("cold_speedup", REAL, "baseline latency / candidate latency with cold caches", "ratio"),
         Column("cold_speedup_low", REAL, "lower end of the 95% interval of cold_speedup", "ratio"),
         Column("cold_speedup_high", REAL, "upper end of the 95% interval of cold_speedup", "ratio"),
-        Column("cold_speedup_bound_low", REAL, "lower bound of cold_speedup for the gate if caches is cold", "ratio"),
-        Column("cold_speedup_bound_high", REAL, "upper bound of cold_speedup for the gate if caches is cold", "ratio"),
+        Column("cold_speedup_bound_low", REAL, "lower bound of cold_speedup for a gate that uses cold calls", "ratio"),
+        Column("cold_speedup_bound_high", REAL, "upper bound of cold_speedup for a gate that uses cold calls", "ratio"),
         Column("cold_over_incumbent", REAL, "over_incumbent with cold caches", "ratio"),
-        Column("cold_over_incumbent_low", REAL, "lower bound for the gate if caches is cold", "ratio"),
-        Column("cold_over_incumbent_high", REAL, "upper bound for the gate if caches is cold", "ratio"),
+        Column(
+            "cold_over_incumbent_low",
+            REAL,
+            "lower bound of cold_over_incumbent for a gate that uses cold calls",
+            "ratio",
+        ),
+        Column(
+            "cold_over_incumbent_high",
+            REAL,
+            "upper bound of cold_over_incumbent for a gate that uses cold calls",
+            "ratio",
+        ),
         Column("cold_aa_ratio", REAL, "aa_ratio with cold caches", "ratio"),
         Column("cold_aa_low", REAL, "lower end of the 95% interval of cold_aa_ratio", "ratio"),
         Column("cold_aa_high", REAL, "upper end of the 95% interval of cold_aa_ratio", "ratio"),
@@ -216,22 +238,29 @@ MEASUREMENTS = Table(
         Column("cold_s", pa.list_(REAL), "seconds of each call with cold caches", "seconds"),
         Column("threads_used", REAL, "threads that the calls keep busy, maximum over launches", "busy threads"),
         Column("int8_time_share", REAL, "share of the operators' time in operators that compute in int8", "share"),
-        Column("float_operators", TEXT, "most expensive float operators, with shares and reasons, as JSON"),
+        Column("float_operators", TEXT, "most expensive float operators with their shares and reasons, as JSON"),
         Column("instructions", pa.map_(TEXT, REAL), "share of the time in loops of each kind of arithmetic"),
         Column(
-            "saturation", REAL, "distance from the same arithmetic without saturation / the output's range", "ranges"
+            "saturation", REAL, "distance between outputs with and without saturation / the output's range", "ranges"
         ),
         Column("doubts", TEXT, "warnings that int8 did not run as promised, as a JSON list of sentences"),
-        Column("batch_difference", REAL, "distance between batched and single rows / the output's range", "ranges"),
-        Column("batch_changed", REAL, "share of rows whose predicted class is different in a batch", "share"),
-        Column("sequence_length", INT, "steps in a call, or NULL for those of the primary setting", "steps"),
+        Column(
+            "batch_difference",
+            REAL,
+            "distance between outputs for batched and single rows / the output's range",
+            "ranges",
+        ),
+        Column("batch_changed", REAL, "share of rows whose predicted class changes in a batch", "share"),
+        Column(
+            "sequence_length", INT, "number of steps in a call; NULL for the length of the primary setting", "steps"
+        ),
         _UNKNOWN,
     ),
 )
 
 LAYERS = Table(
     name="layers",
-    meaning="One row per run, workload, candidate and module: coverage, and sensitivity where it was computed.",
+    meaning="One row per run, workload, candidate and module, with its coverage and, if computed, its sensitivity.",
     key=("run_id", "workload", "recipe", "runtime", "module"),
     order=("night", "workload", "recipe", "module"),
     columns=(
@@ -243,18 +272,18 @@ LAYERS = Table(
         _required("type", TEXT, "type of the module"),
         _required("parameters", INT, "number of scalars in the module's parameters", "parameters"),
         _required("quantized", FLAG, "whether the module was quantized"),
-        Column("reason", TEXT, "why the module stayed float, or NULL"),
+        Column("reason", TEXT, "why the module stayed float; NULL if it was quantized"),
         Column("sqnr_db", REAL, "ratio of signal to quantization noise in the module's output", "decibels"),
         Column("sensitivity_rank", INT, "rank of the module, 1 for the largest loss", "rank"),
         Column("kept_float_quality", REAL, "quality with this and every worse module kept float", "quality_metric"),
-        Column("runtime", TEXT, "runtime of the candidate, or NULL for all that share the torch module"),
+        Column("runtime", TEXT, "runtime of the candidate; NULL for all runtimes that share the torch module"),
         _UNKNOWN,
     ),
 )
 
 PROMOTIONS = Table(
     name="promotions",
-    meaning="One row per run, workload and candidate: the gate's decision, rule by rule.",
+    meaning="One row per run, workload and candidate, with the gate's decision, rule by rule.",
     key=("run_id", "workload", "recipe", "runtime"),
     order=("night", "workload", "recipe", "runtime"),
     columns=(
@@ -263,25 +292,29 @@ PROMOTIONS = Table(
         _WORKLOAD,
         _RECIPE,
         _RUNTIME,
-        _choice("decision", results.Decision, "decision of the gate; pass if it passes but another is better"),
-        _required("decided_at", TIME, "when the gate was evaluated", "UTC"),
+        _choice("decision", results.Decision, "decision of the gate; pass if the candidate passes but is not promoted"),
+        _required("decided_at", TIME, "when the gate made the decision", "UTC"),
         _required("objective", TEXT, "measure by which the best passing candidate was chosen"),
         _required("rules", TEXT, "name, bound, measured number and outcome of each rule, as JSON"),
         _required("reason", TEXT, "reason for the decision in one line"),
-        Column("bundle_version", TEXT, "version of the published bundle, or NULL"),
+        Column("bundle_version", TEXT, "version of the published bundle; NULL if none was published"),
         _ARTIFACT_DIGEST,
-        Column("incumbent_version", TEXT, "version of the bundle that was current before, or NULL"),
-        Column("incumbent_stays", FLAG, "whether that bundle stays; NULL if there was none or it is unknown"),
-        Column("incumbent_reason", TEXT, "why that bundle stays, goes or is unknown; NULL if there was none"),
+        Column("incumbent_version", TEXT, "version of the bundle that was current before; NULL if there was none"),
+        Column(
+            "incumbent_stays",
+            FLAG,
+            "whether the bundle that was current stays; NULL if there was none or it is unknown",
+        ),
+        Column("incumbent_reason", TEXT, "reason that this bundle stays, goes or is unknown; NULL if there was none"),
         _UNKNOWN,
     ),
 )
 
-_METRIC = _choice("metric", results.FindingMetric, "number that changed")
+_METRIC = _choice("metric", results.FindingMetric, "metric that changed")
 
 FINDINGS = Table(
     name="findings",
-    meaning="One row per run, workload, candidate and metric: the findings of the comparison with earlier nights.",
+    meaning="One row per run, workload, candidate and metric that changed since earlier nights.",
     key=("run_id", "workload", "recipe", "runtime", "metric"),
     order=("night", "workload", "recipe", "runtime"),
     columns=(
@@ -293,13 +326,15 @@ FINDINGS = Table(
         _METRIC,
         _choice("kind", results.FindingKind, "kind of change"),
         Column("tonight", REAL, "value of the metric on the night", "metric"),
-        Column("tonight_low", REAL, "lower end of the 95% interval of tonight", "metric"),
-        Column("tonight_high", REAL, "upper end of the 95% interval of tonight", "metric"),
+        Column("tonight_low", REAL, "lower end of the 95% interval of the value", "metric"),
+        Column("tonight_high", REAL, "upper end of the 95% interval of the value", "metric"),
         Column("reference", REAL, "value of the frozen reference", "metric"),
-        Column("change", REAL, "value since the change / reference - 1; NULL if the reference is 0"),
+        Column("change", REAL, "value since the change / reference, minus 1; NULL if the reference is 0"),
         Column("nights", INT, "number of nights in the reference", "nights"),
         Column("since", DATE, "first night of the change"),
-        Column("cause", TEXT, "comma-separated causes: machine, environment, data, ...; empty if unknown"),
+        Column(
+            "cause", TEXT, "possible causes, separated by commas: machine, environment, data, ...; empty if unknown"
+        ),
         Column("changed", TEXT, "description of the cause, with the versions before and after"),
         _MACHINE,
         _FINGERPRINT,
@@ -309,11 +344,11 @@ FINDINGS = Table(
 
 ACKNOWLEDGEMENTS = Table(
     name="acknowledgements",
-    meaning="One row per finding that a person accepted: its number has a new reference from that night on.",
+    meaning="One row per finding that a person accepted. The metric has a new reference from that night on.",
     key=("run_id", "workload", "recipe", "runtime", "metric"),
     order=("night", "workload", "recipe", "runtime"),
     columns=(
-        _required("run_id", TEXT, "acknowledgement that the row belongs to"),
+        _required("run_id", TEXT, "id of the acknowledgement"),
         _required("night", DATE, "night whose finding was accepted"),
         _WORKLOAD,
         _RECIPE,

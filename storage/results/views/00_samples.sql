@@ -1,7 +1,7 @@
--- Raw timed blocks, one row each: the list columns of a measurement, unnested.
+-- Raw timed blocks, one row per block, from the list columns of measurements.
 -- example: select night, median(seconds) from samples where workload = 'word-lm' and recipe = 'dynamic' group by night
--- column launch: launch (a fresh process) in which the block was timed, counted from 0
--- column round: round of the launch, counted from 0
+-- column launch: number of the launch (a fresh process) that timed the block, from 0
+-- column round: number of the round in the launch, from 0
 -- column seconds: seconds per call, mean over the block
 create view samples as
 select

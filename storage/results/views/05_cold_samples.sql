@@ -1,6 +1,6 @@
--- Raw calls with cold caches, one row each: the list columns of a measurement, unnested.
+-- Raw calls with cold caches, one row per call, from the list columns of measurements.
 -- example: select recipe, runtime, median(seconds) from cold_samples where workload = 'word-lm' group by recipe, runtime
--- column launch: launch (a fresh process) in which the call was timed
+-- column launch: number of the launch (a fresh process) that timed the call
 -- column seconds: seconds of the call
 create view cold_samples as
 select

@@ -1,7 +1,7 @@
--- A summary of each workload's newest night, the best passing candidate first. The view latest has all measurements;
--- leaderboard_on(date '2026-11-21') has every column for a night, and leaderboard_on(null) for the newest night.
+-- A summary of each workload's newest night, the best passing candidate first. The view latest has all measurements.
+-- leaderboard_on(date '2026-11-21') returns every column for a night, and leaderboard_on(null) for the newest night.
 -- example: from leaderboard where workload = 'word-lm'
--- column rank: 1 for the best candidate of the workload; passing candidates come first
+-- column rank: rank in the workload, 1 for the best candidate; passing candidates come first
 -- column candidate: recipe/runtime
 -- column decision: promote, stays (current before and after), pass, hold or reject; baseline or failed
 -- column quality_difference: quality - baseline quality, in the workload's metric, rounded to three digits
@@ -9,7 +9,7 @@
 -- column speedup: baseline latency / candidate latency over paired launches, rounded to three digits; above 1 is faster
 -- column interval: 95% interval of speedup, as text
 -- column cold_speedup: speedup with cold caches; the gate ranks by warm or cold calls, as the workload says
--- column latency_ms: milliseconds per call: baseline median / speedup, so that both agree; latest has the own median
+-- column latency_ms: milliseconds per call, as baseline median / speedup; latest has the candidate's own median
 -- column memory_mb: peak resident memory above its level before loading, in millions of bytes
 -- column why: short reason of the gate (promotions has the full one), or the failure
 --

@@ -1,5 +1,5 @@
 -- The outcome of each workload's newest night: whether a bundle was promoted or stays current, and why.
--- nights_on(date '2026-11-21') has one night, nights_on(null, nights := 30) the last nights.
+-- nights_on(date '2026-11-21') returns one night, and nights_on(null, nights := 30) returns the last 30 nights.
 -- example: select workload, night, outcome, candidate, version, why from nights
 -- column outcome: promoted, kept, held (nothing could be decided), nothing passed or not judged
 -- column candidate: candidate whose bundle is current after the night, as recipe/runtime; NULL if there is none
@@ -8,7 +8,7 @@
 -- column replaced: version of the bundle that it replaced, or NULL
 -- column why: reason of the gate
 -- column warning: reason to look at the decision, or NULL
--- column run_id: last run of the night that decided
+-- column run_id: last run of the night that made a decision
 create macro nights_on(asked, nights := 1) as table
 with decided as (
     select * from promotions

@@ -1,4 +1,4 @@
--- Each candidate over the nights, per machine: its measurements with their intervals.
+-- Measurements of each candidate over the nights, with their intervals, per machine.
 -- example: select night, speedup, speedup_low, speedup_high from trend where workload = 'resnet18' and runtime = 'eager'
 -- column deciding_speedup: speed-up in the calls (warm or cold) by which the gate decides
 -- column deciding_speedup_low: lower end of the 95% interval of deciding_speedup

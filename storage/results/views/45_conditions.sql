@@ -4,7 +4,7 @@
 -- column processors: number of processors of the host
 -- column waiting: share of the benchmark's time in which a task waited for a processor
 -- column stolen: share of the processors' time that other virtual machines took
--- column troubles: which of waiting and stolen are high enough to spoil the numbers
+-- column troubles: names of the shares (waiting, stolen) that are high enough to spoil the numbers
 create macro internal.conditions_in(evidence) as
 list_transform(
     from_json(coalesce(evidence, '[]'), '[{"workload":"VARCHAR","before":"VARCHAR","after":"VARCHAR"}]'),

@@ -1,4 +1,4 @@
--- Findings of the last run of each workload's newest night against earlier nights, without acknowledged findings.
+-- Findings of the last run of each workload's newest night, without acknowledged findings.
 -- example: select workload, recipe, runtime, kind, metric, tonight, reference, change, since, changed from regressions
 --
 -- A reference restarts after the night on which a new bundle of the candidate was promoted, and on a night whose finding

@@ -1,44 +1,63 @@
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
 
 from storage.results.catalog import MATERIALIZE_UP_TO
 from storage.results.descriptions import Described, described
-from storage.results.tables import SCHEMA_VERSION, TABLES, Table
+from storage.results.tables import SCHEMA_VERSION, TABLES, Column, Table
 
 HERE = Path(__file__).parent
 PAGE = HERE.parents[2] / "docs" / "results.md"
 MARKER = "<!-- Generated from here on: python -m tests.storage.results.test_documentation -->\n"
 
 
+# Calls of macros and names of columns, which are code on the page.
+_CODE = re.compile(r"\b\w+_o[nf]\((?:[^()]|\([^()]*\))*\)|\b[a-z0-9]+(?:_[a-z0-9]+)+\b|(?<=interval of )speedup\b")
+
+
 def documented(page: str) -> str:
     """The page with what follows its marker written again."""
     written, _, _ = page.partition(MARKER)
-    limits = f"Schema version: {SCHEMA_VERSION}. Rows copied into the catalog: up to {MATERIALIZE_UP_TO:,} a table.\n"
-    views = [item for item in described() if item.kind == "view"]
+    limits = (
+        f"The schema has version {SCHEMA_VERSION}. The catalog copies the rows of a table with at most "
+        f"{MATERIALIZE_UP_TO:,} rows.\n"
+    )
+    views = sorted((item for item in described() if item.kind == "view"), key=lambda item: item.name)
     tables = map(_table, TABLES.values())
-    return "\n".join([f"{written}{MARKER}", limits, "## Views\n", *map(_view, views), "## Tables\n", *tables])
+    names = [[f"[`{name}`](#{name})" for name in part] for part in ([view.name for view in views], TABLES)]
+    overview = f"- Views: {', '.join(names[0])}\n- Tables: {', '.join(names[1])}\n"
+    return "\n".join([f"{written}{MARKER}", overview, limits, "## Views\n", *map(_view, views), "## Tables\n", *tables])
 
 
 def _view(view: Described) -> str:
-    text = f"### {view.name}\n\n{view.meaning}\n\n```sql\n{view.example}\n```\n"
+    text = f"### {view.name}\n\n{_prose(view.meaning)}\n\n```sql\n{view.example}\n```\n"
     if not view.columns:
         return text
-    rows = [f"| `{name}` | {meaning} |" for name, meaning in view.columns.items()]
-    return "\n".join([text, "| column of its own | meaning |", "| --- | --- |", *rows, ""])
+    rows = [f"| `{name}` | {_prose(meaning)} |" for name, meaning in view.columns.items()]
+    return "\n".join([text, "| additional column | meaning |", "| --- | --- |", *rows, ""])
 
 
 def _table(table: Table) -> str:
-    lines = [f"### {table.name}\n", f"{table.meaning} Key: {', '.join(f'`{name}`' for name in table.key)}.\n"]
+    lines = [f"### {table.name}\n", f"{_prose(table.meaning)} Key: {', '.join(f'`{name}`' for name in table.key)}.\n"]
     lines += ["| column | type | unit | NULL | meaning |", "| --- | --- | --- | --- | --- |"]
     lines += [
-        f"| `{column.name}` | {column.type} | {column.unit} | {'yes' if column.nullable else 'no'} "
-        f"| {column.description} |"
+        f"| `{column.name}` | `{column.type}` | {column.unit} | {'yes' if column.nullable else 'no'} "
+        f"| {_prose(column.meaning)}{_choices(column)} |"
         for column in table.columns
     ]
     return "\n".join(lines) + "\n"
+
+
+def _choices(column: Column) -> str:
+    shown = ", ".join(f"`{choice}`" for choice in column.choices)
+    return f" ({shown})" if shown else ""
+
+
+def _prose(text: str) -> str:
+    return re.sub(r"docs/(\w+\.md)", r"[\1](\1)", _CODE.sub(lambda code: f"`{code[0]}`", text))
 
 
 def test_the_page_is_what_the_tables_say() -> None:
@@ -57,5 +76,10 @@ def test_keys_and_orders_name_columns_that_are_never_null(table: str) -> None:
     assert set(TABLES[table].order) <= required
 
 
-if __name__ == "__main__":
+def write() -> None:
+    """Write the page again."""
     PAGE.write_text(documented(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write()

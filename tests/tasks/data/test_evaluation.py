@@ -112,8 +112,8 @@ def test_logits_over_which_labels_would_broadcast_are_refused(form, message):
     ("form", "what"),
     [
         (lambda logits: {"logits": logits}, "a dict"),
-        (lambda logits: (logits, None), "a tuple that holds a NoneType"),
-        (lambda logits: (), "a tuple that holds nothing"),
+        (lambda logits: (logits, None), "a tuple of a NoneType"),
+        (lambda logits: (), "a tuple of nothing"),
         (lambda logits: None, "a NoneType"),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -14,7 +15,9 @@ import pytest
 from flows.request import BUILT_IN
 from storage.digest import JsonObject
 from tasks.workload import read_workload, workload_schema
-from tests.documentation.pages import ROOT
+from tests.documentation.generated import alternatives
+from tests.documentation.pages import ROOT, Document
+from tests.tasks.workload.reference_examples import EXAMPLES
 
 PAGE = ROOT / "docs" / "workload-file.md"
 MARKER = "<!-- Generated from here on: python -m tests.tasks.workload.test_reference -->\n"
@@ -37,52 +40,147 @@ class Reference:
             for section in SECTIONS
             for reference in self._kinds(domain, section)
         )
-        self.shared = [reference for reference, count in users.items() if count > 1 and self._tag(self._at(reference))]
+        self.shared = [reference for reference, count in users.items() if count > 1 and self._tags(self._at(reference))]
+        self.exampled: set[str] = set()
 
     def page(self) -> Iterator[str]:
         first = next(iter(self.domains.values()))
-        yield "## The file\n"
+        yield "## Sections\n"
+        yield "\n".join([*self._overview(), ""])
+        yield "## Top level\n"
         domain = {**first["properties"]["domain"], "const": None, "enum": list(self.domains)}
         yield from self._table({**first, "properties": {**first["properties"], "domain": domain}})
-        for section in ("benchmark", "gate"):
-            (reference,) = self._references(first["properties"][section])
-            yield f"## `[{section}]`\n"
-            yield from self._section(self._at(reference))
+        yield self._example("Top level")
         yield "## `[[recipe]]`\n"
         recipes = [self._at(each["$ref"]) for each in first["properties"]["recipe"]["items"]["oneOf"]]
         common = set.intersection(*(set(recipe["properties"]) for recipe in recipes))
-        yield "Keys of every method:\n"
+        yield "Repeat this section for each recipe. Every method has these keys:\n"
         kept = {name: field for name, field in recipes[0]["properties"].items() if name in common}
         yield from self._table({**recipes[0], "properties": {**kept, "method": {**kept["method"], "const": None}}})
         for recipe in recipes:
-            yield f'### `method = "{recipe["properties"]["method"]["const"]}"`\n'
-            yield from self._section(recipe, leave_out=common)
+            method = recipe["properties"]["method"]["const"]
+            yield f"### Method `{method}`\n"
+            yield from self._section(recipe, method, leave_out=common)
+        for section in ("benchmark", "gate"):
+            (reference,) = self._references(first["properties"][section])
+            yield f"## `[{section}]`\n"
+            yield from self._section(self._at(reference), f"[{section}]")
         for name, domain in self.domains.items():
             yield f"## Domain `{name}`\n"
-            own = [section for section in OWN if section in domain["properties"]]
-            (common,) = self._kinds(first, "benchmark")
-            for section in [*SECTIONS, *own, "benchmark"]:
-                for reference in self._kinds(domain, section):
-                    kind = self._at(reference)
-                    if section == "benchmark" and kind["properties"] == self._at(common)["properties"]:
-                        continue
-                    yield f"### {name}: `[{section}]`{f', `kind = {self._tag(kind)}`' if self._tag(kind) else ''}\n"
-                    if reference in self.shared:
-                        yield f"See [below](#kind-{self._anchor(kind)}).\n"
-                    elif section == "benchmark":
-                        yield "Besides, or instead:\n"
-                        known = self._at(common)["properties"]
-                        same = [name for name, field in kind["properties"].items() if field == known.get(name)]
-                        yield from self._table(kind, leave_out=same)
-                    else:
-                        yield from self._section(kind)
-        yield "## Kinds that several domains have\n"
+            yield f"{_one_line(domain['description'])} [Sections](#sections) lists the kinds that it has.\n"
+            for section, reference in self._parts(name, domain):
+                yield from self._part(name, section, reference)
+        yield "## Shared kinds\n"
+        yield "Several domains have these kinds.\n"
         for reference in self.shared:
-            yield f"### Kind `{self._tag(self._at(reference)).strip('`')}`\n".replace('"', "")
-            yield from self._section(self._at(reference))
+            tag = self._tags(self._at(reference))[0]
+            yield f"### Kind `{tag}`\n"
+            yield from self._section(self._at(reference), tag)
+        yield "## Index\n"
+        yield "The table lists each key with the sections that have it.\n"
+        yield "\n".join([*self._index(), ""])
 
-    def _section(self, schema: JsonObject, leave_out: Iterable[str] = ()) -> Iterator[str]:
+    def _overview(self) -> Iterator[str]:
+        """Which kinds each section has, by domain, with links."""
+        yield "| section | domain | kinds |\n| --- | --- | --- |"
+        yield "| keys without a section | every domain | [top level](#top-level) |"
+        yield "| `[[recipe]]` | every domain | [methods](#recipe) |"
+        for section in ("benchmark", "gate"):
+            yield f"| `[{section}]` | every domain | [keys](#{section}) |"
+        for section in (*SECTIONS, *OWN):
+            for name, domain in self.domains.items():
+                parts = [reference for part, reference in self._parts(name, domain) if part == section]
+                links = ", ".join(
+                    f"[{self._tagged(reference) or 'keys'}](#{self._anchor(self._heading(name, section, reference))})"
+                    for reference in parts
+                    if self._at(reference)["properties"]
+                )
+                if links:
+                    yield f"| `[{section}]` | `{name}` | {links} |"
+
+    def _parts(self, name: str, domain: JsonObject) -> Iterator[tuple[str, str]]:
+        """(section, reference) of everything that a domain alone decides."""
+        (usual,) = self._kinds(next(iter(self.domains.values())), "benchmark")
+        own = [section for section in OWN if section in domain["properties"]]
+        for section in (*SECTIONS, *own, "benchmark"):
+            for reference in self._kinds(domain, section):
+                if section != "benchmark" or self._at(reference)["properties"] != self._at(usual)["properties"]:
+                    yield section, reference
+
+    def _part(self, name: str, section: str, reference: str) -> Iterator[str]:
+        kind = self._at(reference)
+        if reference in self.shared:
+            return
+        heading = self._heading(name, section, reference)
+        key = f"{name}: {', '.join([section, *self._tags(kind)[:1]])}"
+        if section == "benchmark":
+            yield f"### {heading}\n"
+            yield "These keys are added to [`[benchmark]`](#benchmark), or replace keys there:\n"
+            known = self._at(self._kinds(next(iter(self.domains.values())), "benchmark")[0])["properties"]
+            same = [name for name, field in kind["properties"].items() if field == known.get(name)]
+            yield from self._table(kind, leave_out=same)
+            yield self._example(key)
+        elif kind["properties"]:
+            yield f"### {heading}\n"
+            yield from self._section(kind, key)
+
+    def _heading(self, name: str, section: str, reference: str) -> str:
+        tags = self._tags(self._at(reference))
+        if reference in self.shared:
+            return f"Kind `{tags[0]}`"
+        return f"{name}: {section}{', kind ' if tags else ''}{self._tagged(reference)}"
+
+    def _tagged(self, reference: str) -> str:
+        tags = self._tags(self._at(reference))
+        return alternatives(f"`{tag}`" for tag in tags) if tags else ""
+
+    def _anchor(self, heading: str) -> str:
+        return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+
+    def _index(self) -> Iterator[str]:
+        found: dict[str, dict[str, str]] = {}
+
+        def add(schema: JsonObject, shown: str, heading: str, leave_out: Iterable[str] = ("kind", "method")) -> None:
+            for key, field in schema["properties"].items():
+                if key not in leave_out and not field.get("deprecated"):
+                    found.setdefault(key, {})[self._anchor(heading)] = shown
+
+        first = next(iter(self.domains.values()))
+        add(first, "top-level", "Top level")
+        recipes = [self._at(each["$ref"]) for each in first["properties"]["recipe"]["items"]["oneOf"]]
+        common = set.intersection(*(set(recipe["properties"]) for recipe in recipes))
+        add({"properties": {key: {} for key in common}}, "recipe", "recipe", ())
+        for recipe in recipes:
+            method = recipe["properties"]["method"]["const"]
+            add(recipe, f"recipe/{method}", f"Method {method}", common)
+        for section in ("benchmark", "gate"):
+            (reference,) = self._references(first["properties"][section])
+            add(self._at(reference), section, section)
+        (usual,) = self._kinds(first, "benchmark")
+        for name, domain in self.domains.items():
+            for section, reference in self._parts(name, domain):
+                heading = self._heading(name, section, reference)
+                known = self._at(usual)["properties"] if section == "benchmark" else {}
+                same = [key for key, field in self._at(reference)["properties"].items() if field == known.get(key)]
+                place = [section, *self._tags(self._at(reference))[:1]]
+                add(
+                    self._at(reference),
+                    "/".join(place if reference in self.shared else [name, *place]),
+                    heading,
+                    ("kind", *same),
+                )
+        yield "| key | sections |\n| --- | --- |"
+        for key in sorted(found):
+            links = ", ".join(f"[`{shown}`](#{anchor})" for anchor, shown in found[key].items())
+            yield f"| `{key}` | {links} |"
+
+    def _example(self, key: str) -> str:
+        self.exampled.add(key)
+        return f"```toml\n{EXAMPLES[key].strip()}\n```\n"
+
+    def _section(self, schema: JsonObject, example: str, leave_out: Iterable[str] = ()) -> Iterator[str]:
         yield _one_line(schema["description"]) + "\n"
+        yield self._example(example)
         yield from self._table(schema, leave_out=(*leave_out, "kind"))
 
     def _table(self, schema: JsonObject, leave_out: Iterable[str] = ()) -> Iterator[str]:
@@ -91,7 +189,7 @@ class Reference:
             if name in leave_out or field.get("deprecated"):
                 continue
             needed = [*schema.get("required", ()), *(each["required"][0] for each in schema.get("oneOf", ()))]
-            default = "needed" if name in needed else self._value(field.get("default"))
+            default = "required" if name in needed else self._value(field.get("default"))
             rows.append(f"| `{name}` | {self._type(field)} | {default} | {self._meaning(field)} |")
             for inner in self._references(field):
                 if name not in (*SECTIONS, *COMMON, *OWN) and "properties" in self._at(inner):
@@ -112,11 +210,11 @@ class Reference:
         if field.get("const") is not None:
             return self._value(field["const"])
         if "enum" in field:
-            return " or ".join(map(self._value, field["enum"]))
+            return alternatives(self._choices(field))
         if "oneOf" in field:
             return "table"
         if "anyOf" in field:
-            return " or ".join(self._type(each) for each in field["anyOf"] if each.get("type") != "null")
+            return alternatives(self._choices(field))
         match field.get("type"):
             case "array":
                 return f"list of {self._type(field['items'])}"
@@ -128,6 +226,13 @@ class Reference:
                 return "`module:callable`" if ":[A-Za-z_]" in field.get("pattern", "") else "text"
             case kind:
                 return {"object": "table", "boolean": "`true` or `false`"}.get(str(kind), "any")
+
+    def _choices(self, field: JsonObject) -> list[str]:
+        """The values or types of which a field has one."""
+        if "enum" in field:
+            return [self._value(value) for value in field["enum"]]
+        parts = [each for each in field.get("anyOf", ()) if each.get("type") != "null"]
+        return [choice for part in parts for choice in self._choices(part)] or [self._type(field)]
 
     def _bounds(self, field: JsonObject) -> Iterator[str]:
         signs = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
@@ -143,12 +248,9 @@ class Reference:
         found = [each["$ref"] for each in field.get("oneOf") or field.get("anyOf") or [field] if "$ref" in each]
         return [reference for reference in found if "properties" in self._at(reference)]
 
-    def _tag(self, schema: JsonObject) -> str:
+    def _tags(self, schema: JsonObject) -> list[str]:
         kind = schema.get("properties", {}).get("kind", {})
-        return " or ".join(f'"{each}"' for each in kind.get("enum", [kind["const"]] if "const" in kind else []))
-
-    def _anchor(self, schema: JsonObject) -> str:
-        return self._tag(schema).replace('"', "").replace(" ", "-")
+        return [str(tag) for tag in kind.get("enum", [kind["const"]] if "const" in kind else [])]
 
     def _domain(self, reference: str) -> str:
         return str(self._at(reference)["properties"]["domain"]["const"])
@@ -174,6 +276,19 @@ def test_the_page_is_what_the_schema_says() -> None:
     assert written == documented(written), "Write it again with: python -m tests.tasks.workload.test_reference"
 
 
+def test_every_section_has_an_example_that_the_schema_takes() -> None:
+    reference = Reference(workload_schema())
+    list(reference.page())
+    assert reference.exampled == set(EXAMPLES)
+    for example in map(tomllib.loads, EXAMPLES.values()):
+        for section, content in example.items():
+            places = [domain["properties"].get(section) for domain in reference.domains.values()]
+            validators = [
+                jsonschema.Draft202012Validator({**place, "$defs": reference.definitions}) for place in places if place
+            ]
+            assert any(validator.is_valid(content) for validator in validators), (section, content)
+
+
 def test_every_key_says_what_it_means() -> None:
     silent = [
         f"{name}.{key}"
@@ -184,6 +299,13 @@ def test_every_key_says_what_it_means() -> None:
         and not (field.get("description") or "$ref" in field)
     ]
     assert silent == []
+
+
+def test_every_link_within_the_page_leads_to_a_heading() -> None:
+    document = Document.read(PAGE)
+    inner = {link.removeprefix("#") for link in document.links if link.startswith("#")}
+    assert len(inner) > 40
+    assert inner - document.anchors == set()
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
@@ -213,5 +335,10 @@ def test_the_schema_refuses_what_reading_the_file_refuses(old: str, new: str) ->
     assert not validator.is_valid(tomllib.loads(text.replace(old, new)))
 
 
-if __name__ == "__main__":
+def write() -> None:
+    """Write the page again."""
     PAGE.write_text(documented(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write()
