@@ -47,7 +47,7 @@ def main() -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     print(f"{processor()}; torch {torch.__version__}\n")
-    print("| candidate | mode | total seconds | seconds in calls | share |\n|---|---|---:|---:|---:|")
+    print("| candidate | mode | total seconds | seconds in calls | fraction |\n|---|---|---:|---:|---:|")
     with tempfile.TemporaryDirectory() as folder:
         workspace = Workspace(ArtifactStore(folder))
         workload = resnet18(arguments.pictures, arguments.size)

@@ -47,7 +47,7 @@ SHARED = Path(__file__).parents[2] / "shared" / "data"
 WORDS, EMBEDDING, HIDDEN, LAYERS = 18_328, 512, 256, 5
 BLOCK_S, WARM_UP_S = 0.12, 0.5
 PEER = "ONNX Runtime int8"
-OURS, OURS_EMBEDDING = "per row", "per row, int8 embedding"
+OURS, OURS_EMBEDDING = "int8-per-row", "int8-per-row-embedding8"
 SETS = ("amx", "avx512-vnni", "avx512", "avx2", "scalar")
 
 Inputs = tuple[Tensor, Tensor, Tensor]
@@ -102,12 +102,12 @@ def make_subjects(model: nn.Module, workspace: Workspace, folder: Path) -> dict[
     load_libraries(find_or_compile(workspace).parent)
     converted = {OURS: per_row(model, None), OURS_EMBEDDING: per_row(model, 8)}
     return {
-        "float, eager": model,
+        "float/eager": model,
         "torch int8, traced": torch_int8(model),
         PEER: onnxruntime_int8(model, folder),
-        **{f"{name}, eager": each for name, each in converted.items()},
+        **{f"{name}/eager": each for name, each in converted.items()},
         **{
-            f"{name}, AOTInductor": aot(each, model, folder / f"{i}.pt2")
+            f"{name}/aot-inductor": aot(each, model, folder / f"{i}.pt2")
             for i, (name, each) in enumerate(converted.items())
         },
     }
@@ -209,7 +209,7 @@ def print_machine(*, random_weights: bool) -> None:
 def print_speed(subjects: dict[str, Subject], inputs: Inputs, rounds: int) -> None:
     """Milliseconds, and the ratio to the peer round by round."""
     seconds, steps = timed(subjects, inputs, rounds), len(inputs[0])
-    exact = subjects["float, eager"](*inputs)[0]
+    exact = subjects["float/eager"](*inputs)[0]
     print(f"| {steps} token{'s' if steps > 1 else ''}, batch 1 | ms | × {PEER} | 95% | logits off by |")
     print("|---|---:|---:|---:|---:|")
     for name, taken in seconds.items():
@@ -253,7 +253,7 @@ def print_sets(subjects: dict[str, Subject], model: nn.Module, sets: list[str], 
     def limited_to(name: str) -> Subject:
         def call(*inputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             with instruction_set(name):
-                return subjects[OURS + ", eager"](*inputs)
+                return subjects[OURS + "/eager"](*inputs)
 
         return call
 

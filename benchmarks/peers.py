@@ -43,11 +43,11 @@ def words(source: ModelSource, inputs: Inputs, folder: Path) -> dict[str, tuple[
     return {
         "torch eager float": (model, nullcontext),
         "torch float without oneDNN": (model, without_onednn),
-        "torch float, traced and frozen": (frozen(model, inputs), nullcontext),
-        "torch int8, traced and frozen": (traced, lambda: engine("x86")),
+        "torch float (traced and frozen)": (frozen(model, inputs), nullcontext),
+        "torch int8 (traced and frozen)": (traced, lambda: engine("x86")),
         "ONNX Runtime float": (onnxruntime(exported), nullcontext),
         "ONNX Runtime int8": (onnxruntime(per_tensor), nullcontext),
-        "ONNX Runtime int8 per channel": (onnxruntime(per_channel), nullcontext),
+        "ONNX Runtime per-channel int8": (onnxruntime(per_channel), nullcontext),
         "OpenVINO float32": (openvino(openvino_model(exported), "f32"), nullcontext),
         "OpenVINO by default": (openvino(openvino_model(exported), ""), nullcontext),
         "OpenVINO int8 weights": (openvino(compressed, ""), nullcontext),
@@ -81,13 +81,13 @@ def images(source: ModelSource, inputs: Inputs, folder: Path) -> dict[str, tuple
     last = copy.deepcopy(model).to(memory_format=torch.channels_last)
     return {
         "torch eager float": (model, nullcontext),
-        "torch float, channels last": (
+        "torch float (channels-last)": (
             lambda images: last(images.contiguous(memory_format=torch.channels_last)),
             nullcontext,
         ),
-        "torch float, traced and frozen": (frozen(model, inputs), nullcontext),
+        "torch float (traced and frozen)": (frozen(model, inputs), nullcontext),
         **{
-            f"torch int8 ({name}), traced and frozen": (each, lambda name=name: engine(name))
+            f"torch int8 ({name}, traced and frozen)": (each, lambda name=name: engine(name))
             for name, (each, _) in int8.items()
         },
         "ONNX Runtime float": (onnxruntime(exported), nullcontext),

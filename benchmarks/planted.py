@@ -166,9 +166,7 @@ class Garden:
         runtime = ("eager", "onnxruntime")[seed // 4 % 2]
         recipe = {"name": "int8", "method": "dynamic", "modules": ["Linear"], "runtimes": [runtime]}
         job = self._job(seed, recipe)
-        return self._planted(
-            "rows that share a range", job, build(self.workspace, job, job.workload.recipe[1], runtime)
-        )
+        return self._planted("shared range", job, build(self.workspace, job, job.workload.recipe[1], runtime))
 
     def prove(self, subjects: list[Subject], *, without_vnni: bool) -> ProofReport:
         """Look at them in a process, which may be as on a processor without VNNI."""

@@ -39,8 +39,7 @@ from tasks.workload import Workload
 
 CALLS = 60
 _HEADER = (
-    "| candidate | share of operators | of computing operators | of sampled loops | points apart "
-    "| most expensive float operator |"
+    "| candidate | all operators | computing operators | sampled loops | points apart | most expensive float operator |"
 )
 ENOUGH, MOST_SAMPLINGS = 200, 20  # samples in loops that multiply, and periods of sampling to come by them
 # They move numbers and multiply none.

@@ -89,7 +89,7 @@ def print_series() -> None:
         "20 blocks": lambda _, after: _blocks(after, 20),
         "10 blocks": serial_difference,
     }
-    print(f"| words | memory | share | {' | '.join(f'{name}: coverage, width' for name in methods)} |")
+    print(f"| words | memory | correlated | {' | '.join(f'{name}: coverage, width' for name in methods)} |")
     print("|---:|---:|---:|" + "---:|" * len(methods))
     for words, trials in ((7_600, TRIALS), (43_400, TRIALS // 2), (245_000, TRIALS // 4)):
         for memory, share in MEMORIES:

@@ -230,12 +230,12 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     print(f"False alerts in {arguments.quiet * arguments.nights:,} candidate-nights without a change:\n")
-    print("| noise | nights of history | nights with false alerts, per 1,000 | false alerts, per 1,000 |")
+    print("| noise | nights of history | candidate-nights with false alerts, per 1,000 | false alerts, per 1,000 |")
     print("| ---: | ---: | ---: | ---: |")
     for noise, history in ((0.01, HISTORY), (0.025, HISTORY), (0.05, HISTORY), (0.01, 8), (0.025, 8)):
         nights, alarms = false_alarms(noise, arguments.quiet, arguments.nights, history, arguments.seed)
         print(f"| {noise:.1%} | {history} | {nights:.2f} | {alarms:.2f} |", flush=True)
-    print(f"\nShare of {arguments.planted} slower candidates reported by the nth measured night after the change:\n")
+    print(f"\nFraction of {arguments.planted} slower candidates reported by the nth measured night after the change:\n")
     print("| change | noise | nights of history | night 1 | 2 | 3 | 4 | 5 | 6 | 7 | 8 |")
     print("| --- | ---: | ---: |" + " ---: |" * 8)
     for name, change, noise, history in (
@@ -249,10 +249,10 @@ def main() -> None:
         shares = found_by(noise, change, 8, arguments.planted, history, arguments.seed)
         cells = " | ".join(f"{share:.0%}" for share in shares)
         print(f"| {name} | {noise:.1%} | {history} | {cells} |", flush=True)
-    print("\nShare of findings that name only the true cause of a 10% change at 2.5% noise:\n")
+    print("\nFraction of findings that name only the true cause of a 10% change at 2.5% noise:\n")
     print(
-        "| cause | speed | quality | speed, other change on another night "
-        "| speed, other change on the same night, with a current bundle |"
+        "| cause | speed | quality | speed, with an unrelated change on another night "
+        "| speed, with a current bundle and an unrelated change on the same night |"
     )
     print("| --- | ---: | ---: | ---: | ---: |")
     for cause in CAUSES:

@@ -33,14 +33,14 @@ QUERIES = {
     "latest": "from latest",
     "leaderboard": "from leaderboard",
     "trend of one candidate": "from trend where workload = 'workload-03' and recipe = 'recipe-2'",
-    "trend of all candidates by year": "select year(night), recipe, avg(speedup) from trend group by all",
+    "yearly trend of all candidates": "select year(night), recipe, avg(speedup) from trend group by all",
     "pareto": "from pareto",
     "failures": "from failures limit 100",
 }
 SAMPLES = {
-    "samples: one candidate's median per night": "select night, median(seconds) from samples "
+    "samples: nightly median of one candidate": "select night, median(seconds) from samples "
     "where workload = 'workload-03' and recipe = 'recipe-2' group by night order by night",
-    "samples: mean of all per month": "select date_trunc('month', night) as month, avg(seconds) from samples "
+    "samples: monthly mean over all samples": "select date_trunc('month', night) as month, avg(seconds) from samples "
     "group by month order by month",
 }
 

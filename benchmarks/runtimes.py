@@ -100,7 +100,7 @@ def main() -> None:
         workspace = Workspace(ArtifactStore(Path(folder) / "store"))
         if arguments.only != "images":
             words = word_job(arguments.shared, workspace)
-            for title, length in (("word model, one token", 1), ("word model, 25 tokens", 25)):
+            for title, length in (("word model with one token", 1), ("word model with 25 tokens", 25)):
                 print_column(title, subjects_of(words, workspace, length, Path(folder)), arguments.rounds)
         if arguments.only != "words":
             images = subjects_of(image_job(workspace), workspace, 0, Path(folder))

@@ -33,8 +33,8 @@ SETTINGS = (
     Setting("1 host", 1, 1),
     Setting("10 hosts", 10, 10),
     Setting("50 hosts", 50, 50),
-    Setting("50 hosts, 5 with the required fingerprint", 50, 5),
-    Setting("50 hosts, benchmarks during other stages", 50, 50, barrier=False),
+    Setting("50 hosts, of which 5 have the required fingerprint", 50, 5),
+    Setting("50 hosts, with benchmarks during other stages", 50, 50, barrier=False),
     Setting("200 hosts", 200, 200),
 )
 
@@ -145,10 +145,10 @@ def measured_text(runs: list[Fanned], load: float) -> list[str]:
     """The measurement as a Markdown table."""
     first = runs[0]
     lines = [
-        f"The {4 * WORKLOADS} candidates come from {WORKLOADS} generated workloads with 2 recipes and 2 runtimes. "
-        f"The model is an LSTM with {LAYERS} layers of width {DIMENSION}, called with {LENGTH} steps and batch size "
-        f"{BATCH}. Each worker has one thread. The host has {os.cpu_count()} processors ({_cpu()}), and its load "
-        f"average before the run was {load:.1f}.",
+        f"The {4 * WORKLOADS} candidates come from {WORKLOADS} generated workloads, each with 2 recipes and 2 "
+        f"runtimes. The model is an LSTM with {LAYERS} layers of width {DIMENSION}, called with {LENGTH} steps and "
+        f"batch size {BATCH}. Each worker has one thread. The host has {os.cpu_count()} processors ({_cpu()}). Before "
+        f"the run, the load average of the host was {load:.1f}.",
         "",
         "| workers | wall time | sum of stages | speed-up | efficiency |",
         "| --- | --- | --- | --- | --- |",
@@ -163,12 +163,12 @@ def measured_text(runs: list[Fanned], load: float) -> list[str]:
 def costs_text(costs: Costs) -> list[str]:
     """What goes into the simulation, as Markdown."""
     lines = ["| cost | median |", "| --- | --- |"]
-    lines += [f"| stage: {name} | {1000 * statistics.median(times):.0f} ms |" for name, times in costs.stages.items()]
+    lines += [f"| stage `{name}` | {1000 * statistics.median(times):.0f} ms |" for name, times in costs.stages.items()]
     return [
         *lines,
-        f"| flow's process: CPU time per task run | {1000 * costs.client_s:.1f} ms |",
-        f"| Prefect's server: CPU time per task run | {1000 * costs.server_s:.1f} ms |",
-        f"| store: write and sync 1 MB | {1000 * costs.store_s:.1f} ms |",
+        f"| CPU time per task run in the flow's process | {1000 * costs.client_s:.1f} ms |",
+        f"| CPU time per task run in Prefect's server | {1000 * costs.server_s:.1f} ms |",
+        f"| time to write and sync 1 MB in the store | {1000 * costs.store_s:.1f} ms |",
     ]
 
 
@@ -176,7 +176,7 @@ def simulated_text(outcomes: list[Outcome]) -> list[str]:
     """The simulation as a Markdown table."""
     names = list(outcomes[0].busy)
     lines = [
-        f"| hosts | evaluation ends after | night ends after | busy: {' | '.join(names)} | busiest |",
+        f"| hosts | evaluation ends after | run ends after | busy: {' | '.join(names)} | busiest |",
         "| --- | --- | --- |" + " --- |" * (len(names) + 1),
     ]
     for outcome in outcomes:

@@ -101,8 +101,9 @@ def measure(data: str, checkpoint: str) -> None:
         job = open_job(data, checkpoint, workspace)
         ids = load_samples(job.dataset, "test", workspace.store)["tokens"]
         print(
-            f"Vocabulary: {job.dataset.vocabulary:,} words. Test split: {len(ids):,} words. Environment: torch "
-            f"{torch.__version__}, {torch.backends.cpu.get_cpu_capability()}, {available_cores()} cores.\n"
+            f"The vocabulary has {job.dataset.vocabulary:,} words, and the test split has {len(ids):,} words. The "
+            f"environment has torch {torch.__version__}, {torch.backends.cpu.get_cpu_capability()} and "
+            f"{available_cores()} cores.\n"
         )
         began = time.perf_counter()
         tutorial = tutorial_lines(model_source(job, workspace), ids.long())
@@ -111,9 +112,9 @@ def measure(data: str, checkpoint: str) -> None:
         print_quality(tutorial, ours)
         same_table_s = sum(line.whole_s for line in ours if line.name in ("float", "dynamic-int8"))
         print(
-            f"For float and int8, the tutorial's procedure takes {tutorial_s:.1f} s on one thread, and nightquant "
-            f"takes {same_table_s:.1f} s ({tutorial_s / same_table_s:.1f} times less). "
-            f"nightquant quantizes, saves and evaluates all {len(ours)} recipes in {ours_s:.1f} s.\n"
+            f"For float and int8 on one thread, the tutorial's procedure takes {tutorial_s:.1f} s, and nightquant "
+            f"takes {same_table_s:.1f} s ({tutorial_s / same_table_s:.1f} times as fast). "
+            f"To quantize, save and evaluate all {len(ours)} recipes, nightquant takes {ours_s:.1f} s.\n"
         )
         print_modes(job, candidates, workspace)
         print_latency(job, candidates, workspace)
@@ -180,7 +181,7 @@ def nightly_lines(job: Job[Workload], workspace: Workspace) -> tuple[list[Candid
 
 def print_quality(tutorial: list[Line], ours: list[Line]) -> None:
     """Both procedures' tables."""
-    print("| the tutorial's procedure, one thread | MB | loss | evaluation s |\n|---|---:|---:|---:|")
+    print("| the tutorial's procedure on one thread | MB | loss | evaluation s |\n|---|---:|---:|---:|")
     for line in tutorial:
         print(f"| {line.name} | {line.megabytes:.3f} | {line.loss:.6f} | {line.seconds:.1f} |")
     print("\n| nightquant, segments | MB | loss | in batches | evaluation s (both) |\n|---|---:|---:|---:|---:|")
@@ -193,7 +194,7 @@ def print_quality(tutorial: list[Line], ours: list[Line]) -> None:
 
 def print_modes(job: Job[Workload], candidates: list[CandidateRef], workspace: Workspace) -> None:
     """Both modes of evaluation on all cores, in batches: the exact one, chunk after chunk, and the segments."""
-    print("| evaluation on all cores | exact s | segments s | times less | loss difference |")
+    print("| evaluation on all cores | exact s | segments s | speed-up | loss difference |")
     print("|---|---:|---:|---:|---:|")
     for candidate in candidates:
         if candidate.recipe not in ("float", "dynamic-int8"):
@@ -234,7 +235,7 @@ def print_latency(job: Job[Workload], candidates: list[CandidateRef], workspace:
                 if turn >= 2:
                     seconds[key].append(taken)
     base = seconds["float", "eager"]
-    print("| one word, batch 1, one thread | eager ms | torchscript ms | eager × | torchscript × |")
+    print("| one word per call on one thread | eager ms | torchscript ms | eager × | torchscript × |")
     print("|---|---:|---:|---:|---:|")
     for candidate in candidates:
         cells = [_cells(seconds.get((candidate.recipe, runtime)), base) for runtime in RUNTIMES]
