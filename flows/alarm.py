@@ -1,4 +1,4 @@
-"""Alerts and artifacts of a night: findings become notifications, events and artifacts; the leaderboard, a table."""
+"""Alerts and artifacts of a run: notifications, Prefect events, and tables in Prefect's UI."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ EVENT = "nightquant.regression"
 
 @dataclass(frozen=True)
 class Raised:
-    """Summary of an alert in one line; ``failed`` maps each notification that failed to the reason."""
+    """One-line summary of an alert; ``failed`` maps each failed notification to the reason for the failure."""
 
     message: str
     failed: dict[str, str] = field(default_factory=dict)
 
 
 def raise_alarm(findings: Findings, settings: Settings, *, run_id: str = "") -> Raised:
-    """Report findings; call this within the flow, so that artifacts belong to its run.
+    """Report findings from within the flow, so that the artifacts belong to the flow run.
 
-    After a regression, an absence or a failed look back, call the webhook and the notification block of the settings.
-    Then each regression becomes a Prefect event, on which automations can act, and all findings become a Markdown and a
-    table artifact. The message names events and artifacts that failed; no failure stops the other steps.
+    After a regression, an absence or a failed check, call the configured webhook and notification block. Create a
+    Prefect event for each regression, so that automations can react. Show all findings as artifacts. If a step fails,
+    the other steps continue, and the message names the missing event or artifact.
     """
     changes = findings.comparison.findings
     bad = [finding for finding in changes if finding.is_bad]
     message = summary_line(findings)
     failed = _notify(settings, message, findings) if bad or findings.absences or findings.troubles else {}
-    # Leave out the troubles: the run's own message names them.
+    # Leave out `troubles`, which the run's message already names.
     parts = [summary_line(replace(findings, troubles={}))]
     if (changes or findings.absences) and own_server_died():
         return Raised("; ".join([*parts, "no event and no artifact in Prefect: its server died"]), failed)
@@ -62,7 +62,7 @@ def raise_alarm(findings: Findings, settings: Settings, *, run_id: str = "") -> 
 
 
 def summary_line(findings: Findings) -> str:
-    """Describe findings in one line: each regression, and the counts of the others."""
+    """Describe findings in one line: name each regression, and count the other findings."""
     comparison = findings.comparison
     bad = [finding.describe() for finding in comparison.findings if finding.is_bad]
     unknown = len(comparison.incomparable)
@@ -79,7 +79,7 @@ def summary_line(findings: Findings) -> str:
 
 
 def publish_leaderboard(outcomes: Sequence[Row], report: str) -> None:
-    """Attach the leaderboard to the current flow run as a table, with a link to the report if there is one."""
+    """Attach the leaderboard to the current flow run as a table; attach a link to the report if a report exists."""
     if own_server_died():
         logging.getLogger(__name__).warning("no leaderboard in Prefect's UI: its server died")
         return
@@ -104,7 +104,7 @@ def publish_leaderboard(outcomes: Sequence[Row], report: str) -> None:
             link = "The night's report, one HTML file"
             create_link_artifact(report, link_text=report, key="report", description=link)
     except (httpx.HTTPError, PrefectException) as error:
-        # The rows are already in the store, and the end of the flow run will report the missing server.
+        # The rows are already in the store, and the flow run will report the missing server when the run ends.
         logging.getLogger(__name__).warning("no leaderboard in Prefect's UI: %s", error)
 
 
@@ -124,7 +124,7 @@ def _emit(bad: Sequence[Regression], run_id: str) -> None:
             },
             payload=_as_json(finding) | {"run_id": run_id, "text": finding.describe()},
         )
-    # A thread sends the events. Send them all now: the nightly command stops its server before Prefect's flush at exit.
+    # Wait until all events are sent, because the command stops its server before Prefect flushes events at exit.
     EventsWorker.instance().drain()
 
 
@@ -153,7 +153,7 @@ def _markdown(findings: Findings) -> str:
 
 
 def _notify(settings: Settings, message: str, findings: Findings) -> dict[str, str]:
-    """Call the webhook and the block of the settings; return each failure with its reason."""
+    """Call the configured webhook and notification block; return the reason for each failure."""
     regressions = [_as_json(finding) for finding in findings.comparison.findings if finding.is_bad]
     payload = {"event": EVENT, "message": message, "regressions": regressions}
     payload |= {"absences": list(findings.absences), "troubles": findings.lines()}
@@ -168,7 +168,7 @@ def _notify(settings: Settings, message: str, findings: Findings) -> dict[str, s
 
 
 def _attempt(call: Callable[[], None]) -> str:
-    """Return why a call failed, or ""; an unknown error gives only its type because its text may contain a URL."""
+    """Return why a call failed, or ""; name only the type of an unknown error, whose text may contain a URL."""
     try:
         call()
     except httpx.HTTPStatusError as error:
@@ -184,13 +184,13 @@ def _attempt(call: Callable[[], None]) -> str:
 
 def _call_block(slug: str, body: str, subject: str, payload: Mapping[str, object]) -> None:
     try:
-        block = cast(Block, Block.load(slug))  # not a coroutine, because no event loop runs here
+        block = cast(Block, Block.load(slug))  # `load` is synchronous because no event loop is running
     except ValidationError as error:
         wrong = f'The block "{slug}" cannot be loaded: {error.error_count()} of its values are invalid'
         raise ConfigurationError(wrong) from error
     except ValueError as error:
         raise ConfigurationError(
-            f'Prefect\'s server has no block "{slug}".', hint="List the blocks, as type/name: prefect block ls"
+            f'Prefect\'s server has no block "{slug}".', hint="To list the blocks as type/name, run: prefect block ls"
         ) from error
     if isinstance(block, NotificationBlock):
         block.notify(body, subject)  # type: ignore[unused-coroutine]

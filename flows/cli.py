@@ -1,4 +1,4 @@
-"""The command line: ``nightquant`` and ``python -m flows``."""
+"""The command line, started with ``nightquant`` or ``python -m flows``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from click.shell_completion import CompletionItem
 from flows.execution.signals import Terminated, unwinding_on_sigterm
 from storage.errors import NightquantError
 
-# Location and help of each subcommand. Its module is imported on use, so that ``--help`` stays fast.
+# Location and help text of each subcommand. Modules are imported on use, so that ``--help`` stays fast.
 COMMANDS = {
     "status": ("status:command", "Show the state of the store (the default command)."),
     "nightly": ("nightly:nightly", "Run one night: quantize, evaluate, benchmark, publish."),
@@ -23,14 +23,14 @@ COMMANDS = {
     "compare": ("compare:command", "Compare two runs, candidate by candidate."),
     "query": ("query:query", "Query the results with SQL."),
     "report": ("query:report", "Write a night's report as one HTML file."),
-    "acknowledge": ("status:acknowledge", "Accept a night's regressions, with a reason."),
+    "acknowledge": ("status:acknowledge", "Accept a night's regressions, and record the reason."),
     "generate": ("models:generate", "Sample text from a language model, float or quantized."),
-    "sensitivity": ("models:sensitivity", "Rank a model's layers by their loss from quantization."),
-    "doctor": ("setup:doctor", "Check whether benchmarks on this machine are reliable."),
+    "sensitivity": ("models:sensitivity", "Rank a model's layers by the loss that quantization causes."),
+    "doctor": ("setup:doctor", "Check whether benchmarks on this host are reliable."),
     "handoff": ("handoff:command", "List, show, verify, sign, export, promote or roll back bundles."),
-    "operations": ("operations:command", "Set up alerts for nights that fail or never begin."),
+    "operations": ("operations:command", "Set up alerts for runs that fail or never start."),
     "store": ("store:command", "Check, compact or clean the store."),
-    "config": ("setup:config", "Show the settings and where each comes from."),
+    "config": ("setup:config", "Show each setting and its source."),
 }
 
 
@@ -42,17 +42,17 @@ class LazyGroup(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import and return one subcommand, or None if it does not exist."""
+        """Import and return a subcommand, or return None if the name is unknown."""
         return self.load(cmd_name) if cmd_name in COMMANDS else None
 
     @staticmethod
     def load(name: str) -> click.Command:
-        """Import one of the subcommands."""
+        """Import and return the subcommand `name`."""
         command: click.Command = resolve_name(f"flows.commands.{COMMANDS[name][0]}")
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Complete subcommands from `COMMANDS` without importing them; leave options to click."""
+        """Complete the names of subcommands without importing modules; let click complete options."""
         if incomplete.startswith("-"):
             return click.Command.shell_complete(self, ctx, incomplete)
         return [
@@ -60,7 +60,7 @@ class LazyGroup(click.Group):
         ]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the subcommands from `COMMANDS` without importing them."""
+        """List the subcommands in `COMMANDS` without importing modules."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, meaning) for name, (_, meaning) in COMMANDS.items()])
 
@@ -70,11 +70,11 @@ class LazyGroup(click.Group):
 @click.option("--debug", is_flag=True, help="Show tracebacks and Prefect's own log.")
 @click.pass_context
 def nightquant(context: click.Context, debug: bool) -> None:
-    """Quantize PyTorch models to int8 every night, measure them, and publish the best candidate.
+    """Quantize PyTorch models to int8 every night, measure the results, and publish the best candidate.
 
     \b
     Exit codes: 0 success, 1 some work failed, 2 the request or the configuration is invalid, 3 a regression was
-    found, 4 another night has locked the store.
+    found, 4 another run has locked the store.
 
     \b
     Example:
@@ -89,10 +89,10 @@ def nightquant(context: click.Context, debug: bool) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line and exit with its code; show an expected error as one message without a traceback."""
+    """Run the command line and exit with the command's exit code; print expected errors without a traceback."""
     words = sys.argv[1:] if arguments is None else arguments
     debug = "--debug" in words
-    # Accept --debug anywhere: click expects a group's option before the subcommand.
+    # Accept --debug anywhere, although click expects a group's options before the subcommand.
     ordered = (["--debug"] if debug else []) + [argument for argument in words if argument != "--debug"]
     try:
         with unwinding_on_sigterm():

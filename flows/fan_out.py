@@ -1,4 +1,4 @@
-"""Submit the workloads' stages and gather their results; a failure becomes part of the result and raises nothing."""
+"""Submit the workloads' stages and gather the results; record each failure in a result instead of raising an error."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ Key = tuple[str, str]  # recipe and runtime
 
 @dataclass(frozen=True)
 class Submitted:
-    """One workload's stages as futures; candidates are keyed by recipe and runtime."""
+    """Futures of one workload's stages; the keys of ``built`` and ``evaluated`` are recipe and runtime."""
 
     workload: Workload
     store: str
@@ -66,7 +66,7 @@ def submit(workload: Workload, store: str) -> Submitted:
 
 
 def later(future: PrefectFuture[R]) -> R:
-    """Return a future, typed as its result, to pass to another task: Prefect replaces the future by its result."""
+    """Cast a future to the type of its result, because Prefect passes the result, not the future, to the next task."""
     return cast(R, future)
 
 
@@ -114,9 +114,9 @@ def _compared(result: WorkloadResult, store: str) -> WorkloadResult:
 
 
 def _with_incumbent(result: WorkloadResult, store: str) -> WorkloadResult:
-    """Look up the current bundle and, unless it matches one of tonight's candidates, evaluate its own files.
+    """Look up the current bundle; evaluate the bundle's files unless the bundle matches one of tonight's candidates.
 
-    If the look-up fails, the current bundle is unknown, which is not the same as none.
+    If the look-up fails, the current bundle is recorded as unknown, not as absent.
     """
     if result.job is None:
         unknown = UnknownIncumbent(reason="it was not looked up, because the workload's data or weights are missing")
@@ -134,7 +134,7 @@ def _with_incumbent(result: WorkloadResult, store: str) -> WorkloadResult:
 def _evaluated(
     result: WorkloadResult, job: Job[Workload], candidate: CandidateRef, store: str
 ) -> dict[str, Evaluation | Comparison | Failure]:
-    """Evaluate the current bundle and compare it with the baseline; return the fields of an `Incumbent`."""
+    """Evaluate the current bundle and compare it with the baseline; return fields for an `Incumbent`."""
     baseline = result.baseline()
     if baseline is None or baseline.evaluation is None:
         return {"failure": Failure(stage="compare", error=f"The baseline {result.workload.benchmark.baseline} failed.")}
@@ -149,19 +149,19 @@ def _evaluated(
 
 
 def _update(result: WorkloadResult, change: Callable[[CandidateResult], dict[str, object]]) -> WorkloadResult:
-    """Update each candidate with the fields that `change` returns for it."""
+    """Update each candidate with the fields that `change` returns for the candidate."""
     candidates = tuple(candidate.model_copy(update=change(candidate)) for candidate in result.candidates)
     return result.model_copy(update={"candidates": candidates})
 
 
 def _fail_rest(result: WorkloadResult, stage: str, error: str) -> WorkloadResult:
-    """Mark the candidates and the current bundle as failed at `stage`, except those that failed earlier."""
+    """Mark the candidates and the current bundle as failed at `stage`; keep earlier failures."""
     failure = Failure(stage=stage, error=error)
     return _with_failures(result, lambda name: failure)
 
 
 def _with_failures(result: WorkloadResult, failure_of: Callable[[str], Failure | None]) -> WorkloadResult:
-    """Add to each candidate, and to the current bundle, the failure that `failure_of` returns for its name."""
+    """Call `failure_of` with the name of each candidate and of the current bundle; record the returned failures."""
     current = result.incumbent
     if isinstance(current, Incumbent) and current.candidate is not None:
         why = current.failure or failure_of(current.candidate.name + INCUMBENT_SUFFIX)
@@ -170,9 +170,9 @@ def _with_failures(result: WorkloadResult, failure_of: Callable[[str], Failure |
 
 
 def study_layers(result: WorkloadResult, store: str) -> tuple[WorkloadResult, list[str]]:
-    """Add the layer sensitivities of every quantizing recipe; also return a remark for each study that failed.
+    """Add the layer sensitivities of quantizing recipes; return the new result and remarks about failed studies.
 
-    A failed study loses its rows, but the candidate keeps its measurements.
+    If a study fails, the study's rows are missing, but the candidate's measurements are kept.
     """
     if result.job is None:
         return result, []
@@ -196,8 +196,8 @@ def study_layers(result: WorkloadResult, store: str) -> tuple[WorkloadResult, li
 def benchmark_all(results: list[WorkloadResult], settings: Settings, store: str) -> Iterator[WorkloadResult]:
     """Time every workload's candidates on hosts with the configured fingerprint; yield each finished workload.
 
-    A cluster receives all workloads at once, queues them, and times one per host. Without a cluster, this host times
-    one workload after another.
+    A cluster receives and queues all workloads at once, and each host times one workload at a time. Without a cluster,
+    this host times one workload after another.
     """
     try:
         pin = place_benchmarks(settings)
@@ -231,7 +231,7 @@ def _submit_benchmark(result: WorkloadResult, settings: Settings, store: str) ->
 
 
 def _standing(result: WorkloadResult, candidate: CandidateResult) -> Literal["settled", "challenger", "defender"]:
-    """Return what a candidate's speed decides, given what is known before it is timed."""
+    """Return the candidate's role in the benchmark, from the facts that are known before timing."""
     gate = result.workload.gate
     if gate.objective == "smallest" and gate.min_speedup is None:
         return "settled"
@@ -243,9 +243,9 @@ def _standing(result: WorkloadResult, candidate: CandidateResult) -> Literal["se
 
 
 def _with_benchmark(result: WorkloadResult, future: PrefectFuture[BenchmarkResult]) -> WorkloadResult:
-    """Add the benchmark; a candidate that it refused, because of a wrong output for example, has failed.
+    """Add the benchmark's results; mark each refused candidate (for example, with a wrong output) as failed.
 
-    A refusal in a secondary setting is only reported, because the primary setting decides.
+    A refusal in a secondary setting is only reported, because only the primary setting affects decisions.
     """
     benchmark = settle(future, "benchmark")
     if isinstance(benchmark, Failure):
@@ -258,20 +258,20 @@ def _with_benchmark(result: WorkloadResult, future: PrefectFuture[BenchmarkResul
 
 
 def settle(future: PrefectFuture[R], stage: str) -> R | Failure:
-    """Wait for a stage; return its result or its failure."""
+    """Wait for a stage; return the stage's result or failure."""
     try:
         future.wait()
-        # Prefect's types do not say that a failed task's result is its exception.
+        # Prefect's annotations do not show that a failed task's result is an exception.
         outcome: R | BaseException = future.result(raise_on_failure=False)
     except httpx.HTTPError as unheard:
         return Failure(stage=stage, error=f"Prefect's server did not answer: {unheard or type(unheard).__name__}")
-    except Exception as lost:  # noqa: BLE001 - each task runner has its own errors for a lost worker
+    except Exception as lost:  # noqa: BLE001 - each task runner raises its own errors for a lost worker
         if (interruption := interruption_behind(lost)) is not None:
             raise interruption from None
         return Failure(stage=stage, error=f"The worker was lost: {lost or type(lost).__name__}")
     if not isinstance(outcome, BaseException) and future.state.is_completed():
         return outcome
-    # Dask's and Ray's futures turn an exception that is raised while they wait into a crashed state.
+    # If an exception is raised while a Dask or Ray future waits, the future returns a crashed state instead.
     if isinstance(outcome, BaseException) and (interruption := interruption_behind(outcome)) is not None:
         raise interruption from None
     text = str(outcome) if isinstance(outcome, BaseException) else (future.state.message or future.state.name)

@@ -1,4 +1,4 @@
-"""Look back from a night: end the runs of dead nights, compare with earlier nights, and find what is missing."""
+"""Comparison with earlier nights: regressions, missing workloads and nights, and flow runs that died."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:  # DuckDB's bindings report a leak if a module still refers to
 class Findings:
     """Findings that an alert reports.
 
-    `absences` describes each missing workload and each gap between nights in one line. `troubles` maps each part of the
-    look back that failed to the reason; its findings are unknown.
+    `absences` contains one line for each missing workload and each gap between nights. `troubles` maps each failed
+    check to the reason; the findings of a failed check are unknown.
     """
 
     comparison: NightComparison = field(default_factory=lambda: NightComparison(()))
@@ -37,15 +37,16 @@ class Findings:
     troubles: dict[str, str] = field(default_factory=dict)
 
     def lines(self) -> list[str]:
-        """Return one line per trouble."""
+        """Return one line per failed check."""
         return [f"{action} failed: {why}" for action, why in self.troubles.items()]
 
 
 def end_dead_runs(held: HeldStore, flow_run_id: str) -> None:
-    """Set the flow runs of dead nights to Crashed: Prefect would otherwise show them as running forever.
+    """Set dead flow runs to Crashed, because Prefect would otherwise show dead flow runs as running forever.
 
-    Only runs that the store has recorded as dead are ended. If this server does not have a run, or the update fails,
-    the record is kept for a later night. `flow_run_id` is the calling run: a retried run may be recorded as dead.
+    Only runs that the store has recorded as dead are changed. If Prefect's server does not have the flow run, or the
+    update fails, a later run tries again. `flow_run_id` identifies the calling flow run, which may be recorded as dead
+    if the flow run is a retry.
     """
     with get_client(sync_client=True) as client:
         for dead in held.dead:
@@ -53,7 +54,7 @@ def end_dead_runs(held: HeldStore, flow_run_id: str) -> None:
                 if dead.flow_run_id not in ("", flow_run_id):
                     run = client.read_flow_run(UUID(dead.flow_run_id))
                     if run.state is not None and not run.state.is_final():
-                        message = f"The night died: {dead.describe()} no longer has the store locked."
+                        message = f"The run died: {dead.describe()} no longer has the store locked."
                         crashed: State[None] = Crashed(message=message)
                         client.set_flow_run_state(run.id, crashed, force=True)
             except ObjectNotFound:
@@ -69,8 +70,8 @@ def end_dead_runs(held: HeldStore, flow_run_id: str) -> None:
 def look_back(store: str, night: date, workloads: Collection[str], *, is_everything: bool) -> Findings:
     """Compare a night's workloads with earlier nights, and look for missing workloads and nights.
 
-    Results are read from their files, so that every recorded row counts even if the catalog is outdated. A part that
-    fails becomes a trouble, and the other parts continue.
+    Results are read from the result files, so that every recorded row counts even if the catalog is outdated. If a
+    check fails, the reason is added to `troubles`, and the other checks continue.
 
     Parameters
     ----------
@@ -103,7 +104,7 @@ def look_back(store: str, night: date, workloads: Collection[str], *, is_everyth
 
 
 def reported(findings: Findings, recipes: Collection[str]) -> Findings:
-    """Return the findings that a run reports: without vanished candidates if it was limited to some recipes."""
+    """Return the findings to report; omit vanished candidates if the run was limited to some recipes."""
     relevant = (finding for finding in findings.comparison.findings if finding.kind != "vanished" or not recipes)
     return replace(findings, comparison=replace(findings.comparison, findings=tuple(relevant)))
 
@@ -123,7 +124,7 @@ def _absences(results: DuckDBPyConnection, night: date, is_everything: bool) -> 
             night=night,
         )
         yield from (f"{row['workload']} was measured on {before[0]}, but not tonight" for row in gone)
-    # Nights count as missed only if the last two were on consecutive days: a store used now and then has gaps.
+    # Report missed nights only if the last two nights were consecutive, because an occasionally used store has gaps.
     if len(before) == 2 and before[0] - before[1] == timedelta(days=1):
         missed = (night - before[0]).days - 1
         first, last = before[0] + timedelta(days=1), night - timedelta(days=1)

@@ -1,6 +1,6 @@
 """Publish one workload: judge its candidates, then package the winner or re-sign the bundle that stays current.
 
-This module does not write results. The caller records the outcome, so that the rows describe events, not intentions.
+This module does not write results. The caller records the outcome, so that the rows describe events, not plans.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ from tasks.results import Incumbent, RunInfo, UnknownIncumbent, WorkloadResult
 class Handover:
     """Outcome of publishing one workload.
 
-    `judgement` contains the final decisions, or None if it is unknown whether the switch took place. `version` is the
-    current version afterwards, "" for none or unknown. `problem` says why a bundle was not made, judged or re-signed.
+    `judgement` is None if it is unknown whether the current bundle was switched. `version` is the version that is
+    current afterwards, or "" if the version is unknown or no bundle is current. `problem` explains why a bundle was not
+    built, judged or re-signed.
     """
 
     judgement: Judgement | None
@@ -49,11 +50,11 @@ def hand_over(
     Parameters
     ----------
     rows
-        The workload's measurements of this run.
+        The workload's measurements from this run.
     package
-        Packages a promoted candidate, which replaces the version that it was compared with (None: no version).
+        Function that packages a promoted candidate and replaces the given version (None: no current version).
     renew
-        Re-signs a workload's version, which must still be current.
+        Function that re-signs a workload's version, which must still be current.
     """
     name = result.workload.name
     current, pointer = _look_up(result, bundles)
@@ -70,7 +71,7 @@ def hand_over(
             outcome = judgement.not_packaged(why, bundle.version) if why else judgement.packaged(bundle.version)
             return Handover(outcome, bundle.version)
         done = _not_packaged(judgement, bundles, name, run, bundle)
-    # Only a bundle that was examined tonight is signed again.
+    # Re-sign the current bundle only if this run examined the bundle.
     if isinstance(current, Incumbent) and done.version == current.version:
         refused = attempt(f"renewing {name}", partial(renew, name, current.version))
         if refused is not None:
@@ -82,8 +83,8 @@ def hand_over(
 def _not_packaged(
     judgement: Judgement, bundles: BundleStore, workload: str, run: RunInfo, error: Exception
 ) -> Handover:
-    """Return what is current after packaging failed: an object store may have switched although its answer was lost."""
-    why = f"its bundle could not be made: {reason(error)}"
+    """Return the outcome of failed packaging; the switch may have succeeded although the store's response was lost."""
+    why = f"its bundle could not be built: {reason(error)}"
     try:
         now = bundles.pointer(workload)
     except StoreError as unreadable:
@@ -100,7 +101,7 @@ def _not_packaged(
 def _look_up(
     result: WorkloadResult, bundles: BundleStore
 ) -> tuple[Incumbent | UnknownIncumbent | None, Pointer | None]:
-    """Return tonight's results for the current bundle, or unknown if another bundle has become current."""
+    """Return tonight's results for the current bundle, or `UnknownIncumbent` if another bundle became current."""
     looked_up = result.incumbent
     try:
         pointer = bundles.pointer(result.workload.name)
@@ -120,7 +121,7 @@ def _look_up(
 
 
 def _withdrawn(result: WorkloadResult, pointer: Pointer | None) -> set[str]:
-    """Return the candidates whose content has been withdrawn by a rollback."""
+    """Return the candidates whose content a rollback has withdrawn."""
     if pointer is None or result.job is None:
         return set()
     contents = withdrawn_contents(pointer)

@@ -1,4 +1,4 @@
-"""Bookkeeping of one run: the request, the results so far, and their rows."""
+"""State of one run: the request, the results so far, and the results' rows."""
 
 from __future__ import annotations
 
@@ -38,26 +38,27 @@ class Night:
     workloads: list[Workload]
     flow_run_id: str
     started_at: datetime
-    store: str  # absolute path or URL: another process may have another working folder
+    store: str  # absolute path or URL, because processes may have different working folders
     results: list[WorkloadResult] = field(default_factory=list)
     rows: list[Row] = field(default_factory=list)
     promotions: dict[str, list[Row]] = field(default_factory=dict)  # decisions by workload
     bundles: dict[str, str] = field(default_factory=dict)  # current version by workload, after the decisions
-    kept: list[str] = field(default_factory=list)  # workloads whose current bundle stays current
-    problems: dict[str, str] = field(default_factory=dict)  # reason by action, for failures other than candidates'
-    remarks: list[str] = field(default_factory=list)  # further sentences for the run's message
-    report: str = ""  # URL of the report, once it is written
+    kept: list[str] = field(default_factory=list)  # workloads whose bundle stays current
+    problems: dict[str, str] = field(default_factory=dict)  # reason by failed action; excludes failed candidates
+    remarks: list[str] = field(default_factory=list)  # additional sentences for the run's message
+    report: str = ""  # URL of the report, after the report is written
 
     @classmethod
     def begin(cls, request: NightlyRequest, settings: Settings, flow_run_id: str, attempt: int = 1) -> Night:
-        """Validate the request against the workload files and name the run.
+        """Validate the request against the workload files and choose the run's id.
 
-        The run's id is derived from Prefect's flow run if there is one. So a writer that is called again finds its
-        existing file instead of duplicating rows. A retried flow run measures again and is therefore another run.
+        The run's id contains digits of the flow run's id, so a writer that is called again finds the existing file
+        instead of duplicating rows. A retried flow run measures again, so its run id differs.
         """
         now = datetime.now(UTC)
         night = request.night or now.astimezone().date()
-        # Take the last digits: the first encode the time, and a scheduler creates several flow runs in a millisecond.
+        # Use the last digits, because the first digits encode the time, and several flow runs may start in a
+        # millisecond.
         run_id = f"{night:%Y%m%d}-{(flow_run_id or uuid.uuid4().hex).replace('-', '')[-12:]}"
         run_id += f"-{attempt}" if attempt > 1 else ""
         info = RunInfo(run_id=run_id, night=night, profile=settings.profile)
@@ -72,7 +73,7 @@ class Night:
             self.remarks += [f"{result.workload.name}: {note}" for note in result.dataset.notes]
 
     def attempt(self, what: str, do: Callable[[], R]) -> R | None:
-        """Return the result of `do`; if it fails, record a problem of the run and return None."""
+        """Call `do` and return its result; if `do` fails, record the problem and return None."""
         outcome = attempt(what, do)
         if isinstance(outcome, Exception):
             self.fail(what, reason(outcome))
@@ -80,13 +81,13 @@ class Night:
         return outcome
 
     def fail(self, what: str, why: str) -> None:
-        """Record that the action `what` failed, which makes the exit code 1."""
+        """Record that the action `what` failed, so that the exit code becomes 1."""
         known = self.problems.get(what, "")
         if why not in known:
             self.problems[what] = f"{known}; {why}" if known else why
 
     def decide(self, workload: str, outcome: Handover) -> list[Row]:
-        """Add the decisions about a workload's candidates and bundle; return their rows."""
+        """Add the decisions about a workload's candidates and bundle; return the decisions' rows."""
         if outcome.version:
             self.bundles[workload] = outcome.version
         if outcome.problem:
@@ -111,7 +112,7 @@ class Night:
         return {"measurements": self.rows, "layers": layers}
 
     def candidates(self) -> tuple[int, int]:
-        """Count the measured and the failed candidates; skipped candidates count as neither."""
+        """Count the measured and the failed candidates; ignore skipped candidates."""
         rows = [row for row in self.rows if row["setting"] != "incumbent"]
         status = {(row["workload"], row["recipe"], row["runtime"]): row["status"] for row in rows}
         values = list(status.values())
@@ -122,7 +123,7 @@ class Night:
         return [result.benchmark for result in self.results if result.benchmark is not None]
 
     def trouble(self) -> list[str]:
-        """Describe what disturbed the benchmarks, and how small a difference they can still show."""
+        """Describe disturbances of the benchmarks, and the smallest difference that the benchmarks can detect."""
         descriptions = []
         for benchmark in self.benchmarks():
             before, after = map(Evidence.model_validate_json, (benchmark.evidence_before, benchmark.evidence_after))
@@ -148,14 +149,14 @@ class Night:
         return ", ".join([*parts, *self.remarks])
 
     def run_row(self, status: RunStatus | None = None, message: str = "") -> Row:
-        """Return the run's row of ``runs``, by default with the outcome so far."""
+        """Return the run's row for the table ``runs``; the default status is the outcome so far."""
         status = status or ("failed" if self.has_failures() else "completed")
         benchmarks = self.benchmarks()
         evidence = [
             {"workload": result.workload, "before": result.evidence_before, "after": result.evidence_after}
             for result in benchmarks
         ]
-        # Describe the host that ran the benchmarks: on a cluster it is not this one.
+        # Describe the host that ran the benchmarks, because a cluster runs benchmarks on other hosts.
         timed_on = Evidence.model_validate_json(benchmarks[0].evidence_before) if benchmarks else None
         good, failed = self.candidates()
         return {
@@ -180,12 +181,12 @@ class Night:
 
 
 def _git_commit() -> str | None:
-    """Return the commit of nightquant's own checkout; None if nightquant is installed inside another repository."""
+    """Return the commit of nightquant's checkout, or None if nightquant does not run from its own checkout."""
     root = Path(__file__).resolve().parents[1]
     try:
         project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))["project"]["name"]
         command = ["git", "-C", str(root), "rev-parse", "--show-toplevel", "HEAD"]
         folder, commit = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
-    except (OSError, ValueError, KeyError, subprocess.CalledProcessError):  # no checkout, or no git
+    except (OSError, ValueError, KeyError, subprocess.CalledProcessError):  # not a checkout, or git is missing
         return None
     return commit if project == "nightquant" and Path(folder) == root else None

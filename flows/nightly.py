@@ -1,4 +1,4 @@
-"""The flows: ``nightly-quantization`` runs a night, and ``compact-results`` merges its small result files."""
+"""The Prefect flows: ``nightly-quantization`` carries out a run, and ``compact-results`` merges small result files."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ GOOD, WORK_FAILED, REGRESSED = 0, 1, 3
 
 
 def _run_name() -> str:
-    """Name the flow run for Prefect's UI: ``night 2026-11-21: lstm-demo, resnet18``."""
+    """Return the flow run's name in Prefect's UI, for example ``night 2026-11-21: lstm-demo, resnet18``."""
     request: NightlyRequest = this_flow_run.parameters["request"]
     night = request.night or datetime.now().astimezone().date()
     return f"night {night}: {', '.join(Path(name).stem for name in request.workloads) or 'every workload'}"
@@ -60,19 +60,19 @@ def _run_name() -> str:
 def nightly_quantization(
     request: NightlyRequest = NightlyRequest(),  # noqa: B008 - it is frozen
 ) -> State[NightSummary] | State[NightRunningError]:
-    """Run one night.
+    """Quantize, evaluate, benchmark and publish the requested workloads.
 
-    A workload's failure never stops the others: it becomes rows with its error, and the run ends Failed after
-    everything else has finished. If the run is cancelled, the rows of the workloads that were measured are kept. If
-    another night has locked the store, the run is cancelled at once.
+    If a workload fails, the other workloads continue. The rows contain the error, and the run ends Failed after all
+    other work has finished. If the run is cancelled, the rows of measured workloads are kept. If another run has locked
+    the store, the run is cancelled at once.
     """
     began = time.perf_counter()
     invocation = current_invocation()
     overrides = request.model_dump(include={"store", "profile"}, exclude_none=True)
     settings = invocation.settings.model_copy(update=overrides)
-    # The cache folder contains the lock of an object store.
+    # Set the folder before locking the store, because the lock of an object store is in this folder.
     set_cache_folder(settings.cache)
-    settings.signer()  # refuse a wrong key now, not after hours of work
+    settings.signer()  # reject a wrong key now, not after hours of work
     night = Night.begin(request, settings, str(this_flow_run.id or ""), this_flow_run.run_count)
     try:
         with hold(night.store, Holder(night.info.run_id, night.flow_run_id)) as held:
@@ -84,7 +84,7 @@ def nightly_quantization(
 
 
 def run_here(request: NightlyRequest, settings: Settings, reporter: Reporter) -> State[Any]:
-    """Run one night in this process and report its progress."""
+    """Run the nightly flow in this process, and report progress to `reporter`."""
     INVOCATION.set(Invocation(settings, reporter))
     flow = nightly_quantization.with_options(task_runner=make_task_runner(settings))
     return flow(request, return_state=True)
@@ -106,10 +106,10 @@ def serve(request: NightlyRequest, cron: str, timezone: str) -> None:
 
 
 def _record_dead_runs(night: Night, held: HeldStore) -> None:
-    """Record the switches and the ends of earlier nights that died before they could record them."""
+    """Record unrecorded switches and unrecorded ends of earlier runs that died."""
     for missing in night.attempt("looking for unrecorded switches", lambda: unrecorded_switches(night.store)) or ():
         failed = attempt(f"recording that {missing.describe()}", partial(record_switch, night.store, missing))
-        result = "this night recorded that" if failed is None else f"that could not be recorded: {reason(failed)}"
+        result = "this run recorded that" if failed is None else f"that could not be recorded: {reason(failed)}"
         night.remarks.append(f"{missing.describe()} and died; {result}")
     for dead in held.dead:
         night.attempt(f"recording the end of run {dead.run_id}", partial(record_dead_run, night.store, dead))
@@ -121,7 +121,7 @@ def _carry_out(night: Night, reporter: Reporter, began: float) -> State[NightSum
             with sigterm_as_interrupt():
                 _measure(night)
                 steps.record(night.info, night.measured(), night.store)
-                # This comes before every step that may fail or be killed, so that the alert is always sent.
+                # Send the alert before any step that may fail or be killed.
                 findings, alarm = _alert(night)
                 _hand_over(night)
                 _finish(night)
@@ -149,14 +149,14 @@ def _carry_out(night: Night, reporter: Reporter, began: float) -> State[NightSum
     )
     if summary.exit_code == GOOD:
         return Completed(message=summary.message, data=summary)
-    # The alert has already been sent, and an automation on the state name Failed would send another one.
+    # The alert has already been sent, and an automation for the state name Failed would send a second alert.
     name = "Regressed" if summary.exit_code == REGRESSED else None
     return Failed(name=name, message=summary.message, data=summary)
 
 
 def _measure(night: Night) -> None:
     submitted = [submit(workload, night.store) for workload in night.workloads]
-    # Timing starts only after all other stages: training during a benchmark would disturb the measurements.
+    # Start timing after all other stages, because training during a benchmark would disturb the measurements.
     gathered = [gather(futures) for futures in submitted]
     if night.info.profile == "full":
         studied = [study_layers(result, night.store) for result in gathered]
@@ -167,7 +167,7 @@ def _measure(night: Night) -> None:
 
 
 def _alert(night: Night) -> tuple[tuple[Regression, ...], str]:
-    """Compare with earlier nights and send the alert; return the regressions and the alert in one line."""
+    """Compare results with earlier nights and send the alert; return the findings and the alert's message."""
     request, info = night.request, night.info
     everything = not (request.workloads or request.recipes)
     names = {workload.name for workload in night.workloads}
@@ -182,7 +182,7 @@ def _alert(night: Night) -> tuple[tuple[Regression, ...], str]:
 
 
 def _hand_over(night: Night) -> None:
-    """Publish every workload's winner, and record a workload's decisions as soon as they have taken effect."""
+    """Publish each workload's winner, and record the workload's decisions immediately afterwards."""
     for result in night.results:
         night.attempt(f"publishing {result.workload.name}", partial(_hand_over_one, night, result))
 
@@ -201,13 +201,13 @@ def _hand_over_one(night: Night, result: WorkloadResult) -> None:
 
 
 def _renew(night: Night, workload: str, version: str) -> None:
-    """Re-sign the current bundle if it stays current and a signing key is set."""
+    """Re-sign a workload's current bundle if a signing key is set."""
     if night.settings.signer() is not None:
         steps.renew(workload, night.store, version)
 
 
 def _finish(night: Night) -> None:
-    """Make the catalog and the report, then record the run itself, so that its status covers every failure."""
+    """Build the catalog and the report, then record the run, so that the run's status covers every failure."""
     night.attempt("building the catalog", lambda: refresh(night.store))
     row = night.run_row()
     night.report = night.attempt("writing the report", lambda: steps.report(night.info, night.store, row)) or ""
@@ -226,11 +226,11 @@ def _save_finished(night: Night, stop: BaseException, execution: Execution) -> N
     with ignoring_interruptions():
         if not failed:  # an error is shown when the run ends
             execution.reporter.noted(message)
-        # Stop the stages first: they would use up the time that is left for recording.
+        # Stop the stages first, because running stages would use up the time that is left for recording.
         execution.workers.stop()
         run = {"runs": [night.run_row("failed" if failed else "cancelled", message)]}
         record = partial(steps.record.fn, night.info, store=night.store)
-        # Rows that are already recorded stay as they are, and one failed recording does not prevent the others.
+        # Recorded rows do not change, and one failed recording does not prevent the other recordings.
         recordings: list[Callable[[], object]] = [
             partial(record, night.measured()),
             *(partial(record, {"promotions": rows}, part=name) for name, rows in night.promotions.items()),
@@ -239,14 +239,14 @@ def _save_finished(night: Night, stop: BaseException, execution: Execution) -> N
             partial(refresh, night.store),
         ]
         outcomes = [attempt("keeping what is finished", recording) for recording in recordings]
-        # If a store error stopped the run, the run ends with that error, which already says so.
+        # If a store error stopped the run, that error already explains why recording failed.
         if not isinstance(stop, StoreError):
             for error in dict.fromkeys(reason(outcome) for outcome in outcomes if isinstance(outcome, Exception)):
                 execution.reporter.noted(f"not everything could be recorded: {error}")
 
 
 def _record_own_switches(night: Night) -> None:
-    """Record this run's switches from the pointers' history if it was stopped before it recorded its decisions."""
+    """Record the switches that this run made but did not record before it was stopped."""
     for switch in unrecorded_switches(night.store):
         if switch.run_id == night.info.run_id:
             record_switch(night.store, switch)
@@ -254,13 +254,13 @@ def _record_own_switches(night: Night) -> None:
 
 @task(name="compact", persist_result=False)
 def compact_months(store: str) -> str:
-    """Merge the small files of finished months while readers and writers continue."""
+    """Merge the small result files of finished months while readers and writers continue."""
     return str(compact(store))
 
 
 @flow(name="compact-results", description="Merge the small result files of finished months into one file per table.")
 def compact_results(store: str | None = None) -> str:
-    """Compact the results of `store`, by default the store in the settings; return a summary of one line."""
+    """Compact the results of `store` (default: the store in the settings) and return a one-line summary."""
     settings = load_settings(store=store)
     set_cache_folder(settings.cache)
     summary = compact_months(settings.store)

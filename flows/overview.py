@@ -1,4 +1,4 @@
-"""State of a store: its last night, its last good night, current bundles, and concerns that need attention."""
+"""State of a store: last night, last good night, current bundles, and concerns that need attention."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tasks.gate import hands_over
 if TYPE_CHECKING:
     from storage.results.regressions import Regression
 
-# Nights begin at the same time every day and take at most an hour.
+# Runs are assumed to start at the same time every day and to take at most an hour.
 _OVERDUE = dt.timedelta(hours=25)
 
 _LAST_RUN = """
@@ -54,7 +54,8 @@ order by workload, goodness desc nulls last, recipe, runtime
 
 _WARNED = "from nights where run_id = $run and warning is not null order by workload"
 
-# A night is good for a store if it completed without a failure, and for a workload if none of its candidates failed.
+# For a store, a night is good if the run completed without a failure. For a workload, a night is good if none of the
+# workload's candidates failed.
 _LAST_GOOD = "select max(finished_at) as at from runs where status = 'completed'"
 _LAST_GOOD_OF_WORKLOAD = """
 select max(finished_at) as at
@@ -72,9 +73,9 @@ where status <> 'cancelled'
 
 @dataclass(frozen=True)
 class LastRun:
-    """Last run of the newest night, with counts of candidates by outcome.
+    """Last run of the latest night, including the number of candidates with each outcome.
 
-    ``kept`` counts workloads whose current bundle stays, and ``alarms`` unacknowledged regressions.
+    ``kept`` counts the workloads whose bundle stays current, and ``alarms`` counts unacknowledged regressions.
     """
 
     run_id: str
@@ -95,7 +96,7 @@ class LastRun:
 
 @dataclass(frozen=True)
 class Current:
-    """A workload's current bundle, and the switch that made it current."""
+    """A workload's current bundle, and the switch that made the bundle current."""
 
     workload: str
     version: str
@@ -107,7 +108,7 @@ class Current:
 
 @dataclass(frozen=True)
 class Concern:
-    """A problem that needs attention, and the command to run next, without ``--store``."""
+    """A problem that needs attention, and the command to run next (without the option ``--store``)."""
 
     kind: str
     text: str
@@ -116,7 +117,7 @@ class Concern:
 
 @dataclass(frozen=True)
 class Overview:
-    """State of a store as ``nightquant status`` shows it; ``last_run`` is None if the store has no results."""
+    """State of a store, shown by ``nightquant status``; ``last_run`` is None if the store lacks results."""
 
     store: str
     exists: bool
@@ -151,14 +152,15 @@ def overview(place: str, now: dt.datetime) -> Overview:
 
 
 def has_results(root: StoreRoot) -> bool:
-    """Return whether the store has results of any night."""
+    """Return whether the store contains any results."""
     return root.exists(CATALOG) or bool(root.list("results"))
 
 
 def last_good_night(place: str, workload: str = "") -> dt.datetime | None:
-    """Return when the last good night of a store, or of one workload, ended; None if there was none.
+    """Return the end time of a store's or a workload's last good night; return None if no night was good.
 
-    A night is good for a store if it completed without a failure, and for a workload if none of its candidates failed.
+    For a store, a night is good if the run completed without a failure. For a workload, a night is good if none of the
+    workload's candidates failed.
 
     Raises
     ------
@@ -176,7 +178,7 @@ def last_good_night(place: str, workload: str = "") -> dt.datetime | None:
 
 
 def overdue(place: str, workloads: Sequence[str], limit: dt.timedelta, now: dt.datetime) -> list[str]:
-    """Return one line for each workload (the store, if none is named) whose last good night is older than `limit`."""
+    """Return one line for each workload, or for the store, if the last good night is older than `limit`."""
     lines = []
     for workload in workloads or ("",):
         at = last_good_night(place, workload)
@@ -196,19 +198,19 @@ def _current(bundles: BundleStore) -> Iterator[Current]:
 
 
 def _unwritable(root: StoreRoot) -> Iterator[Concern]:
-    """Check whether a night can write to the store, without writing to it."""
+    """Check, without writing, whether a run can write to the store."""
     if root.local is None:
         return
     nearest = next(folder for folder in (root.local, *root.local.parents) if folder.exists())
     if not os.access(nearest, os.W_OK | os.X_OK):
-        yield Concern("unwritable", f"you may not write to {nearest}, so no night can run here", "doctor")
+        yield Concern("unwritable", f"you may not write to {nearest}, so nightquant cannot run here", "doctor")
 
 
 def _regressions(connection: duckdb.DuckDBPyConnection) -> list[Regression]:
     rows = rows_of(connection, "from regressions")
     if not rows:
         return []
-    # This import loads SciPy, which takes longer than the rest of the command, and most nights have no regression.
+    # Import late, because SciPy loads slowly, and most nights do not have a regression.
     from storage.results.regressions import Regression
 
     regressions = TypeAdapter(list[Regression]).validate_python(rows)
@@ -231,7 +233,7 @@ def _troubles(connection: duckdb.DuckDBPyConnection, last: LastRun, now: dt.date
 
 
 def _held_winners(decisions: Sequence[Row]) -> Iterator[Concern]:
-    """Name each workload's best candidate if it is held and would be better than the promoted one."""
+    """Yield a concern for each workload whose best candidate is held instead of promoted."""
     best = {row["workload"]: row for row in reversed(decisions) if hands_over(str(row["runtime"]))}
     for workload, row in sorted(best.items(), key=lambda item: str(item[0])):
         if row["decision"] == "hold" and number(row, "goodness") is not None:

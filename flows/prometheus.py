@@ -19,7 +19,7 @@ def as_text(state: Overview, now: dt.datetime) -> str:
 
 
 def write(state: Overview, now: dt.datetime, file: Path) -> None:
-    """Write the metrics to a file atomically; raise `ConfigurationError` if that fails."""
+    """Write the metrics to a file atomically; raise `ConfigurationError` if writing fails."""
     try:
         write_to_textfile(str(file), metrics(state, now))
     except OSError as error:
@@ -27,10 +27,10 @@ def write(state: Overview, now: dt.datetime, file: Path) -> None:
 
 
 def metrics(state: Overview, now: dt.datetime) -> CollectorRegistry:
-    """Return gauges for the last night, labelled with the store; they have no samples if there was no night.
+    """Return gauges about the last night, labelled with the store; before the first night, the gauges are empty.
 
-    Times are Unix seconds; the age is in seconds, at `now`. Alert on the time rather than on the age, because the age
-    stops growing when nothing writes the file.
+    Times are in Unix seconds; the age is in seconds at `now`. Alerts should use the time, because the age stops growing
+    if the file is no longer written.
     """
     registry = CollectorRegistry()
 
@@ -41,8 +41,8 @@ def metrics(state: Overview, now: dt.datetime) -> CollectorRegistry:
     good = gauge("last_good_night_finished_timestamp_seconds", "When the last night without a failure ended.")
     old = gauge("last_night_age_seconds", "Time from the end of the last night until this file was written.")
     status = gauge("last_night_status", "1 for the last night's status, 0 for every other status.", "status")
-    candidates = gauge("last_night_candidates", "Candidates of the last night.", "outcome")
-    alarms = gauge("alarms", "Regressions that have not been acknowledged.")
+    candidates = gauge("last_night_candidates", "Number of candidates in the last night.", "outcome")
+    alarms = gauge("alarms", "Number of unacknowledged regressions.")
     if (last := state.last_run) is None:
         return registry
     finished.labels(state.store).set(last.finished_at.timestamp())

@@ -1,4 +1,4 @@
-"""Progress of a run while it is running: bars at a terminal, lines in a log file."""
+"""Progress display for a run: bars at a terminal, lines in a log file."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
-# Without a terminal, a running stage is reported again after at most this time.
+# Maximum time between two lines about a running stage.
 HEARTBEAT_S = 15.0
 
 
 class Reporter:
-    """Receives the progress of a run and ignores it; labels have the form ``workload · recipe: stage``."""
+    """Reporter that ignores the progress of a run; labels have the form ``workload · recipe: stage``."""
 
     def started(self, label: str) -> None:
         """Report that a stage begins."""
@@ -26,7 +26,7 @@ class Reporter:
         """Report a stage's progress."""
 
     def finished(self, label: str, seconds: float, error: str = "") -> None:
-        """Report that a stage ended, with the error if it failed."""
+        """Report the end of a stage, and the error if the stage failed."""
 
     def noted(self, text: str) -> None:
         """Report a remark about the complete run."""
@@ -43,7 +43,7 @@ class _Running:
     unit: str = ""
 
     def describe(self, now: float) -> str:
-        """Describe the progress and, after the first 2%, the time left."""
+        """Describe the stage's progress and, after the first 2%, the remaining time."""
         if not self.total:
             return f"running for {elapsed(now - self.began)}"
         done = f"{self.done:.2f}".rstrip("0").rstrip(".")
@@ -55,7 +55,7 @@ class _Running:
 
 @dataclass
 class _Lines(Reporter):
-    """Prints a line when a stage begins, every 15 s while it runs, and when it ends, with the time since the start."""
+    """Reporter that prints timestamped lines when a stage begins, every 15 s, and when the stage ends."""
 
     console: Console
     heartbeat_s: float = HEARTBEAT_S
@@ -108,7 +108,7 @@ class _Lines(Reporter):
             now = time.monotonic()
             with self._lock:
                 for label, stage in self._running.items():
-                    # Report a fifth early, so that no pause exceeds the heartbeat.
+                    # Report after 80% of the heartbeat, so that pauses do not exceed the heartbeat.
                     if now - stage.reported >= 0.8 * self.heartbeat_s:
                         stage.reported = now
                         self._print(f"{label}: {stage.describe(now)}")
@@ -119,7 +119,7 @@ class _Lines(Reporter):
 
 
 class _Bars(Reporter):
-    """Draws a bar for each running stage, and one line when it ends; the bar pulses until progress is reported."""
+    """Reporter that prints finished stages and draws a bar for each running stage; a bar pulses before any progress."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -149,7 +149,7 @@ class _Bars(Reporter):
         with self._lock:
             if label in self._bars:
                 self.progress.remove_task(self._bars.pop(label))
-        # Escape the text: brackets in an error are not rich's markup.
+        # Escape the text, because brackets in an error are not rich markup.
         mark, text = ("[red]✗[/red]", f"{label}: {error}") if error else ("[green]✓[/green]", label)
         took = "" if error else f" [dim]{seconds:.1f} s[/dim]"
         self._console.print(f"{mark} {escape(text)}{took}", highlight=False)
@@ -160,7 +160,7 @@ class _Bars(Reporter):
 
 @contextmanager
 def reporter_for(console: Console) -> Iterator[Reporter]:
-    """Report with bars at a terminal, and with lines elsewhere."""
+    """Provide a reporter that draws bars at a terminal and prints lines elsewhere."""
     if console.is_terminal:
         bars = _Bars(console)
         with bars.progress:

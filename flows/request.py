@@ -1,4 +1,4 @@
-"""Request for a nightly run, which Prefect's UI shows as a form, and the summary of its result."""
+"""Request for a nightly run, shown as a form in Prefect's UI, and the summary of the run's result."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tasks.workload import Workload, find_workloads
 
 
 class NightlyRequest(Frozen):
-    """Parameters of a nightly run; the settings supply those that are left out."""
+    """Parameters of a nightly run; the settings supply omitted parameters."""
 
     workloads: tuple[str, ...] = Field(
         default=(), title="Workloads", description="Built-in workloads or TOML files; empty: all built-in workloads"
@@ -29,12 +29,12 @@ class NightlyRequest(Frozen):
     store: str | None = Field(default=None, title="Store", description="Root of the store; empty: as in the settings")
 
     def load_workloads(self) -> list[Workload]:
-        """Read, validate and narrow the workloads to the recipes asked for.
+        """Read and validate the workloads; keep only the requested recipes and the baselines.
 
         Raises
         ------
         ConfigurationError
-            A workload is unknown or invalid, or no workload has the recipe.
+            A workload is unknown or invalid, or a requested recipe does not exist.
         """
         workloads = find_workloads(self.workloads, BUILT_IN)
         if not self.recipes:
@@ -44,7 +44,7 @@ class NightlyRequest(Frozen):
             if name not in known:
                 raise ConfigurationError(
                     f'Unknown recipe "{name}"{did_you_mean(name, known)}.',
-                    hint=f"These workloads have the recipes {', '.join(sorted(known))}.",
+                    hint=f"The selected workloads have the recipes {', '.join(sorted(known))}.",
                 )
         narrowed = []
         for workload in workloads:
@@ -55,11 +55,12 @@ class NightlyRequest(Frozen):
 
 
 class NightSummary(Frozen):
-    """Result of a nightly flow run, which the command line prints.
+    """Summary of a nightly flow run, printed by the command line.
 
-    ``exit_code`` is 1 if some work failed, 3 if a regression was found and nothing failed, and 0 otherwise. Failures
-    come first because a failure may cause a regression. ``report`` is the URL of the report, "" if it was not written.
-    ``trouble`` describes disturbances of the benchmarks. ``busy_s`` is the wall time in which at least one stage ran.
+    ``exit_code`` is 1 if some work failed, 3 if a regression was found and nothing failed, and 0 otherwise. Code 1
+    takes precedence because a failure may cause a regression. ``report`` is the URL of the report, "" if the report was
+    not written. ``trouble`` describes disturbances of the benchmarks. ``busy_s`` is the wall time during which at least
+    one stage ran.
     """
 
     run_id: str

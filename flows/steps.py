@@ -1,7 +1,7 @@
-"""The Prefect tasks of a night: each wraps one function of `tasks.stages`, which runs in a worker process.
+"""The Prefect tasks of a run; most tasks call a function of `tasks.stages` in a worker process.
 
-Results are small references in memory. ``persist_result=False`` also disables Prefect's cache: artifacts are looked up
-in the store by digest, and measurements are never looked up.
+Tasks return small references, which stay in memory. ``persist_result=False`` also disables Prefect's cache, because
+nightquant looks up artifacts in the store by digest, and never reuses measurements.
 """
 
 from __future__ import annotations
@@ -45,43 +45,44 @@ _RETRIES = 3
 
 
 def _should_retry(task: object, run: TaskRun, state: State[object]) -> bool:
-    """Decide whether a failed stage is retried, after a pause that ends at once if the run is stopped."""
+    """Decide whether to retry a failed stage; wait before a retry unless the run is stopped."""
     failure = state.data
     if isinstance(failure, BaseException) and is_transient(failure):
         return current_execution().pause(_label(run), run.run_count - 1)
-    # Prefect logs the error only if no retry is left. The cause of an expected failure may quote a URI with secrets.
+    # Prefect logs an error only after the last retry. Omit the traceback of an expected failure, whose cause may quote
+    # a URI with secrets.
     get_run_logger().error("Task run failed: %r", failure, exc_info=not isinstance(failure, NightquantError))
     return False
 
 
 def _task(name: str, run_name: str) -> Callable[[Callable[P, R]], Task[P, R]]:
-    """Make a function the Prefect task `name`; runs, logs and terminal lines show `run_name`.
+    """Turn a function into the Prefect task `name`; task runs, logs and terminal lines show `run_name`.
 
-    A task is retried after a transient failure of a network or a server. Retrying is safe: artifacts are found by their
-    digest, written rows and bundles stay as they are, and a benchmark discards failed attempts. Other errors would
-    occur again, and a killed worker might be killed again.
+    A task is retried after a transient failure of a network or a server. Retrying is safe, because artifacts are looked
+    up by digest, and written rows and bundles do not change. A benchmark discards failed attempts. Other errors are not
+    retried, because they would occur again, and a killed worker might be killed again.
 
-    No task has a tag: Prefect would ask its server for the tag's limit before each run. If the server restarted at that
-    moment, the stage would be lost.
+    Tasks do not have tags, because Prefect would request a tag's limit from the server before each run. If the server
+    restarted during the request, the stage would be lost.
     """
     return task(
         name=name,
         task_run_name=run_name,
         persist_result=False,
         retries=_RETRIES,
-        # Prefect's own pause cannot be interrupted.
+        # Prefect's own retry delay cannot be interrupted.
         retry_delay_seconds=0,
         retry_condition_fn=_should_retry,
     )
 
 
 def _stage(name: str, subject: str) -> Callable[[Callable[P, R]], Task[P, R]]:
-    """Make a function the Prefect task ``<subject>: <name>``; see `_task`."""
+    """Turn a function into the Prefect task `name`, whose runs are named ``<subject>: <name>``; see `_task`."""
     return _task(name, f"{subject}: {name}")
 
 
 def _label(run: TaskRun | None = None) -> str:
-    """Return the task run's name, with the number of a repeated attempt, as logs and terminal show it."""
+    """Return the task run's name for logs and the terminal, including the number of a repeated attempt."""
     if run is None:
         context = TaskRunContext.get()
         if context is None:
@@ -97,29 +98,29 @@ def _run(stage: Callable[[Workspace, *Ts], R], store: str, *args: *Ts) -> R:
 
 @_stage("prepare data set", "{workload.name}")
 def prepare(workload: Workload, store: str) -> DatasetRef:
-    """Tokenize the corpus, or decode and split the images; reuse an artifact with the same digest."""
+    """Tokenize the corpus, or decode and split the images; reuse an existing artifact with the same digest."""
     return _run(stages.prepare, store, workload)
 
 
 @_stage("obtain checkpoint", "{workload.name}")
 def obtain(workload: Workload, dataset: DatasetRef, store: str) -> Job[Workload]:
-    """Find the workload's float weights in the store, or obtain them as ``checkpoint.kind`` says and store them.
+    """Find the workload's float weights in the store, or obtain and store them according to ``checkpoint.kind``.
 
     Raises
     ------
     InputError
-        The weights are missing, damaged or rejected, or do not fit the workload and its data set.
+        The weights are missing, damaged or rejected, or do not match the workload and the data set.
     ConfigurationError
-        The ``[checkpoint]`` section cannot be carried out.
+        The weights cannot be obtained as the ``[checkpoint]`` section specifies.
     StoreError
-        The store cannot be written.
+        The store is not writable.
     """
     return _run(stages.obtain, store, workload, dataset)
 
 
 @_stage("build", "{job.workload.name} · {recipe.name}/{runtime}")
 def build(job: Job[Workload], recipe: Recipe, runtime: str, store: str) -> CandidateRef:
-    """Quantize a recipe for a runtime and write its files; reuse an artifact with the same digest."""
+    """Build a recipe's candidate for a runtime, or reuse an existing artifact with the same digest."""
     return _run(stages.build, store, job, recipe, runtime)
 
 
@@ -130,18 +131,19 @@ def evaluate(job: Job[Workload], candidate: CandidateRef, store: str) -> Evaluat
     Raises
     ------
     MeasurementError
-        The model computes NaN or infinities, or its outputs do not fit the data.
+        The model's outputs contain NaN or infinities, or do not match the data.
     """
     return _run(stages.evaluate, store, job, candidate)
 
 
 @_stage("compare with the baseline", "{workload.name}")
 def compare(workload: Workload, baseline: Evaluation, candidates: list[Evaluation], store: str) -> list[Comparison]:
-    """Compute the difference of quality with its paired 95% interval, and the agreement of predictions.
+    """Compute each quality difference, its paired 95% interval, and the agreement of predictions.
 
-    Each evaluation's ``samples.safetensors`` has ``quality``, float32 [N], whose mean is the quality, and
-    ``prediction``, int64 [N]. The kind of these values determines the interval. With no ``quality`` (one random
-    sequence is not a sample) or a single value, there is no interval; without ``prediction``, there is no agreement.
+    Each evaluation's ``samples.safetensors`` contains ``quality``, float32 [N], whose mean is the quality, and
+    ``prediction``, int64 [N]. The kind of ``quality`` values determines how the interval is computed. The interval is
+    None if ``quality`` is missing (one random sequence is not a sample) or has a single value. Without ``prediction``,
+    the agreement is None.
 
     Raises
     ------
@@ -153,10 +155,10 @@ def compare(workload: Workload, baseline: Evaluation, candidates: list[Evaluatio
 
 @_stage("find incumbent", "{job.workload.name}")
 def find_incumbent(job: Job[Workload], candidates: list[CandidateRef], store: str) -> Incumbent | None:
-    """Look up the workload's current bundle and make its files a candidate; return None if there is no bundle.
+    """Look up the workload's current bundle and return its files as a candidate; return None if no bundle is current.
 
-    A bundle with unusable files (damaged, or for a runtime that this version lacks) is returned with the reason as its
-    ``fault``. If an error is raised, the bundle is unknown, which differs from faulty and from absent.
+    If the bundle's files are damaged, or need a runtime that this version lacks, ``fault`` is the reason. If an error
+    is raised, the current bundle counts as unknown, not as faulty or absent.
 
     Parameters
     ----------
@@ -168,16 +170,16 @@ def find_incumbent(job: Job[Workload], candidates: list[CandidateRef], store: st
     StoreError
         The store cannot be read or written, or its pointer to the bundle is damaged.
     UnavailableError
-        This host lacks the package of the bundle's runtime.
+        The package for the bundle's runtime is not installed on this host.
     BundleError
-        The operating system denies reading the bundle.
+        The operating system denies read access to the bundle.
     """
     return _run(stages.find_incumbent, store, job, candidates)
 
 
 @_stage("study layers", "{job.workload.name} · {recipe.name}")
 def study(job: Job[Workload], recipe: Recipe, store: str) -> tuple[LayerSensitivity, ...]:
-    """Rank the quantized layers by the noise that quantizing each one adds."""
+    """Rank the quantized layers by the noise that the quantization of each layer adds."""
     return _run(stages.study, store, job, recipe)
 
 
@@ -185,22 +187,22 @@ def study(job: Job[Workload], recipe: Recipe, store: str) -> tuple[LayerSensitiv
 def benchmark(
     job: Job[Workload], candidates: list[BenchmarkCandidate], profile: str, store: str, fingerprint: str = ""
 ) -> BenchmarkResult:
-    """Time baseline and candidates interleaved, in fresh processes, one benchmark at a time on a host.
+    """Time the baseline and the candidates interleaved, in new processes; run one benchmark per host at a time.
 
-    The result is never looked up. Hosts with another `fingerprint` are refused ("": any host).
+    A result is never reused. The task refuses to run on a host with another `fingerprint` ("": any host).
     """
     require_fingerprint(fingerprint)
     execution = current_execution()
-    # The benchmark limits itself, because waiting for another benchmark on this host does not count.
+    # The benchmark enforces the limit itself, because the wait for another benchmark does not count.
     limit_s = execution.settings.stage_timeout_s
     return execution.run(stages.benchmark, _label(), None, store, job, candidates, profile, limit_s)
 
 
 @_stage("package", "{provenance.job.workload.name} · {provenance.candidate.name}")
 def package(provenance: Provenance, store: str, replacing: str | None) -> BundleRef:
-    """Write the promoted candidate as a verified bundle, and make it current in place of `replacing`.
+    """Write the promoted candidate as a verified bundle, and make the bundle current instead of `replacing`.
 
-    This runs in the flow's process because it does not need torch, and only that process has the signing key.
+    This task runs in the flow's process, because packaging does not need torch and only the flow has the signing key.
     """
     execution = current_execution()
     with execution.here(_label()) as progress:
@@ -211,7 +213,7 @@ def package(provenance: Provenance, store: str, replacing: str | None) -> Bundle
 
 @_stage("renew signature", "{workload}")
 def renew(workload: str, store: str, version: str) -> None:
-    """Re-sign the version that stays current, in the flow's process, which extends its expiry."""
+    """Re-sign the version that stays current, to extend its expiry; the task runs in the flow's process."""
     execution = current_execution()
     with execution.here(_label()):
         BundleStore(store, execution.settings.signer()).renew(workload, version)
@@ -219,18 +221,18 @@ def renew(workload: str, store: str, version: str) -> None:
 
 @_task("record", "record {run.run_id}")
 def record(run: RunInfo, tables: dict[str, list[Row]], store: str, part: str = "") -> None:
-    """Write the night's rows as Parquet, atomically, one file per table and `part`.
+    """Write the run's rows atomically as Parquet files, one file per table and `part`.
 
-    The terminal and the run's log name each value that a row lacks, with the reason.
+    The terminal and the run's log show each missing value and the reason.
     """
     ResultsStore(store).record(tables, run.run_id, datetime.now(UTC), note, part=part)
 
 
 @_task("report", "report {run.night}")
 def report(run: RunInfo, store: str, unrecorded: Row | None = None) -> str:
-    """Write the night's report into the store as one self-contained HTML file; return its URL.
+    """Write the night's report into the store as one self-contained HTML file; return the report's URL.
 
-    `unrecorded` is the run's row of ``runs``, which is recorded last, after every step that may fail.
+    `unrecorded` is the run's row for the table ``runs``, which is recorded only after every step that may fail.
     """
     root = StoreRoot.of(store)
     name = f"reports/{run.night}.html"

@@ -1,4 +1,4 @@
-"""One workload's story, from its bundles and nights: current bundle, past nights, layers and recipe."""
+"""One workload's story: the current bundle, past nights, layers and recipe."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from storage.results.query import open_catalog, rows_of
 from storage.root import StoreRoot
 from storage.seal import check_sums, read_manifest
 
-# A night's row is the candidate whose bundle is current afterwards (the bundle's files, or an identical candidate). If
-# there is none, it is the best candidate that was judged.
+# A night's row describes the candidate that is current afterwards, or otherwise the best judged candidate. The
+# candidate is represented by the bundle's own files or by an identical candidate.
 _HISTORY = """
 select workload, night, rows.run_id, recipe, runtime, rows.candidate, status, speedup, speedup_low, speedup_high,
     caches, cold_speedup, cold_speedup_low, cold_speedup_high,
@@ -68,7 +68,7 @@ _PARTS = {
 
 @dataclass(frozen=True)
 class Current:
-    """The current bundle: the switch that made it current, and the gate's decision and rules from the manifest."""
+    """A workload's current bundle, its latest switch, and the gate's decision and rules from the manifest."""
 
     version: str
     candidate: str
@@ -81,7 +81,7 @@ class Current:
 
 @dataclass(frozen=True)
 class Story:
-    """A workload's story: newest ``nights`` first, ``layers`` from studies, and the rest by candidate."""
+    """A workload's story; ``nights`` begins with the latest night, and ``layers`` are the rows of layer studies."""
 
     workload: str
     current: Current | None
@@ -93,7 +93,7 @@ class Story:
 
 @dataclass(frozen=True)
 class Outline:
-    """A workload in one line; ``last`` is the last night's row."""
+    """One-line summary of a workload; ``last`` is the last night's row."""
 
     workload: str
     version: str | None
@@ -102,7 +102,7 @@ class Outline:
 
 
 def outlines(place: str) -> list[Outline]:
-    """Return every workload that has a bundle or results, with its current bundle and its newest night."""
+    """Return the current bundle and the latest night of every workload that has a bundle or results."""
     root = StoreRoot.of(place)
     bundles = BundleStore(root)
     last: dict[str, Row] = {}
@@ -119,7 +119,7 @@ def outlines(place: str) -> list[Outline]:
 
 
 def story(place: str, workload: str, nights: int) -> Story:
-    """Return one workload's story with its last `nights` nights.
+    """Return one workload's story, including the last `nights` nights.
 
     Raises
     ------
@@ -140,7 +140,7 @@ def story(place: str, workload: str, nights: int) -> Story:
     if workload not in known:
         raise ConfigurationError(
             f'The store {root.url} does not contain a workload "{workload}".',
-            hint=f"It contains: {', '.join(sorted(known)) or 'nothing yet; run a night first (nightquant nightly)'}.",
+            hint=f"The store contains: {', '.join(sorted(known)) or 'nothing yet; run nightquant nightly first'}.",
         )
     return Story(workload, _current(bundles, workload), **rows)
 

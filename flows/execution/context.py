@@ -1,7 +1,7 @@
-"""The execution of a run's stages: its workers, the reporter, and how long the stages took.
+"""Execution of a run's stages: the workers, the reporter, and the stages' durations.
 
-Prefect passes a task only its parameters, so a task finds its execution through a context variable, which threads of
-the run inherit. A Dask or Ray worker has no such variable and makes an execution with one worker process of its own.
+Prefect passes only parameters to a task, so a task finds its execution through a context variable, which threads of the
+run inherit. A Dask or Ray worker lacks the variable and creates an execution with one worker process.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _FIRST_AFTER_S, _EVERY_S = 5.0, 5.0
 
 @dataclass(frozen=True)
 class Invocation:
-    """Settings and reporter that a command passes to the flow outside the parameters, which Prefect stores."""
+    """Settings and reporter that a command passes to the flow separately from the parameters, which Prefect stores."""
 
     settings: Settings
     reporter: Reporter = field(default_factory=Reporter)
@@ -53,28 +53,28 @@ INVOCATION: ContextVar[Invocation] = ContextVar("nightquant_invocation")
 
 
 def current_invocation() -> Invocation:
-    """Return the command's invocation; without a command, as in a deployment, one with this process's settings."""
+    """Return the command's invocation, or, in a deployment, an invocation with this process's settings."""
     return INVOCATION.get(None) or Invocation(load_settings())
 
 
 class Execution:
-    """Runs stages in worker processes or in this process, and reports their progress."""
+    """Executor that runs stages in worker processes or in this process, and reports the stages' progress."""
 
     def __init__(self, settings: Settings, reporter: Reporter, workers: int | None = None) -> None:
         set_cache_folder(settings.cache)
         self.settings, self.reporter = settings, reporter
         threads = max(1, available_cores() // settings.workers)
         self.workers = Workers(workers or settings.workers, threads, settings.cache, listener=self._receive)
-        # Times of finished stages: (began, ended) in seconds of the host's monotonic clock.
+        # Start and end times of finished stages, in seconds of the host's monotonic clock.
         self._busy: list[tuple[float, float]] = []
         self._awaited: dict[str, _StageProgress] = {}
-        # Different threads report the progress and the end of a stage.
+        # The lock keeps reports in order, because different threads report a stage's progress and end.
         self._order = threading.Lock()
 
     def run(
         self, stage: Callable[[Workspace, *Ts], R], label: str, timeout_s: float | None, store: str, *args: *Ts
     ) -> R:
-        """Run a stage in a worker and report it; see `Workers.run` for parameters and exceptions."""
+        """Run a stage in a worker and report its progress; see `Workers.run` for parameters and exceptions."""
         progress = self._awaited[label] = _StageProgress(label)
         with self._logged(label, time.monotonic()):
             finished = self.workers.run(stage, label, timeout_s, store, *args)
@@ -83,7 +83,7 @@ class Execution:
         return finished.value
 
     def pause(self, label: str, attempt: int) -> bool:
-        """Wait before retrying a stage, longer each time; return False at once if the run is stopped."""
+        """Wait before retrying a stage, and increase the wait with each attempt; return False if the run is stopped."""
         if not self.workers.pause(0):
             return False
         seconds = backoff_s(attempt, self.settings.retry_wait_s)
@@ -92,7 +92,7 @@ class Execution:
 
     @contextmanager
     def here(self, label: str) -> Iterator[Progress]:
-        """Report the block as a stage that runs in this process; yield a function that reports its progress."""
+        """Report the block as a stage that runs in this process; yield a function that reports progress."""
         self.reporter.started(label)
         began = time.monotonic()
         with self._logged(label, began):
@@ -144,8 +144,8 @@ _FIRST = threading.Lock()
 
 @contextmanager
 def executing(settings: Settings, reporter: Reporter) -> Iterator[Execution]:
-    """Provide an execution for this context, and for threads that copy it; its workers stop at the end of the block."""
-    # The settings already contain the key, and processes that are started from here on do not need it.
+    """Provide an execution for this context and for threads that copy the context; stop the workers after the block."""
+    # The settings already contain the signing key, and processes that start in this block do not need the key.
     with children_inherit(NIGHTQUANT_SIGNING_KEY=None):
         execution = Execution(settings, reporter)
         token = _EXECUTION.set(execution)
@@ -160,32 +160,32 @@ def current_execution() -> Execution:
     """Return the execution of this context, or of this process on a remote worker."""
     if (execution := _EXECUTION.get(None)) is not None:
         return execution
-    with _FIRST:  # two threads of a Dask worker share one execution
+    with _FIRST:  # the threads of a Dask worker share one execution
         return _remote_execution()
 
 
 def note(remark: str) -> None:
-    """Show a remark at the terminal, and write it to the run's log."""
+    """Write a remark to the terminal and to the run's log."""
     get_run_logger().warning("%s", remark)
     current_execution().reporter.noted(remark)
 
 
 @cache
 def _remote_execution() -> Execution:
-    # Dask's workers are daemonic processes. Python does not let these start children, which might outlive them, but
-    # nightquant's workers end with their parent (see `flows.execution.workers`).
+    # Python forbids daemonic processes, such as Dask's workers, to start children, which might outlive the parent.
+    # However, nightquant's workers end with their parent (see `flows.execution.workers`).
     multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
     execution = Execution(load_settings(), Reporter(), workers=1)
-    # atexit would be too late, because multiprocessing waits for children first.
+    # An atexit function would run too late, because multiprocessing waits for children first.
     Finalize(None, execution.workers.stop, exitpriority=100)
     return execution
 
 
 @dataclass
 class _StageProgress:
-    """A stage's progress, shown as an artifact of its task run if the stage takes more than a few seconds.
+    """Progress of a stage, shown as a Prefect artifact if the stage takes more than a few seconds.
 
-    The thread that receives updates from the workers has no run context, so the instance keeps a copy of the context.
+    An instance copies the run context, because the thread that receives updates from the workers lacks the context.
     """
 
     label: str
@@ -195,26 +195,26 @@ class _StageProgress:
     _artifact: UUID | None = None
 
     def progressed(self, done: float, total: float, unit: str) -> None:
-        """Create or update the bar, at most once every few seconds."""
+        """Create or update the progress bar, at most once every few seconds."""
         if total > 0 and time.monotonic() >= self._next:
             self._next = time.monotonic() + _EVERY_S
             self._show(min(100.0, 100.0 * done / total), f"{self.label}: {unit}")
 
     def finished(self) -> None:
-        """Fill the bar, if there is one."""
+        """Set the progress bar, if it exists, to 100%."""
         if self._artifact is not None:
             self._show(100.0, self.label)
 
     def _show(self, percent: float, description: str) -> None:
-        context = self._context.copy()  # two threads may be here at once, and cannot enter the same context
+        context = self._context.copy()  # two threads cannot enter the same context at the same time
         try:
             if self._artifact is None:
                 artifact = context.run(create_progress_artifact, percent, description=description)
-                self._artifact = cast(UUID, artifact)  # not a coroutine, because no event loop runs here
+                self._artifact = cast(UUID, artifact)  # no event loop is running, so the value is not a coroutine
             else:
                 context.run(update_progress_artifact, self._artifact, percent, description=description)
         except (httpx.HTTPError, PrefectException, RuntimeError) as error:
-            # The artifact is only for display. A missing server must not stop this thread, which also reports to the
-            # terminal. The same is true of RuntimeError from a client that Prefect has closed with the task run.
+            # A missing server must not stop this thread, which also reports progress to the terminal. A client that
+            # Prefect has closed with the task run raises RuntimeError.
             self._next = math.inf
             logging.getLogger(__name__).warning("%s: Prefect's UI no longer shows progress: %s", self.label, error)

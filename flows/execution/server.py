@@ -23,29 +23,29 @@ from storage.locks import host_lock
 _QUIET = {
     "DO_NOT_TRACK": "1",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-    # Only the reporter writes to the terminal; the run's log contains every line.
+    # Only the reporter writes to the terminal; Prefect's log contains every line.
     "PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL": "CRITICAL",
     "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
-    # An unreachable server is reported once, at the end, and not for each event.
+    # nightquant reports an unreachable server once, at the end, instead of for each event.
     "PREFECT_LOGGING_INTERNAL_LEVEL": "CRITICAL",
 }
-# Environment variable that gives the flow the process id of the command's own server.
+# Environment variable that contains the process id of the command's own server.
 _OWN_SERVER = "NIGHTQUANT_OWN_SERVER_PID"
 _DRAIN_S = 5.0
 _ANSWER_S = 10.0
-# A starting server that uses less than this share of CPU time is considered stuck.
+# A starting server that uses less than this fraction of CPU time is considered stuck.
 _AT_WORK = 0.01
 _PATIENCE = 10
 
 
 class ServerGoneError(NightquantError):
-    """Prefect's server stopped answering while the flow ran."""
+    """Prefect's server stopped answering during the flow run."""
 
     exit_code = 1
 
 
 def server_gone(error: Exception) -> ServerGoneError:
-    """Make the error that says what to do when the server is gone."""
+    """Return an error that explains what to do after Prefect's server has stopped."""
     return ServerGoneError(
         f"Prefect's server {os.environ.get('PREFECT_API_URL', '')} is gone: {str(error) or type(error).__name__}.",
         hint="Start the server again and repeat the command. Recorded measurements are in the store, and finished "
@@ -55,23 +55,24 @@ def server_gone(error: Exception) -> ServerGoneError:
 
 @contextmanager
 def prefect_api(startup_timeout_s: float, noted: Callable[[str], None] = lambda text: None) -> Iterator[float]:
-    """Make a Prefect API available to this process; yield the seconds that this took.
+    """Make a Prefect API available to this process; yield the startup time in seconds.
 
     Enter the block before importing Prefect, which reads its settings from the environment on import. If the
-    environment or the active profile sets ``PREFECT_API_URL``, that server is used. Otherwise a server is started for
-    this command alone, and it stops when the command ends for any reason.
+    environment or the active profile sets ``PREFECT_API_URL``, the server at that URL is used. Otherwise, the command
+    starts its own server, which stops when the command ends for any reason.
 
     Parameters
     ----------
     startup_timeout_s
-        How long the command's own server may take to start, in seconds; ten times as long while it uses CPU time.
+        Time limit, in seconds, for the start of the command's own server; the limit is ten times as long while the
+        server uses CPU time.
     noted
-        Called with a message about a long wait.
+        Function that is called with a message about a long wait.
 
     Raises
     ------
     ConfigurationError
-        The server did not start, or the configured one does not answer.
+        The command's own server did not start, or the configured server does not answer.
     """
     for name, value in _QUIET.items():
         os.environ.setdefault(name, value)
@@ -85,20 +86,20 @@ def prefect_api(startup_timeout_s: float, noted: Callable[[str], None] = lambda 
         yield time.perf_counter() - began
     finally:
         if "prefect" in sys.modules:
-            # Let Prefect's background threads finish: without their server they would retry for 90 s.
+            # Let Prefect's background threads finish, because without the server the threads would retry for 90 s.
             for service in ("prefect.logging.handlers:APILogWorker", "prefect.events.worker:EventsWorker"):
                 resolve_name(service).drain_all(timeout=_DRAIN_S)
         if process is not None:
-            process.communicate()  # closes the server's standard input, which stops it
+            process.communicate()  # close the server's standard input, which stops the server
             for name in ("PREFECT_API_URL", _OWN_SERVER):
                 os.environ.pop(name, None)
 
 
 def configured_api() -> bool:
-    """Return whether the environment or Prefect's active profile names a server."""
+    """Return whether the environment or Prefect's active profile configures a server."""
     if os.environ.get("PREFECT_API_URL"):
         return True
-    # Prefect's settings take a second to import, so import them only if the profiles file may set the URL.
+    # Import Prefect's settings only if the profiles file may set the URL, because the import takes a second.
     profiles = Path(os.environ.get("PREFECT_PROFILES_PATH", _home() / "profiles.toml"))
     if not profiles.is_file() or "PREFECT_API_URL" not in profiles.read_text(encoding="utf-8"):
         return False
@@ -127,14 +128,14 @@ def check_reachable() -> None:
     except httpx.TransportError as error:
         raise ConfigurationError(
             f"Prefect's server {api.url} does not answer: {error}.",
-            hint="Start it (prefect server start), or unset PREFECT_API_URL so that the command starts its own server.",
+            hint="Start the server (prefect server start), or unset PREFECT_API_URL to use the command's own server.",
         ) from error
 
 
 def own_server_died() -> bool:
-    """Return whether this command's own server has died: it will not restart, and each call would retry for a minute.
+    """Return whether this command's own server has died; a call to a dead server would retry for a minute.
 
-    A configured server never counts as dead because it may come back.
+    A configured server never counts as dead, because the server may restart.
     """
     pid = os.environ.get(_OWN_SERVER)
     try:
@@ -152,23 +153,23 @@ def _start(timeout_s: float, noted: Callable[[str], None]) -> subprocess.Popen[s
         _home().mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigurationError(
-            f"Prefect's home {_home()} cannot be written: {error.strerror}.",
+            f"Prefect's home folder {_home()} is not writable: {error.strerror}.",
             hint="Set PREFECT_HOME to a writable folder.",
         ) from error
     package = str(Path(flows.__path__[0]).parent)
     path = os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH", ""))))
-    # Start one server at a time: two servers that migrate a new database at the same time fail.
+    # Start one server at a time, because the migration of a new database fails if two servers run it at once.
     with host_lock(
         "prefect-server-start", on_wait=lambda: noted("Waiting until another command's Prefect server has started.")
     ):
         process = subprocess.Popen(
-            # -P keeps modules in the working folder from replacing nightquant's.
+            # -P prevents modules in the working folder from replacing nightquant's modules.
             [sys.executable, "-P", "-m", "flows.execution.server_process"],
             env=os.environ | {"PYTHONPATH": path},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            # Control-C at the terminal reaches the process group, but the flow must still report its end to the server.
+            # Protect the server from Control-C, because the flow must still report its end to the server.
             start_new_session=True,
         )
         try:
@@ -182,7 +183,7 @@ def _start(timeout_s: float, noted: Callable[[str], None]) -> subprocess.Popen[s
 
 
 def port_of(process: subprocess.Popen[str], timeout_s: float, noted: Callable[[str], None]) -> str:
-    """Return the port that a server prints when it is ready; extend `timeout_s` while its process uses CPU time.
+    """Return the port that a server prints when the server is ready; wait longer while the server uses CPU time.
 
     Raises
     ------
@@ -197,7 +198,7 @@ def port_of(process: subprocess.Popen[str], timeout_s: float, noted: Callable[[s
         waited_s = time.monotonic() - began
         if waited_s > _PATIENCE * timeout_s or used_s < busy_s + _AT_WORK * wait_s:
             raise ConfigurationError(
-                f"Prefect's server did not start within {waited_s:.0f} s; it used {used_s:.0f} s of CPU time.",
+                f"Prefect's server did not start within {waited_s:.0f} s; the server used {used_s:.0f} s of CPU time.",
                 hint="Raise NIGHTQUANT_SERVER_STARTUP_TIMEOUT_S, or start your own server (prefect server start) and "
                 "set PREFECT_API_URL.",
             )
@@ -210,5 +211,5 @@ def port_of(process: subprocess.Popen[str], timeout_s: float, noted: Callable[[s
         return port
     raise ConfigurationError(
         f"Prefect's server ended with exit code {process.wait()} before it answered.",
-        hint="Look at its messages above, and at its database in PREFECT_HOME.",
+        hint="Check the server's messages above, and the database in PREFECT_HOME.",
     )

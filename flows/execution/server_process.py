@@ -20,7 +20,7 @@ from pkgutil import resolve_name
 
 import uvicorn
 
-# Names from ASGI (asgi.readthedocs.io): a connection's scope, and its incoming and outgoing messages.
+# Types named as in ASGI (asgi.readthedocs.io): connection scopes, and incoming and outgoing messages.
 Message = MutableMapping[str, object]
 Scope = Message
 Receive = Callable[[], Awaitable[Message]]
@@ -31,10 +31,11 @@ _PAUSES_S = (0.02, 0.04, 0.08, 0.16, 0.32)
 
 
 class RetryLocked:
-    """ASGI middleware that retries a writing request answered with 503, up to five times in a second.
+    """ASGI middleware that retries a write request up to five times in a second if the response is 503.
 
-    SQLite refuses a transaction if another one has written since it began to read. Prefect's server then answers 503,
-    and its client retries only after two seconds. The refused transaction was rolled back, so a retry is safe.
+    SQLite rejects a transaction if the database has changed since the transaction's first read. Prefect's server then
+    responds with 503, and Prefect's client waits two seconds before retrying. A rejected transaction was rolled back,
+    so a retry is safe.
     """
 
     def __init__(self, application: ASGIApp) -> None:
@@ -57,12 +58,12 @@ class RetryLocked:
             await asyncio.sleep(pause_s)
         for message in answer:
             await send(message)
-        # The client retries after a 503. Raising the error as well would print a traceback at the terminal.
+        # The client retries after a 503. If the error were also raised, the terminal would show a traceback.
         if failure is not None and not is_locked:
             raise failure
 
     async def _answer(self, scope: Scope, receive: Receive) -> tuple[list[Message], Exception | None]:
-        """Return the application's answer, and the error that it raised or None."""
+        """Return the application's response, and the error that the application raised, or None."""
         answer: list[Message] = []
 
         async def collect(message: Message) -> None:
@@ -70,7 +71,7 @@ class RetryLocked:
 
         try:
             await self._application(scope, receive, collect)
-        except Exception as failure:  # noqa: BLE001 - the caller raises it after sending the answer
+        except Exception as failure:  # noqa: BLE001 - the caller raises the error after sending the response
             return answer, failure
         return answer, None
 
@@ -86,7 +87,7 @@ def _replay(request: list[Message], receive: Receive) -> Receive:
 
 
 class _Server(uvicorn.Server):
-    """Prints its port when it is ready, and stops when standard input ends."""
+    """Server that prints its port when it is ready, and stops when standard input ends."""
 
     def __init__(self, config: uvicorn.Config, port: int) -> None:
         super().__init__(config)
@@ -95,7 +96,7 @@ class _Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Ignore signals to the process group: the flow must still report its end here before it closes the pipe."""
+        """Ignore signals to the process group, because the flow still reports its end before closing the pipe."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
         yield
@@ -109,7 +110,7 @@ class _Server(uvicorn.Server):
     def _stop_with_parent(self) -> None:
         sys.stdin.buffer.read()
         self.should_exit = True
-        # uvicorn cancels open requests and would log each as an error with a traceback.
+        # uvicorn cancels open requests and would log a traceback for each request.
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)
         # Force the exit if the server cannot shut down in time, for example because a client stays connected.
         threading.Timer(_GRACE_S, os._exit, args=(0,)).start()
@@ -129,7 +130,7 @@ def main() -> None:
         log_level="error",
         lifespan="on",
         timeout_graceful_shutdown=2,
-        # This is longer than Prefect's client keeps idle connections (25 s).
+        # Prefect's client closes idle connections earlier, after 25 s.
         timeout_keep_alive=60,
     )
     _Server(config, listener.getsockname()[1]).run(sockets=[listener])

@@ -1,4 +1,4 @@
-"""Interruptions of a night: SIGTERM unwinds it like Control-C, while the failure of one part does not stop the others.
+"""Interruption of a run: SIGTERM unwinds the run like Control-C, but the failure of one part does not stop the run.
 
 Prefect's exceptions are resolved by name because the command line handles signals without importing Prefect.
 """
@@ -21,14 +21,14 @@ Handler = Callable[[int, FrameType | None], None] | signal.Handlers
 
 
 class Terminated(BaseException):
-    """SIGTERM arrived; like `KeyboardInterrupt`, it is not caught by ``except Exception``."""
+    """Exception raised on SIGTERM; like `KeyboardInterrupt`, not a subclass of `Exception`."""
 
 
 def interruption_behind(error: BaseException) -> BaseException | None:
     """Return the interruption that caused `error`, or None.
 
-    A signal's handler may run in a Python function that C code has called. If the C code does not expect an exception,
-    CPython raises SystemError instead. Such an error must not be mistaken for a failed stage, or the night would go on.
+    A signal handler may run in a Python function that C code has called. If the C code does not expect an exception,
+    CPython raises SystemError instead. If this SystemError counted as a failed stage, the run would continue.
     """
     interruptions = (KeyboardInterrupt, Terminated, resolve_name("prefect.exceptions:ExternalSignal"))
     seen: BaseException | None = error
@@ -40,9 +40,9 @@ def interruption_behind(error: BaseException) -> BaseException | None:
 
 
 def attempt(what: str, do: Callable[[], R]) -> R | Exception:
-    """Return the result of `do`, or the exception that it raised, which the caller must report; raise interruptions.
+    """Call `do` and return its result, or return its exception, which the caller must report; re-raise interruptions.
 
-    The traceback of a defect is logged with the action `what`. The message of a `NightquantError` needs no traceback.
+    If the exception is not a `NightquantError`, the traceback and the action `what` are logged.
     """
     try:
         return do()
@@ -51,7 +51,7 @@ def attempt(what: str, do: Callable[[], R]) -> R | Exception:
             raise
         if not isinstance(error, NightquantError):
             logging.getLogger(__name__).error("%s failed", what, exc_info=error)
-        # Prefect keeps a task's error, whose traceback would keep its frames and their objects alive.
+        # Remove tracebacks, because Prefect keeps a task's error, and a traceback keeps frames and objects alive.
         seen: BaseException | None = error
         while seen is not None:
             seen.__traceback__ = None
@@ -66,7 +66,7 @@ def reason(error: Exception) -> str:
 
 @contextmanager
 def _handling(handler: Handler, *signals: signal.Signals) -> Iterator[None]:
-    """Handle signals in the block if this is the main thread: other threads cannot, and receive none."""
+    """Handle signals in the block if this is the main thread, the only thread that receives signals."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -81,8 +81,8 @@ def _handling(handler: Handler, *signals: signal.Signals) -> Iterator[None]:
 def unwinding_on_sigterm() -> AbstractContextManager[None]:
     """Raise `Terminated` in the main thread when SIGTERM arrives.
 
-    While a flow runs, Prefect replaces the handler, reports the run as crashed, and then passes the signal on to the
-    previous handler. Without this handler, the process would then die without a message.
+    While a flow runs, Prefect's handler reports the run as crashed, and then passes the signal to the previous handler.
+    Without the handler from this function, the process would die without a message.
     """
 
     def terminate(number: int, frame: FrameType | None) -> None:
@@ -92,16 +92,16 @@ def unwinding_on_sigterm() -> AbstractContextManager[None]:
 
 
 def ignoring_interruptions() -> AbstractContextManager[None]:
-    """Ignore SIGTERM and Control-C in the block, which does the last work after an interruption."""
+    """Ignore SIGTERM and Control-C in the block, which finishes work after an interruption."""
     return _handling(signal.SIG_IGN, signal.SIGTERM, signal.SIGINT)
 
 
 @contextmanager
 def sigterm_as_interrupt() -> Iterator[None]:
-    """Raise `KeyboardInterrupt` on SIGTERM in the block, and convert it at the end to the exception Prefect expects.
+    """Raise `KeyboardInterrupt` on SIGTERM; after the block, convert the interrupt to Prefect's exception.
 
-    Native code that waits, such as Ray's, passes on `KeyboardInterrupt` and drops other exceptions. A night on a
-    cluster would otherwise ignore SIGTERM until its benchmark ends.
+    Waiting native code, such as Ray's, propagates `KeyboardInterrupt` and drops other exceptions. If SIGTERM raised
+    another exception, a run on a cluster would ignore SIGTERM until the benchmark ends.
     """
     received: list[int] = []
 

@@ -1,9 +1,9 @@
-"""Task runners: threads of this process, a Dask cluster or Ray, and the hosts on which they run benchmarks.
+"""Task runners (threads, Dask or Ray), and the hosts on which the task runners run benchmarks.
 
-Benchmarks run only on hosts with the configured fingerprint. Threads use only this host. A Dask or Ray cluster is asked
-for its hosts, and benchmarks are restricted to those with the fingerprint. So workers need no special options, and a
-new worker can replace a lost one. The host's lock (`storage.locks`) allows one benchmark at a time on a host, across
-all runs.
+Benchmarks run only on hosts with the configured fingerprint. The task runner ``threads`` uses only this host. On a Dask
+or Ray cluster, nightquant looks up the hosts, and restricts benchmarks to hosts with the fingerprint. Workers therefore
+do not need special options, and a new worker can replace a lost worker. Across all runs, a host's lock
+(`storage.locks`) allows only one benchmark at a time.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from tasks.machine import fingerprint
 # A task that waits for its inputs occupies a thread; the workers limit how many stages run at once.
 _WAITING_THREADS = 256
 
-AnyTaskRunner = TaskRunner[Any]  # its futures have the stages' result types
-Pin = Callable[[], AbstractContextManager[None]]  # tasks submitted in its block run on matching hosts
+AnyTaskRunner = TaskRunner[Any]  # futures have the result types of the stages
+Pin = Callable[[], AbstractContextManager[None]]  # tasks submitted in the context run on matching hosts
 Spot = TypeVar("Spot")
 
 
@@ -45,13 +45,13 @@ class Host:
 
 
 class _ConfiguredTaskRunner(ThreadPoolTaskRunner[object]):
-    """Placeholder for the configured task runner: settings are read when a run starts, not when the flow is imported.
+    """Placeholder for the configured task runner, so that settings are read when a run starts, not on import.
 
-    Prefect starts each run with a duplicate of its flow's task runner.
+    For each run, Prefect duplicates the flow's task runner.
     """
 
     def duplicate(self) -> AnyTaskRunner:  # type: ignore[override]  # Prefect itself needs only a context manager
-        """Make the task runner of the settings."""
+        """Create the configured task runner."""
         return make_task_runner(load_settings())
 
 
@@ -60,12 +60,12 @@ CONFIGURED: AnyTaskRunner = _ConfiguredTaskRunner()
 
 
 def make_task_runner(settings: Settings) -> AnyTaskRunner:
-    """Make the task runner of the settings.
+    """Create the configured task runner.
 
     Raises
     ------
     ConfigurationError
-        The extra that the runner needs is not installed.
+        The package extra for the task runner is not installed.
     """
     if settings.task_runner == "threads":
         return ThreadPoolTaskRunner(max_workers=_WAITING_THREADS)
@@ -74,7 +74,7 @@ def make_task_runner(settings: Settings) -> AnyTaskRunner:
     except ImportError as error:
         raise ConfigurationError(
             f"The task runner {settings.task_runner} is not installed.",
-            hint=f"Install it: pip install 'nightquant[{settings.task_runner}]'.",
+            hint=f"To install the task runner, run: pip install 'nightquant[{settings.task_runner}]'.",
         ) from error
 
 
@@ -84,8 +84,8 @@ def refuse_namesakes(starter: str) -> None:
     for path in (Path(name) for package in ("flows", "tasks", "storage") for name in (f"{package}.py", package)):
         if path.resolve().parent != own_folder and (path.is_file() or (path / "__init__.py").is_file()):
             raise ConfigurationError(
-                f"{starter} imports from the working folder first: {path.absolute()} hides a part of nightquant.",
-                hint="Run from another folder, or rename that file or folder.",
+                f"{starter} imports from the working folder first: {path.absolute()} hides a package of nightquant.",
+                hint=f"Run nightquant from another folder, or rename {path.name}.",
             )
 
 
@@ -95,15 +95,15 @@ def this_host() -> Host:
 
 
 def require_fingerprint(wanted: str) -> None:
-    """Raise `MeasurementError` if this host does not have the fingerprint `wanted` ("": any)."""
+    """Raise `MeasurementError` if this host does not have the fingerprint `wanted` ("": any fingerprint)."""
     if wanted:
         choose([(this_host(), None)], wanted)
 
 
 def place_benchmarks(settings: Settings) -> Pin:
-    """Find the hosts of this flow run's cluster that may run benchmarks; return a function that pins tasks to them.
+    """Return a function that restricts tasks to the cluster's hosts that may run benchmarks.
 
-    Threads use only this host, and the benchmark task itself checks its fingerprint.
+    If the task runner is ``threads``, the benchmark task itself checks the host's fingerprint.
 
     Raises
     ------
@@ -119,26 +119,26 @@ def place_benchmarks(settings: Settings) -> Pin:
         # If other workers were allowed, idle workers on any host could steal the benchmark.
         return partial(resolve_name("dask:annotate"), workers=list(workers), allow_other_workers=False)
     nodes = choose(_ray_nodes(), settings.fingerprint)
-    # Reserve all of a node's processors, so that Ray starts nothing alongside a benchmark.
+    # Reserve all of a node's processors, so that Ray does not start other tasks during a benchmark.
     processors = min(node.processors for node in nodes)
     pin = resolve_name("prefect_ray.context:remote_options")
     return partial(pin, num_cpus=processors, label_selector=_one_of(*nodes))
 
 
 def choose(hosts: Iterable[tuple[Host, Spot]], wanted: str) -> tuple[Spot, ...]:
-    """Return each spot on a host with the fingerprint `wanted` ("": any); raise `MeasurementError` if there is none."""
+    """Return the spots on hosts with the fingerprint `wanted` ("": any); raise `MeasurementError` if none matches."""
     hosts = list(hosts)
     if chosen := tuple(spot for host, spot in hosts if wanted in ("", host.fingerprint)):
         return chosen
     names = sorted({f"{host.name} has {host.fingerprint}" for host, _ in hosts})
     raise MeasurementError(
         f"Benchmarks need a host with the fingerprint {wanted or '(any)'}; {', '.join(names) or 'there is no host'}.",
-        hint="Run a worker on such a host, or change NIGHTQUANT_FINGERPRINT (empty: any host).",
+        hint="Run a worker on a matching host, or change NIGHTQUANT_FINGERPRINT (empty: any host).",
     )
 
 
 def _inherited(settings: Settings) -> dict[str, str]:
-    """Return the settings that local worker processes must inherit as variables, because they do not see flags."""
+    """Return environment variables for local worker processes, which do not see the command's options."""
     return {"NIGHTQUANT_WORKERS": str(settings.workers)}
 
 
@@ -151,7 +151,7 @@ def _dask(settings: Settings) -> AnyTaskRunner:
     # Without a limit, tasks that are restricted to lost workers would wait forever.
     config.set({"distributed.scheduler.no-workers-timeout": "5 minutes"})
     local = {"n_workers": settings.workers, "threads_per_worker": 1, "processes": True, "env": _inherited(settings)}
-    # By default, Dask's dashboard listens on all interfaces, and warns if its usual port is taken.
+    # By default, Dask's dashboard listens on all interfaces, and warns if the default port is in use.
     return DaskTaskRunner(cluster_kwargs=local | {"dashboard_address": "127.0.0.1:0"})
 
 
@@ -164,11 +164,11 @@ def _ray(settings: Settings) -> AnyTaskRunner:
         "num_cpus": settings.workers,
         "include_dashboard": False,
         "logging_level": logging.WARNING,
-        "log_to_driver": False,  # only the reporter writes to the terminal; Prefect's log has the stages' messages
+        "log_to_driver": False,  # only the reporter writes to the terminal; Prefect's log contains the stages' messages
     }
 
-    class InterruptibleRay(RayTaskRunner):  # type: ignore[misc]  # its module has no types
-        """Leaves SIGTERM to Prefect, because Ray's own handler aborts the process."""
+    class InterruptibleRay(RayTaskRunner):  # type: ignore[misc]  # the module lacks type hints
+        """Ray task runner that leaves SIGTERM to Prefect, because Ray's handler aborts the process."""
 
         def __enter__(self) -> Self:
             handler = signal.getsignal(signal.SIGTERM)
@@ -196,14 +196,14 @@ def _ray_nodes() -> list[tuple[Host, _RayNode]]:
     nodes = [
         _RayNode(node["NodeID"], node["Resources"]["CPU"])
         for node in ray.nodes()  # type: ignore[no-untyped-call]
-        # Skip nodes without processors, such as a cluster's head.
+        # Skip nodes without processors, such as head nodes.
         if node["Alive"] and node["Resources"].get("CPU")
     ]
     probe = ray.remote(this_host)
     answers = [(probe.options(num_cpus=0, label_selector=_one_of(node)).remote(), node) for node in nodes]
     hosts = []
     for answer, node in answers:
-        # Ray reports a node as alive until it has missed heartbeats for half a minute.
+        # Ray reports a node as alive until the node has missed heartbeats for half a minute.
         with suppress(ray.exceptions.TaskUnschedulableError, ray.exceptions.NodeDiedError):
             hosts.append((ray.get(answer), node))
     return hosts

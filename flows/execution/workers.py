@@ -1,7 +1,7 @@
 """Worker processes that can be stopped: by a timeout, by Control-C, or by the kernel when memory runs out.
 
 A thread that runs native code cannot be interrupted, but a process can be stopped. A worker keeps torch loaded between
-stages, and its death fails only the stage that it was running.
+stages. If a worker dies, only the worker's current stage fails.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from tasks.workload import Workload
 R = TypeVar("R")
 Ts = TypeVarTuple("Ts")
 ProgressListener = Callable[[str, float, float, str], None]
-STARTED = "started"  # unit of every stage's first message, which is sent when a worker begins the stage
+STARTED = "started"  # unit of the message that a worker sends when a stage begins
 _DATAGRAM = 4096
 _TRY_OUT_S = 900.0
 
 
 @dataclass(frozen=True)
 class Finished(Generic[R]):
-    """A stage's result, and when it began and ended, in seconds of the host's monotonic clock."""
+    """Result of a stage, and the start and end times in seconds of the host's monotonic clock."""
 
     value: R
     began: float
@@ -54,22 +54,22 @@ class Finished(Generic[R]):
 
 
 class StoppedError(MeasurementError):
-    """The run ended before the stage did."""
+    """The run was stopped before the stage ended."""
 
 
 class Workers:
-    """A pool of `count` worker processes, each running one stage at a time with `threads` intra-op threads of torch.
+    """Pool of `count` worker processes, each of which runs one stage at a time with `threads` threads of torch.
 
-    The workers cache a remote store in the folder `cache`, "" for the default. `listener` is called from a thread of
-    this process with a stage's label, work done, total work and unit. As a context manager, the pool is closed at the
-    end of the block and stopped on an error.
+    The workers cache a remote store in the folder `cache` ("": the default folder). A thread of this process calls
+    `listener` with a stage's label, finished work, total work and unit. A ``with`` block closes the pool at the end, or
+    stops the pool on an error.
     """
 
     def __init__(self, count: int, threads: int, cache: str = "", listener: ProgressListener | None = None) -> None:
         self._count, self._initargs, self._listener = count, (threads, cache), listener
         self._folder = tempfile.TemporaryDirectory(prefix="nightquant-")
         self._address = str(Path(self._folder.name) / "progress")
-        # Use datagrams: a worker killed while writing to a multiprocessing queue would keep a lock that others need.
+        # Use datagrams, because a worker killed while writing to a multiprocessing queue would keep the queue's lock.
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.bind(self._address)
         threading.Thread(target=self._listen, daemon=True).start()
@@ -93,21 +93,21 @@ class Workers:
 
     def close(self) -> None:
         """Stop the workers after their current stages."""
-        self._pool.close()  # type: ignore[no-untyped-call]  # pebble's own annotations stop here
+        self._pool.close()  # type: ignore[no-untyped-call]  # pebble's method lacks annotations
         self._clean_up()
 
     def stop(self) -> None:
-        """Stop the workers at once, and refuse waiting and later stages."""
+        """Stop the workers at once, and reject waiting and later stages."""
         with self._lock:
             self._stopped.set()
         self._pool.stop()  # type: ignore[no-untyped-call]
         self._clean_up()
         for future in tuple(self._awaited):
-            # The pool forgets a stage that no worker has acknowledged, and waiting for it would never end.
+            # The pool drops a stage that no worker has acknowledged, so a wait for the stage would never end.
             future.cancel()  # type: ignore[no-untyped-call]
 
     def pause(self, seconds: float) -> bool:
-        """Wait until the time is over or the workers are stopped; return whether stages can still run."""
+        """Wait for `seconds`, or until the workers are stopped; return whether stages can still run."""
         return not self._stopped.wait(seconds)
 
     def _clean_up(self) -> None:
@@ -118,9 +118,9 @@ class Workers:
     def run(
         self, stage: Callable[[Workspace, *Ts], R], label: str, timeout_s: float | None, store: str, *args: *Ts
     ) -> Finished[R]:
-        """Run a function of `tasks.stages` in a worker, with a workspace on the store; return its result and times.
+        """Run a stage in a worker with a workspace for the store; return the stage's result and times.
 
-        Messages and progress show `label`. `timeout_s` is None for a stage that limits itself.
+        Messages and progress show `label`. `timeout_s` is None for a stage that enforces its own time limit.
 
         Raises
         ------
@@ -133,8 +133,8 @@ class Workers:
         try:
             with suppress(BrokenProcessPool):
                 return self._result(call, timeout_s)
-            # A worker that dies while idle breaks the pool. Running the stage again is safe because artifacts are found
-            # by their digest.
+            # A worker that dies while idle breaks the pool. Running the stage again is safe, because artifacts are
+            # looked up by digest.
             return self._result(call, timeout_s)
         except FutureTimeoutError as error:
             raise MeasurementError(
@@ -149,7 +149,7 @@ class Workers:
                 how = "was killed, most likely because memory ran out. Use a smaller batch or fewer workers."
             raise MeasurementError(f"{label}: its process {how}") from error
         except CancelledError as error:
-            raise StoppedError(f"{label}: stopped with the run.") from error
+            raise StoppedError(f"{label}: stopped because the run ended.") from error
 
     def _result(self, call: tuple[object, ...], timeout_s: float | None) -> Finished[Any]:
         with self._lock:
@@ -171,7 +171,7 @@ class Workers:
         while True:
             try:
                 message = self._socket.recv(_DATAGRAM)
-            except OSError:  # closed with the pool
+            except OSError:  # the pool has been closed
                 return
             if self._listener is not None and message:
                 self._listener(*json.loads(message))
@@ -183,7 +183,7 @@ def try_out(stage: Callable[[Workspace, Workload], R], workload: Workload, store
     Raises
     ------
     QuantizationError
-        An operation has no quantized kernel (the message names its module), or the output is not finite.
+        An operation lacks a quantized kernel (the message names the module), or the output is not finite.
     """
 
     def receive(label: str, done: float, total: float, unit: str) -> None:
@@ -197,13 +197,13 @@ def try_out(stage: Callable[[Workspace, Workload], R], workload: Workload, store
 
 
 def run_stage(stage: Callable[[Workspace, *Ts], R], label: str, store: str, address: str, *args: *Ts) -> Finished[R]:
-    """Call a stage with an open store, and send its progress to a Unix datagram socket.
+    """Call a stage with an open store, and send the stage's progress to a Unix datagram socket.
 
     Raises
     ------
     LibraryError
-        The stage raised neither a `NightquantError` nor an `OSError`. Some libraries' exceptions cannot be unpickled:
-        in the parent, such an exception would stop the pool and every running stage.
+        The stage raised an unexpected exception, or an exception that cannot be unpickled. In the parent, an exception
+        that cannot be unpickled would stop the pool and every running stage.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.setblocking(False)
@@ -212,7 +212,7 @@ def run_stage(stage: Callable[[Workspace, *Ts], R], label: str, store: str, addr
             try:
                 sender.sendto(json.dumps([label, done, total, unit]).encode(), address)
             except OSError:
-                # The listener is gone or too slow. Progress is only displayed, so it may be lost.
+                # If the listener is gone or too slow, drop the message, because progress is only displayed.
                 return
 
         progress(0, 0, STARTED)
@@ -237,19 +237,19 @@ def _can_be_pickled(error: BaseException) -> bool:
 def _begin_worker(threads: int, cache: str) -> None:
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ[name] = str(threads)
-    # Libraries such as torch create progress bars, which share a named semaphore of tqdm. A killed worker leaks it, and
-    # Python would report the leak in the last line of a night.
+    # Libraries such as torch create progress bars, which share a named semaphore of tqdm. A killed worker leaks the
+    # semaphore, and Python would report the leak at the end of a run.
     os.environ["TQDM_DISABLE"] = "1"
     with suppress(ImportError):  # only some libraries depend on tqdm
         resolve_name("tqdm:tqdm").set_lock(threading.RLock())
     set_cache_folder(cache)
-    # Control-C reaches the complete process group, but only the parent stops its workers.
+    # Ignore Control-C, which reaches the complete process group, because the parent stops the workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end_with_parent()
 
 
 def end_with_parent() -> None:
-    """Exit when the parent process is gone: a parent killed by SIGKILL cannot stop its workers."""
+    """Exit when the parent process ends, because a parent that is killed by SIGKILL cannot stop its workers."""
 
     def wait() -> None:
         if (parent := multiprocessing.parent_process()) is not None:

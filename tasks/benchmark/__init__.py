@@ -1,1 +1,1 @@
-"""The benchmark measures each candidate's speed against the baseline, and whether the machine was quiet enough."""
+"""The benchmark measures each candidate's speed against the baseline, and checks whether the host was quiet."""

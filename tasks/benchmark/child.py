@@ -1,6 +1,7 @@
-"""The child process of a measurement: `run_child` starts it and waits for it; `main` is its entry point.
+"""Child process of a measurement; `run_child` starts the process and waits for its end, and `main` is the entry point.
 
-The command is ``python -P -m tasks.benchmark.child MODULE SPEC OUT``. It has few imports, to watch its parent early.
+The command is ``python -P -m tasks.benchmark.child MODULE SPEC OUT``. This module has few imports, so that the child
+watches its parent early.
 """
 
 from __future__ import annotations
@@ -39,27 +40,27 @@ _THREAD_POOLS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "
 
 @dataclass(frozen=True)
 class Limit:
-    """A deadline for child processes, `seconds` after `started_at`; None means no deadline."""
+    """Deadline for child processes, `seconds` after `started_at`; if `seconds` is None, the time is unlimited."""
 
     seconds: float | None = None
     started_at: float = field(default_factory=time.monotonic)
 
     def left_s(self) -> float | None:
-        """Return the seconds until the deadline, at least 0."""
+        """Return the number of seconds until the deadline, at least 0."""
         return None if self.seconds is None else max(0.0, self.started_at + self.seconds - time.monotonic())
 
 
 def run_child(module: str, spec: ChildSpec, report: type[Report], limit: Limit) -> Report:
-    """Call ``run(SPEC)`` of `module`, with the spec as JSON, in a separate process; return its report.
+    """Call ``run`` of `module` with `spec` as JSON in a separate process; return the process's report.
 
-    The parent sleeps in the kernel until the child ends. The child never outlives the parent: an exception in the
-    parent kills the child's process group, and the child exits when its standard input closes.
+    The parent sleeps in the kernel until the child ends. The child never outlives the parent, because the child exits
+    when its standard input closes. After an exception, the parent kills the child's process group.
 
     Raises
     ------
     MeasurementError
-        The child ended without a report, or reached `limit` and was stopped. The message names the signal or quotes
-        the child's last lines.
+        The child ended without a report, or reached `limit` and was stopped. The message names the signal or quotes the
+        child's last lines of output.
     """
     with TemporaryDirectory(prefix="nightquant-") as name:
         folder = Path(name)
@@ -73,7 +74,7 @@ def run_child(module: str, spec: ChildSpec, report: type[Report], limit: Limit) 
 
 
 def describe_end(code: int) -> str:
-    """Describe how a process without a report ended, and what to do; `code` is negative for a signal."""
+    """Describe how a process ended without a report, and what to do; `code` is negative for a signal."""
     if code >= 0:
         return f"ended with exit code {code} and without a report."
     return f"was killed by {signal.Signals(-code).name}. {_ADVICE.get(-code, '')}".rstrip()
@@ -85,15 +86,15 @@ def _name(module: str) -> str:
 
 
 def main(module: str, spec: str, out: str) -> None:
-    """Run `module` on the file `spec`, write its report to the file `out`, and exit at once.
+    """Run `module` on the file `spec`, write the report to the file `out`, and exit at once.
 
-    Two steps are skipped because each costs a second: collecting garbage during the import of torch, and finalizing
-    the interpreter.
+    Garbage collection during the import of torch, and the interpreter's finalization, are skipped because each takes a
+    second.
     """
     threading.Thread(target=_end_with_parent, daemon=True).start()
     gc.disable()
     run: Callable[[str], Frozen] = import_module(module).run
-    gc.freeze()  # imported objects stay, so later collections can skip them
+    gc.freeze()  # later collections can skip imported objects
     gc.enable()
     report = run(Path(spec).read_text(encoding="utf-8"))
     Path(out).write_text(report.model_dump_json(), encoding="utf-8")
@@ -105,13 +106,13 @@ def main(module: str, spec: str, out: str) -> None:
 def _end_with_parent() -> None:
     """Sleep in the kernel until the parent closes standard input or exits, then kill this process group."""
     os.read(0, 1)
-    # A child that a user starts shares the shell's process group: kill only the child then.
+    # If a user starts the child, kill only the child, because the child shares the shell's process group.
     kill = os.killpg if os.getpgrp() == os.getpid() else os.kill
     kill(os.getpid(), signal.SIGKILL)
 
 
 def _run(module: str, folder: Path, threads: int, limit: Limit) -> int:
-    # -P keeps the working folder off the path: a tasks.py there would shadow this package.
+    # -P removes the working folder from the path, because a tasks.py in the folder would shadow this package.
     command = [sys.executable, "-P", "-m", __name__, module, str(folder / "spec.json"), str(folder / "out.json")]
     path = [str(Path(tasks.__path__[0]).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {
@@ -127,12 +128,12 @@ def _run(module: str, folder: Path, threads: int, limit: Limit) -> int:
             stdout=log,
             stderr=log,
             env=os.environ | environment,
-            # In a separate process group, the child does not receive Control-C; the parent stops it.
+            # In a separate process group, the child does not receive Control-C; the parent stops the child.
             start_new_session=True,
         ) as process,
     ):
         try:
-            # Wait in a thread: Popen.wait with a timeout polls, which would disturb the measurement.
+            # Wait in a thread, because Popen.wait polls if it has a timeout, and polling would disturb the measurement.
             waiting = threading.Thread(target=process.wait, daemon=True)
             waiting.start()
             waiting.join(limit.left_s())

@@ -1,6 +1,6 @@
-"""What a benchmark reports about each subject: times as rows, memory, and the proof of what it executes.
+"""Results of a benchmark for each subject: rows of times, memory, and the proof of what the subject executes.
 
-Memory and proof are measured after timing. A value that cannot be measured is unknown, with a reason.
+Memory and proof are measured after timing. If a value cannot be measured, the reason is recorded.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def timings_of(
             launches=launches,
             blocks=blocks.size,
             calls_per_block=reports[0].calls_per_block,
-            # Loading in the first launch includes imports; later launches import first.
+            # Exclude the first launch, whose load times include imports; later launches import before loading.
             load_s=float(np.median([report.load_s for report in reports[1:] or reports])),
             first_call_s=float(np.median([report.first_call_s for report in reports])),
             latency_p50_s=p50_s,
@@ -100,7 +100,7 @@ _SAMPLED = ("instructions", "saturation")
 
 @dataclass
 class Diagnosis:
-    """Memory and proofs by subject; ``unknown`` gives the reason for each missing column of ``measurements``."""
+    """Memory and proofs by subject; ``unknown`` contains the reason for each missing column of ``measurements``."""
 
     memory: dict[str, Memory] = field(default_factory=dict)
     proofs: dict[str, Proof] = field(default_factory=dict)
@@ -108,13 +108,13 @@ class Diagnosis:
     proof_wall_s: float = 0.0
 
     def lack(self, columns: Iterable[str], reasons: dict[str, str]) -> None:
-        """Record why subjects have no value in `columns`; `reasons` maps subjects to reasons."""
+        """Record why subjects lack values in `columns`; `reasons` maps subjects to reasons."""
         for name, reason in reasons.items():
             self.unknown.setdefault(name, {}).update(dict.fromkeys(columns, reason))
 
 
 def diagnose(session: Session, subjects: Sequence[Subject], modules: tuple[str, ...]) -> Diagnosis:
-    """Measure memory and prove what is executed, at the same time, because neither depends on wall time."""
+    """Measure memory, and prove what is executed, in parallel; neither step depends on wall time."""
     diagnosis, began = Diagnosis(), time.perf_counter()
     with ThreadPoolExecutor(1) as pool:
         measuring = pool.submit(look, lambda part: session.measure_memory(part, modules), subjects, session.limit)
@@ -137,19 +137,19 @@ def diagnose(session: Session, subjects: Sequence[Subject], modules: tuple[str, 
 def look(
     measure: Callable[[Sequence[Subject]], R], subjects: Sequence[Subject], limit: Limit
 ) -> tuple[list[R], dict[str, str]]:
-    """Measure all subjects in one process; if it dies, measure each subject in a separate process.
+    """Measure all subjects in one process; if the process dies, measure each subject in a separate process.
 
     Returns
     -------
     reports, refused
-        Reports of the processes that ended well, and the reason for each subject without a report.
+        Reports of the processes that succeeded, and the reason for each subject without a report.
     """
     try:
         return [measure(subjects)], {}
     except MeasurementError as error:
         if len(subjects) == 1 or limit.left_s() == 0:
             return [], {subject.name: str(error) for subject in subjects}
-    # In separate processes, a subject that crashes loses only its own report.
+    # Use separate processes, so that a crash affects only one subject's report.
     reports: list[R] = []
     refused: dict[str, str] = {}
     for subject in subjects:

@@ -1,4 +1,4 @@
-"""One launch: a new process that loads and checks every subject, warms it up, and times it in interleaved blocks."""
+"""One launch: a new process that loads, checks and warms up all subjects, and times interleaved blocks of calls."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from tasks.machine import affinity
 from tasks.outputs import tensors_of
 from tasks.tensor_files import Golden
 
-# Relative Euclidean distance. On the same machine, only rounding differs between processes: work is split differently
-# among threads, or an activation rounds to the neighbouring int8 step. Rounding stays below 1e-4; mistaking a float
-# model for its int8 version gives 1e-2 or more.
+# Largest allowed relative Euclidean distance. On the same host, only rounding differs between processes, because
+# threads share work differently or an activation rounds to the next int8 step. Rounding stays below 1e-4; a float model
+# and its int8 version differ by 1e-2 or more.
 TOLERANCE = 1e-3
-# Cold calls may take a quarter of the launch's other time, which makes a fifth of the launch.
+# Cold calls may take a quarter of the launch's other time, and therefore a fifth of the launch.
 _COLD_SHARE = 1 / 4
 
 
@@ -44,17 +44,18 @@ class _Ready:
 
 
 def run(spec_json: str) -> LaunchReport:
-    """Carry out a `LaunchSpec` in this process, before anything else starts threads or sets the affinity."""
+    """Execute a `LaunchSpec` in this process, before other code starts threads or sets the affinity."""
     spec = LaunchSpec.model_validate_json(spec_json)
     if allowed := affinity():
-        with suppress(OSError):  # some sandboxes forbid it; the report has the actual affinity
+        with suppress(OSError):  # some sandboxes forbid this call; the report contains the actual affinity
             os.sched_setaffinity(0, choose_processors(spec.threads, allowed))
     pinned = affinity()
     torch.set_num_threads(spec.threads)
     torch.set_num_interop_threads(spec.threads)
     with torch.inference_mode():
         ready, refused = _load_all(spec)
-        # Otherwise, a collection before a block would visit every model, which takes time and cools the caches.
+        # Without `gc.freeze`, garbage collection before a block would visit every model, which takes time and cools
+        # caches.
         gc.freeze()
         start_s = time.monotonic() - spec.spawned_at
         subjects = {name: subject.loaded for name, subject in ready.items()}
@@ -63,14 +64,14 @@ def run(spec_json: str) -> LaunchReport:
         round_s = time_rounds(spec, subjects, calls)
         single_s = time_singles(spec, subjects)
         began = time.monotonic()
-        # The budget is a share of the launch's time so far, less the additional warm-up of the first launch.
+        # The budget is a fraction of the launch's time so far, without the first launch's additional warm-up.
         longer_s = len(ready) * (spec.profile.warm_up_s - spec.profile.rewarm_s)
         budget_s = _COLD_SHARE * (began - spec.spawned_at - longer_s)
         cold_s = time_cold_rounds(spec, subjects, Eviction(pinned), budget_s)
         cold_wall_s = time.monotonic() - began
         used: dict[str, float] = {}
         for name, subject in ready.items():
-            with subject.loaded.scope():  # half a block is enough
+            with subject.loaded.scope():  # half a block of calls is enough
                 used[name] = threads_used(subject.loaded.call, -(-calls[name] // 2), subject.background)
     for name, threads in used.items():
         if problem := excess(threads, spec.threads):
@@ -108,14 +109,14 @@ def run(spec_json: str) -> LaunchReport:
 
 
 def load_candidate(subject: Subject) -> Loaded:
-    """Open a candidate and bind it to its golden inputs."""
+    """Open a candidate and bind the candidate's call to the golden inputs."""
     opened = RUNTIMES[subject.runtime].opener().open(subject.files(), torch.get_num_threads())
     golden = Golden.read(Path(subject.golden))
     return Loaded(partial(opened.call, *golden.inputs.values()), golden.outputs, opened.scope)
 
 
 def disagreement(outputs: Sequence[Tensor], golden: Sequence[Tensor]) -> str:
-    """Describe how `outputs` differ from the evaluated ones, "" if not; without `golden`, check only finiteness."""
+    """Describe how `outputs` differ from the golden outputs, or return ""; without `golden`, check only finiteness."""
     for index, output in enumerate(outputs):
         if output.is_floating_point() and not bool(torch.isfinite(output).all()):
             return f"output {index} contains NaN or infinities"
@@ -130,13 +131,13 @@ def disagreement(outputs: Sequence[Tensor], golden: Sequence[Tensor]) -> str:
         norm = torch.linalg.vector_norm(reference.double())
         distance = float(difference / norm if norm > 0 else difference)
         if distance > TOLERANCE:
-            return f"output {index} differs by {distance:.2g} (relative) from the golden one; tolerance {TOLERANCE:g}"
+            return f"output {index} differs by {distance:.2g} (relative) from the golden output (limit {TOLERANCE:g})"
     return ""
 
 
 def _load_all(spec: LaunchSpec) -> tuple[dict[str, _Ready], dict[str, str]]:
-    """Load and check every subject, in a random order, so that memory addresses differ between launches."""
-    # Otherwise, the first candidate's load time would include the shared imports.
+    """Load and check every subject, in random order, so that memory addresses differ between launches."""
+    # Import shared modules first, because otherwise the first candidate's load time would include the imports.
     for module in spec.modules:
         importlib.import_module(module)
     loader: Callable[[Subject], Loaded] = resolve_name(spec.loader)

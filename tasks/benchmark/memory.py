@@ -1,7 +1,7 @@
-"""Measure the peak memory of every subject, each in a process that has loaded no other model.
+"""Measure the peak memory of every subject, each in a process that has not loaded another model.
 
-`tasks.benchmark.child` runs this module. It imports the libraries and forks one child per subject, so that a child's
-resident memory grows by the model and its working memory, not by imports. Linux resets the peak in a forked child.
+`tasks.benchmark.child` runs this module. The process imports the libraries and forks one child per subject. A child's
+resident memory therefore grows by the model and its working memory, not by imports. Linux resets a forked child's peak.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ def run(spec_json: str) -> MemoryReport:
     torch.set_num_threads(spec.threads)
     for module in (*spec.modules, spec.loader.partition(":")[0]):
         importlib.import_module(module)
-    # Otherwise, garbage collection in a child would touch, and so copy, every object of this process.
+    # Without `gc.freeze`, garbage collection in a child would touch, and therefore copy, every object of this process.
     gc.freeze()
-    # Children run in parallel: no time is measured, and each counts only its own pages. The proof (tasks.proof.child)
-    # runs meanwhile and needs `threads` processors.
+    # Children can run in parallel, because time is not measured, and each child counts only its own pages. Leave
+    # `threads` processors to the proof (tasks.proof.child), which runs simultaneously.
     parallel = max(1, available_cores() - spec.threads)
     results: dict[str, Memory | str] = {}
     for first in range(0, len(spec.subjects), parallel):

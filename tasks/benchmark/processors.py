@@ -1,7 +1,8 @@
 """Choose a launch's processors, count the threads that a subject uses, and evict data from caches.
 
-A process is pinned to as many processors as it may use threads, so additional threads only wait. Therefore, the count
-includes threads that run and threads that wait for a processor. Caches are cold after other data have filled them.
+A process is pinned to as many processors as it may use threads, so additional threads must wait. Therefore, the count
+includes threads that run and threads that wait for a processor. Filling the caches with other data makes the caches
+cold.
 """
 
 from __future__ import annotations
@@ -20,18 +21,18 @@ from tasks.benchmark.rounds import time_block
 
 _TOPOLOGY = Path("/sys/devices/system/cpu")
 _THREADS = Path("/proc/self/task")
-# Thread pools spin for some milliseconds after a call before they sleep. A thread that still runs after `_PATIENCE_S`
+# After a call, thread pools spin for some milliseconds before sleeping. A thread that still runs after `_PATIENCE_S`
 # will not stop.
 _SLICE_S, _PATIENCE_S = 0.005, 0.1
-# A thread below this share of the busiest thread's time only dispatches work. On a busy machine, it may wait long for
-# a processor, and that wait is not work.
+# A thread that runs for less than this fraction of the busiest thread's time only dispatches work. On a busy host, such
+# a thread may wait long for a processor, but the wait is not work.
 _LEAST_WORK = 0.1
-# Allows for a runtime's work between calls. The clocks themselves need no margin.
+# Allowance for a runtime's work between calls. The clocks themselves do not need a margin.
 _MARGIN = 1.1
 
 
 def choose_processors(count: int, allowed: Sequence[int]) -> tuple[int, ...]:
-    """Choose up to `count` processors: first one per core, high numbers first, because low ones serve interrupts."""
+    """Choose up to `count` processors: one per core first, high numbers first, because low numbers serve interrupts."""
     cores: dict[str, int] = {}
     for processor in sorted(allowed, reverse=True):
         siblings = _TOPOLOGY / f"cpu{processor}" / "topology" / "thread_siblings_list"
@@ -43,7 +44,7 @@ def choose_processors(count: int, allowed: Sequence[int]) -> tuple[int, ...]:
 
 
 def background_threads() -> frozenset[int]:
-    """Return the threads that stay busy between calls, after waiting for pools to stop spinning."""
+    """Wait for thread pools to stop spinning; return the threads that stay busy between calls."""
     end, busy = time.perf_counter() + _PATIENCE_S, _runnable()
     while busy and time.perf_counter() < end:
         time.sleep(_SLICE_S)
@@ -52,9 +53,9 @@ def background_threads() -> frozenset[int]:
 
 
 def threads_used(call: Callable[[], object], calls: int, own: frozenset[int] = frozenset()) -> float:
-    """Return how many threads `calls` calls keep busy: seconds in which threads run or wait ÷ elapsed seconds.
+    """Return the number of threads that `calls` calls keep busy: the threads' running and waiting time ÷ elapsed time.
 
-    Unlike CPU seconds, the result depends neither on other processes nor on the number of processors.
+    Unlike CPU time, the result does not depend on other processes or on the number of processors.
 
     Parameters
     ----------
@@ -63,23 +64,23 @@ def threads_used(call: Callable[[], object], calls: int, own: frozenset[int] = f
     """
     foreign = background_threads() - own
     began = time.perf_counter()
-    # The threads' clocks are read within the interval of this clock, so no thread can exceed 1.
+    # Read the threads' clocks within the measured interval, so that a thread counts at most once.
     before = _clocks()
     time_block(call, calls)
     after = _clocks()
     elapsed_s = time.perf_counter() - began
     used = [np.subtract(after[thread], before.get(thread, (0.0, 0.0))) for thread in after.keys() - foreign]
     least_s = _LEAST_WORK * max(ran_s for ran_s, _ in used)
-    # The kernel can overstate waiting on a virtual machine that itself waited: a thread counts once at most.
+    # If a virtual machine itself waited, its kernel can overstate waiting, so count each thread at most once.
     return float(sum(min(ran_s + waited_s, elapsed_s) for ran_s, waited_s in used if ran_s > least_s)) / elapsed_s
 
 
 def excess(used: float, threads: int) -> str:
-    """Return the problem with using more than `threads` threads, or "" if there is none."""
+    """Describe the problem if `used` exceeds `threads`; otherwise, return ""."""
     if used <= threads * _MARGIN:
         return ""
     return (
-        f"the candidate used {used:.1f} threads, but the workload allows {threads}; its runtime must set the number "
+        f"the candidate used {used:.1f} threads, but the workload allows {threads}; the runtime must set the number "
         "of threads when it opens the model"
     )
 
@@ -95,16 +96,16 @@ def _runnable() -> frozenset[int]:
 
 
 def _clocks() -> dict[int, tuple[float, float]]:
-    """Return seconds run and seconds waited for a processor, by thread; outside Linux, the process's CPU time only."""
+    """Return each thread's running and waiting seconds; outside Linux, return only the process's CPU time."""
     if not _THREADS.is_dir():
         return {0: (time.process_time(), 0.0)}
     clocks: dict[int, tuple[float, float]] = {}
     for folder in _folders():
         with suppress(OSError):  # the thread has ended
             thread = int(folder.name)
-            # The clock ID of pthread_getcpuclockid: this clock is exact, whereas the file lags by up to a tick.
+            # Use the clock ID of pthread_getcpuclockid, because this clock is exact; the file lags by up to a tick.
             ran_s = time.clock_gettime((~thread << 3) | 6)
-            # Kernels without scheduler statistics lack this file: only CPU time counts there.
+            # Kernels without scheduler statistics lack this file, so only CPU time counts.
             waits = folder / "schedstat"
             waited_s = int(waits.read_text(encoding="ascii").split()[1]) / 1e9 if waits.is_file() else 0.0
             clocks[thread] = ran_s, waited_s
@@ -117,13 +118,14 @@ def _folders() -> list[Path]:
 
 _PROCESSORS = Path("/sys/devices/system/cpu")
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-# Upper limit of the buffer. A virtual machine sees its host's entire last-level cache but has only a share of it.
-# Walking 480 MiB would take some 50 ms per call; `python -m benchmarks.cold_calls` prints how little that adds.
+# Upper limit of the buffer's size. A virtual machine sees the host's entire last-level cache but has only a fraction of
+# the cache. Walking 480 MiB would take about 50 ms per call; `python -m benchmarks.cold_calls` shows that a larger
+# buffer adds little.
 MOST_BYTES = 128 << 20
 
 
 def cache_bytes(processor: int) -> dict[int, int]:
-    """Return the sizes in bytes of a processor's data caches, by level; {} if the system does not report them."""
+    """Return the sizes of a processor's data caches in bytes, by level; return {} if the sizes are unknown."""
     sizes: dict[int, int] = {}
     for index in sorted((_PROCESSORS / f"cpu{processor}" / "cache").glob("index*")):
         kind, level, size = ((index / name).read_text(encoding="ascii").strip() for name in ("type", "level", "size"))
@@ -134,12 +136,12 @@ def cache_bytes(processor: int) -> dict[int, int]:
 
 
 class Eviction:
-    """Evicts all data from the caches of some processors, as far as `most_bytes` allows.
+    """Buffer that evicts all data from processors' caches, as far as `most_bytes` allows.
 
     Parameters
     ----------
     processors
-        Processors on which the timed calls run; () if the system does not report them.
+        Processors on which the timed calls run; () if the processors are unknown.
     most_bytes
         Upper limit of the buffer's size.
 
@@ -151,22 +153,22 @@ class Eviction:
 
     def __init__(self, processors: Sequence[int], most_bytes: int = MOST_BYTES) -> None:
         levels = [cache_bytes(processor) for processor in processors]
-        # Twice the caches' size, because replacement is not strictly by age and sets do not fill evenly.
+        # Use twice the caches' size, because caches do not replace data strictly by age or fill sets evenly.
         sufficient = 2 * max((sum(sizes.values()) for sizes in levels), default=0)
         size = min(sufficient, most_bytes) if sufficient else most_bytes
         private = max((sum(size for level, size in sizes.items() if level < 3) for sizes in levels), default=0)
         self._processors = tuple(processors)
-        # Walking small pages also evicts TLB entries. The first write, below, allocates all pages.
+        # Use small pages, so that walking the buffer evicts TLB entries. The first write below allocates all pages.
         memory = mmap.mmap(-1, size)
         if hasattr(mmap, "MADV_NOHUGEPAGE"):
-            with suppress(OSError):  # the kernel has no huge pages
+            with suppress(OSError):  # the kernel lacks huge pages
                 memory.madvise(mmap.MADV_NOHUGEPAGE)
         self.walked = np.frombuffer(memory, dtype=np.int64)
         self._private = self.walked[: min(2 * private, size) // self.walked.itemsize]
         self()
 
     def __call__(self) -> None:
-        """Write to the buffer on each processor: all of it on the last, and the private caches' part on the others."""
+        """Write to the complete buffer on the last processor, and to the private caches' part on other processors."""
         for processor in self._processors[:-1]:
             self._walk(self._private, {processor})
         self._walk(self.walked, set(self._processors[-1:]))

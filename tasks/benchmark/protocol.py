@@ -1,4 +1,4 @@
-"""The protocol: run launches of the same subjects in sequence until speed is decided or the time is spent."""
+"""Protocol of a benchmark: launch the same subjects repeatedly until speed is decided or the time is spent."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from tasks.benchmark.messages import (
 from tasks.benchmark.statistics import LOOKS, Array, Noise, Ratio, Sample
 from tasks.proofs import ProofReport
 
-LOCK = "benchmark"  # the host's lock, so that one benchmark runs at a time
+LOCK = "benchmark"  # name of the host lock that allows one benchmark at a time
 _SEED = 29592
-# Launches of subjects whose speed decides nothing.
+# Number of launches of subjects whose speed does not affect decisions.
 _FEWEST = 2
 
 
 @dataclass(frozen=True)
 class Contest:
-    """The subjects whose speed decides something, in one state of the ``caches``.
+    """Subjects whose speed affects decisions, with warm or cold ``caches``.
 
-    The ``contenders`` may be promoted if they are at least ``min_speedup`` times as fast as the baseline (None: no
-    rule about speed). They are timed in every launch, and are also compared to the ``incumbent``, the deployed subject
-    ("" if none). With ``fastest_wins``, a contender need not be decided if another one is fast enough and faster.
+    The ``contenders`` may be promoted if they are at least ``min_speedup`` times as fast as the baseline (None: any
+    speed). Every launch times the contenders, which are also compared with the ``incumbent``, the deployed subject ("":
+    none). If ``fastest_wins`` is true, a contender can stay undecided if another contender is fast enough and faster.
     """
 
     contenders: frozenset[str] = frozenset()
@@ -48,11 +48,11 @@ class Contest:
 
     @property
     def comparisons(self) -> int:
-        """Number of ratios that decide something."""
+        """Number of ratios that affect decisions."""
         return len(self.contenders) * (2 if self.incumbent else 1)
 
     def is_decided(self, measured: Measured) -> bool:
-        """Return whether each contender is known to be fast enough, to be too slow, or to be unable to win."""
+        """Return whether each contender is known to be fast enough, too slow, or unable to win."""
         if self.min_speedup is None:
             return True
         measured = measured.with_caches(self.caches)
@@ -64,7 +64,7 @@ class Contest:
 
 @dataclass(frozen=True)
 class Measured:
-    """All launches of one setting, with warm or cold ``caches``, without subjects that any launch refused."""
+    """All launches of one setting, with warm or cold ``caches``; ``refused`` subjects are left out."""
 
     baseline: str
     threads: int
@@ -74,7 +74,7 @@ class Measured:
     caches: Caches = "warm"
 
     def with_caches(self, caches: Caches) -> Measured:
-        """Return the same launches with the given state of the caches."""
+        """Return a copy with the given state of the caches."""
         return replace(self, caches=caches)
 
     def names(self) -> list[str]:
@@ -82,11 +82,11 @@ class Measured:
         return [name for name in self.launches[0].subjects if name not in self.refused]
 
     def of(self, name: str) -> list[SubjectReport]:
-        """Return a subject's reports from all its launches."""
+        """Return a subject's reports from all launches."""
         return [launch.subjects[name] for launch in self.launches if name in launch.subjects]
 
     def round_s(self, name: str) -> Array:
-        """Return seconds per call in every round, float64 [launches, rounds]: of a block, or of one cold call."""
+        """Return the seconds per call (of a block, or of a cold call) in every round, float64 [launches, rounds]."""
         return np.array([report.round_s if self.caches == "warm" else report.cold_s for report in self.of(name)])
 
     def single_s(self, name: str) -> Array:
@@ -94,15 +94,15 @@ class Measured:
         return np.concatenate([np.array(report.single_s, dtype=np.float64) for report in self.of(name)])
 
     def ratio(self, name: str) -> Ratio:
-        """Return a subject's speed-up over the baseline, with its 95% interval."""
+        """Return a subject's speed-up over the baseline, and the 95% interval."""
         return Ratio(1.0, 1.0, 1.0) if name == self.baseline else self._noise.interval(self._sample(name))
 
     def bounds(self, name: str) -> Ratio:
-        """Return a subject's speed-up over the baseline, with the bounds that decide (`Noise.bounds`)."""
+        """Return a subject's speed-up over the baseline, and the deciding bounds (`Noise.bounds`)."""
         return self._noise.bounds(self._sample(name), self._sample(self._copy), self.contest.comparisons)
 
     def over_incumbent(self, name: str) -> Ratio | None:
-        """Return a contender's speed-up over the incumbent, with deciding bounds; None if either was not timed."""
+        """Return a contender's speed-up over the incumbent, and bounds; return None if a subject was not timed."""
         incumbent = self.contest.incumbent
         if name not in self.contest.contenders or incumbent in (name, "") or incumbent not in self.names():
             return None
@@ -110,12 +110,12 @@ class Measured:
         return self._noise.bounds(sample, self._sample(self._copy), self.contest.comparisons)
 
     def aa_ratio(self) -> Ratio:
-        """Return the ratio of the baseline and its copy."""
+        """Return the ratio between the baseline and its copy."""
         return self.ratio(self._copy)
 
     @property
     def timed_s(self) -> float:
-        """Seconds inside timed blocks and calls."""
+        """Total seconds in timed blocks and calls."""
         return sum(launch.timed_s for launch in self.launches)
 
     @property
@@ -136,7 +136,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Session:
-    """Settings of a benchmark's measurements; ``on_launch`` gets the number of launches done and the minimum."""
+    """Settings of a benchmark's measurements; ``on_launch`` gets the finished and the minimum number of launches."""
 
     baseline: str
     profile: Profile
@@ -148,11 +148,11 @@ class Session:
     def measure(
         self, subjects: Sequence[Subject], contest: Contest | None = None, *, with_copy: bool = True
     ) -> Measured:
-        """Time the subjects against each other and, if `with_copy`, the baseline against a copy of itself.
+        """Time the subjects and, if `with_copy` is true, a copy of the baseline.
 
-        Without a `contest`, every subject is in each of the profile's launches. With a contest, subjects that decide
-        nothing are in the first two launches only. Launches continue, look by look, until the contest is decided or
-        the profile's time is spent. All launches count.
+        Without a `contest`, each of the profile's launches times every subject. With a contest, only the first two
+        launches time subjects that do not affect decisions. Launches continue until the contest is decided at one of
+        `LOOKS` or the profile's time is spent. All launches count.
 
         Raises
         ------
@@ -164,7 +164,7 @@ class Session:
         if not copies:
             raise MeasurementError(
                 f"The baseline {self.baseline} is not among the candidates.",
-                hint="Check that the run includes it and that its earlier stages succeeded.",
+                hint="Check that the run includes the baseline and that the baseline's earlier stages succeeded.",
             )
         remaining = [*subjects, *copies] if with_copy else list(subjects)
         minimum = self.profile.launches if contest is None or contest.contenders else _FEWEST
@@ -205,7 +205,7 @@ class Session:
         return run_child("tasks.benchmark.memory", self._spec(subjects, modules), MemoryReport, self.limit)
 
     def prove(self, subjects: Sequence[Subject], modules: tuple[str, ...]) -> ProofReport:
-        """Find out what every subject executes, in one process for all.
+        """Find out what every subject executes, in one process for all subjects.
 
         Raises
         ------
@@ -218,7 +218,7 @@ class Session:
         return ChildSpec(subjects=tuple(subjects), loader=self.loader, threads=self.threads, modules=modules)
 
     def _launch(self, subjects: Sequence[Subject], earlier: Sequence[LaunchReport]) -> LaunchReport:
-        # Later launches reuse the first one's counts, so that all blocks of a subject have the same number of calls.
+        # Later launches reuse the first launch's counts, so that all blocks of a subject have the same number of calls.
         first = earlier[0].subjects if earlier else {}
         spec = LaunchSpec(
             subjects=tuple(subjects),

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 Call = Callable[[], object]
 
-# Plan blocks a little longer than required: the calls behind the plan may have run during a slow moment.
+# Plan blocks slightly longer than required, because the calls on which the plan is based may have been slow.
 _MARGIN = 1.1
 _MAX_CALLS = 10_000_000
 
 
 @dataclass(frozen=True)
 class Loaded:
-    """A subject ready to be called; the untimed ``scope`` is entered around its calls."""
+    """A loaded subject; the subject's calls run inside ``scope``, which is not timed."""
 
     call: Call
     golden: tuple[Tensor, ...] = ()
@@ -47,20 +47,20 @@ def no_garbage_collection() -> Iterator[None]:
 
 
 def time_block(call: Call, calls: int) -> float:
-    """Return the seconds that `calls` calls take in total, with the garbage collector off."""
+    """Return the total seconds of `calls` calls while the garbage collector is off."""
     with no_garbage_collection():
         return _elapsed(call, calls)
 
 
 def time_cold_call(call: Call, evict: Callable[[], None]) -> float:
-    """Return the seconds of one call after `evict`; the timing code runs once in between, to be in the caches again."""
+    """Call `evict`, run the timing code once to bring it into the caches, and return the seconds of one call."""
     evict()
     _elapsed(lambda: None, 1)
     return _elapsed(call, 1)
 
 
 def time_single_calls(call: Call, most: int, budget_s: float) -> list[float]:
-    """Time up to `most` single calls, as many as fit into `budget_s` but at least one; return the seconds of each."""
+    """Time one to `most` single calls within `budget_s`; return the seconds of each call."""
     samples: list[float] = []
     with no_garbage_collection():
         end = time.perf_counter() + budget_s
@@ -70,7 +70,7 @@ def time_single_calls(call: Call, most: int, budget_s: float) -> list[float]:
 
 
 def warm_up(call: Call, least_calls: int, least_s: float) -> float:
-    """Call until both minima are reached; return the mean seconds per call."""
+    """Repeat `call` until both minima are reached; return the mean seconds per call."""
     began = time.perf_counter()
     calls = 0
     while (elapsed := time.perf_counter() - began) < least_s or calls < max(1, least_calls):
@@ -80,7 +80,7 @@ def warm_up(call: Call, least_calls: int, least_s: float) -> float:
 
 
 def warm_up_and_plan(call: Call, least_calls: int, least_s: float, block_s: float) -> int:
-    """Warm up, and return how many calls last at least `block_s`; the blocks timed to find out count as warm-up."""
+    """Warm up, and return the number of calls that last at least `block_s`; planning counts as warm-up."""
     began, half = time.perf_counter(), -(-least_calls // 2)
     calls = calls_for_block(call, block_s, warm_up(call, half, least_s / 2))
     warm_up(call, half, least_s - (time.perf_counter() - began))
@@ -88,10 +88,10 @@ def warm_up_and_plan(call: Call, least_calls: int, least_s: float, block_s: floa
 
 
 def calls_for_block(call: Call, least_s: float, guess_s: float) -> int:
-    """Time growing blocks to find out how many calls last at least `least_s`.
+    """Time growing blocks to find the number of calls that last at least `least_s`.
 
-    The method follows ``torch.utils.benchmark.Timer.blocked_autorange``. But the first block's size comes from
-    `guess_s` per call, and later blocks grow by the missing time instead of tenfold.
+    The method follows ``torch.utils.benchmark.Timer.blocked_autorange``. In contrast, the size of the first block is
+    based on `guess_s` per call, and later blocks grow by the missing time instead of tenfold.
     """
     calls = _calls_lasting(least_s, guess_s)
     while (elapsed := time_block(call, calls)) < least_s and calls < _MAX_CALLS:
@@ -111,10 +111,10 @@ def _elapsed(call: Call, calls: int) -> float:
 
 
 def balanced_rounds(names: Sequence[str], rounds: int, seed: int) -> list[tuple[str, ...]]:
-    """Order the subjects of each round at random; every second round is the mirror image of the previous one.
+    """Order the subjects of each round at random; every second round reverses the previous round's order.
 
-    In such a pair (A B B A for two subjects), all subjects have the same mean position. So a linear drift, for example
-    from a processor that heats up, favours no subject.
+    In a pair of rounds (A B B A for two subjects), all subjects have the same mean position. Therefore, a linear drift,
+    for example in a processor that heats up, does not favour a subject.
     """
     generator = random.Random(seed)
     order: list[tuple[str, ...]] = []
@@ -160,7 +160,7 @@ def time_singles(spec: LaunchSpec, subjects: Mapping[str, Loaded]) -> dict[str, 
 def time_cold_rounds(
     spec: LaunchSpec, subjects: Mapping[str, Loaded], evict: Callable[[], None], budget_s: float
 ) -> dict[str, list[float]]:
-    """Return seconds of one cold call per round, by subject; in the first launch, `budget_s` limits the rounds."""
+    """Return the seconds of one cold call per round, by subject; in the first launch, `budget_s` limits the rounds."""
     cold_s: dict[str, list[float]] = {name: [] for name in subjects}
     began = time.perf_counter()
     with no_garbage_collection():

@@ -30,10 +30,11 @@ from tasks.workload.workload import Benchmark, SequenceBenchmark, Workload
 
 
 class BenchmarkCandidate(Frozen):
-    """A candidate to time, and the golden outputs that it must still compute.
+    """A candidate to time, and the golden outputs that the candidate must reproduce.
 
-    ``standing`` says what its speed decides: nothing (``settled``) or its own promotion (``challenger``). Challengers
-    are also compared to the current bundle's files (``incumbent``) or the same candidate made again (``defender``).
+    If ``standing`` is ``settled``, the candidate's speed does not affect decisions. The speed of a ``challenger``
+    affects the challenger's promotion. Challengers are compared with the current bundle's files (``incumbent``) or an
+    identical candidate (``defender``).
     """
 
     candidate: CandidateRef
@@ -42,7 +43,7 @@ class BenchmarkCandidate(Frozen):
 
     @property
     def name(self) -> str:
-        """The candidate's name, ``recipe/runtime``, with a suffix for the incumbent."""
+        """Name of the candidate, ``recipe/runtime``, and a suffix for the incumbent."""
         return self.candidate.name + (INCUMBENT_SUFFIX if self.standing == "incumbent" else "")
 
     def subject(self, workspace: Workspace) -> Subject:
@@ -59,7 +60,7 @@ class BenchmarkCandidate(Frozen):
 
 @dataclass(frozen=True)
 class Setting:
-    """Intra-op threads, samples per call, and steps per sample (None: as in the primary setting)."""
+    """Intra-op threads, samples per call, and steps per sample (None: the primary setting's value)."""
 
     threads: int
     batch_size: int
@@ -70,7 +71,7 @@ class Setting:
         return f"batch {self.batch_size}{steps}, {self.threads} thread{'s' if self.threads > 1 else ''}"
 
     def of(self, workload: Workload) -> Workload:
-        """Return the workload with these sizes."""
+        """Return the workload with the setting's sizes."""
         sizes = {"batch_size": self.batch_size}
         sizes |= {"sequence_length": self.sequence_length} if self.sequence_length else {}
         return workload.model_copy(update={"benchmark": workload.benchmark.model_copy(update=sizes)})
@@ -89,13 +90,14 @@ def benchmark(
     Parameters
     ----------
     limit_s
-        Maximum number of seconds, without the wait for other benchmarks.
+        Maximum number of seconds, excluding the wait for other benchmarks.
 
     Raises
     ------
     MeasurementError
         In the primary setting, the baseline is missing or wrong, a launch died, or `limit_s` was reached. Failures in
-        further settings are reported in ``refused``; failures of memory or proof are reported in ``unknown``.
+        further settings are reported in ``refused``; failures of the memory measurement or the proof are reported in
+        ``unknown``.
     """
     workload, settings = job.workload, job.workload.benchmark
     subjects = [candidate.subject(workspace) for candidate in candidates]
@@ -146,7 +148,7 @@ def benchmark(
 
 
 def contest_of(workload: Workload, candidates: Sequence[BenchmarkCandidate]) -> Contest:
-    """Return the candidates whose speed decides something in a workload's benchmark."""
+    """Return the candidates whose speed affects decisions in a workload's benchmark."""
     challengers = {candidate.name for candidate in candidates if candidate.standing in ("challenger", "defender")}
     deployed = (candidate.name for candidate in candidates if candidate.standing in ("defender", "incumbent"))
     return Contest(
@@ -173,7 +175,7 @@ def further_settings(benchmark: Benchmark) -> list[Setting]:
 def subjects_at(
     setting: Setting, subjects: Sequence[Subject], job: Job[Workload], store: ArtifactStore
 ) -> Iterator[list[Subject]]:
-    """Yield the subjects with inputs of the setting's sizes, in a temporary file without golden outputs."""
+    """Yield the subjects with a temporary file of inputs that have the setting's sizes, but without golden outputs."""
     workload = setting.of(job.workload)
     if workload == job.workload:
         yield list(subjects)
@@ -196,7 +198,7 @@ def _measure_further(
             with subjects_at(setting, subjects, job, store) as resized:
                 measured = replace(session, profile=profile, threads=setting.threads).measure(resized, with_copy=False)
         except (MeasurementError, InputError) as error:
-            # Keep the results so far if a further setting fails: only the primary setting decides.
+            # If a further setting fails, keep the results so far, because only the primary setting affects decisions.
             refused |= _labelled(setting, {"every candidate": str(error)})
         else:
             results[setting] = measured

@@ -1,4 +1,4 @@
-"""``manifest.json``: a description of the bundle that follows ``storage/manifest.schema.json``."""
+"""``manifest.json``: a description of the bundle that conforms to ``storage/manifest.schema.json``."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Json = dict[str, object]
 
 @dataclass(frozen=True)
 class Provenance:
-    """The inputs of a bundle; ``measurements`` are the workload's rows of that results table."""
+    """Inputs of a bundle; ``measurements`` are the workload's rows from the results table ``measurements``."""
 
     job: Job[Workload]
     candidate: CandidateRef
@@ -46,7 +46,7 @@ class Provenance:
 def manifest_of(
     provenance: Provenance, version: str, files: Sequence[str], golden: Path, resources: Mapping[str, str]
 ) -> Json:
-    """Return the manifest as a JSON document; `files` are the runtime's files, the main file first."""
+    """Return the manifest as a JSON document; `files` lists the runtime's files, beginning with the main file."""
     workload, runtime = provenance.job.workload, RUNTIMES[provenance.candidate.runtime]
     recipe = workload.recipe_named(provenance.candidate.recipe)
     inputs, outputs, cases = describe_golden(golden, provenance)
@@ -95,7 +95,7 @@ def manifest_of(
 
 
 def describe_golden(path: Path, provenance: Provenance) -> tuple[list[Json], list[Json], int]:
-    """Describe ``golden.safetensors`` of an evaluation.
+    """Describe an evaluation's ``golden.safetensors``.
 
     Raises
     ------
@@ -129,7 +129,7 @@ def describe_golden(path: Path, provenance: Provenance) -> tuple[list[Json], lis
         name = output_names[index] if index < len(output_names) else f"output-{index}"
         all_cases = [tensors[case_prefix(number) + key] for number in range(cases)]
         low, high = float(min(case.min() for case in all_cases)), float(max(case.max() for case in all_cases))
-        # The range of a constant output is 0: use its magnitude instead, or 1 if that is 0 too.
+        # The range of a constant output is 0, so use the output's magnitude, or 1 if the magnitude is 0.
         tolerance = share * (high - low or abs(high) or 1.0)
         outputs.append(_described_tensor(name, key, tensors[key]) | {"tolerance": tolerance})
     return inputs, outputs, cases

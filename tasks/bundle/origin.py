@@ -1,8 +1,8 @@
-"""Write a bundle's origin for tools: ``provenance.intoto.json`` and ``sbom.cdx.json``.
+"""A bundle's origin in formats for tools: ``provenance.intoto.json`` and ``sbom.cdx.json``.
 
 The first file is an in-toto statement (in-toto.io/Statement/v1) with a SLSA predicate (slsa.dev/provenance/v1). The
-second is a CycloneDX 1.6 bill of materials of the packages installed on the host. Neither contains a time, so that the
-same inputs give the same bytes.
+second file is a CycloneDX 1.6 bill of materials for the packages installed on the host. Neither file contains a time,
+so identical inputs give identical bytes.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ BUILD_TYPE = "urn:nightquant:night:1"
 
 @dataclass(frozen=True, order=True)
 class Package:
-    """A distribution with its normalized name and its licence ("" if it names none).
+    """A distribution with a normalized name; ``licence`` is "" if the distribution does not name a licence.
 
-    ``expression`` is true if the licence is an SPDX expression, as in newer metadata, and not a phrase.
+    ``expression`` is true if the licence is an SPDX expression (in newer metadata) instead of a phrase.
     """
 
     name: str
@@ -52,9 +52,9 @@ def provenance_of(provenance: Provenance, files: Mapping[str, str], store: Artif
     Parameters
     ----------
     files
-        SHA-256 of every other file of the bundle, by name, including `SBOM`, which describes the environment.
+        SHA-256 of all other files in the bundle, by name, including `SBOM`, which describes the environment.
     store
-        The store with the artifacts from which the model was made.
+        The store that contains the artifacts from which the model was built.
     """
     job, candidate = provenance.job, provenance.candidate
     recipe = canonical_json(job.workload.recipe_named(candidate.recipe).model_dump(mode="json")).encode("ascii")
@@ -96,7 +96,7 @@ def sbom_of(name: str, version: str, packages: Iterable[Package], python: str) -
     Parameters
     ----------
     name, version
-        Name and version of the bundle, which is the component described.
+        Name and version of the bundle, which is the described component.
     packages
         The installed distributions.
     python
@@ -130,13 +130,13 @@ def _component(package: Package) -> Json:
 
 
 def _material(name: str, artifact: ArtifactRef, store: ArtifactStore) -> Json:
-    """Describe an artifact by the SHA-256 of its ``artifact.json``, which lists the digests of its files."""
+    """Describe an artifact by the SHA-256 of its ``artifact.json``, which lists the files' digests."""
     digest = store.manifest_digest(artifact.kind, artifact.digest)
     return {"name": name, "uri": f"artifacts/{artifact.kind}/{artifact.digest}", "digest": {"sha256": digest}}
 
 
 def installed_packages(path: Sequence[str] | None = None) -> tuple[Package, ...]:
-    """Return the distributions that Python can import, sorted by name; of two with the same name, the first.
+    """Return importable distributions, sorted by name; if a name occurs twice, return the first distribution.
 
     Parameters
     ----------
@@ -145,8 +145,8 @@ def installed_packages(path: Sequence[str] | None = None) -> tuple[Package, ...]
     """
     packages: dict[str, Package] = {}
     for installed in distributions() if path is None else distributions(path=list(path)):
-        # An interrupted installation leaves a folder without a name. importlib_metadata raises there; once imported,
-        # it replaces the standard library's finder.
+        # An interrupted installation leaves a folder without a name, for which importlib_metadata raises an error. When
+        # imported, importlib_metadata replaces the standard library's finder.
         if installed.read_text("METADATA") is None and installed.read_text("PKG-INFO") is None:
             continue
         if name := re.sub(r"[-_.]+", "-", _first(installed, "Name")).lower():

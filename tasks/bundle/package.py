@@ -1,6 +1,7 @@
-"""Package the promoted candidate as an immutable bundle that a deploy team can verify without this project.
+"""Package the promoted candidate as an immutable bundle that a deploy team can verify without nightquant.
 
-This module does not import torch: it only copies the runtime's files. A separate process loads and verifies them.
+This module does not import torch, because it only copies the runtime's files. A separate process loads and verifies the
+files.
 """
 
 from __future__ import annotations
@@ -39,10 +40,11 @@ Outcome = Literal["published", "kept", "restored", "withdrawn"]
 
 
 class BundleRef(Frozen):
-    """A bundle: ``location`` is its folder relative to the store's root, ``sha256sums`` the digest of ``SHA256SUMS``.
+    """A bundle; ``location`` is a folder below the store's root, and ``sha256sums`` is the digest of ``SHA256SUMS``.
 
-    ``outcome``: published (new and now current), kept (current already), restored (an earlier bundle with the same
-    content is current again), or withdrawn (a user rolled back from this content; the user's choice stays current).
+    ``outcome`` is published (new and now current), kept (already current), or restored (an earlier bundle with the same
+    content is current again). If a user rolled back from this content, ``outcome`` is withdrawn, and the user's choice
+    stays current.
     """
 
     workload: str
@@ -55,15 +57,15 @@ class BundleRef(Frozen):
 def package(provenance: Provenance, workspace: Workspace, bundles: BundleStore, replacing: str | None) -> BundleRef:
     """Publish the promoted candidate; return the bundle that is current afterwards.
 
-    A version consists of the night and twelve digits of the content's digest. Published content is not packaged again,
-    even on another night, if it has the required signature.
+    A version's name consists of the night and twelve digits of the content's digest. Content that is published with the
+    required signature is not packaged again, even on another night.
 
     Parameters
     ----------
     bundles
-        The store of the bundles, with its signer.
+        The store of the bundles, including the signer.
     replacing
-        The version to which the candidate was compared, or None if no bundle was current.
+        The version with which the candidate was compared, or None if no bundle was current.
 
     Raises
     ------
@@ -71,7 +73,7 @@ def package(provenance: Provenance, workspace: Workspace, bundles: BundleStore, 
         The candidate was not promoted, its runtime cannot be deployed, or its files do not reproduce the golden
         outputs. No bundle is published.
     ConflictError
-        Another bundle became current meanwhile and stays current. The new bundle is published.
+        Another bundle became current meanwhile and stays current. The new bundle is published, but is not current.
     """
     workload, candidate, decision = provenance.job.workload, provenance.candidate, provenance.decision
     if decision.decision != "promote":
@@ -81,7 +83,7 @@ def package(provenance: Provenance, workspace: Workspace, bundles: BundleStore, 
     content = content_of(provenance.job, candidate)
     before = bundles.pointer(workload.name)
     withdrawn = before.withdrawn if before else ()
-    # Another writer may have put an unsigned bundle under the name of this content.
+    # Check signatures, because another writer may have stored an unsigned bundle under this content's name.
     existing = next(
         (
             version
@@ -112,22 +114,22 @@ def package(provenance: Provenance, workspace: Workspace, bundles: BundleStore, 
 
 
 def content_of(job: Job[Workload], candidate: CandidateRef) -> str:
-    """Return the digits at the end of every version with this candidate, independent of the night."""
-    # Measurements do not count: files that are only measured again need not be deployed again.
+    """Return the digits that end every version with this candidate, and that do not depend on the night."""
+    # Measurements do not count, because identical files do not need to be deployed again after new measurements.
     decides = {"format": 1, "workload": job.workload.name, "licence": job.workload.licence}
     return digest_of({**decides, "candidate": candidate.digest, "data": job.dataset.digest})[:12]
 
 
 def withdrawn_contents(pointer: Pointer) -> frozenset[str]:
-    """Return the contents (`content_of`) from which users rolled back and which are not current again."""
+    """Return the contents (`content_of`) from which users rolled back, except content that is current again."""
     in_service, *withdrawn = (version.rpartition("-")[2] for version in (pointer.version, *pointer.withdrawn))
     return frozenset(withdrawn) - {in_service}
 
 
 def _fill(folder: Path, version: str, provenance: Provenance, workspace: Workspace, signer: Signer | None) -> None:
-    """Write every file of the bundle, seal it, and verify it as a deploy team would."""
+    """Write every file of the bundle, seal the bundle, and verify the bundle as a deploy team would."""
     store, runtime = workspace.store, provenance.candidate.runtime
-    # Copying checks the artifacts' digests, so that the signed files are the evaluated and timed ones.
+    # Copying checks the artifacts' digests, so the signed files are the files that were evaluated and timed.
     names = store.copy(provenance.candidate.kind, provenance.candidate.digest, folder, without=DOCUMENT)
     files = sorted(names, key=lambda name: (name != RUNTIMES[runtime].main_file, name))
     store.copy(provenance.evaluation.outputs.kind, provenance.evaluation.outputs.digest, folder, only=GOLDEN)
@@ -161,8 +163,8 @@ def _write_json(path: Path, document: Mapping[str, object]) -> None:
 def _model_card(
     manifest: Mapping[str, object], domain: Domain[Workload, Kind], runtime: Runtime, *, signed: bool
 ) -> str:
-    """Render the manifest as a page for people, without any additional facts."""
-    # The card is Markdown that this project never shows as HTML, so nothing is escaped. Rows may lack columns, which
+    """Render the manifest as a readable page, without adding facts."""
+    # nightquant never renders the card's Markdown as HTML, so values are not escaped. Rows may lack columns, which
     # ChainableUndefined allows.
     environment = Environment(
         autoescape=False, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=ChainableUndefined

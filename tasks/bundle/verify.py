@@ -1,7 +1,7 @@
-"""Verify a bundle in any folder: its files, its signature, its manifest, and then its model's outputs.
+"""Verify a bundle in any folder: the files, the signature, the manifest, and then the model's outputs.
 
-A model may be code, so nothing in the bundle is interpreted before its checksums match, and its signature if there is
-a key. A separate process loads the model, without this project, its environment variables or its secrets.
+A model may be code, so the bundle is not interpreted until the checksums match and, if a key is given, the signature is
+valid. A separate process loads the model, without access to nightquant, its environment variables or its secrets.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _KEPT_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "HOME", "TMPDIR", "LANG", "OMP_NUM
 
 @dataclass(frozen=True)
 class VerificationReport:
-    """The result of a verification up to its last ``stage``; ``problem`` is "" if the bundle is good.
+    """Result of a verification that ended at ``stage``; ``problem`` is "" if the bundle is good.
 
-    ``differences`` is each output's largest absolute difference from the golden output. ``changed`` is the share of
-    golden rows with another top-1 prediction (None if the model ranks nothing). ``expires_at`` is the time at which a
-    signed ``current.json`` expires.
+    ``differences`` is each output's largest absolute difference from the golden output. ``changed`` is the fraction of
+    golden rows with a different top-1 prediction (None if the model does not rank classes). ``expires_at`` is the time
+    at which a signed ``current.json`` expires.
     """
 
     path: Path
@@ -61,17 +61,17 @@ def verify(
 ) -> VerificationReport:
     """Verify the bundle in a folder.
 
-    Without `keys` and `statement`, a bundle is checked only against its own ``SHA256SUMS``. Only a signature detects
-    an attacker who rewrites both a file and ``SHA256SUMS``.
+    Without `keys` and `statement`, a bundle is checked only against its own ``SHA256SUMS``. Only a signature reveals
+    that an attacker has rewritten both a file and ``SHA256SUMS``.
 
     Parameters
     ----------
     keys
-        One of these keys must have signed the bundle.
+        Public keys, one of which must have signed the bundle.
     statement
-        The signed statement about the current bundle, which replaces the bundle's own signature and must name it.
+        The signed statement about the current bundle, which must name this bundle and replaces the bundle's signature.
     timeout_s
-        Maximum number of seconds to load and run the model.
+        Maximum number of seconds for loading and running the model.
     """
     report = VerificationReport(path, "files")
     try:
@@ -81,8 +81,8 @@ def verify(
         manifest = read_manifest(path, sha256sums)
         report = replace(report, workload=manifest["workload"]["name"], version=manifest["version"])
         if statement and (report.workload, report.version) != (statement.workload, statement.version):
-            signed = f"{statement.workload} {statement.version}"
-            raise BundleError(f"{path}: this is {report.workload} {report.version}, but {signed} was signed.")
+            signed = f"the signed statement names {statement.workload} {statement.version}"
+            raise BundleError(f"{path}: this bundle is {report.workload} {report.version}, but {signed}.")
         report = replace(report, stage="model")
         return _run_model(path, report, manifest["model"]["runtime"], timeout_s)
     except BundleError as error:
@@ -90,7 +90,7 @@ def verify(
 
 
 def checker_source(runtime: str) -> str:
-    """Return the source of ``verify.py``, which verifies a runtime's bundles without this project.
+    """Return the source of ``verify.py``, which verifies a runtime's bundles without nightquant.
 
     Raises
     ------
@@ -101,9 +101,9 @@ def checker_source(runtime: str) -> str:
     if not checker:
         raise BundleError(
             f'The bundle is for the runtime "{runtime}", which this version cannot check.',
-            hint="Verify the bundle with the nightquant version that made it, or run the bundle's verify.py.",
+            hint="Verify the bundle with the nightquant version that built it, or run the bundle's verify.py.",
         )
-    # Imports are inside a function: none runs before the checksums match, and a missing package is reported.
+    # Put imports inside a function, so that imports run only after the checksums match, and errors are reported.
     package, _, module = checker.rpartition(".")
     opening = textwrap.indent(files(package).joinpath(f"{module}.py").read_text(encoding="utf-8"), "    ")
     return (
@@ -118,7 +118,7 @@ def _signature(
 ) -> Literal["valid", "not checked", "none"]:
     if statement is not None:
         if statement.sha256sums != sha256sums:
-            problem = f"its {SUMS} differs from the one of {statement.version}, which the signed current.json names"
+            problem = f"its {SUMS} differs from the {SUMS} of {statement.version}, which the signed current.json names"
             raise BundleError(f"{path}: {problem}.", hint=f"Do not use this bundle; fetch {statement.version}.")
         return "valid"
     if not keys:
@@ -128,14 +128,14 @@ def _signature(
 
 
 def _run_model(path: Path, report: VerificationReport, runtime: str, timeout_s: float) -> VerificationReport:
-    """Run a bundle's model on its golden inputs in a clean process, and add the result to the report.
+    """Run a bundle's model on the golden inputs in a clean process, and add the result to the report.
 
     Raises
     ------
     BundleError
         The process died or took too long.
     """
-    # Never run the bundle's own verify.py: run the copy that is part of nightquant.
+    # Run nightquant's copy of verify.py, never the bundle's copy.
     command = [sys.executable, "-I", "-W", "ignore", "-c", checker_source(runtime), str(path.absolute()), "--json"]
     command.append(f"--sums={report.sha256sums}")  # the folder may have been replaced
     environment = {name: os.environ[name] for name in _KEPT_VARIABLES if name in os.environ}

@@ -1,7 +1,7 @@
 """Find out what every candidate of a workload executes; `tasks.benchmark.child` runs this module as a process.
 
-Each candidate runs briefly twice: under its runtime's profiler, which names operators, and under the sampler, which
-finds instructions. The coverage lists converted modules; warnings report where the execution contradicts it.
+Each candidate runs briefly under the runtime's profiler, which names operators, and under the sampler, which finds
+instructions. The coverage lists converted modules; warnings report where the execution contradicts the coverage.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ from tasks.tensor_files import Golden
 
 _PROFILED_S, _SAMPLED_S = 0.1, 0.2
 _MOST_CALLS, _DISASSEMBLED = 200, 400
-# A family below this share of the samples occurs only at the edges of the kernels.
+# A family below this fraction of the samples occurs only at the edges of the kernels.
 _NOTICED = 0.02
 
 _PRODUCT = re.compile(r"conv(?!ert)|addmm|linear|gemm|fullyconnected|lstm|gru|rnn|matmul", re.IGNORECASE)
-# Products of two activations, as in attention: no module has weights for them.
+# Products of two activations, as in attention, do not belong to a module with weights.
 _OF_TWO_ACTIVATIONS = re.compile(r"b?matmul|bmm", re.IGNORECASE)
 _PRODUCT_MODULE = re.compile(r"Conv|Linear|LSTM|GRU|RNN")
-# Operators that are always folded into the product before them; a ReLU after an addition, for example, is not.
+# Operators that are always folded into the preceding product, unlike, for example, a ReLU after an addition.
 _FOLDED = re.compile(r"batch_?norm", re.IGNORECASE)
 
 
 def run(spec_json: str) -> ProofReport:
-    """Prove each subject of a `ChildSpec`; the report gives the reason for each subject without a proof."""
+    """Prove what each subject of a `ChildSpec` executes; report the reason for each subject without a proof."""
     spec = ChildSpec.model_validate_json(spec_json)
     if allowed := affinity():
-        with suppress(OSError):  # some sandboxes forbid it
+        with suppress(OSError):  # some sandboxes forbid this call
             os.sched_setaffinity(0, choose_processors(spec.threads, allowed))
     torch.set_num_threads(spec.threads)
-    # Create the sampler before any runtime starts threads: only threads started later inherit its events.
+    # Create the sampler before any runtime starts threads, because only later threads inherit the sampler's events.
     try:
         require_installed("Naming the instructions that ran", ["capstone"], "instructions")
         sampler, unsampled = Sampler(), ""
@@ -90,7 +90,7 @@ def _prove(subject: Subject, threads: int, sampler: Sampler | None) -> Proof:
 
 
 def _seconds(call: Callable[[], object]) -> float:
-    """Return the seconds of the second call, because the first call may compile."""
+    """Return the second call's duration in seconds, because the first call may compile."""
     call()
     began = time.perf_counter()
     call()
@@ -98,7 +98,7 @@ def _seconds(call: Callable[[], object]) -> float:
 
 
 def sample(sampler: Sampler, call: Callable[[], object]) -> dict[str, float]:
-    """Return the share of time in each family of instructions, without negligible families."""
+    """Return the fraction of time in each instruction family; omit negligible families."""
     counts = count_families(sampler, call)
     total = counts.total()
     return {family: count / total for family, count in counts.most_common() if count >= _NOTICED * total}
@@ -111,14 +111,14 @@ def count_families(sampler: Sampler, call: Callable[[], object]) -> Counter[Fami
     while time.perf_counter() < until:
         call()
     counters = sampler.stop()
-    # Disassembling takes longer than sampling. With this many samples, a share is off by at most 5 points.
+    # Use only some samples, because disassembling is slow. The error of a fraction is at most 5 percentage points.
     return Disassembler().families(counters[:: 1 + len(counters) // _DISASSEMBLED])
 
 
 def _saturation(
     opened: Opened, reference: Callable[[], Opened | None], inputs: Sequence[Tensor], families: Mapping[str, float]
 ) -> float | None:
-    """Return the outputs' distance from the reference, as a share of their range; 0 if no product can saturate."""
+    """Return the outputs' distance from the reference, as a fraction of the range; 0 if products cannot saturate."""
     if not SATURATING & families.keys():
         return 0.0 if INT8 & families.keys() else None
     exact = reference()
@@ -134,9 +134,9 @@ def doubts_about(
     saturation: float | None,
     saturation_noticed: float = 0.0,
 ) -> Iterator[str]:
-    """Yield warnings, each a sentence without a full stop; none for a float candidate.
+    """Yield warnings, as sentences without full stops; skip a float candidate.
 
-    `saturation_noticed` is the distance from the reference, as a share of the range, that occurs without saturation.
+    `saturation_noticed` is the distance from the reference, as a fraction of the range, that occurs without saturation.
     """
     if not any(module.quantized for module in coverage):
         return
@@ -152,7 +152,7 @@ def doubts_about(
 
 
 def _in_float(operators: Sequence[Operator], coverage: Sequence[ModuleCoverage]) -> Iterator[str]:
-    """Yield float products of quantized modules; a nameless product may belong to any float module."""
+    """Yield warnings about quantized modules' float products; a nameless product may belong to any float module."""
     float_modules = [module for module in coverage if not module.quantized and _PRODUCT_MODULE.search(module.type)]
     for operator in operators:
         if operator.arithmetic != "float" or operator.seconds <= 0 or not _PRODUCT.search(operator.type):
@@ -166,7 +166,7 @@ def _in_float(operators: Sequence[Operator], coverage: Sequence[ModuleCoverage])
 
 
 def _in_int8(operators: Sequence[Operator], coverage: Sequence[ModuleCoverage]) -> Iterator[str]:
-    """Yield int8 products of modules that should stay float: ONNX Runtime quantizes some weights on loading."""
+    """Yield warnings about float modules' int8 products; ONNX Runtime quantizes some weights when loading a model."""
     for operator in operators:
         module = owner(operator.name, coverage) if operator.arithmetic == "int8" else None
         if module and not module.quantized and _PRODUCT.search(operator.type) and _PRODUCT_MODULE.search(module.type):

@@ -1,7 +1,7 @@
-"""Golden cases: real inputs with a candidate's outputs, and a test of whether its rows are independent.
+"""Golden cases: real inputs and a candidate's outputs, and a test of whether a batch's rows are independent.
 
-The first case has the timed inputs. Further cases have the shapes of calls in deployment: different single samples,
-with a nonzero state if the model has one, and a small batch of samples.
+The first case contains the timed inputs. Further cases have the shapes of calls in deployment: single samples (with a
+nonzero state if the model is stateful) and a small batch.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from tasks.workload.workload import Workload
 
 SINGLES, TOGETHER = 8, 3
 _BATCH, _TIME = "batch", "time"
-# A word model's logits are as wide as its vocabulary: full sequences would make the golden file the bundle's largest.
+# A word model's logits are as wide as the vocabulary, so full sequences would make the golden file very large.
 _STEPS = 3
 
 
 @dataclass(frozen=True)
 class Batching:
-    """The difference between a batch's outputs and its rows' separate outputs, as a share of the output's range.
+    """Difference between a batch's outputs and its rows' separate outputs, as a fraction of the output's range.
 
-    ``changed`` is the share of rows with another top-1 prediction; None if the model ranks nothing.
+    ``changed`` is the fraction of rows with a different top-1 prediction; None if the model does not rank classes.
     """
 
     difference: float
@@ -36,9 +36,9 @@ class Batching:
 
 
 def golden_cases(job: Job[Workload], call: Call, workspace: Workspace) -> tuple[Golden, Batching | None]:
-    """Call a candidate on the golden inputs: the timed inputs, single samples, and a batch of some of these.
+    """Call a candidate on the golden inputs: the timed inputs, single samples, and a batch of some samples.
 
-    Without an axis ``batch``, there are no further cases, and the second value is None.
+    If inputs lack the axis ``batch``, the only case is the timed case, and the second value is None.
     """
     workload, domain, store = job.workload, DOMAINS[job.workload.domain], workspace.store
     inputs = domain.example_inputs(workload, job.dataset, store, workload.benchmark.batch_size)
@@ -64,7 +64,7 @@ def batching(singles: Sequence[Golden], together: Sequence[Tensor], *, chooses: 
     for index, joint in enumerate(together):
         separate = [single.outputs[index] for single in singles]
         axis = _joined_axis(separate[0], joint)
-        if axis is None:  # an output about the batch, not about its rows
+        if axis is None:  # the output describes the batch, not its rows
             continue
         rows = torch.cat(separate, axis)
         difference = worst(difference, distance(rows, joint))
@@ -76,7 +76,7 @@ def batching(singles: Sequence[Golden], together: Sequence[Tensor], *, chooses: 
 def _with_later_state(
     batch: Mapping[str, Tensor], states: Mapping[str, int], axes: Mapping[str, Mapping[int, str]], call: Call
 ) -> dict[str, Tensor]:
-    """Return the samples cut to a few steps, with the model's state after all their steps."""
+    """Return the samples, cut to a few steps, and the model's state after the complete samples."""
     outputs = tensors_of(call(*batch.values()))
     later = {}
     for name, tensor in batch.items():
@@ -99,6 +99,6 @@ def _case(inputs: dict[str, Tensor], call: Call) -> Golden:
 
 
 def _joined_axis(row: Tensor, joint: Tensor) -> int | None:
-    """Return the axis along which rows are joined, or None if there is none."""
+    """Return the axis along which rows are joined, or None if the rows are not joined."""
     longer = [axis for axis in range(row.dim()) if row.dim() == joint.dim() and row.shape[axis] != joint.shape[axis]]
     return longer[0] if len(longer) == 1 else None

@@ -1,9 +1,9 @@
-"""Sample which instructions run: read the threads' program counters several thousand times per second.
+"""Sample executed instructions by reading the threads' program counters several thousand times per second.
 
-Kernel names show the intention; instructions show what ran, even in generated code. The Linux kernel's event
-``cpu-clock`` (perf_event_open(2)) gives the program counters. It needs no hardware counter, so it also works in virtual
-machines. Only code in user space is sampled. The instructions of the innermost loop around a program counter determine
-its arithmetic.
+Kernel names show what should run; instructions show what ran, even in generated code. The Linux kernel's event
+``cpu-clock`` (perf_event_open(2)) provides the program counters. The event does not need a hardware counter, so
+sampling works in virtual machines. Only code in user space is sampled. The instructions of the innermost loop around a
+program counter determine the counter's family.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from tasks.machine import affinity
 if TYPE_CHECKING:
     from capstone import Cs
 
-# In order of precedence for a loop with several families: products come before the steps around them.
+# Families in order of precedence for a loop with several families: products precede the surrounding steps.
 Family = Literal[
     "amx-int8", "vnni", "avx2-int8", "avx2-int16", "amx-bfloat16", "avx512-bfloat16", "quantize", "float", "other"
 ]  # fmt: skip
 FAMILIES: tuple[Family, ...] = get_args(Family)
 INT8: frozenset[Family] = frozenset({"amx-int8", "vnni", "avx2-int8", "avx2-int16"})
-# Families that add pairs of 8-bit products in 16 bits, with saturation (VPMADDUBSW).
+# Families whose sums of two 8-bit products saturate at 16 bits (VPMADDUBSW).
 SATURATING: frozenset[Family] = frozenset({"avx2-int8"})
 
-_LONGEST = 6000  # bytes of a loop; generated kernels unroll their loops heavily
+_LONGEST = 6000  # limit in bytes for a loop; generated kernels unroll loops heavily
 _MNEMONICS: dict[Family, tuple[str, ...]] = {
     "amx-bfloat16": ("tdpbf16",),
     "amx-int8": ("tdpbusd",),
@@ -45,8 +45,8 @@ _MNEMONICS: dict[Family, tuple[str, ...]] = {
     "avx2-int16": ("vpmaddwd", "pmaddwd"),
     "float": ("vfmadd", "vfnmadd", "vfmsub", "vmulp", "mulp"),
 }
-# A loop that rounds floats to integers and packs these into bytes quantizes, whatever else it computes. A loop that
-# only rounds may compute an exponential.
+# A loop that rounds floats to integers and packs the integers into bytes counts as quantizing. A loop that only rounds
+# may compute an exponential.
 _ROUNDS = "vcvtps2dq"
 _PACKS = ("vpackuswb", "vpacksswb", "vpackssdw", "vpmovusdb", "vpmovsdb", "vpmovdb", "vpshufb")
 # Encodings that the disassembler does not support: AMX is VEX.128.0F38.W0, AVX-VNNI is VEX.0F38.W0, and VDPBF16PS is
@@ -57,7 +57,7 @@ _LONGEST_INSTRUCTION = 15
 
 FREQUENCY_HZ = 5000
 _PERF_EVENT_OPEN = 298  # number of the system call on x86-64
-# From <linux/perf_event.h>: struct perf_event_attr, the ring buffer's control page, and the record of a sample.
+# Constants from <linux/perf_event.h>: struct perf_event_attr, the ring buffer's control page, and sample records.
 _SOFTWARE, _CPU_CLOCK, _SAMPLE_IP, _RECORD_SAMPLE = 1, 0, 1, 9
 _DISABLED, _INHERIT, _EXCLUDE_KERNEL, _EXCLUDE_HV, _FREQ = (1 << bit for bit in (0, 1, 5, 6, 10))
 _ENABLE, _DISABLE = 0x2400, 0x2401
@@ -67,7 +67,7 @@ _PAGES = 256  # a power of two; enough for ten seconds at 16 bytes per sample
 
 
 class Sampler:
-    """Samples this process's threads, including threads started later, between `start` and `stop`.
+    """Sampler of this process's threads, including later threads, between `start` and `stop`.
 
     Raises
     ------
@@ -110,7 +110,7 @@ class Sampler:
 
 
 class Disassembler:
-    """Finds the instruction families of this process's program counters on x86-64, while their code is mapped."""
+    """Disassembler that finds the families of this process's x86-64 instructions while the code is mapped."""
 
     def __init__(self) -> None:
         from capstone import CS_ARCH_X86, CS_MODE_64, Cs
@@ -145,7 +145,7 @@ class Disassembler:
         return next((family for family in FAMILIES if family in present), "other")
 
     def _instructions(self, start: int, end: int) -> Iterator[tuple[int, str, int | None]]:
-        """Yield the address, the name and a jump's target (else None) of each instruction in a range."""
+        """Yield the address, the name and the jump target (or None) of each instruction in a range."""
         while start < end:
             code = ctypes.string_at(start, end - start)
             for address, size, name, operands in self._engine.disasm_lite(code, start):
@@ -159,7 +159,7 @@ class Disassembler:
 
 
 def _unknown(code: bytes) -> tuple[str, int] | None:
-    """Return the name and length of an AMX, AVX-VNNI or bfloat16 instruction; None for any other."""
+    """Return the name and length of an AMX, AVX-VNNI or bfloat16 instruction; None for other instructions."""
     code = code.ljust(_LONGEST_INSTRUCTION, b"\0")
     if code[0] == 0xC4 and code[1] & 0x1F == 2 and not code[2] & 0x84 and code[3] in _AMX:
         return _AMX[code[3]], 4 + _operand_bytes(code[4:])
@@ -171,7 +171,7 @@ def _unknown(code: bytes) -> tuple[str, int] | None:
 
 
 def _operand_bytes(code: bytes) -> int:
-    """Return the length of ModRM, SIB and displacement."""
+    """Return the total length of ModRM, SIB and displacement."""
     mode, register = code[0] >> 6, code[0] & 7
     if mode == 3:
         return 1

@@ -185,9 +185,7 @@ def test_the_next_night_records_what_a_dead_one_handed_over_and_that_it_died(beg
         {"run_id": run, "bundle_version": filled_store.VERSIONS[0]}
     ]
     assert rows(store, "select run_id, status from runs") == [{"run_id": run, "status": "failed"}]
-    assert night.remarks == [
-        f"run {run} published word-lm/{filled_store.VERSIONS[0]} and died; this night recorded that"
-    ]
+    assert night.remarks == [f"run {run} published word-lm/{filled_store.VERSIONS[0]} and died; this run recorded that"]
     assert not night.has_failures()
 
 

@@ -220,7 +220,7 @@ def test_a_winner_that_cannot_be_packaged_replaces_nothing_and_what_stays_is_ren
     outcome = site.night(FASTER, site.incumbent(), instead=failing(error))
     assert site.current() == outcome.version == first
     assert (decided(outcome), stays(outcome)) == ({HALF: "hold"}, True)
-    assert outcome.problem.startswith(f"{HALF} was chosen, but its bundle could not be made: ")
+    assert outcome.problem.startswith(f"{HALF} was chosen, but its bundle could not be built: ")
     assert str(error).rstrip(".") in outcome.problem
     assert outcome.problem.endswith(f"; {first} stays current")
     assert serial(site) > before
@@ -229,7 +229,7 @@ def test_a_winner_that_cannot_be_packaged_replaces_nothing_and_what_stays_is_ren
 def test_a_first_winner_that_cannot_be_packaged_leaves_nothing_current(site: Site) -> None:
     outcome = site.night(FIRST, None, instead=failing(BundleError("the model differs by 1.")))
     assert (outcome.version, decided(outcome)) == ("", {INT8: "hold"})
-    assert outcome.problem == f"{INT8} was chosen, but its bundle could not be made: the model differs by 1"
+    assert outcome.problem == f"{INT8} was chosen, but its bundle could not be built: the model differs by 1"
 
 
 def test_a_switch_whose_answer_was_lost_has_happened(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -98,7 +98,7 @@ def test_parts_of_different_bundles_are_no_bundle(mirror: Mirror, served: Callab
     shutil.rmtree(mixed / newer)
     (mixed / older).rename(mixed / newer)
     found = mirror.verify(mixed)
-    assert (found["stage"], "differs from the one of" in str(found["problem"])) == ("signature", True)
+    assert (found["stage"], "differs from the SHA256SUMS of" in str(found["problem"])) == ("signature", True)
     (mixed / newer / "model.ts").write_bytes((mirror.second / newer / "model.ts").read_bytes())
     assert mirror.verify(mixed)["stage"] == "files"
     shutil.rmtree(mixed / newer)

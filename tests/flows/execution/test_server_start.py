@@ -45,7 +45,7 @@ def test_a_server_that_does_nothing_is_given_up() -> None:
 def test_a_server_that_works_for_ever_is_given_up() -> None:
     with (
         _server("while True: pass") as process,
-        pytest.raises(ConfigurationError, match=r"did not start within \d+ s; it used [0-9]"),
+        pytest.raises(ConfigurationError, match=r"did not start within \d+ s; the server used [0-9]"),
     ):
         port_of(process, 0.3, lambda _: None)
 
