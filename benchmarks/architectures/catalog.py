@@ -60,7 +60,15 @@ squeezenet1_1 swin_t swin_v2_t vgg11_bn vit_b_32 wide_resnet50_2
 """
 TORCHVISION = tuple(_TORCHVISION.split())
 # Pictures of the smallest size that these take; 64 otherwise.
-SIZES = {"inception_v3": 96, "googlenet": 96, "maxvit_t": 224, "vit_b_32": 64, "alexnet": 96, "efficientformer_l1": 224}
+SIZES = {
+    "inception_v3": 96,
+    "googlenet": 96,
+    "maxvit_t": 224,
+    "vit_b_32": 64,
+    "alexnet": 96,
+    "efficientformer_l1": 224,
+    "crossvit_9_240": 240,
+}
 SEGMENTATION = ("fcn_resnet50", "lraspp_mobilenet_v3_large", "deeplabv3_mobilenet_v3_large")
 
 _SIZES = "hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64"
@@ -238,7 +246,8 @@ OWN_INPUTS = {
 def architectures() -> Iterator[Architecture]:
     """Yield every architecture of the sweep, by family."""
     for name in TIMM:
-        yield Architecture("timm", name, f"made({name!r})", picture(SIZES.get(name, 64)), _IMPORT_TIMM)
+        size = SIZES.get(name, 64)
+        yield Architecture("timm", name, f"made({name!r}, {size})", picture(size), _IMPORT_TIMM)
     for name in TORCHVISION:
         size = SIZES.get(name, 64)
         options = ", image_size=64" if name == "vit_b_32" else ""
@@ -274,9 +283,9 @@ def architectures() -> Iterator[Architecture]:
 _IMPORT_DATACLASS = "from dataclasses import dataclass\n"
 _IMPORT_TIMM = """import timm
 
-def made(name):
+def made(name, size):
     try:  # transformers that are made for one size
-        return timm.create_model(name, num_classes=10, img_size=64)
+        return timm.create_model(name, num_classes=10, img_size=size)
     except TypeError:
         return timm.create_model(name, num_classes=10)
 """
