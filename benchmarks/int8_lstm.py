@@ -210,7 +210,7 @@ def print_speed(subjects: dict[str, Subject], inputs: Inputs, rounds: int) -> No
     """Milliseconds, and the ratio to the peer round by round."""
     seconds, steps = timed(subjects, inputs, rounds), len(inputs[0])
     exact = subjects["float/eager"](*inputs)[0]
-    print(f"| {steps} token{'s' if steps > 1 else ''}, batch 1 | ms | × {PEER} | 95% | logits off by |")
+    print(f"| {steps} token{'s' if steps > 1 else ''}, batch 1 | ms | × {PEER} | 95% interval | difference of logits |")
     print("|---|---:|---:|---:|---:|")
     for name, taken in seconds.items():
         ratios = [peer / own for peer, own in zip(seconds[PEER], taken, strict=True)]

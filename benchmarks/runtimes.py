@@ -160,7 +160,7 @@ def subjects_of(job: Job[Workload], workspace: Workspace, length: int, folder: P
 def print_column(title: str, subjects: Mapping[str, Subject], rounds: int) -> None:
     """Time the subjects in turn and print their ratios to eager float, the best float's and int8's marked."""
     seconds = dict(timed(subjects, rounds))
-    print(f"| {title} | ms | over eager float | processors |\n|---|---:|---:|---:|")
+    print(f"| {title} | ms | speed-up over eager float | processors |\n|---|---:|---:|---:|")
     for name, found in sorted(seconds.items(), key=lambda each: statistics.median(each[1][0])):
         ratios = [slow / fast for slow, fast in zip(seconds[EAGER][0], found[0], strict=True)]
         middle, (low, high) = statistics.median(ratios), median_interval(ratios)

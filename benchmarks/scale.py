@@ -147,8 +147,8 @@ def measured_text(runs: list[Fanned], load: float) -> list[str]:
     lines = [
         f"The {4 * WORKLOADS} candidates come from {WORKLOADS} generated workloads, each with 2 recipes and 2 "
         f"runtimes. The model is an LSTM with {LAYERS} layers of width {DIMENSION}, called with {LENGTH} steps and "
-        f"batch size {BATCH}. Each worker has one thread. The host has {os.cpu_count()} processors ({_cpu()}). Before "
-        f"the run, the load average of the host was {load:.1f}.",
+        f"a batch size of {BATCH}. Each worker has one thread. The host has {os.cpu_count()} processors ({_cpu()}). "
+        f"Before the run, the load average of the host was {load:.1f}.",
         "",
         "| workers | wall time | sum of stages | speed-up | efficiency |",
         "| --- | --- | --- | --- | --- |",
@@ -163,7 +163,7 @@ def measured_text(runs: list[Fanned], load: float) -> list[str]:
 def costs_text(costs: Costs) -> list[str]:
     """What goes into the simulation, as Markdown."""
     lines = ["| cost | median |", "| --- | --- |"]
-    lines += [f"| stage `{name}` | {1000 * statistics.median(times):.0f} ms |" for name, times in costs.stages.items()]
+    lines += [f"| `{name}` stage | {1000 * statistics.median(times):.0f} ms |" for name, times in costs.stages.items()]
     return [
         *lines,
         f"| CPU time per task run in the flow's process | {1000 * costs.client_s:.1f} ms |",

@@ -102,8 +102,8 @@ def measure(data: str, checkpoint: str) -> None:
         ids = load_samples(job.dataset, "test", workspace.store)["tokens"]
         print(
             f"The vocabulary has {job.dataset.vocabulary:,} words, and the test split has {len(ids):,} words. The "
-            f"environment has torch {torch.__version__}, {torch.backends.cpu.get_cpu_capability()} and "
-            f"{available_cores()} cores.\n"
+            f"benchmark used torch {torch.__version__} on {available_cores()} cores with "
+            f"{torch.backends.cpu.get_cpu_capability()}.\n"
         )
         began = time.perf_counter()
         tutorial = tutorial_lines(model_source(job, workspace), ids.long())
@@ -114,7 +114,7 @@ def measure(data: str, checkpoint: str) -> None:
         print(
             f"For float and int8 on one thread, the tutorial's procedure takes {tutorial_s:.1f} s, and nightquant "
             f"takes {same_table_s:.1f} s ({tutorial_s / same_table_s:.1f} times as fast). "
-            f"To quantize, save and evaluate all {len(ours)} recipes, nightquant takes {ours_s:.1f} s.\n"
+            f"Quantizing, saving and evaluating all {len(ours)} recipes takes {ours_s:.1f} s.\n"
         )
         print_modes(job, candidates, workspace)
         print_latency(job, candidates, workspace)
