@@ -1,4 +1,4 @@
-"""The command line, started with ``nightquant`` or ``python -m flows``."""
+"""The command line: ``nightquant`` and ``python -m flows``."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from click.shell_completion import CompletionItem
 from flows.execution.signals import Terminated, unwinding_on_sigterm
 from storage.errors import NightquantError
 
-# Location and help text of each subcommand. Modules are imported on use, so that ``--help`` stays fast.
+# Location and help of each subcommand. A subcommand's module is imported on use, so that ``--help`` stays fast.
 COMMANDS = {
     "status": ("status:command", "Show the state of the store (the default command)."),
-    "nightly": ("nightly:nightly", "Run one night: quantize, evaluate, benchmark, publish."),
-    "serve": ("nightly:serve", "Serve the nightly deployment from this one process."),
+    "nightly": ("nightly:nightly", "Quantize, evaluate, benchmark and publish tonight's candidates."),
+    "serve": ("nightly:serve", "Schedule and run the nightly deployment in this process."),
     "workloads": ("setup:workloads", "List the workloads and their recipes, or check workload files."),
-    "init": ("init:command", "Write a workload file for a model of your own."),
+    "init": ("init:command", "Write a workload file for your own model."),
     "show": ("story:command", "Show a workload's bundle, history, layers and recipe."),
     "compare": ("compare:command", "Compare two runs, candidate by candidate."),
     "query": ("query:query", "Query the results with SQL."),
     "report": ("query:report", "Write a night's report as one HTML file."),
-    "acknowledge": ("status:acknowledge", "Accept a night's regressions, and record the reason."),
-    "generate": ("models:generate", "Sample text from a language model, float or quantized."),
+    "acknowledge": ("status:acknowledge", "Accept a night's regressions and record the reason."),
+    "generate": ("models:generate", "Sample text from a float or quantized language model."),
     "sensitivity": ("models:sensitivity", "Rank a model's layers by the loss that quantization causes."),
     "doctor": ("setup:doctor", "Check whether benchmarks on this host are reliable."),
     "handoff": ("handoff:command", "List, show, verify, sign, export, promote or roll back bundles."),
-    "operations": ("operations:command", "Set up alerts for runs that fail or never start."),
+    "operations": ("operations:command", "Set up alerts for runs that fail or never begin."),
     "store": ("store:command", "Check, compact or clean the store."),
-    "config": ("setup:config", "Show each setting and its source."),
+    "config": ("setup:config", "Show each setting with its value and source."),
 }
 
 
@@ -42,17 +42,17 @@ class LazyGroup(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import and return a subcommand, or return None if the name is unknown."""
+        """Import and return one subcommand, or None if it does not exist."""
         return self.load(cmd_name) if cmd_name in COMMANDS else None
 
     @staticmethod
     def load(name: str) -> click.Command:
-        """Import and return the subcommand `name`."""
+        """Import one of the subcommands."""
         command: click.Command = resolve_name(f"flows.commands.{COMMANDS[name][0]}")
         return command
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Complete the names of subcommands without importing modules; let click complete options."""
+        """Complete subcommands from `COMMANDS` without importing them; leave options to click."""
         if incomplete.startswith("-"):
             return click.Command.shell_complete(self, ctx, incomplete)
         return [
@@ -60,7 +60,7 @@ class LazyGroup(click.Group):
         ]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the subcommands in `COMMANDS` without importing modules."""
+        """List the subcommands from `COMMANDS` without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, meaning) for name, (_, meaning) in COMMANDS.items()])
 
@@ -70,7 +70,7 @@ class LazyGroup(click.Group):
 @click.option("--debug", is_flag=True, help="Show tracebacks and Prefect's own log.")
 @click.pass_context
 def nightquant(context: click.Context, debug: bool) -> None:
-    """Quantize PyTorch models to int8 every night, measure the results, and publish the best candidate.
+    """Quantize PyTorch models to int8 every night, measure them, and publish the best candidate.
 
     \b
     Exit codes: 0 success, 1 some work failed, 2 the request or the configuration is invalid, 3 a regression was
@@ -89,10 +89,10 @@ def nightquant(context: click.Context, debug: bool) -> None:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line and exit with the command's exit code; print expected errors without a traceback."""
+    """Run the command line and exit with its code; show an expected error as one message without a traceback."""
     words = sys.argv[1:] if arguments is None else arguments
     debug = "--debug" in words
-    # Accept --debug anywhere, although click expects a group's options before the subcommand.
+    # Accept --debug anywhere: click expects a group's option before the subcommand.
     ordered = (["--debug"] if debug else []) + [argument for argument in words if argument != "--debug"]
     try:
         with unwinding_on_sigterm():

@@ -32,7 +32,7 @@ class Settings(BaseSettings):
 
     store: str = Field(default="nightquant-store", description="root of the store: a folder or an s3:// URL")
     profile: Profile = Field(
-        default="standard", description="length of benchmarks: at most 1, 5 or 15 min per workload"
+        default="standard", description="length of the benchmarks: at most 1, 5 or 15 min per workload"
     )
     task_runner: TaskRunnerName = Field(default="threads", description="task runner that runs stages in parallel")
     workers: PositiveInt = Field(
@@ -43,32 +43,40 @@ class Settings(BaseSettings):
     )
     retry_wait_s: NonNegativeFloat = Field(
         default=10.0,
-        description="pause before the first retry after a network or server failure, in seconds; later ones are longer",
+        description="pause before the first retry after a network or server failure, in seconds; "
+        "later pauses are longer",
     )
     server_startup_timeout_s: PositiveFloat = Field(
         default=90.0, description="longest time to wait for the command's own Prefect server to start, in seconds"
     )
     dask_address: str = Field(
-        default="", description="address of the Dask scheduler; if empty, a local cluster is started"
+        default="", description="address of the Dask scheduler; if empty, the run starts a local cluster"
     )
-    ray_address: str = Field(default="", description="address of the Ray cluster; if empty, a local cluster is started")
+    ray_address: str = Field(
+        default="", description="address of the Ray cluster; if empty, the run starts a local cluster"
+    )
     fingerprint: str = Field(
-        default="", description="fingerprint of the hosts that may benchmark; if empty, any host may"
+        default="",
+        description="fingerprint of the hosts that may run benchmarks; if empty, any host may run benchmarks",
     )
-    notification_block: str = Field(default="", description="Prefect notification block that receives alerts")
-    webhook_url: SecretStr = Field(default=SecretStr(""), description="URL to which alerts are posted")
+    notification_block: str = Field(
+        default="", description="name of the Prefect notification block that receives alerts"
+    )
+    webhook_url: SecretStr = Field(default=SecretStr(""), description="URL to which nightquant posts alerts")
     signing_key: SecretStr = Field(
-        default=SecretStr(""), description="Ed25519 key that signs bundles and current.json, as PEM text or as a path"
+        default=SecretStr(""),
+        description="Ed25519 key that signs bundles and current.json: PEM text or the path of a PEM file",
     )
     signature_days: PositiveFloat = Field(
         default=30.0, description="number of days after which a signed current.json expires"
     )
     cache: str = Field(
-        default="", description="folder that caches a remote store; if empty, nightquant in your cache folder"
+        default="",
+        description="cache folder for a remote store; if empty, the folder `nightquant` in your cache folder",
     )
 
     def signer(self) -> Signer | None:
-        """Return the signer, or None without a key; raise `ConfigurationError` if the key is not an Ed25519 key."""
+        """Return the signer, or None if no key is set; raise `ConfigurationError` unless the key is an Ed25519 key."""
         signer: Signer | None = resolve_name("storage.trust:Signer").of(
             self.signing_key.get_secret_value(), self.signature_days
         )
@@ -83,7 +91,7 @@ class Settings(BaseSettings):
         dotenv_settings: PydanticBaseSettingsSource,
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """Give flags precedence over the environment, and the environment over the file."""
+        """Give flags precedence over environment variables, and environment variables over the file."""
         return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
 
 
@@ -109,7 +117,7 @@ def load_settings(**flags: object) -> Settings:
 
 @contextmanager
 def children_inherit(**variables: str | None) -> Iterator[None]:
-    """Set environment variables for processes that are started in the block; None removes a variable."""
+    """Set environment variables for the processes that the block starts; the value None removes a variable."""
     before = {name: os.environ.pop(name, None) for name in variables}
     os.environ.update({name: value for name, value in variables.items() if value is not None})
     try:

@@ -44,12 +44,14 @@ def _night(context: click.Context, parameter: click.Parameter, value: str | None
     try:
         return dt.date.fromisoformat(value)
     except ValueError as error:
-        raise click.BadParameter(f"{value!r} is not a date; write YYYY-MM-DD, for instance 2026-11-21") from error
+        raise click.BadParameter(
+            f"{value!r} is not a date; write the date as YYYY-MM-DD, for instance 2026-11-21"
+        ) from error
 
 
 def _reason(context: click.Context, parameter: click.Parameter, value: str) -> str:
     if not value.strip():
-        raise click.BadParameter('the reason is empty; give one, for instance --reason "worse on our traffic"')
+        raise click.BadParameter('the reason is empty; give a reason, for instance --reason "worse on our traffic"')
     return value
 
 
@@ -66,12 +68,12 @@ def _age(context: click.Context, parameter: click.Parameter, value: str | None) 
     if value is None:
         return None
     if not (match := re.fullmatch(r"([1-9]\d{0,5})([smhd])", value)):
-        raise click.BadParameter(f"{value!r} is not a duration; write it like 30s, 90m, 26h or 2d")
+        raise click.BadParameter(f"{value!r} is not a duration; write a duration such as 30s, 90m, 26h or 2d")
     return dt.timedelta(**{_UNITS[match[2]]: int(match[1])})
 
 
 def complete_workload(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete the name of a built-in workload, or else the name of a file."""
+    """Complete the name of a built-in workload; if none matches, complete a file name."""
     names = sorted(path.stem for path in BUILT_IN.glob("*.toml") if path.stem.startswith(incomplete))
     return [CompletionItem(name) for name in names] or [CompletionItem(incomplete, type="file")]
 
@@ -82,20 +84,20 @@ def complete_recipe(context: click.Context, parameter: click.Parameter, incomple
     paths = [Path(name) if name.endswith(".toml") else BUILT_IN / f"{name}.toml" for name in workloads]
     names: set[str] = set()
     for path in paths or BUILT_IN.glob("*.toml"):
-        # An error cannot be shown during completion; the command itself will report a missing or invalid file.
+        # Completion cannot show errors. The command itself will report a missing or invalid file.
         with suppress(OSError, ValueError, RecursionError):
             names |= {recipe["name"] for recipe in tomllib.loads(path.read_text(encoding="utf-8")).get("recipe", ())}
     return [CompletionItem(name) for name in sorted(names) if name.startswith(incomplete)]
 
 
-# Passes ``store: str``: the value of the flag or of the settings.
+# This option passes ``store: str``: the flag's value, or else the setting.
 store_option = click.option(
     "--store",
     metavar="PATH|URL",
     callback=_store,
     help="Use this store (default: NIGHTQUANT_STORE, nightquant.toml, or ./nightquant-store).",
 )
-# Passes ``workload: tuple[str, ...]``: an empty tuple means every built-in workload.
+# This option passes ``workload: tuple[str, ...]``; an empty tuple means every built-in workload.
 workload_option = click.option(
     "--workload",
     "-w",
@@ -104,25 +106,24 @@ workload_option = click.option(
     shell_complete=complete_workload,
     help="Use this workload, given by name or as a TOML file; repeatable.",
 )
-# Passes ``recipe: tuple[str, ...]``: an empty tuple means all recipes.
-recipe_option = click.option(
-    "--recipe",
-    "-r",
-    multiple=True,
-    metavar="NAME",
-    shell_complete=complete_recipe,
-    help="Use only this recipe; repeatable.",
-)
-# Passes ``workload: str``.
+# This argument passes ``workload: str``.
 workload_argument = click.argument("workload", shell_complete=complete_workload)
-# Passes ``profile: str | None``.
+# This option passes ``profile: str | None``.
 profile_option = click.option(
     "--profile",
     type=click.Choice(PROFILES),
-    help="Measure each workload for at most 1, 5 or 15 min, until its speed is decided (default: standard).",
+    help="Measure each workload for at most 1, 5 or 15 min; stop once its speed is decided (default: standard).",
 )
-# Passes ``by: str``.
+# This option passes ``by: str``.
 by_option = click.option("--by", metavar="NAME", callback=_by, help="Record this name (default: the user's name).")
+
+
+def recipes_option(help: str) -> Callable[[Function], Function]:  # noqa: A002 - click's own word
+    """Add ``--recipe``, which passes ``recipe: tuple[str, ...]``; an empty tuple means all recipes."""
+    return click.option("--recipe", "-r", multiple=True, metavar="NAME", shell_complete=complete_recipe, help=help)
+
+
+recipe_option = recipes_option("Use only this recipe; repeatable.")
 
 
 def night_option(help: str) -> Callable[[Function], Function]:  # noqa: A002 - click's own word
@@ -136,7 +137,7 @@ def reason_option(help: str) -> Callable[[Function], Function]:  # noqa: A002 - 
 
 
 def age_option(name: str, *, help: str, default: str | None = None) -> Callable[[Function], Function]:  # noqa: A002
-    """Add an option such as ``--max-age 26h``, which passes a `datetime.timedelta`, or None if it is absent."""
+    """Add an option such as ``--max-age 26h``, which passes a `datetime.timedelta`, or None if the option is absent."""
     return click.option(name, metavar="AGE", callback=_age, default=default, show_default=True, help=help)
 
 
@@ -148,7 +149,7 @@ def format_option(*formats: str) -> Callable[[Function], Function]:
 
 
 def print_json(document: object) -> None:
-    """Print one JSON document to standard output; it may contain models, data classes, dates and paths."""
+    """Print one JSON document to standard output; the document may contain models, data classes, dates and paths."""
     click.echo(json.dumps(document, indent=1, ensure_ascii=False, allow_nan=False, default=_as_json))
 
 
@@ -165,7 +166,7 @@ def _as_json(value: object) -> object:
 
 
 def print_result(format: str, document: object, lines: Iterable[str]) -> None:
-    """Print a document as JSON with ``--format json``, otherwise as the equivalent lines."""
+    """Print a document as JSON with ``--format json``; otherwise, print the equivalent lines."""
     if format == "json":
         print_json(document)
     else:
@@ -174,7 +175,7 @@ def print_result(format: str, document: object, lines: Iterable[str]) -> None:
 
 
 def store_flag(store: str) -> str:
-    """Return the ``--store`` option for a suggested command; "" if the settings already name the store."""
+    """Return the ``--store`` option for a suggested command, or "" if the settings already name the store."""
     return "" if store == load_settings().store else f" --store {store}"
 
 

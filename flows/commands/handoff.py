@@ -64,19 +64,19 @@ def list_bundles(workload: str | None, format: str, store: str) -> None:
         for entry in bundles.entries(workload)
     ]
     lines = [f"{row['workload']:<16} {row['version']}  {row['state']:<9}  {row['location']}" for row in rows]
-    none = f"{store} has no bundles yet. A night makes a bundle for each workload with a promoted candidate."
+    none = f"{store} has no bundles yet. A run builds a bundle for each workload with a promoted candidate."
     print_result(format, rows, lines or [none])
 
 
 @command.command()
 @workload_argument
 @click.argument("version", required=False)
-@click.option("--history", is_flag=True, help="Show the history of current bundles, as JSON.")
-@click.option("--manifest", is_flag=True, help="Show the manifest, as JSON.")
+@click.option("--history", is_flag=True, help="Show which bundles were current, and when, as JSON.")
+@click.option("--manifest", is_flag=True, help="Show the bundle's manifest, as JSON.")
 @format_option("text", "json")
 @store_option
 def show(workload: str, version: str | None, history: bool, manifest: bool, format: str, store: str) -> None:
-    """Show the model card of WORKLOAD's current bundle, or of VERSION; --format json adds manifest and history.
+    """Show the model card of WORKLOAD's current bundle or of VERSION; --format json adds the manifest and the history.
 
     \b
     Example:
@@ -107,10 +107,10 @@ def show(workload: str, version: str | None, history: bool, manifest: bool, form
 @format_option("text", "json")
 @store_option
 def promote(workload: str, version: str, reason: str, by: str, format: str, store: str) -> None:
-    """Make VERSION of WORKLOAD current by hand, even if it was withdrawn; the replaced bundle is not withdrawn.
+    """Make VERSION of WORKLOAD current, even if VERSION was withdrawn; the replaced bundle is not withdrawn.
 
-    A later night replaces it only if a candidate is clearly better, it fails the gate, or the workload has another
-    checkpoint.
+    A later run replaces VERSION only if another candidate is clearly better, VERSION fails the gate, or the workload's
+    checkpoint changes.
 
     \b
     Example:
@@ -127,7 +127,9 @@ def promote(workload: str, version: str, reason: str, by: str, format: str, stor
 @command.command()
 @workload_argument
 @click.option("--to", "version", metavar="VERSION", help="Make this bundle current (default: the previous one).")
-@click.option("--from", "replacing", metavar="VERSION", help="Withdraw this bundle; refuse if another is current.")
+@click.option(
+    "--from", "replacing", metavar="VERSION", help="Withdraw this bundle; refuse if another bundle is current."
+)
 @reason_option("Record this reason in the history.")
 @by_option
 @format_option("text", "json")
@@ -137,8 +139,9 @@ def rollback(
 ) -> None:
     """Make an earlier bundle of WORKLOAD current again.
 
-    The bundle that was current is withdrawn: no night promotes it again. To make it current again, use rollback --to or
-    promote. With --from, nothing is changed if a night or a colleague has made another bundle current meanwhile.
+    The command withdraws the replaced bundle, and later runs do not promote a withdrawn bundle. To make a withdrawn
+    bundle current again, use rollback --to or promote. With --from, the command changes nothing if another bundle has
+    become current meanwhile.
 
     \b
     Example:
@@ -159,13 +162,16 @@ def _show_switch(pointer: Pointer, format: str) -> None:
 @workload_argument
 @click.argument("version", required=False)
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), help="Write this file (default: WORKLOAD-VERSION.zip)."
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    help="Write the zip file to this path (default: WORKLOAD-VERSION.zip).",
 )
-@click.option("--force", is_flag=True, help="Replace the file if it exists.")
+@click.option("--force", is_flag=True, help="Replace an existing file.")
 @format_option("text", "json")
 @store_option
 def export(workload: str, version: str | None, output: Path | None, force: bool, format: str, store: str) -> None:
-    """Write WORKLOAD's current bundle, or VERSION, into one zip file.
+    """Write WORKLOAD's current bundle, or VERSION, to one zip file.
 
     \b
     Example:

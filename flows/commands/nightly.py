@@ -1,4 +1,4 @@
-"""``nightquant nightly`` runs one night now; ``nightquant serve`` runs every night from one process."""
+"""``nightquant nightly`` runs the flow once; ``nightquant serve`` runs the flow every night from one process."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ _SERVER = "Prefect's server"
     type=click.Choice(get_args(TaskRunnerName)),
     help="Run the stages with this task runner (default: threads).",
 )
-@click.option("--workers", type=click.IntRange(min=1), help="Run this many stages at once.")
-@click.option("--timings", is_flag=True, help="Show where the wall time went.")
+@click.option("--workers", type=click.IntRange(min=1), help="Run up to this many stages at once.")
+@click.option("--timings", is_flag=True, help="Show how much time the stages and the benchmarks took.")
 @format_option("text", "json")
 @click.pass_obj
 def nightly(
@@ -62,11 +62,11 @@ def nightly(
     timings: bool,
     format: str,
 ) -> int:
-    """Run a night: prepare, train or fetch, quantize, evaluate, benchmark, record and publish.
+    """Prepare, train or fetch, quantize, evaluate, benchmark, record and publish tonight's candidates.
 
     \b
     Exit codes: 0 success, 1 some work failed, 2 the request or the configuration is invalid, 3 a regression was
-    found, 4 another night has locked the store.
+    found, 4 another run has locked the store.
 
     \b
     Example:
@@ -82,7 +82,7 @@ def nightly(
     request.load_workloads()
     check_writable(store)
     try:
-        # The settings contain the signing key, which Prefect's server and the workers do not need.
+        # Remove the signing key from the environment, because Prefect's server and the workers do not need the key.
         with unwinding_on_sigterm(), children_inherit(NIGHTQUANT_SIGNING_KEY=None):
             return _run(request, settings, timings, as_json=format == "json")
     except ServerGoneError as error:
@@ -131,7 +131,7 @@ def _show(console: Console, summary: NightSummary) -> None:
         query = "from nights_on($night) where run_id = $run"
         nights = rows_of(connection, query, night=summary.night, run=summary.run_id)
     for trouble in summary.trouble:
-        console.print(f"This machine was busy: {trouble}", style="bold yellow", highlight=False, markup=False)
+        console.print(f"This host was busy: {trouble}", style="bold yellow", highlight=False, markup=False)
     for line in night_lines(outcomes, nights):
         console.print(line, highlight=False, soft_wrap=isinstance(line, Text))
     console.print()
@@ -149,7 +149,7 @@ def _show(console: Console, summary: NightSummary) -> None:
 
 def _show_timings(console: Console, summary: NightSummary, server_s: float) -> None:
     rest = summary.wall_s - summary.busy_s
-    # The share is unknown if stages ran on a cluster, where each process measures its own times.
+    # The fraction is unknown if stages ran on a cluster, because each process there measures its own times.
     split = f", of which {rest:.1f} s ({100 * rest / summary.wall_s:.1f}%) outside the stages" if summary.busy_s else ""
     text = f"[bold]Timings   [/bold]Prefect's server {server_s:.1f} s; flow {summary.wall_s:.1f} s{split}"
     if summary.benchmark_wall_s:
@@ -161,20 +161,20 @@ def _show_timings(console: Console, summary: NightSummary, server_s: float) -> N
 @click.command()
 @store_option
 @profile_option
-@click.option("--cron", default="0 2 * * *", show_default=True, help="Run nights at these times, in cron notation.")
+@click.option("--cron", default="0 2 * * *", show_default=True, help="Start runs at these times, in cron notation.")
 @click.option("--timezone", default="Etc/UTC", show_default=True, help="Interpret --cron in this time zone.")
 def serve(store: str, profile: str | None, cron: str, timezone: str) -> None:
-    """Serve the deployment nightly-quantization/served from this process until you stop it.
+    """Serve the deployment nightly-quantization/served from this process until you stop the command.
 
-    This one process replaces a work pool and a worker. It needs a running Prefect server (PREFECT_API_URL), because
-    the schedule must outlive this command.
+    This process replaces a work pool and a worker. The command requires a running Prefect server (PREFECT_API_URL),
+    because the schedule must outlive the command.
 
     \b
     Example:
       prefect server start &
       PREFECT_API_URL=http://127.0.0.1:4200/api nightquant serve --cron "30 1 * * *" --timezone Europe/Berlin
     """
-    require_api("a server must keep the schedule")
+    require_api("a server must store the schedule")
     check_writable(store)
     from flows.nightly import serve as serve_flow  # imports Prefect
 

@@ -1,7 +1,7 @@
-"""``nightquant operations``: install and test alerts for nights that end badly or do not begin.
+"""``nightquant operations``: install and test alerts for runs that fail or never begin.
 
-Prefect's server runs the automations, even if the night's process and its worker are gone. If the server itself is
-gone, it reports nothing; `nightquant status --max-age` detects that.
+Prefect's server runs the automations, even if the run's process and worker have died. If the server itself has died, it
+cannot send alerts; `nightquant status --max-age` detects this.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _TEST = "nightquant.test"
 _BLOCK = "nightquant-operations"
 _EXECUTED, _FAILED = "prefect.automation.action.executed", "prefect.automation.action.failed"
 _RUNS = {"prefect.resource.id": "prefect.flow-run.*"}
-# Only runs of deployments need alerts: a person who starts a night at a terminal sees its result.
+# Only runs of deployments need alerts: a person who starts a run at a terminal sees the result.
 _OF_DEPLOYMENTS = [
     {"prefect.resource.role": "flow", "prefect.resource.name": ["nightly-quantization", "compact-results"]},
     {"prefect.resource.role": "deployment"},
@@ -42,14 +42,14 @@ _HEARTBEAT = "prefect.flow-run.heartbeat"
 _ENDED = {f"prefect.flow-run.{state}" for state in ("Completed", "Failed", "Regressed", "Crashed", "Cancelled")}
 _STARTED = {"prefect.flow-run.Running", *_ENDED}
 
-Kinds = Mapping[str, tuple[str, EventTrigger]]  # by name: the end of a sentence about the run, and the trigger
+Kinds = Mapping[str, tuple[str, EventTrigger]]  # the end of a sentence about the run, and the trigger, by name
 
 
 @click.group()
 def command() -> None:
-    """Set up alerts for nights that fail, crash, are cancelled, start late, never start or stop responding.
+    """Set up alerts for runs that fail, crash, are cancelled, start late, never start or stop responding.
 
-    Prefect's server sends these alerts to the webhook and the notification block of the settings.
+    Prefect's server sends the alerts to the webhook and the notification block that the settings name.
 
     \b
     Examples:
@@ -62,9 +62,11 @@ def _when(function: Function) -> Function:
     late = age_option(
         "--late-after",
         default="10m",
-        help="Report runs that start this late or stay pending for this long.",
+        help="Report a run that starts this late or stays pending for this long.",
     )
-    silent = age_option("--silent-after", default="10m", help="Report nights without a heartbeat for this long.")
+    silent = age_option(
+        "--silent-after", default="10m", help="Report a run that has not sent a heartbeat for this long."
+    )
     return late(silent(function))
 
 
@@ -72,7 +74,7 @@ def _when(function: Function) -> Function:
 @_when
 @format_option("text", "json")
 def install(late_after: dt.timedelta, silent_after: dt.timedelta, format: str) -> None:
-    """Install or update the automations, and enable disabled ones.
+    """Install or update the automations, and enable disabled automations.
 
     \b
     Example:
@@ -84,16 +86,17 @@ def install(late_after: dt.timedelta, silent_after: dt.timedelta, format: str) -
 
 
 @command.command()
-@click.option("--send", is_flag=True, help="Let the server send a test alert, and print the answers.")
+@click.option("--send", is_flag=True, help="Ask the server to send a test alert, and print the answers.")
 @_when
 @format_option("text", "json")
 @click.pass_context
 def check(
     context: click.Context, send: bool, late_after: dt.timedelta, silent_after: dt.timedelta, format: str
 ) -> None:
-    """Show whether each automation is installed, missing, disabled or outdated; exit 1 unless all are installed.
+    """Show whether each automation is installed, missing, disabled or outdated; exit with 1 unless all are installed.
 
-    With --send, also exit 1 unless every call is answered. Pass the same times that you passed to install.
+    With --send, the exit code is also 1 unless every call is answered. Pass the same times that you passed to
+    operations install.
 
     \b
     Example:
@@ -117,7 +120,7 @@ def _show(standings: Mapping[str, str], calls: Sequence[str], format: str) -> No
 
 @contextmanager
 def _automations(late_after: dt.timedelta, silent_after: dt.timedelta) -> Iterator[Automations]:
-    require_api("a server must keep the automations")
+    require_api("a server must store the automations")
     with get_client(sync_client=True) as client:
         yield Automations(client, load_settings(), kinds(late_after, silent_after))
 
@@ -130,7 +133,7 @@ def kinds(late_after: dt.timedelta, silent_after: dt.timedelta) -> Kinds:
     late_after
         Delay after which a run counts as late, or as never started once a worker has taken it.
     silent_after
-        Time without a heartbeat after which a running night counts as silent. Prefect sends a heartbeat every 180 s
+        Time without a heartbeat after which a run counts as silent. Prefect sends a heartbeat every 180 s
         (``PREFECT_FLOWS_HEARTBEAT_FREQUENCY``).
     """
     late, silent = (f"{limit.total_seconds() / 60:.3g} min" for limit in (late_after, silent_after))
@@ -165,12 +168,12 @@ def _absence(after: str, expected: set[str], within: dt.timedelta) -> EventTrigg
 
 
 class Automations:
-    """The automations of one server, with the webhook and the notification block of the settings.
+    """The automations on one server, with the webhook and the notification block that the settings name.
 
     Raises
     ------
     ConfigurationError
-        The settings name neither, or name a block that does not exist.
+        The settings name neither a webhook nor a block, or name a block that does not exist.
     """
 
     def __init__(self, client: SyncPrefectClient, settings: Settings, alerts: Kinds) -> None:
@@ -178,38 +181,38 @@ class Automations:
         self._slug = settings.notification_block
         if not (self._url or self._slug):
             raise ConfigurationError(
-                "The settings name no receiver of alerts.",
+                "The settings do not name a receiver of alerts.",
                 hint="Set NIGHTQUANT_WEBHOOK_URL, or set NIGHTQUANT_NOTIFICATION_BLOCK to a Prefect block.",
             )
 
     def install(self) -> None:
-        """Create each missing automation, and recreate each that is disabled or outdated."""
+        """Create missing automations, and recreate disabled and outdated automations."""
         if self._saved_url() != self._url:
             webhook = Webhook(url=self._url, headers={"Content-Type": "application/json"})
             webhook.save(_BLOCK, overwrite=True)
         for _, expected, existing in self._automations(self._targets()):
             if _standing(existing, expected) == "installed":
                 continue
-            for automation in existing:  # the client's update omits the trigger's defaults, which the server refuses
+            for automation in existing:  # the server refuses the client's update without the trigger's defaults
                 self._client.delete_automation(automation.id)
             self._client.create_automation(expected)
 
     def standings(self) -> dict[str, str]:
-        """Return the state of each automation by kind; all are outdated if the webhook's address is outdated."""
+        """Return the state of each automation by kind; if the webhook's address is outdated, every automation is."""
         targets = self._targets() if self._saved_url() == self._url else []
         return {name: _standing(existing, expected) for name, expected, existing in self._automations(targets)}
 
     def send_test(self, timeout_s: float) -> list[str]:
-        """Let the server send a test alert; return each call's result: ``answered 204``, ``sent``, or the error.
+        """Ask the server to send a test alert; return each call's result: ``answered 204``, ``sent``, or the error.
 
         Parameters
         ----------
         timeout_s
-            How long to wait for the server's calls, in seconds.
+            Longest time to wait for the server's calls, in seconds.
         """
         event = emit_event(_TEST, resource={"prefect.resource.id": _TEST, "prefect.resource.name": "nightquant"})
         if event is None:
-            raise ConfigurationError("Prefect's client sends no events.", hint="Unset PREFECT_EVENTS_….")
+            raise ConfigurationError("Prefect's client does not send events.", hint="Unset PREFECT_EVENTS_….")
         EventsWorker.instance().drain()
         calls = len(self._targets())
         deadline = time.monotonic() + timeout_s
@@ -218,13 +221,13 @@ class Automations:
         return [_outcome(call) for call in calls_made] + ["not called"] * (calls - len(calls_made))
 
     def _calls_for(self, event: Event) -> list[ReceivedEvent]:
-        """Return the server's finished calls for an event."""
-        # A filter ends at the moment that it is made, so each question needs a new one.
+        """Return the calls that the server has finished for an event."""
+        # A filter matches only events before its creation, so each query needs a new filter.
         ended = EventFilter(
             event=EventNameFilter(name=[_EXECUTED, _FAILED]),
             related=EventRelatedFilter(id=[f"prefect.event.{event.id}"]),
         )
-        # Set a limit because the server refuses the client's default.
+        # Set a limit, because the server refuses the client's default limit.
         return self._client.read_events(ended, limit=10).events
 
     def _automations(self, targets: list[tuple[UUID, str]]) -> Iterator[tuple[str, AutomationCore, list[Automation]]]:
@@ -269,7 +272,7 @@ def _automation(name: str, says: str, trigger: EventTrigger, targets: list[tuple
         + says
         + "{% if event.resource['prefect.state-message'] %}: {{ event.resource['prefect.state-message'] }}{% endif %}"
     )
-    # The payload begins like that of a regression (`flows.alarm`): with an event and a message.
+    # The payload begins with an event and a message, like the payload of a regression alert (`flows.alarm`).
     payload = (
         f'{{% set message %}}{message}{{% endset %}}{{"event": "nightquant.night", "kind": "{name}", '
         '"message": {{ message|string|tojson }}, "flow_run": {{ event.resource["prefect.resource.id"]|tojson }}, '

@@ -25,7 +25,7 @@ from flows.commands import (
     print_json,
     print_result,
     reason_option,
-    recipe_option,
+    recipes_option,
     store_flag,
     store_option,
     workload_option,
@@ -186,7 +186,7 @@ def _steps(steps: dict[str, str], width: int) -> Text:
     shell_complete=complete_workload,
     help="Accept regressions of this workload; repeatable.",
 )
-@recipe_option
+@recipes_option("Accept only regressions of this recipe; repeatable.")
 @click.option("--runtime", multiple=True, metavar="NAME", help="Accept only regressions with this runtime; repeatable.")
 @click.option(
     "--metric",

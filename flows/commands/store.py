@@ -6,9 +6,11 @@ import click
 
 from flows.commands import format_option, print_result, store_option
 from storage.check import check as check_store
+from storage.errors import StoreError
 from storage.gc import collect
 from storage.humanize import plural
 from storage.results.compact import compact as compact_store
+from storage.root import StoreRoot
 
 
 @click.group()
@@ -28,12 +30,13 @@ def command() -> None:
 @store_option
 @click.pass_context
 def check(context: click.Context, format: str, store: str) -> None:
-    """Read every results file and artifact, and list each problem with its remedy; exit 1 if there are any.
+    """Read every results file and artifact, and list each problem with its remedy; exit with 1 if there are problems.
 
     \b
     Example:
       nightquant store check --store s3://bucket/nightquant
     """
+    _require_store(store)
     checked = check_store(store)
     count = len(checked.problems)
     lines = [f"{problem.where} {problem.what}.\n    {problem.remedy}" for problem in checked.problems]
@@ -43,6 +46,16 @@ def check(context: click.Context, format: str, store: str) -> None:
     )
     print_result(format, checked, lines)
     context.exit(1 if count else 0)
+
+
+def _require_store(store: str) -> None:
+    """Refuse a location without results, artifacts and bundles, because a wrong location has no problems to report."""
+    root = StoreRoot.of(store)
+    if not any(root.list(folder) for folder in ("results", "artifacts", "handoff")):
+        raise StoreError(
+            f"There is no store at {root.url}: it contains neither results, artifacts nor bundles.",
+            hint="Name the store with --store.",
+        )
 
 
 @command.command()
@@ -71,13 +84,13 @@ def compact(format: str, store: str) -> None:
     default=30,
     show_default=True,
     metavar="N",
-    help="Keep the artifacts of the newest N nights.",
+    help="Keep the artifacts of the latest N nights.",
 )
-@click.option("--dry-run", is_flag=True, help="Only list the files that would be removed.")
+@click.option("--dry-run", is_flag=True, help="List the files that would be removed, but do not remove them.")
 @format_option("text", "json")
 @store_option
 def gc(keep_nights: int, dry_run: bool, format: str, store: str) -> None:
-    """Remove artifacts that neither a bundle nor one of the newest N nights uses; exit 4 while a night is running.
+    """Remove artifacts that neither a bundle nor the latest N nights use; exit with 4 during a run.
 
     \b
     Example:

@@ -23,7 +23,7 @@ from tasks.bundle.verify import verify as verify_bundle
 
 def _min_version(context: click.Context, parameter: click.Parameter, value: str) -> str:
     if value and not re.fullmatch(r"\d{4}-\d{2}-\d{2}(-[0-9a-f]{12})?", value):
-        raise click.BadParameter(f"{value!r} is not a version; give a version or a night, for instance 2026-11-21")
+        raise click.BadParameter(f"{value!r} is not a version; write a version or a date, for instance 2026-11-21")
     return value
 
 
@@ -35,14 +35,20 @@ def _min_version(context: click.Context, parameter: click.Parameter, value: str)
     multiple=True,
     help="Accept signatures made with this Ed25519 key (PEM file); repeatable.",
 )
-@click.option("--workload", "-w", help="Require this workload's current bundle, as named by the signed current.json.")
-@click.option("--pointer", type=FILE, help="Read this current.json (default: next to the bundle's folder, or in PATH).")
+@click.option("--workload", "-w", help="Require the bundle that the signed current.json of this workload names.")
 @click.option(
-    "--threshold", type=click.IntRange(min=1), default=1, help="Require signatures from this many of the keys."
+    "--pointer", type=FILE, help="Read this current.json (default: the file next to the bundle's folder, or in PATH)."
 )
-@click.option("--min-version", default="", callback=_min_version, help="Refuse bundles from nights before this one.")
-@age_option("--max-age", help="Refuse signatures older than this, for instance 26h.")
-@click.option("--state", type=FILE, help="Keep the highest serial number seen in this file, and refuse lower ones.")
+@click.option(
+    "--threshold", type=click.IntRange(min=1), default=1, help="Require signatures made with this many of the keys."
+)
+@click.option(
+    "--min-version", default="", callback=_min_version, help="Refuse bundles with an earlier version or date."
+)
+@age_option("--max-age", help="Refuse signatures that are older than this, for instance 26h.")
+@click.option(
+    "--state", type=FILE, help="Record the highest serial number in this file, and refuse lower serial numbers."
+)
 @format_option("text", "json")
 @click.pass_context
 def verify(
@@ -57,10 +63,11 @@ def verify(
     state: Path | None,
     format: str,
 ) -> None:
-    """Verify the bundle in the folder PATH: files, signature, manifest, and the model's outputs.
+    """Verify the files, signature, manifest and model outputs of the bundle in the folder PATH.
 
-    With --workload, PATH may also be the folder with current.json and the bundles; then the current bundle is verified.
-    The model is loaded only after the checksums match, in a process of its own. Exit code 1 means a refusal.
+    With --workload, PATH may also be the folder that contains current.json and the bundles; the command then verifies
+    the current bundle. A separate process loads the model, and only after the checksums match. Exit code 1 means a
+    refusal.
 
     \b
     Example:
@@ -70,11 +77,11 @@ def verify(
     keys = public_keys(public_key)
     if workload is None:
         if pointer or threshold > 1 or min_version or max_age or state:
-            raise click.UsageError("--pointer, --threshold, --min-version, --max-age and --state need --workload.")
+            raise click.UsageError("--pointer, --threshold, --min-version, --max-age and --state require --workload.")
         report = verify_bundle(path, keys)
     else:
         if not keys:
-            raise click.UsageError("--workload needs --public-key: without a key, anyone can forge current.json.")
+            raise click.UsageError("--workload requires --public-key: without a key, anyone can forge current.json.")
         # Only a bundle's own folder contains a list of files.
         has_bundles = not (path / SUMS).exists() and (path / "current.json").exists()
         pointer = pointer or (path if has_bundles else path.absolute().parent) / "current.json"
@@ -99,7 +106,7 @@ def _lines(report: VerificationReport) -> Iterator[str]:
     yield f"  SHA256SUMS  {report.sha256sums}"
     yield f"  signature   {report.signature}"
     if report.expires_at is not None:
-        yield f"  current     {report.path}, to be checked again before {report.expires_at:%Y-%m-%d %H:%M} UTC"
+        yield f"  current     {report.path}, valid until {report.expires_at:%Y-%m-%d %H:%M} UTC"
     yield from (f"  {name:<10}  differs by at most {value:.3g}" for name, value in report.differences.items())
 
 
@@ -110,16 +117,16 @@ def _lines(report: VerificationReport) -> Iterator[str]:
     "--public-key",
     type=FILE,
     multiple=True,
-    help="Only add a signature to a current.json that is signed with this key; repeatable.",
+    help="Add a signature only to a current.json that is signed with this key; repeatable.",
 )
 @format_option("text", "json")
 @store_option
 def sign(workload: str, version: str | None, public_key: tuple[Path, ...], format: str, store: str) -> None:
-    """Sign WORKLOAD's current bundle, or VERSION, by hand with the key in NIGHTQUANT_SIGNING_KEY.
+    """Sign WORKLOAD's current bundle, or VERSION, with the key in NIGHTQUANT_SIGNING_KEY.
 
-    The command verifies the bundle, then signs its list of files and, if the bundle is current, current.json. Use it
-    for bundles that were made without a key, after a change of keys, or if no night ran before the signature expired.
-    Inspect the bundle before you sign it.
+    The command verifies the bundle and signs the bundle's list of files. If the bundle is current, the command also
+    signs current.json. Use the command for bundles that were built without a key, after a change of keys, or if a
+    signature has expired. Inspect the bundle before you sign it.
 
     \b
     Example:
@@ -129,7 +136,7 @@ def sign(workload: str, version: str | None, public_key: tuple[Path, ...], forma
     bundles, trusted = BundleStore(store, load_settings().signer()), public_keys(public_key)
     bundles.pointers.require_signer()
     if public_key and version:
-        raise click.UsageError("--public-key adds a signature to the current bundle. Leave out VERSION.")
+        raise click.UsageError("--public-key adds a signature to the current bundle. Omit VERSION.")
     chosen = bundles.require(workload, version)
     pointer = bundles.pointer(workload)
     statement = pointer.statement(trusted) if trusted and pointer is not None else None

@@ -17,7 +17,7 @@ _COLUMN = re.compile(r"^column (\w+): (.+)$")
 
 @dataclass(frozen=True)
 class Described:
-    """A table or view: its meaning, an example query, and the meanings of columns that are in no table."""
+    """A table or view, with an example query and the meanings of columns that only the view has."""
 
     name: str
     kind: str
@@ -27,7 +27,7 @@ class Described:
 
 
 def described() -> list[Described]:
-    """Describe the tables and views, with an example each."""
+    """Describe the tables and views, each with an example."""
     tables = [
         Described(table.name, "table", table.meaning, f"select * from {table.name} limit 5")
         for table in TABLES.values()
@@ -46,7 +46,7 @@ def view_files() -> dict[str, str]:
 
 
 def add_comments(connection: duckdb.DuckDBPyConnection) -> None:
-    """Add comments to every table, view and column of the connection's current catalog, for all its clients."""
+    """Add comments to every table, view and column of the connection's current catalog."""
     listed = connection.execute(
         "select table_name, column_name, table_name in (select view_name from duckdb_views()) from duckdb_columns() "
         "where database_name = current_database() and schema_name = 'main'"
@@ -67,7 +67,7 @@ def quoted(text: str) -> str:
 
 
 def _view(file: str, sql: str) -> Described:
-    # The comments: the meaning, an example, columns that are in no table, and notes for readers of the SQL.
+    # The comments are the meaning, an example, the columns that no table has, and notes for readers of the SQL.
     comments = [line.removeprefix("--").strip() for line in sql.splitlines() if line.startswith("--")]
     meaning, _, rest = "\n".join(comments).partition("\nexample: ")
     example, *lines = rest.splitlines()
@@ -76,7 +76,7 @@ def _view(file: str, sql: str) -> Described:
 
 
 def _columns_of(name: str) -> dict[str, str]:
-    """Return each column's meaning; a view's column has the meaning in the view's file, or in a table that it reads."""
+    """Return each column's meaning, for a view from the view's file or from a table that the view reads."""
     if table := TABLES.get(name):
         return _meanings(table)
     view, sql = next((view, sql) for file, sql in view_files().items() if (view := _view(file, sql)).name == name)

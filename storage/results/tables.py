@@ -1,6 +1,6 @@
-"""The tables' columns, from which schemas, validation, the catalog and ``docs/results.md`` are generated.
+"""The tables' columns: the source for schemas, validation, the catalog and ``docs/results.md``.
 
-A column may be added at the end of a table (it is NULL in older files); no column may be removed or retyped.
+You can add a column at the end of a table; the new column is NULL in older files. Do not remove or retype a column.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SCHEMA_VERSION = 1
 
 @dataclass(frozen=True)
 class Column:
-    """A column; ``unit`` is "" for text, flags and numbers without a unit, ``choices`` is () if any value is valid."""
+    """A column; ``unit`` is "" if the values do not have a unit, and ``choices`` is () if any value is valid."""
 
     name: str
     type: pa.DataType
@@ -35,7 +35,7 @@ class Column:
 
 @dataclass(frozen=True)
 class Table:
-    """A table; ``key`` names the columns that identify a row, and ``order`` the columns by which files are sorted."""
+    """A table; the columns in ``key`` identify a row, and files are sorted by the columns in ``order``."""
 
     name: str
     meaning: str
@@ -71,7 +71,7 @@ def _choice(name: str, choices: object, meaning: str) -> Column:
 
 
 _RUN_ID = _required("run_id", TEXT, "id of the run")
-_NIGHT = _required("night", DATE, "date that the run counts for")
+_NIGHT = _required("night", DATE, "date of the night that the run belongs to")
 _WORKLOAD = _required("workload", TEXT, "name of the workload")
 _RECIPE = _required("recipe", TEXT, "name of the recipe")
 _RUNTIME = _required("runtime", TEXT, "runtime that executed the model")
@@ -80,7 +80,9 @@ _FINGERPRINT = Column("fingerprint", TEXT, "SHA-256 of the constant properties o
 _MACHINE = Column("machine", TEXT, "SHA-256 of the constant properties of the host, such as processor and memory")
 _ARTIFACT_DIGEST = Column("artifact_digest", TEXT, "digest of the candidate in the artifact store")
 _UNKNOWN = Column(
-    results.UNKNOWN, pa.map_(TEXT, TEXT), "columns of this row that could not be measured or recorded, with the reasons"
+    results.UNKNOWN,
+    pa.map_(TEXT, TEXT),
+    "columns of this row that the run could not measure or record, with the reasons",
 )
 
 RUNS = Table(
@@ -92,19 +94,21 @@ RUNS = Table(
         _RUN_ID,
         _NIGHT,
         _required("started_at", TIME, "when the flow started", "UTC"),
-        _required("finished_at", TIME, "when the run's rows were written", "UTC"),
+        _required("finished_at", TIME, "when the run wrote its rows", "UTC"),
         _choice("status", results.RunStatus, "outcome of the run; failed if any work failed"),
         _PROFILE,
         _required("workloads", INT, "number of workloads in the run", "workloads"),
-        _required("candidates_ok", INT, "number of candidates measured", "candidates"),
+        _required("candidates_ok", INT, "number of candidates that the run measured", "candidates"),
         _required("candidates_failed", INT, "number of candidates that failed", "candidates"),
         _FINGERPRINT,
         Column("host", TEXT, "name of the host"),
         Column("cpu", TEXT, "model of the processor"),
         Column("evidence", TEXT, "state of the host before and after each benchmark, as JSON"),
         Column("versions", TEXT, "versions of Python and of the libraries, as JSON"),
-        Column("git_commit", TEXT, "commit of the checkout that ran; NULL without a checkout"),
-        Column("prefect_flow_run_id", TEXT, "id of the Prefect flow run; NULL if there was none"),
+        Column(
+            "git_commit", TEXT, "git commit of the checkout that ran; NULL if nightquant did not run from a checkout"
+        ),
+        Column("prefect_flow_run_id", TEXT, "id of the Prefect flow run; NULL if the run was not a Prefect flow run"),
         Column("message", TEXT, "outcome of the run in one line"),
         _UNKNOWN,
     ),
@@ -124,23 +128,23 @@ MEASUREMENTS = Table(
         _choice(
             "setting",
             results.Setting,
-            "subject of the row: primary setting, other sizes or thread counts, copy of the baseline, current bundle",
+            "subject of the row: primary setting, another size or thread count, copy of the baseline, current bundle",
         ),
         _required("threads", INT, "number of intra-op threads", "threads"),
         _required("batch_size", INT, "number of samples in a call", "samples"),
-        _choice("status", results.Status, "outcome of the candidate; it is skipped if the host lacks a requirement"),
-        Column("stage", TEXT, "stage that failed; NULL if none failed"),
-        Column("error", TEXT, "reason for the failure; NULL if nothing failed"),
+        _choice("status", results.Status, "outcome of the candidate; skipped if the host lacks a requirement"),
+        Column("stage", TEXT, "stage that failed; NULL if no stage failed"),
+        Column("error", TEXT, "reason for the failure; NULL if no stage failed"),
         _required("measured_at", TIME, "when the row was created", "UTC"),
         _PROFILE,
         Column("method", TEXT, "quantization method; none for a float model"),
-        Column("engine", TEXT, "quantized engine of torch; NULL if the candidate uses none"),
+        Column("engine", TEXT, "quantized engine of torch; NULL if the candidate does not use an engine"),
         Column("baseline", TEXT, "candidate with which this candidate is compared, as recipe/runtime"),
         Column("is_baseline", FLAG, "whether the row is the baseline itself"),
         _FINGERPRINT,
         Column("size_bytes", INT, "size of the serialized state", "bytes"),
         Column("baseline_size_bytes", INT, "size of the baseline's serialized state", "bytes"),
-        Column("size_ratio", REAL, "baseline size / candidate size; above 1 is smaller", "ratio"),
+        Column("size_ratio", REAL, "baseline size / candidate size; above 1, the candidate is smaller", "ratio"),
         Column("quality_metric", TEXT, "name of the quality metric"),
         Column("quality", REAL, "quality of the candidate", "quality_metric"),
         Column("baseline_quality", REAL, "quality of the baseline", "quality_metric"),
@@ -158,66 +162,100 @@ MEASUREMENTS = Table(
             "quality_metric",
         ),
         Column("higher_is_better", FLAG, "direction of the quality metric"),
-        Column("agreement", REAL, "share of samples on which candidate and baseline predict the same", "share"),
         Column(
-            "evaluation_mode", TEXT, "exact, segments or plain; with rows apart, quality was computed one row at a time"
+            "agreement",
+            REAL,
+            "fraction of samples on which the candidate's prediction equals the baseline's prediction",
+            "share",
         ),
-        Column("evaluation_samples", INT, "number of samples (tokens for text) evaluated", "samples"),
-        Column("metrics", pa.map_(TEXT, REAL), "all numbers that the evaluation computed, by name"),
+        Column(
+            "evaluation_mode",
+            TEXT,
+            "evaluation mode: exact, segments or plain; with rows apart, the run evaluated one row at a time",
+        ),
+        Column("evaluation_samples", INT, "number of samples that the run evaluated (tokens for text)", "samples"),
+        Column("metrics", pa.map_(TEXT, REAL), "every number that the evaluation computed, by name"),
         Column("latency_s", REAL, "median seconds of one call", "seconds"),
-        Column("latency_q25_s", REAL, "lower quartile of seconds per call over blocks", "seconds"),
-        Column("latency_q75_s", REAL, "upper quartile of seconds per call over blocks", "seconds"),
-        Column("latency_p50_s", REAL, "median seconds over single calls", "seconds"),
-        Column("latency_p90_s", REAL, "90th percentile over single calls; NULL below 100 calls", "seconds"),
-        Column("latency_p99_s", REAL, "99th percentile over single calls; NULL below 1,000 calls", "seconds"),
+        Column("latency_q25_s", REAL, "lower quartile of the seconds per call, over blocks", "seconds"),
+        Column("latency_q75_s", REAL, "upper quartile of the seconds per call, over blocks", "seconds"),
+        Column("latency_p50_s", REAL, "median seconds of single calls", "seconds"),
+        Column(
+            "latency_p90_s", REAL, "90th percentile of the seconds of single calls; NULL below 100 calls", "seconds"
+        ),
+        Column(
+            "latency_p99_s", REAL, "99th percentile of the seconds of single calls; NULL below 1,000 calls", "seconds"
+        ),
         Column("baseline_latency_s", REAL, "median seconds of the baseline in the same launches", "seconds"),
-        Column("speedup", REAL, "baseline latency / candidate latency; above 1 is faster", "ratio"),
+        Column("speedup", REAL, "baseline latency / candidate latency; above 1, the candidate is faster", "ratio"),
         Column("speedup_low", REAL, "lower end of the 95% interval of speedup", "ratio"),
         Column("speedup_high", REAL, "upper end of the 95% interval of speedup", "ratio"),
         Column("blocks", INT, "number of timed blocks", "blocks"),
         Column("calls_per_block", INT, "number of calls in a timed block", "calls"),
         Column("load_s", REAL, "median seconds to load the model in a fresh process", "seconds"),
         Column("first_call_s", REAL, "median seconds of the first call in a fresh process", "seconds"),
-        Column("rss_loaded_bytes", INT, "increase in resident memory by loading the model", "bytes"),
-        Column("peak_rss_bytes", INT, "peak resident memory above its level before loading", "bytes"),
+        Column("rss_loaded_bytes", INT, "increase in resident memory from loading the model", "bytes"),
+        Column("peak_rss_bytes", INT, "peak resident memory minus the resident memory before loading", "bytes"),
         Column(
             "verdict",
             TEXT,
-            "whether the host can show a 5% difference; it cannot if the A/A interval is wider or excludes 1",
+            "whether the host can show a 5% difference; inconclusive if the A/A interval is wider or excludes 1",
             choices=get_args(results.Verdict),
         ),
         Column("aa_ratio", REAL, "latency of the baseline / latency of its copy", "ratio"),
         Column("aa_low", REAL, "lower end of the 95% interval of aa_ratio", "ratio"),
         Column("aa_high", REAL, "upper end of the 95% interval of aa_ratio", "ratio"),
-        Column("coverage", REAL, "share of the parameters that are in quantized modules", "share"),
-        Column("modules_quantized", INT, "number of leaf modules quantized", "modules"),
+        Column("coverage", REAL, "fraction of the parameters that are in quantized modules", "share"),
+        Column("modules_quantized", INT, "number of quantized leaf modules", "modules"),
         Column("modules_total", INT, "number of leaf modules with parameters", "modules"),
         _ARTIFACT_DIGEST,
         Column("checkpoint_digest", TEXT, "digest of the float weights in the artifact store"),
         Column("data_digest", TEXT, "digest of the data set in the artifact store"),
         Column("calibration_digest", TEXT, "SHA-256 of the list of calibration samples"),
-        Column("block_launch", pa.list_(pa.int32()), "launch of each timed block", "launches"),
-        Column("block_round", pa.list_(pa.int32()), "round of each timed block", "rounds"),
-        Column("block_s", pa.list_(REAL), "seconds per call in each timed block; see the samples view", "seconds"),
+        Column("block_launch", pa.list_(pa.int32()), "number of the launch of each timed block", "launches"),
+        Column("block_round", pa.list_(pa.int32()), "number of the round of each timed block", "rounds"),
+        Column(
+            "block_s",
+            pa.list_(REAL),
+            "seconds per call in each timed block; the samples view has one row per block",
+            "seconds",
+        ),
         Column("launches", INT, "number of fresh processes in which the candidate was timed", "launches"),
-        Column("speedup_bound_low", REAL, "lower bound of speedup for the gate", "ratio"),
-        Column("speedup_bound_high", REAL, "upper bound of speedup for the gate", "ratio"),
-        Column("over_incumbent", REAL, "latency of the current bundle / candidate latency; above 1 is faster", "ratio"),
-        Column("over_incumbent_low", REAL, "lower bound of over_incumbent for the gate", "ratio"),
-        Column("over_incumbent_high", REAL, "upper bound of over_incumbent for the gate", "ratio"),
-        Column("quality_batched", REAL, "quality with several rows in a call; see docs/quality.md", "quality_metric"),
+        Column("speedup_bound_low", REAL, "lower bound of speedup that the gate uses", "ratio"),
+        Column("speedup_bound_high", REAL, "upper bound of speedup that the gate uses", "ratio"),
+        Column(
+            "over_incumbent",
+            REAL,
+            "latency of the current bundle / candidate latency; above 1, the candidate is faster",
+            "ratio",
+        ),
+        Column("over_incumbent_low", REAL, "lower bound of over_incumbent that the gate uses", "ratio"),
+        Column("over_incumbent_high", REAL, "upper bound of over_incumbent that the gate uses", "ratio"),
+        Column(
+            "quality_batched", REAL, "quality if a call contains several rows; see docs/quality.md", "quality_metric"
+        ),
         _MACHINE,
-        Column("environment", TEXT, "kernel, Python and library versions of the host that timed it, as JSON"),
+        Column(
+            "environment",
+            TEXT,
+            "versions of the kernel, Python and the libraries on the host that timed the candidate, as JSON",
+        ),
         Column("recipe_digest", TEXT, "SHA-256 of the recipe without its name and runtimes"),
-        Column("source_digest", TEXT, "SHA-256 of the code that made the candidate from its inputs"),
-        Column("caches", TEXT, "cache state of the calls by which the gate decides", choices=get_args(results.Caches)),
+        Column("source_digest", TEXT, "SHA-256 of the code that built the candidate from its inputs"),
+        Column(
+            "caches",
+            TEXT,
+            "cache state (warm or cold) of the calls that the gate uses",
+            choices=get_args(results.Caches),
+        ),
         Column("cold_latency_s", REAL, "median seconds of one call with cold caches", "seconds"),
         Column("cold_baseline_latency_s", REAL, "median seconds of the baseline with cold caches", "seconds"),
         Column("cold_speedup", REAL, "baseline latency / candidate latency with cold caches", "ratio"),
         Column("cold_speedup_low", REAL, "lower end of the 95% interval of cold_speedup", "ratio"),
         Column("cold_speedup_high", REAL, "upper end of the 95% interval of cold_speedup", "ratio"),
-        Column("cold_speedup_bound_low", REAL, "lower bound of cold_speedup for a gate that uses cold calls", "ratio"),
-        Column("cold_speedup_bound_high", REAL, "upper bound of cold_speedup for a gate that uses cold calls", "ratio"),
+        Column("cold_speedup_bound_low", REAL, "lower bound of cold_speedup, for a gate that uses cold calls", "ratio"),
+        Column(
+            "cold_speedup_bound_high", REAL, "upper bound of cold_speedup, for a gate that uses cold calls", "ratio"
+        ),
         Column("cold_over_incumbent", REAL, "over_incumbent with cold caches", "ratio"),
         Column(
             "cold_over_incumbent_low",
@@ -234,25 +272,37 @@ MEASUREMENTS = Table(
         Column("cold_aa_ratio", REAL, "aa_ratio with cold caches", "ratio"),
         Column("cold_aa_low", REAL, "lower end of the 95% interval of cold_aa_ratio", "ratio"),
         Column("cold_aa_high", REAL, "upper end of the 95% interval of cold_aa_ratio", "ratio"),
-        Column("cold_launch", pa.list_(pa.int32()), "launch of each call with cold caches", "launches"),
+        Column("cold_launch", pa.list_(pa.int32()), "number of the launch of each call with cold caches", "launches"),
         Column("cold_s", pa.list_(REAL), "seconds of each call with cold caches", "seconds"),
-        Column("threads_used", REAL, "threads that the calls keep busy, maximum over launches", "busy threads"),
-        Column("int8_time_share", REAL, "share of the operators' time in operators that compute in int8", "share"),
-        Column("float_operators", TEXT, "most expensive float operators with their shares and reasons, as JSON"),
-        Column("instructions", pa.map_(TEXT, REAL), "share of the time in loops of each kind of arithmetic"),
+        Column(
+            "threads_used",
+            REAL,
+            "number of threads that the calls keep busy; the maximum over launches",
+            "busy threads",
+        ),
+        Column("int8_time_share", REAL, "fraction of the operators' time in operators that compute in int8", "share"),
+        Column(
+            "float_operators",
+            TEXT,
+            "most expensive float operators, with their fractions of the time and the reasons, as JSON",
+        ),
+        Column("instructions", pa.map_(TEXT, REAL), "fraction of the time in loops of each kind of arithmetic"),
         Column(
             "saturation", REAL, "distance between outputs with and without saturation / the output's range", "ranges"
         ),
-        Column("doubts", TEXT, "warnings that int8 did not run as promised, as a JSON list of sentences"),
+        Column("doubts", TEXT, "warnings that int8 did not run as expected, as a JSON list of sentences"),
         Column(
             "batch_difference",
             REAL,
             "distance between outputs for batched and single rows / the output's range",
             "ranges",
         ),
-        Column("batch_changed", REAL, "share of rows whose predicted class changes in a batch", "share"),
+        Column("batch_changed", REAL, "fraction of rows whose predicted class changes in a batch", "share"),
         Column(
-            "sequence_length", INT, "number of steps in a call; NULL for the length of the primary setting", "steps"
+            "sequence_length",
+            INT,
+            "number of steps in a call; NULL if the length is the primary setting's length",
+            "steps",
         ),
         _UNKNOWN,
     ),
@@ -260,7 +310,7 @@ MEASUREMENTS = Table(
 
 LAYERS = Table(
     name="layers",
-    meaning="One row per run, workload, candidate and module, with its coverage and, if computed, its sensitivity.",
+    meaning="One row per run, workload, candidate and module, with the module's coverage and any computed sensitivity.",
     key=("run_id", "workload", "recipe", "runtime", "module"),
     order=("night", "workload", "recipe", "module"),
     columns=(
@@ -275,8 +325,14 @@ LAYERS = Table(
         Column("reason", TEXT, "why the module stayed float; NULL if it was quantized"),
         Column("sqnr_db", REAL, "ratio of signal to quantization noise in the module's output", "decibels"),
         Column("sensitivity_rank", INT, "rank of the module, 1 for the largest loss", "rank"),
-        Column("kept_float_quality", REAL, "quality with this and every worse module kept float", "quality_metric"),
-        Column("runtime", TEXT, "runtime of the candidate; NULL for all runtimes that share the torch module"),
+        Column(
+            "kept_float_quality", REAL, "quality if this module and every worse module stay float", "quality_metric"
+        ),
+        Column(
+            "runtime",
+            TEXT,
+            "runtime of the candidate; NULL if the row applies to all runtimes that share the torch module",
+        ),
         _UNKNOWN,
     ),
 )
@@ -294,18 +350,24 @@ PROMOTIONS = Table(
         _RUNTIME,
         _choice("decision", results.Decision, "decision of the gate; pass if the candidate passes but is not promoted"),
         _required("decided_at", TIME, "when the gate made the decision", "UTC"),
-        _required("objective", TEXT, "measure by which the best passing candidate was chosen"),
+        _required("objective", TEXT, "measure by which the gate chose the best passing candidate"),
         _required("rules", TEXT, "name, bound, measured number and outcome of each rule, as JSON"),
         _required("reason", TEXT, "reason for the decision in one line"),
-        Column("bundle_version", TEXT, "version of the published bundle; NULL if none was published"),
+        Column("bundle_version", TEXT, "version of the published bundle; NULL if the run did not publish a bundle"),
         _ARTIFACT_DIGEST,
-        Column("incumbent_version", TEXT, "version of the bundle that was current before; NULL if there was none"),
+        Column(
+            "incumbent_version", TEXT, "version of the bundle that was current before; NULL if no bundle was current"
+        ),
         Column(
             "incumbent_stays",
             FLAG,
-            "whether the bundle that was current stays; NULL if there was none or it is unknown",
+            "whether the bundle that was current stays current; NULL if no bundle was current or this is unknown",
         ),
-        Column("incumbent_reason", TEXT, "reason that this bundle stays, goes or is unknown; NULL if there was none"),
+        Column(
+            "incumbent_reason",
+            TEXT,
+            "reason that the previously current bundle stays, goes or is unknown; NULL if no bundle was current",
+        ),
         _UNKNOWN,
     ),
 )
@@ -325,17 +387,19 @@ FINDINGS = Table(
         _RUNTIME,
         _METRIC,
         _choice("kind", results.FindingKind, "kind of change"),
-        Column("tonight", REAL, "value of the metric on the night", "metric"),
-        Column("tonight_low", REAL, "lower end of the 95% interval of the value", "metric"),
-        Column("tonight_high", REAL, "upper end of the 95% interval of the value", "metric"),
+        Column("tonight", REAL, "value of the metric on this night", "metric"),
+        Column("tonight_low", REAL, "lower end of the 95% interval of tonight", "metric"),
+        Column("tonight_high", REAL, "upper end of the 95% interval of tonight", "metric"),
         Column("reference", REAL, "value of the frozen reference", "metric"),
-        Column("change", REAL, "value since the change / reference, minus 1; NULL if the reference is 0"),
+        Column("change", REAL, "value since the change / reference - 1; NULL if the reference is 0"),
         Column("nights", INT, "number of nights in the reference", "nights"),
         Column("since", DATE, "first night of the change"),
         Column(
-            "cause", TEXT, "possible causes, separated by commas: machine, environment, data, ...; empty if unknown"
+            "cause",
+            TEXT,
+            "possible causes, separated by commas (machine, environment, data, ...); empty if the cause is unknown",
         ),
-        Column("changed", TEXT, "description of the cause, with the versions before and after"),
+        Column("changed", TEXT, "description of the cause, with the versions before and after the change"),
         _MACHINE,
         _FINGERPRINT,
         _UNKNOWN,
@@ -344,12 +408,12 @@ FINDINGS = Table(
 
 ACKNOWLEDGEMENTS = Table(
     name="acknowledgements",
-    meaning="One row per finding that a person accepted. The metric has a new reference from that night on.",
+    meaning="One row per finding that a person accepted. The metric's reference restarts on the night of the finding.",
     key=("run_id", "workload", "recipe", "runtime", "metric"),
     order=("night", "workload", "recipe", "runtime"),
     columns=(
         _required("run_id", TEXT, "id of the acknowledgement"),
-        _required("night", DATE, "night whose finding was accepted"),
+        _required("night", DATE, "night of the finding that was accepted"),
         _WORKLOAD,
         _RECIPE,
         _RUNTIME,

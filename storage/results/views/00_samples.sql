@@ -1,8 +1,8 @@
 -- Raw timed blocks, one row per block, from the list columns of measurements.
 -- example: select night, median(seconds) from samples where workload = 'word-lm' and recipe = 'dynamic' group by night
--- column launch: number of the launch (a fresh process) that timed the block, from 0
--- column round: number of the round in the launch, from 0
--- column seconds: seconds per call, mean over the block
+-- column launch: number of the launch (a fresh process) that timed the block, starting at 0
+-- column round: number of the round in the launch, starting at 0
+-- column seconds: mean seconds per call in the block
 create view samples as
 select
     run_id, night, workload, recipe, runtime, setting, threads, batch_size, fingerprint,

@@ -1,7 +1,7 @@
--- Raw calls with cold caches, one row per call, from the list columns of measurements.
+-- Raw timed calls with cold caches, one row per call, from the list columns of measurements.
 -- example: select recipe, runtime, median(seconds) from cold_samples where workload = 'word-lm' group by recipe, runtime
--- column launch: number of the launch (a fresh process) that timed the call
--- column seconds: seconds of the call
+-- column launch: number of the launch (a fresh process) that timed the call, starting at 0
+-- column seconds: duration of the call in seconds
 create view cold_samples as
 select
     run_id, night, workload, recipe, runtime, setting, threads, batch_size, fingerprint,

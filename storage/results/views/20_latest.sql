@@ -1,9 +1,9 @@
--- Every row of each workload's newest night. If several runs measured a candidate that night, only the last run counts.
+-- Every row of each workload's latest night. If several runs measured a candidate that night, only the last run counts.
 -- example: select workload, recipe, runtime, setting, latency_s, verdict from latest
 --
 -- A run may be limited to some recipes, so it replaces only the candidates that it measured.
--- The query has two steps: it finds the night without the runs, and then reads only the rows of that night.
--- newest_nights(asked, nights := 30) has the last nights up to `asked` of the workloads that were measured on it.
+-- The query finds the night without the runs, and then reads only the rows of that night.
+-- newest_nights(asked, nights := 30) returns the last 30 nights up to `asked`, for the workloads measured on `asked`.
 create macro newest_nights(asked, nights := 1) as table
 select workload, night
 from (select distinct workload, night from measurements where asked is null or night <= asked)

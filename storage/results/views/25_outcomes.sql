@@ -1,20 +1,20 @@
--- The outcome of each candidate on each workload's newest night, its reason and its last measurement. If no candidate
--- has the current bundle's bytes, the bundle has a row too. outcomes_on(date '2026-11-21') returns one night,
--- outcomes_on(null, nights := 30) returns the last 30 nights, and outcomes_of(['<run id>', ...]) returns the named runs.
+-- The outcome, reason and last measurement of each candidate on each workload's latest night. If no candidate equals
+-- the current bundle, the bundle also has a row. outcomes_on(date '2026-11-21') returns one night, outcomes_on(null,
+-- nights := 30) returns the last 30 nights, and outcomes_of(['<run id>', ...]) returns the named runs.
 -- example: select workload, candidate, became, why from outcomes where setting = 'primary' order by workload, rank
--- column candidate: recipe/runtime
--- column became: promote, stays (current before and after), goes (no longer current), pass, hold, reject, failed, skipped or baseline
--- column why: reason of the gate, or stage and error of a failure
+-- column candidate: name of the candidate, as recipe/runtime
+-- column became: one of promote, stays (current before and after), goes (no longer current), pass, hold, reject, failed, skipped or baseline
+-- column why: the gate's reason, or the stage and error of a failure
 -- column passes: whether the gate's decision is promote or pass
--- column rank: rank in the workload, 1 for the best; failed candidates come last, and a bundle's own row has no rank
--- column deciding_speedup: speed-up in the calls (warm or cold) by which the gate decides; 1 for the baseline
+-- column rank: rank in the workload, 1 for the best candidate; failed candidates come last, and a bundle's own row is not ranked
+-- column deciding_speedup: speed-up in the calls (warm or cold) that the gate uses; 1 for the baseline
 -- column deciding_speedup_low: lower end of the 95% interval of deciding_speedup
 -- column deciding_speedup_high: upper end of the 95% interval of deciding_speedup
--- column deciding_latency_s: median seconds of a call by which the gate decides
--- column resolution: noise of these calls, as the distance from 1 to the far end of the A/A interval
--- column goodness: number by which the gate's objective ranks candidates: deciding_speedup or size_ratio
--- column best_float: fastest float candidate of the night on the host
--- column speedup_over_best_float: deciding_speedup / deciding_speedup of best_float
+-- column deciding_latency_s: median seconds of one of the calls that the gate uses
+-- column resolution: noise: the distance from 1 to the farther end of the A/A interval
+-- column goodness: number that the gate's objective ranks candidates by: deciding_speedup or size_ratio
+-- column best_float: fastest float candidate on the same night and host
+-- column speedup_over_best_float: candidate's deciding_speedup / best_float's deciding_speedup
 -- column unbeaten: whether no other candidate is better in size, deciding_speedup and quality at once
 --
 -- best_float compares only rows with the same host and baseline, because other ratios are not comparable.

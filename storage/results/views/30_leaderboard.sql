@@ -1,20 +1,21 @@
--- A summary of each workload's newest night, the best passing candidate first. The view latest has all measurements.
--- leaderboard_on(date '2026-11-21') returns every column for a night, and leaderboard_on(null) for the newest night.
+-- A summary of each workload's latest night, with the best passing candidate first. The view latest has all
+-- measurements. leaderboard_on(date '2026-11-21') returns every column for that night; leaderboard_on(null) returns the
+-- latest night.
 -- example: from leaderboard where workload = 'word-lm'
 -- column rank: rank in the workload, 1 for the best candidate; passing candidates come first
--- column candidate: recipe/runtime
--- column decision: promote, stays (current before and after), pass, hold or reject; baseline or failed
+-- column candidate: name of the candidate, as recipe/runtime
+-- column decision: promote, stays (current before and after), pass, hold, reject, baseline or failed
 -- column quality_difference: quality - baseline quality, in the workload's metric, rounded to three digits
--- column size_ratio: baseline size / candidate size, rounded to three digits; above 1 is smaller
--- column speedup: baseline latency / candidate latency over paired launches, rounded to three digits; above 1 is faster
--- column interval: 95% interval of speedup, as text
--- column cold_speedup: speedup with cold caches; the gate ranks by warm or cold calls, as the workload says
--- column latency_ms: milliseconds per call, as baseline median / speedup; latest has the candidate's own median
--- column memory_mb: peak resident memory above its level before loading, in millions of bytes
--- column why: short reason of the gate (promotions has the full one), or the failure
+-- column size_ratio: baseline size / candidate size, rounded to three digits; above 1, the candidate is smaller
+-- column speedup: baseline latency / candidate latency over paired launches, rounded to three digits; above 1, the candidate is faster
+-- column interval: 95% interval of speedup, formatted as text
+-- column cold_speedup: speedup with cold caches; the workload file decides whether the gate uses warm or cold calls
+-- column latency_ms: milliseconds per call, calculated as baseline median / speedup; latest has the candidate's own median
+-- column memory_mb: peak resident memory minus the resident memory before loading, in millions of bytes
+-- column why: the gate's short reason (promotions has the full reason), or the failure
 --
--- In leaderboard_on, speedup_over_best_float compares with the night's fastest float candidate on the host instead of the
--- baseline.
+-- In leaderboard_on, speedup_over_best_float compares a candidate with the night's fastest float candidate on the host
+-- instead of the baseline.
 create macro leaderboard_on(asked) as table
 select
     workload, rank,

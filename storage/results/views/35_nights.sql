@@ -1,14 +1,14 @@
--- The outcome of each workload's newest night: whether a bundle was promoted or stays current, and why.
+-- The outcome of each workload's latest night: whether a bundle was promoted or stays current, and why.
 -- nights_on(date '2026-11-21') returns one night, and nights_on(null, nights := 30) returns the last 30 nights.
 -- example: select workload, night, outcome, candidate, version, why from nights
--- column outcome: promoted, kept, held (nothing could be decided), nothing passed or not judged
--- column candidate: candidate whose bundle is current after the night, as recipe/runtime; NULL if there is none
--- column version: version of the bundle that is current after the night; NULL if there is none or it is unknown
--- column since: night on which that bundle was first promoted
--- column replaced: version of the bundle that it replaced, or NULL
--- column why: reason of the gate
--- column warning: reason to look at the decision, or NULL
--- column run_id: last run of the night that made a decision
+-- column outcome: promoted, kept, held (the gate could not decide), nothing passed or not judged
+-- column candidate: candidate whose bundle is current after the night, as recipe/runtime; NULL if no bundle is current
+-- column version: version of the bundle that is current after the night; NULL if no bundle is current or the version is unknown
+-- column since: night on which the current bundle was first promoted
+-- column replaced: version of the bundle that the promotion replaced, or NULL
+-- column why: the gate's reason
+-- column warning: reason to check the decision, or NULL
+-- column run_id: id of the night's last run that made a decision
 create macro nights_on(asked, nights := 1) as table
 with decided as (
     select * from promotions

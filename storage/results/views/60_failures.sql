@@ -1,5 +1,5 @@
--- Every failed candidate, newest first, with stage and reason. If several candidates share a reason, only the first has
--- it in full, and the others have its first line.
+-- Every failed candidate, latest first, with stage and reason. If several candidates fail for the same reason, only the
+-- first row has the full reason; the other rows have the first line.
 -- example: select night, workload, recipe, stage, error from failures limit 20
 create view failures as
 select night, run_id, workload, recipe, runtime, setting, stage,

@@ -1,8 +1,8 @@
--- Findings of the last run of each workload's newest night, without acknowledged findings.
+-- Unacknowledged findings in the last run of each workload's latest night.
 -- example: select workload, recipe, runtime, kind, metric, tonight, reference, change, since, changed from regressions
 --
--- A reference restarts after the night on which a new bundle of the candidate was promoted, and on a night whose finding
--- was acknowledged. The night of a promotion itself is still compared with the old reference.
+-- A reference restarts after the night on which a new bundle of the candidate was promoted. A reference also restarts
+-- on a night whose finding was acknowledged. The night of a promotion is still compared with the old reference.
 create macro internal.resets_on(asked) as table
 select hash(workload, recipe, runtime) as candidate, metric, max(resets.night) as since
 from (
@@ -18,9 +18,9 @@ join newest_nights(asked) as newest using (workload)
 where resets.night + holds_after <= newest.night
 group by all;
 
--- Valid rows of the night asked for and of the year before. Student's quantile, not scatter, makes the intervals of few
--- launches wide. They are rescaled to five launches, the number with which benchmarks.regressions tuned the alarms.
--- Hashes stand for names, which are slow to transfer by the thousand.
+-- Valid rows of the requested night and of the year before. With few launches, intervals are wide because of Student's
+-- quantile, not because of scatter. The widths are therefore rescaled to five launches, for which
+-- benchmarks.regressions tuned the alerts. Hashes replace names, because thousands of names are slow to transfer.
 create macro internal.history_on(asked) as table
 select rows.*, newest.night as last,
     hash(workload, recipe, runtime) as candidate,
@@ -36,7 +36,7 @@ where status = 'ok' and setting in ('primary', 'incumbent')
     and rows.night <= newest.night and rows.night > newest.night - 365;
 
 -- Speed-ups on one machine and in one setting, by night. A night's runs are weighted by precision, so that a later,
--- noisy run does not cancel the findings of an earlier one.
+-- noisy run does not cancel the findings of an earlier run.
 create macro internal.speeds_on(asked) as table
 select series, list(night order by night) as nights, list(ratio order by night) as ratios,
     list(sd order by night) as sds

@@ -1,10 +1,10 @@
--- The operations that each candidate of the newest night executed: the share of time in int8, the instructions, the most
--- expensive float operator, and warnings that int8 did not run as promised. See docs/proof.md.
+-- The operations that each candidate of the latest night executed, with the fraction of the time in int8 and the
+-- warnings that int8 did not run as expected. See docs/proof.md.
 -- example: select workload, recipe, runtime, int8_time_share, instructions, doubts from executed where doubts <> ''
--- column instructions: kinds of arithmetic with their shares of the time, the largest first
--- column dearest_float: float operator that takes most of the time, and the reason that it is float if known
--- column doubts: warnings as sentences, one per line; empty if there are none
--- column unknown: reason that expected numbers are missing; NULL if none are missing
+-- column instructions: kinds of arithmetic with their fractions of the time, in descending order
+-- column dearest_float: most expensive float operator, with the reason that this operator is float if known
+-- column doubts: warnings as sentences, one per line; empty if there are no warnings
+-- column unknown: reason that expected numbers are missing; NULL if no numbers are missing
 create macro internal.instructions_in_words(shares) as
     array_to_string(list_transform(
         list_reverse_sort(list_transform(map_entries(shares), lambda entry: {share: entry.value, kind: entry.key})),

@@ -3,6 +3,7 @@ from __future__ import annotations
 import datetime as dt
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner, Result
 
@@ -29,6 +30,12 @@ def store(tmp_path: Path) -> Path:
 
 def run(store: Path, *arguments: str) -> Result:
     return CliRunner().invoke(command, [*arguments, "--store", str(store)], catch_exceptions=False)
+
+
+def test_the_help_of_recipe_says_that_it_limits_the_regressions() -> None:
+    option = next(parameter for parameter in command.params if parameter.name == "recipe")
+    assert isinstance(option, click.Option)
+    assert option.help == "Accept only regressions of this recipe; repeatable."
 
 
 @pytest.mark.slow

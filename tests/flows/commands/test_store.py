@@ -7,6 +7,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from flows.commands.store import command
+from storage.errors import StoreError
 from storage.results.catalog import refresh
 from tests.storage.results.rows import write_night
 
@@ -31,6 +32,13 @@ def test_check_is_zero_when_all_is_good_and_one_with_what_to_do_when_not(store: 
     assert bad.exit_code == 1
     assert "results.duckdb is missing.\n    Run: nightquant store compact" in bad.output
     assert bad.output.endswith("1 problem.\n")
+
+
+def test_check_refuses_a_location_without_a_store(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="There is no store at") as refusal:
+        run(tmp_path / "missing", "check")
+    assert refusal.value.exit_code == 2
+    assert not (tmp_path / "missing").exists()
 
 
 @pytest.mark.slow
