@@ -1,6 +1,6 @@
 """Settings: flags override environment variables (``NIGHTQUANT_…``), which override ``nightquant.toml``.
 
-Loading the settings has no side effects.
+Loading the settings does not have side effects.
 """
 
 from __future__ import annotations

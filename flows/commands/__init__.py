@@ -60,7 +60,7 @@ def _by(context: click.Context, parameter: click.Parameter, value: str | None) -
         return value
     try:
         return getuser()
-    except (KeyError, OSError):  # a container's user may have no name
+    except (KeyError, OSError):  # the user of a container may not have a name
         return f"uid {os.getuid()}"
 
 
@@ -79,7 +79,7 @@ def complete_workload(context: click.Context, parameter: click.Parameter, incomp
 
 
 def complete_recipe(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete the name of a recipe of the workloads on the command line, or of every built-in workload."""
+    """Complete a recipe name, from the workloads on the command line or from every built-in workload."""
     workloads = context.params.get("workload") or ()
     paths = [Path(name) if name.endswith(".toml") else BUILT_IN / f"{name}.toml" for name in workloads]
     names: set[str] = set()
@@ -112,7 +112,7 @@ workload_argument = click.argument("workload", shell_complete=complete_workload)
 profile_option = click.option(
     "--profile",
     type=click.Choice(PROFILES),
-    help="Measure each workload for at most 1, 5 or 15 min; stop once its speed is decided (default: standard).",
+    help="Measure each workload for at most 1, 5 or 15 min; stop when the speed is decided (default: standard).",
 )
 # This option passes ``by: str``.
 by_option = click.option("--by", metavar="NAME", callback=_by, help="Record this name (default: the user's name).")
@@ -144,7 +144,11 @@ def age_option(name: str, *, help: str, default: str | None = None) -> Callable[
 def format_option(*formats: str) -> Callable[[Function], Function]:
     """Add ``--format``, which passes ``format: str``; the first format is the default."""
     return click.option(
-        "--format", type=click.Choice(formats), default=formats[0], show_default=True, help="Print in this format."
+        "--format",
+        type=click.Choice(formats),
+        default=formats[0],
+        show_default=True,
+        help="Print the result in this format.",
     )
 
 

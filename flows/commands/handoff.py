@@ -71,7 +71,7 @@ def list_bundles(workload: str | None, format: str, store: str) -> None:
 @command.command()
 @workload_argument
 @click.argument("version", required=False)
-@click.option("--history", is_flag=True, help="Show which bundles were current, and when, as JSON.")
+@click.option("--history", is_flag=True, help="Show when each bundle became current, as JSON.")
 @click.option("--manifest", is_flag=True, help="Show the bundle's manifest, as JSON.")
 @format_option("text", "json")
 @store_option
@@ -126,7 +126,7 @@ def promote(workload: str, version: str, reason: str, by: str, format: str, stor
 
 @command.command()
 @workload_argument
-@click.option("--to", "version", metavar="VERSION", help="Make this bundle current (default: the previous one).")
+@click.option("--to", "version", metavar="VERSION", help="Make this bundle current (default: the previous bundle).")
 @click.option(
     "--from", "replacing", metavar="VERSION", help="Withdraw this bundle; refuse if another bundle is current."
 )

@@ -104,7 +104,8 @@ def _run(request: NightlyRequest, settings: Settings, timings: bool, *, as_json:
         reporter.started(_SERVER)
         with prefect_api(settings.server_startup_timeout_s, reporter.noted) as server_s:
             reporter.finished(_SERVER, server_s)
-            from flows.nightly import run_here  # imports Prefect, which then reads its settings
+            # Import Prefect only now, because the import reads Prefect's settings.
+            from flows.nightly import run_here
 
             try:
                 state = run_here(request, settings, reporter)

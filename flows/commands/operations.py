@@ -1,7 +1,7 @@
 """``nightquant operations``: install and test alerts for runs that fail or never begin.
 
-Prefect's server runs the automations, even if the run's process and worker have died. If the server itself has died, it
-cannot send alerts; `nightquant status --max-age` detects this.
+Prefect's server runs the automations, even if the run's process and worker have died. If the server itself has died,
+alerts are not sent; `nightquant status --max-age` detects this case.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def check(
 ) -> None:
     """Show whether each automation is installed, missing, disabled or outdated; exit with 1 unless all are installed.
 
-    With --send, the exit code is also 1 unless every call is answered. Pass the same times that you passed to
+    With --send, the exit code is also 1 if a call is not answered. Pass the same times that you passed to
     operations install.
 
     \b
@@ -131,7 +131,7 @@ def kinds(late_after: dt.timedelta, silent_after: dt.timedelta) -> Kinds:
     Parameters
     ----------
     late_after
-        Delay after which a run counts as late, or as never started once a worker has taken it.
+        Delay after which a run counts as late or, if a worker has taken the run, as never started.
     silent_after
         Time without a heartbeat after which a run counts as silent. Prefect sends a heartbeat every 180 s
         (``PREFECT_FLOWS_HEARTBEAT_FREQUENCY``).
@@ -193,12 +193,12 @@ class Automations:
         for _, expected, existing in self._automations(self._targets()):
             if _standing(existing, expected) == "installed":
                 continue
-            for automation in existing:  # the server refuses the client's update without the trigger's defaults
+            for automation in existing:  # the server refuses the client's update, which omits the trigger's defaults
                 self._client.delete_automation(automation.id)
             self._client.create_automation(expected)
 
     def standings(self) -> dict[str, str]:
-        """Return the state of each automation by kind; if the webhook's address is outdated, every automation is."""
+        """Return the state of each automation by kind; all are outdated if the webhook's address is outdated."""
         targets = self._targets() if self._saved_url() == self._url else []
         return {name: _standing(existing, expected) for name, expected, existing in self._automations(targets)}
 

@@ -49,11 +49,11 @@ def check(context: click.Context, format: str, store: str) -> None:
 
 
 def _require_store(store: str) -> None:
-    """Refuse a location without results, artifacts and bundles, because a wrong location has no problems to report."""
+    """Refuse a location that does not contain a store; otherwise, a mistyped location would pass the check."""
     root = StoreRoot.of(store)
     if not any(root.list(folder) for folder in ("results", "artifacts", "handoff")):
         raise StoreError(
-            f"There is no store at {root.url}: it contains neither results, artifacts nor bundles.",
+            f"There is no store at {root.url}: the location does not contain results, artifacts or bundles.",
             hint="Name the store with --store.",
         )
 
@@ -62,7 +62,7 @@ def _require_store(store: str) -> None:
 @format_option("text", "json")
 @store_option
 def compact(format: str, store: str) -> None:
-    """Merge each finished month's results files and rebuild the catalog, while readers and writers continue.
+    """Merge each finished month's results files and rebuild the catalog, without stopping readers or writers.
 
     The next compaction, at least twelve hours later, deletes the small files of a compacted month.
 

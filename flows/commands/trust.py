@@ -1,4 +1,4 @@
-"""``nightquant handoff verify`` and ``sign``: check whether a bundle may be deployed, and sign it by hand."""
+"""``nightquant handoff verify`` and ``sign``: verify and sign bundles."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def _min_version(context: click.Context, parameter: click.Parameter, value: str)
     "--threshold", type=click.IntRange(min=1), default=1, help="Require signatures made with this many of the keys."
 )
 @click.option(
-    "--min-version", default="", callback=_min_version, help="Refuse bundles with an earlier version or date."
+    "--min-version", default="", callback=_min_version, help="Refuse bundles that are older than this version or date."
 )
-@age_option("--max-age", help="Refuse signatures that are older than this, for instance 26h.")
+@age_option("--max-age", help="Refuse signatures that are older than this age, for instance 26h.")
 @click.option(
     "--state", type=FILE, help="Record the highest serial number in this file, and refuse lower serial numbers."
 )

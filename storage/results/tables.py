@@ -82,7 +82,7 @@ _ARTIFACT_DIGEST = Column("artifact_digest", TEXT, "digest of the candidate in t
 _UNKNOWN = Column(
     results.UNKNOWN,
     pa.map_(TEXT, TEXT),
-    "columns of this row that the run could not measure or record, with the reasons",
+    "columns that the run could not measure or record, with the reasons",
 )
 
 RUNS = Table(
@@ -105,18 +105,16 @@ RUNS = Table(
         Column("cpu", TEXT, "model of the processor"),
         Column("evidence", TEXT, "state of the host before and after each benchmark, as JSON"),
         Column("versions", TEXT, "versions of Python and of the libraries, as JSON"),
-        Column(
-            "git_commit", TEXT, "git commit of the checkout that ran; NULL if nightquant did not run from a checkout"
-        ),
-        Column("prefect_flow_run_id", TEXT, "id of the Prefect flow run; NULL if the run was not a Prefect flow run"),
-        Column("message", TEXT, "outcome of the run in one line"),
+        Column("git_commit", TEXT, "git commit of the checkout that ran; NULL if there was no checkout"),
+        Column("prefect_flow_run_id", TEXT, "id of the Prefect flow run; NULL for other runs"),
+        Column("message", TEXT, "one-line outcome of the run"),
         _UNKNOWN,
     ),
 )
 
 MEASUREMENTS = Table(
     name="measurements",
-    meaning="One row per run, workload, recipe, runtime and setting, with everything that was measured.",
+    meaning="One row per run, workload, recipe, runtime and setting, with all measurements.",
     key=("run_id", "workload", "recipe", "runtime", "setting", "threads", "batch_size", "sequence_length"),
     order=("night", "workload", "recipe", "runtime"),
     columns=(
@@ -161,11 +159,11 @@ MEASUREMENTS = Table(
             "upper end of the paired 95% interval of quality_difference",
             "quality_metric",
         ),
-        Column("higher_is_better", FLAG, "direction of the quality metric"),
+        Column("higher_is_better", FLAG, "whether higher values of the quality metric are better"),
         Column(
             "agreement",
             REAL,
-            "fraction of samples on which the candidate's prediction equals the baseline's prediction",
+            "fraction of samples with equal predictions by the candidate and the baseline",
             "share",
         ),
         Column(
@@ -201,7 +199,7 @@ MEASUREMENTS = Table(
             "whether the host can show a 5% difference; inconclusive if the A/A interval is wider or excludes 1",
             choices=get_args(results.Verdict),
         ),
-        Column("aa_ratio", REAL, "latency of the baseline / latency of its copy", "ratio"),
+        Column("aa_ratio", REAL, "latency of the baseline / latency of the baseline's copy", "ratio"),
         Column("aa_low", REAL, "lower end of the 95% interval of aa_ratio", "ratio"),
         Column("aa_high", REAL, "upper end of the 95% interval of aa_ratio", "ratio"),
         Column("coverage", REAL, "fraction of the parameters that are in quantized modules", "share"),
@@ -211,8 +209,8 @@ MEASUREMENTS = Table(
         Column("checkpoint_digest", TEXT, "digest of the float weights in the artifact store"),
         Column("data_digest", TEXT, "digest of the data set in the artifact store"),
         Column("calibration_digest", TEXT, "SHA-256 of the list of calibration samples"),
-        Column("block_launch", pa.list_(pa.int32()), "number of the launch of each timed block", "launches"),
-        Column("block_round", pa.list_(pa.int32()), "number of the round of each timed block", "rounds"),
+        Column("block_launch", pa.list_(pa.int32()), "launch number of each timed block", "launches"),
+        Column("block_round", pa.list_(pa.int32()), "round number of each timed block", "rounds"),
         Column(
             "block_s",
             pa.list_(REAL),
@@ -239,7 +237,7 @@ MEASUREMENTS = Table(
             TEXT,
             "versions of the kernel, Python and the libraries on the host that timed the candidate, as JSON",
         ),
-        Column("recipe_digest", TEXT, "SHA-256 of the recipe without its name and runtimes"),
+        Column("recipe_digest", TEXT, "SHA-256 of the recipe without the name and runtimes"),
         Column("source_digest", TEXT, "SHA-256 of the code that built the candidate from its inputs"),
         Column(
             "caches",
@@ -272,7 +270,7 @@ MEASUREMENTS = Table(
         Column("cold_aa_ratio", REAL, "aa_ratio with cold caches", "ratio"),
         Column("cold_aa_low", REAL, "lower end of the 95% interval of cold_aa_ratio", "ratio"),
         Column("cold_aa_high", REAL, "upper end of the 95% interval of cold_aa_ratio", "ratio"),
-        Column("cold_launch", pa.list_(pa.int32()), "number of the launch of each call with cold caches", "launches"),
+        Column("cold_launch", pa.list_(pa.int32()), "launch number of each call with cold caches", "launches"),
         Column("cold_s", pa.list_(REAL), "seconds of each call with cold caches", "seconds"),
         Column(
             "threads_used",
@@ -322,7 +320,7 @@ LAYERS = Table(
         _required("type", TEXT, "type of the module"),
         _required("parameters", INT, "number of scalars in the module's parameters", "parameters"),
         _required("quantized", FLAG, "whether the module was quantized"),
-        Column("reason", TEXT, "why the module stayed float; NULL if it was quantized"),
+        Column("reason", TEXT, "reason why the module stayed float; NULL if the module was quantized"),
         Column("sqnr_db", REAL, "ratio of signal to quantization noise in the module's output", "decibels"),
         Column("sensitivity_rank", INT, "rank of the module, 1 for the largest loss", "rank"),
         Column(
@@ -352,21 +350,19 @@ PROMOTIONS = Table(
         _required("decided_at", TIME, "when the gate made the decision", "UTC"),
         _required("objective", TEXT, "measure by which the gate chose the best passing candidate"),
         _required("rules", TEXT, "name, bound, measured number and outcome of each rule, as JSON"),
-        _required("reason", TEXT, "reason for the decision in one line"),
+        _required("reason", TEXT, "one-line reason for the decision"),
         Column("bundle_version", TEXT, "version of the published bundle; NULL if the run did not publish a bundle"),
         _ARTIFACT_DIGEST,
-        Column(
-            "incumbent_version", TEXT, "version of the bundle that was current before; NULL if no bundle was current"
-        ),
+        Column("incumbent_version", TEXT, "version of the previously current bundle; NULL if no bundle was current"),
         Column(
             "incumbent_stays",
             FLAG,
-            "whether the bundle that was current stays current; NULL if no bundle was current or this is unknown",
+            "whether the previously current bundle stays; NULL if no bundle was current or the outcome is unknown",
         ),
         Column(
             "incumbent_reason",
             TEXT,
-            "reason that the previously current bundle stays, goes or is unknown; NULL if no bundle was current",
+            "reason why the previously current bundle stays, goes or is unknown; NULL if no bundle was current",
         ),
         _UNKNOWN,
     ),
@@ -388,10 +384,10 @@ FINDINGS = Table(
         _METRIC,
         _choice("kind", results.FindingKind, "kind of change"),
         Column("tonight", REAL, "value of the metric on this night", "metric"),
-        Column("tonight_low", REAL, "lower end of the 95% interval of tonight", "metric"),
-        Column("tonight_high", REAL, "upper end of the 95% interval of tonight", "metric"),
+        Column("tonight_low", REAL, "lower end of the value's 95% interval", "metric"),
+        Column("tonight_high", REAL, "upper end of the value's 95% interval", "metric"),
         Column("reference", REAL, "value of the frozen reference", "metric"),
-        Column("change", REAL, "value since the change / reference - 1; NULL if the reference is 0"),
+        Column("change", REAL, "relative change: value since the change / reference - 1; NULL if the reference is 0"),
         Column("nights", INT, "number of nights in the reference", "nights"),
         Column("since", DATE, "first night of the change"),
         Column(
@@ -418,7 +414,7 @@ ACKNOWLEDGEMENTS = Table(
         _RECIPE,
         _RUNTIME,
         _METRIC,
-        _required("reason", TEXT, "why the finding was accepted"),
+        _required("reason", TEXT, "reason for accepting the finding"),
         _required("acknowledged_by", TEXT, "person who accepted the finding"),
         _required("acknowledged_at", TIME, "when the finding was accepted", "UTC"),
     ),

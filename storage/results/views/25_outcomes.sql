@@ -10,7 +10,7 @@
 -- column deciding_speedup: speed-up in the calls (warm or cold) that the gate uses; 1 for the baseline
 -- column deciding_speedup_low: lower end of the 95% interval of deciding_speedup
 -- column deciding_speedup_high: upper end of the 95% interval of deciding_speedup
--- column deciding_latency_s: median seconds of one of the calls that the gate uses
+-- column deciding_latency_s: median seconds per call, for the calls that the gate uses
 -- column resolution: noise: the distance from 1 to the farther end of the A/A interval
 -- column goodness: number that the gate's objective ranks candidates by: deciding_speedup or size_ratio
 -- column best_float: fastest float candidate on the same night and host

@@ -4,13 +4,13 @@
 -- example: from leaderboard where workload = 'word-lm'
 -- column rank: rank in the workload, 1 for the best candidate; passing candidates come first
 -- column candidate: name of the candidate, as recipe/runtime
--- column decision: promote, stays (current before and after), pass, hold, reject, baseline or failed
+-- column decision: one of promote, stays (current before and after), pass, hold, reject, baseline or failed
 -- column quality_difference: quality - baseline quality, in the workload's metric, rounded to three digits
 -- column size_ratio: baseline size / candidate size, rounded to three digits; above 1, the candidate is smaller
 -- column speedup: baseline latency / candidate latency over paired launches, rounded to three digits; above 1, the candidate is faster
 -- column interval: 95% interval of speedup, formatted as text
 -- column cold_speedup: speedup with cold caches; the workload file decides whether the gate uses warm or cold calls
--- column latency_ms: milliseconds per call, calculated as baseline median / speedup; latest has the candidate's own median
+-- column latency_ms: milliseconds per call: baseline median / speedup; latest has the candidate's own median
 -- column memory_mb: peak resident memory minus the resident memory before loading, in millions of bytes
 -- column why: the gate's short reason (promotions has the full reason), or the failure
 --

@@ -1,7 +1,7 @@
 -- The outcome of each workload's latest night: whether a bundle was promoted or stays current, and why.
 -- nights_on(date '2026-11-21') returns one night, and nights_on(null, nights := 30) returns the last 30 nights.
 -- example: select workload, night, outcome, candidate, version, why from nights
--- column outcome: promoted, kept, held (the gate could not decide), nothing passed or not judged
+-- column outcome: one of promoted, kept, held (the gate could not decide), nothing passed or not judged
 -- column candidate: candidate whose bundle is current after the night, as recipe/runtime; NULL if no bundle is current
 -- column version: version of the bundle that is current after the night; NULL if no bundle is current or the version is unknown
 -- column since: night on which the current bundle was first promoted

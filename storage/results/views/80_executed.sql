@@ -2,9 +2,9 @@
 -- warnings that int8 did not run as expected. See docs/proof.md.
 -- example: select workload, recipe, runtime, int8_time_share, instructions, doubts from executed where doubts <> ''
 -- column instructions: kinds of arithmetic with their fractions of the time, in descending order
--- column dearest_float: most expensive float operator, with the reason that this operator is float if known
+-- column dearest_float: most expensive float operator and, if known, the reason why the operator is float
 -- column doubts: warnings as sentences, one per line; empty if there are no warnings
--- column unknown: reason that expected numbers are missing; NULL if no numbers are missing
+-- column unknown: reason why expected numbers are missing; NULL if no numbers are missing
 create macro internal.instructions_in_words(shares) as
     array_to_string(list_transform(
         list_reverse_sort(list_transform(map_entries(shares), lambda entry: {share: entry.value, kind: entry.key})),

@@ -65,7 +65,7 @@ def test_every_table_view_and_column_says_what_it_means(tmp_path: Path, limit: i
     """
     meanings = {(row["name"], row["column_name"]): row["comment"] for row in run_query(tmp_path, sql).to_pylist()}
     assert [key for key, meaning in meanings.items() if not meaning] == []
-    assert meanings["leaderboard", ""].startswith("A summary of each workload's newest night")
+    assert meanings["leaderboard", ""].startswith("A summary of each workload's latest night")
     assert meanings["leaderboard", "speedup"].startswith("baseline latency / candidate latency over paired launches")
     assert (
         meanings["latest", "latency_s"]
@@ -87,7 +87,7 @@ def test_comments_and_views_are_there_in_the_command_line_client(tmp_path: Path)
     assert asked("select candidate from leaderboard") == ["dynamic/eager", "float/eager"]
     assert asked(
         "select comment from duckdb_columns() where table_name = 'leaderboard' and column_name = 'interval'"
-    ) == ['"95% interval of speedup, as text"']
+    ) == ['"95% interval of speedup, formatted as text"']
     assert set(asked("show tables")) == {item.name for item in described()}
 
 
