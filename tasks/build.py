@@ -9,7 +9,7 @@ from torch import nn
 
 from storage.artifacts import artifact_digest
 from storage.digest import digest_of
-from tasks.data.weights import load_state
+from tasks.data.weights import load_checkpoint
 from tasks.extensions import DOMAINS, RUNTIMES
 from tasks.job import Job, Workspace
 from tasks.libraries import hint_for, reported_as
@@ -38,7 +38,7 @@ def model_source(job: Job[Workload], workspace: Workspace) -> ModelSource:
 
     def float_model() -> nn.Module:
         model = domain.build(workload.model, dataset)
-        model.load_state_dict(load_state(job.checkpoint, store))
+        load_checkpoint(model, job.checkpoint, store)
         return model.eval()
 
     return ModelSource(

@@ -25,9 +25,9 @@ class Architecture:
     imports: str = ""
 
 
-def picture(size: int) -> tuple[tuple[str, str], ...]:
+def picture(size: int, name: str = "x") -> tuple[tuple[str, str], ...]:
     """Return the input of a vision model: one picture."""
-    return (("x", f"torch.randn(3, {size}, {size}, generator=g)"),)
+    return ((name, f"torch.randn(3, {size}, {size}, generator=g)"),)
 
 
 def tokens(length: int = 16, high: int = 200) -> tuple[tuple[str, str], ...]:
@@ -256,7 +256,8 @@ def architectures() -> Iterator[Architecture]:
         yield Architecture("torchvision", name, model, picture(size), "import torchvision")
     for name in SEGMENTATION:
         model = f"torchvision.models.segmentation.{name}(weights_backbone=None, num_classes=5)"
-        yield Architecture("torchvision", name, model, picture(64), "import torchvision")
+        images = picture(64, "input" if name.startswith("lraspp") else "x")
+        yield Architecture("torchvision", name, model, images, "import torchvision")
     for table, inputs in (
         (ENCODERS, tokens()),
         (VISION_ENCODERS, (("pixel_values", "torch.randn(3, 64, 64, generator=g)"),)),

@@ -165,6 +165,23 @@ def load_state(checkpoint: CheckpointRef, store: ArtifactStore) -> dict[str, Ten
     return state
 
 
+def load_checkpoint(model: nn.Module, checkpoint: CheckpointRef, store: ArtifactStore) -> None:
+    """Load a checkpoint in the store into its model.
+
+    The store's files lack the versions of module layouts, without which torchvision's MNASNet refuses a state dict.
+    The files have the current layout, so the model's own versions apply.
+
+    Raises
+    ------
+    StoreError
+        The checkpoint is missing or damaged.
+    """
+    state = model.state_dict()  # has an attribute with the versions
+    state.clear()
+    state.update(load_state(checkpoint, store))
+    model.load_state_dict(state)
+
+
 def build_blank(make: Callable[[], nn.Module]) -> nn.Module:
     """Build a model for its names, shapes and classes, if possible without memory for its weights.
 

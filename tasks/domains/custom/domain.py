@@ -22,7 +22,7 @@ from tasks.data.sections import BATCH, FactoryData
 from tasks.data.tables import prepare_table
 from tasks.data.training import THREADS, OwnTraining
 from tasks.data.user_data import first_input, load_splits, prepare_factory
-from tasks.data.weights import build_blank, load_state
+from tasks.data.weights import build_blank, load_checkpoint
 from tasks.domains.base import Axes, Domain, write_preprocessing
 from tasks.domains.custom import CustomWorkload, FineTune, TrainedByCode
 from tasks.domains.custom.outputs import flat, names, structure_of, structured
@@ -53,7 +53,7 @@ class Custom(Domain[CustomWorkload, FactorySpec]):
     def check(self, job: Job[CustomWorkload], workspace: Workspace) -> None:
         """Call the float model on its first test rows, and the metric on the model's output."""
         model = self.build(job.workload.model, job.dataset)
-        model.load_state_dict(load_state(job.checkpoint, workspace.store))
+        load_checkpoint(model, job.checkpoint, workspace.store)
         settings, split = job.workload.evaluate, load_test(job.dataset, workspace.store, apart=False)
         batch = next(split.batches(settings.batch_size))
         shapes = ", ".join(
@@ -133,7 +133,7 @@ class Custom(Domain[CustomWorkload, FactorySpec]):
 
     def _structure(self, job: Job[CustomWorkload], store: ArtifactStore) -> object:
         model = self.build(job.workload.model, job.dataset)
-        model.load_state_dict(load_state(job.checkpoint, store))
+        load_checkpoint(model, job.checkpoint, store)
         return structure_of(model, tuple(self.example_inputs(job.workload, job.dataset, store, 1).values()))
 
     def _scored_output(self, job: Job[CustomWorkload], store: ArtifactStore) -> int:

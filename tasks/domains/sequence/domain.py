@@ -18,7 +18,7 @@ from storage.errors import MeasurementError
 from tasks.data.evaluation import Quality
 from tasks.data.samples import Description, find_or_write, load_samples, write_split
 from tasks.data.sections import RandomSequence
-from tasks.data.weights import load_state
+from tasks.data.weights import load_checkpoint
 from tasks.domains.base import Axes, Domain
 from tasks.domains.sequence import LstmSpec, SequenceWorkload
 from tasks.job import Job, Workspace
@@ -90,7 +90,7 @@ class Sequence(Domain[SequenceWorkload, LstmSpec]):
         """Compare the outputs of the timed call with the float model's outputs; see `differences`."""
         workload, store = job.workload, workspace.store
         reference = self.build(workload.model, job.dataset)
-        reference.load_state_dict(load_state(job.checkpoint, store))
+        load_checkpoint(reference, job.checkpoint, store)
         inputs = self.example_inputs(workload, job.dataset, store, workload.benchmark.batch_size).values()
         expected, actual = reference(*inputs)[0], tensors_of(call(*inputs))[0]
         metrics = differences(expected, actual)

@@ -20,7 +20,7 @@ from tasks.data.metrics import METRICS
 from tasks.data.samples import TARGET, Batch, Column, load_samples, read_description
 from tasks.data.scores import BatchResults, Score
 from tasks.data.training import Training, train
-from tasks.data.weights import build_blank, load_state
+from tasks.data.weights import build_blank, load_checkpoint
 from tasks.domains.base import Axes, Domain, Weights, write_preprocessing
 from tasks.domains.text_encoder import EncoderDirectory, EncoderSpec, EncoderWorkload, TrainedCheckpoint
 from tasks.domains.text_encoder.network import build_encoder, directory_files, longest_text, read_directory
@@ -171,7 +171,7 @@ input_ids, attention_mask = {{ tensor }}([row.ids for row in rows]), {{ tensor }
         """Compute the cosine similarity to the float model's vectors and, if texts have pairs, the retrieval metric."""
         workload, size = job.workload, job.workload.evaluate.batch_size
         reference = build_encoder(workload.model, job.dataset)
-        reference.load_state_dict(load_state(job.checkpoint, workspace.store))
+        load_checkpoint(reference, job.checkpoint, workspace.store)
 
         def embed(model: Call, texts: Texts, *, apart: bool) -> Tensor:
             return outputs_in_order(model, texts.batches(size, apart=apart), len(texts), workspace.progress, "texts")

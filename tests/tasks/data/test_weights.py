@@ -13,10 +13,14 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import save_file
 from torch import Tensor
+from torchvision.models import mnasnet0_5
 
+from storage.artifacts import ArtifactStore
 from storage.errors import InputError
-from tasks.data.weights import read_state
+from tasks.data.weights import WEIGHTS_FILE, load_checkpoint, read_state
+from tasks.refs import CheckpointRef
 
 STATE = {"encoder.weight": torch.arange(6.0).view(2, 3), "bias": torch.tensor([1.5])}
 
@@ -141,3 +145,12 @@ def test_a_dict_that_holds_itself_is_refused(tmp_path: Path) -> None:
     torch.save(endless, tmp_path / "weights.pth")
     with pytest.raises(InputError, match="does not contain a state dict"):
         read_state(tmp_path / "weights.pth")
+
+
+def test_a_model_that_requires_the_versions_of_its_layout_is_loaded(tmp_path: Path) -> None:
+    store, model, other = ArtifactStore(tmp_path), mnasnet0_5(), mnasnet0_5()
+    checkpoint = CheckpointRef(kind="checkpoint", digest="a" * 64, parameters=1)
+    with store.create(checkpoint.kind, checkpoint.digest, {}) as folder:
+        save_file(dict(model.state_dict()), folder / WEIGHTS_FILE)
+    load_checkpoint(other, checkpoint, store)
+    assert all(torch.equal(tensor, other.state_dict()[name]) for name, tensor in model.state_dict().items())
