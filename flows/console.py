@@ -1,4 +1,4 @@
-"""Terminal output: formatted numbers, tables, and the outcome of a night, within 80 columns."""
+"""Terminal output: formatted numbers, tables, and the outcome of a run, within 80 columns."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ from storage.results.query import open_catalog, rows_of
 
 _WIDTH = 80
 _OUTCOMES = {"promote": "promoted", "pass": "passes", "hold": "held", "reject": "rejected"}
-# Outcomes from the closest to promotion: a candidate that passes without being promoted cannot be packaged (eager).
+# Outcomes, closest to promotion first. A candidate that passes but is not promoted comes last, because its runtime
+# (eager) cannot be deployed.
 _NEAREST = ("hold", "reject", "pass")
 
 
 class TextTable(Table):
-    """A table that shows its cells literally: the name of a module may look like rich's markup."""
+    """A table that shows its cells literally, because the name of a module may look like rich markup."""
 
     def __init__(self, *headings: str, right: Collection[str] = (), **options: Any) -> None:
-        """Make a column for each heading; align the columns in `right` to the right."""
+        """Add a column for each heading; align the columns in `right` to the right."""
         super().__init__(**options)
         for heading in headings:
             self.add_column(heading, overflow="fold", justify="right" if heading in right else "left")
@@ -38,18 +39,18 @@ class TextTable(Table):
 
 
 def new_table(title: str, *headings: str, right: Collection[str] = ()) -> TextTable:
-    """Make a table with a title and grid lines, whose cells wrap."""
+    """Return a table with a title and grid lines; long cells wrap."""
     return TextTable(*headings, right=right, title=title)
 
 
 def plain_table(*headings: str, right: Collection[str] = ()) -> TextTable:
-    """Make a table without grid lines; it has no header if all headings are empty."""
+    """Return a table without grid lines; if all headings are empty, the table does not have a header."""
     options = {"box": None, "padding": (0, 2, 0, 0), "pad_edge": False, "header_style": "dim"}
     return TextTable(*headings, right=right, show_header=any(headings), **options)
 
 
 def marked_lines(lines: Iterable[tuple[str, str | Text]], width: int = 1) -> Table:
-    """Put each text on its own line, after its mark; wrapped lines are indented by the marks' `width`."""
+    """Return a table with one text per line, each after its mark; `width` is the width of the column of marks."""
     grid = Table.grid(padding=(0, 1))
     grid.add_column(width=width)
     grid.add_column(overflow="fold")
@@ -59,12 +60,12 @@ def marked_lines(lines: Iterable[tuple[str, str | Text]], width: int = 1) -> Tab
 
 
 def faster(row: Row, prefix: str = "deciding_") -> str:
-    """Format a speed-up with half the width of its interval; by default the speed-up that the gate uses."""
+    """Format a speed-up with half the width of its interval; the default prefix selects the gate's speed-up."""
     return ratio_within(*(number(row, f"{prefix}speedup{end}") for end in ("", "_low", "_high")))
 
 
 def ratio_within(value: float | None, low: float | None, high: float | None) -> str:
-    """Format a ratio with half the width of its interval, on the logarithm, if that is known: ``5.43× ±3%``."""
+    """Format a ratio with half the width of its interval on a logarithmic scale, if known: ``5.43× ±3%``."""
     if value is None or not low or not high:
         return ratio(value)
     return f"{ratio(value)} ±{100 * ((high / low) ** 0.5 - 1):.0f}%"
@@ -76,7 +77,7 @@ def signed(value: float | None) -> str:
 
 
 def age(span: dt.timedelta) -> str:
-    """Format the time since an event in its largest complete unit: ``2 days ago``."""
+    """Format the time since an event in the largest complete unit: ``2 days ago``."""
     seconds = span.total_seconds()
     for unit, length in (("day", 86_400), ("hour", 3_600), ("minute", 60)):
         if seconds >= length:
@@ -85,29 +86,29 @@ def age(span: dt.timedelta) -> str:
 
 
 def became(row: Row) -> str:
-    """Return a candidate's outcome in one word; `row` is its row of ``outcomes``."""
+    """Return a candidate's outcome in one word; `row` is the candidate's row of ``outcomes``."""
     return _OUTCOMES.get(str(row["became"]), str(row["became"] or MISSING))
 
 
 def metric_of(rows: Sequence[Row]) -> str:
-    """Return the name of the quality metric of a workload's rows."""
+    """Return the name of the quality metric in a workload's rows."""
     return next((str(row["quality_metric"]) for row in rows if row["quality_metric"]), "quality")
 
 
 def new_console(*, stderr: bool = False) -> Console:
-    """Return a console as wide as the terminal, or 80 columns wide without a terminal."""
+    """Return a console as wide as the terminal, or 80 columns wide if the output is not a terminal."""
     console = Console(stderr=stderr)
     return console if console.is_terminal else Console(width=_WIDTH, stderr=stderr)
 
 
 def outcomes_of_run(store: str, run_id: str) -> list[Row]:
-    """Return the rows of ``outcomes`` of a run's candidates, the best one of each workload first."""
+    """Return a run's rows of ``outcomes``, with the best candidate of each workload first."""
     with open_catalog(store) as connection:
         return rows_of(connection, "from outcomes_of([$run]) order by workload, rank", run=run_id)
 
 
 def night_lines(outcomes: Sequence[Row], nights: Sequence[Row]) -> Iterator[RenderableType]:
-    """Describe every workload of a run: its baseline, one line per candidate, and its outcome.
+    """Describe each workload in a run: the baseline, the candidates (one line each), and the outcome.
 
     Parameters
     ----------
@@ -129,7 +130,7 @@ def night_lines(outcomes: Sequence[Row], nights: Sequence[Row]) -> Iterator[Rend
 
 
 def shown_path(path: str) -> str:
-    """Shorten a path in the working folder to a relative path."""
+    """Return a path in the working folder as a relative path, and any other path unchanged."""
     here = os.getcwd() + os.sep  # noqa: PTH109 - pathlib would change a URL
     return path.removeprefix(here)
 
@@ -163,7 +164,7 @@ def _table(rows: Sequence[Row]) -> Table:
 
 
 def _without_result(rows: Sequence[Row], outcome: str, mark: str, style: str = "") -> Iterator[Text]:
-    """Name each reason for failed or skipped candidates once, with all of its candidates."""
+    """List each reason for failed or skipped candidates once, with all affected candidates."""
     affected = sorted((row for row in rows if row["became"] == outcome), key=lambda row: str(row["why"]))
     for why, group in groupby(affected, key=lambda row: str(row["why"])):
         names = sorted(shortened(str(row["candidate"]), _WIDTH // 2) for row in group)
@@ -195,7 +196,7 @@ def _wrapped(mark: str, text: str, style: str = "") -> Iterator[Text]:
 
 
 def shortened(name: str, width: int) -> str:
-    """Cut out the middle of a name that is too long, because recipes tend to differ at their ends."""
+    """Replace the middle of a long name with "…", because recipe names tend to differ at the end."""
     if len(name) <= width:
         return name
     head = (width - 1) // 2

@@ -1,4 +1,4 @@
-"""Write workload files for the user: turn facts about a model and its data into sections with comments."""
+"""Draft workload files: derive their sections from a description of a model and its data."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from tasks.workload.recipe import Recipe
 
 _TABLES = (".csv", ".jsonl", ".parquet")
 SECTIONS = ("data", "model", "checkpoint", "evaluate")
-_SAVED = 0.75  # share of a float32 parameter's bytes that int8 saves
-_POINTS = 0.5  # largest loss of a metric in percent, in percentage points
-_LINES = 5  # lines per class in a table to fill in, so that every split gets some
+_SAVED = 0.75  # fraction of a float32 parameter's bytes that int8 saves
+_POINTS = 0.5  # largest allowed loss, in percentage points, if the metric is a percentage
+_LINES = 5  # lines per class in the table to fill in, enough for every split
 _RECIPES: tuple[JsonObject, ...] = (
     {"name": "float", "method": "none"},
     {"name": "dynamic-int8", "method": "dynamic", "modules": ["LSTM", "GRU", "Linear"]},
@@ -37,7 +37,7 @@ _RECIPES: tuple[JsonObject, ...] = (
 
 @dataclass(frozen=True)
 class Asked:
-    """The user's description of a model; ``folder`` is for the workload file, and "" stands for a missing option."""
+    """The user's description of a model; ``folder`` is the workload file's folder, and "" means a missing option."""
 
     model: str
     data: str
@@ -57,12 +57,12 @@ class Asked:
 
 
 def with_texts(request: Asked) -> Asked:
-    """Write ``texts.csv`` with placeholder lines into the workload file's folder, and return the request with it.
+    """Write ``texts.csv`` with placeholder lines into the workload file's folder; return the request with this file.
 
     Raises
     ------
     ConfigurationError
-        The model is not a Hugging Face directory, or the file exists.
+        The model is not a Hugging Face directory, or ``texts.csv`` already exists.
     """
     if not Path(request.model).is_dir():
         raise ConfigurationError("--data is missing.", hint="Name your callable, a table, or a folder of images.")
@@ -76,17 +76,17 @@ def with_texts(request: Asked) -> Asked:
         with path.open("x", encoding="utf-8", newline="") as stream:
             csv.writer(stream, lineterminator="\n").writerows(rows)
     except FileExistsError as error:
-        raise ConfigurationError(f"{path} already exists.", hint=f"To use it, pass: --data {path}.") from error
+        raise ConfigurationError(f"{path} already exists.", hint=f"To use this file, pass: --data {path}.") from error
     return replace(request, data=str(path))
 
 
 def sections(request: Asked) -> JsonObject:
-    """Return ``domain`` and the sections about model and data.
+    """Return ``domain`` and the sections that describe the model and the data.
 
     Raises
     ------
     ConfigurationError
-        init does not support such a model or data, or an option is missing.
+        init does not support the model or the data, or an option is missing.
     """
     names = get_args(TorchvisionModel)
     is_callable = re.match(REFERENCE, request.model) is not None
@@ -123,7 +123,7 @@ def _pictures(request: Asked) -> JsonObject:
 def _module(request: Asked) -> JsonObject:
     if request.data.endswith(_TABLES):
         if not request.target:
-            raise ConfigurationError("--target is missing.", hint="Name the column of the table to predict.")
+            raise ConfigurationError("--target is missing.", hint="Name the column to predict.")
         columns = _columns(request)
         target = _column(request, request.target, columns)
         features = [name for name, numbers in columns.items() if numbers and name != target]
@@ -157,7 +157,7 @@ def _column(request: Asked, name: str, columns: Collection[str]) -> str:
     if name not in columns:
         raise ConfigurationError(
             f'{request.data} has no column "{name}"{did_you_mean(name, columns)}.',
-            hint=f"Its columns: {', '.join(columns)}. Name the one to predict with --target COLUMN.",
+            hint=f"The columns are: {', '.join(columns)}. Name the column to predict with --target COLUMN.",
         )
     return name
 
@@ -181,7 +181,7 @@ def _encoder(request: Asked) -> JsonObject:
     labels = {"label" if classifies else "pair": _column(request, target, columns)} if target else {}
     texts = [name for name, numbers in columns.items() if not numbers and name not in (target, "split")]
     if not texts:
-        raise ConfigurationError(f"{request.data} has no column of texts.", hint=f"Its columns: {', '.join(columns)}.")
+        raise ConfigurationError(f"{request.data} has no text column.", hint=f"The columns are: {', '.join(columns)}.")
     metric = "accuracy" if classifies else "retrieval" if target else "cosine"
     return {
         "domain": "text-encoder",
@@ -194,7 +194,7 @@ def _encoder(request: Asked) -> JsonObject:
 
 
 def whole(name: str, content: JsonObject) -> JsonObject:
-    """Complete the document with every recipe that fits the domain's models, for the installed runtimes."""
+    """Complete the document with every recipe that is compatible with the domain, and with the installed runtimes."""
     recipes = []
     for keys in _RECIPES:
         needs = METHODS[str(keys["method"])].needs
@@ -212,9 +212,9 @@ def whole(name: str, content: JsonObject) -> JsonObject:
 
 
 def with_strict_gate(document: JsonObject, preview: Preview) -> tuple[JsonObject, dict[str, str]]:
-    """Bound the loss of quality, and the size if a quantized candidate can be small enough.
+    """Add limits to the quality drop and, if a quantized candidate can be small enough, to the size.
 
-    Return the document and the reasons for its gate by ``section.key``.
+    Return the document, and the reason for each key of its gate by ``section.key``.
     """
     gate, quality = document["gate"], f"a candidate may lose at most 1% of the baseline's {preview.metric}"
     if preview.is_percentage:
@@ -230,10 +230,10 @@ def with_strict_gate(document: JsonObject, preview: Preview) -> tuple[JsonObject
 
 
 def with_size_obstacles(document: JsonObject, preview: Preview) -> Preview:
-    """Add the gate's size rule as an obstacle to candidates with too few int8 parameters to fulfil it.
+    """Add an obstacle to each candidate that has too few int8 parameters for the gate's size rule.
 
-    A night would build and evaluate such a candidate only to reject it. If this excludes every quantized candidate,
-    none is excluded, because `with_strict_gate` then leaves out the bound.
+    A run would build and evaluate such a candidate, only to reject it. If all quantized candidates are too large,
+    return the preview unchanged, because `with_strict_gate` then leaves out the size rule.
     """
     bound = float(document["gate"]["min_size_ratio"])
 
@@ -252,7 +252,7 @@ def with_size_obstacles(document: JsonObject, preview: Preview) -> Preview:
 
 
 def _too_few_parameters(document: JsonObject, preview: Preview) -> float | None:
-    """Return the largest int8 share of the parameters if it is known to be too small for the gate."""
+    """Return the largest fraction of int8 parameters if this fraction is known to be too small for the gate."""
     quantized = _quantized(document, preview)
     if not quantized or not all(candidate.coverage for candidate in quantized):
         return None
@@ -285,14 +285,14 @@ def without_obstacles(document: JsonObject, preview: Preview) -> JsonObject:
         recipes += [recipe | {"runtimes": runtimes}] if runtimes else []
     if not recipes or recipes[0]["name"] != "float":
         raise ConfigurationError(
-            "No runtime executes the float model:\n" + "\n".join(f"  {problem}" for problem in preview.problems)
+            "No runtime can run the float model:\n" + "\n".join(f"  {problem}" for problem in preview.problems)
         )
     benchmark = document["benchmark"] | {"baseline": f"float/{recipes[0]['runtimes'][0]}"}
     return document | {"recipe": recipes, "benchmark": benchmark}
 
 
 def _runtimes(recipe: Recipe) -> list[str]:
-    # Runtimes that can be deployed and build in seconds.
+    # Choose only runtimes that can be deployed and that build a candidate in seconds.
     quick = [name for name in RUNTIMES if RUNTIMES[name].hands_over and not RUNTIMES[name].compiles]
     fitting = [name for name in quick if not RUNTIMES[name].obstacle(recipe)]
     return [name for name in fitting if all(map(installed_version, RUNTIMES[name].distributions))]

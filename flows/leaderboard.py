@@ -12,7 +12,7 @@ from storage.results import Row, number
 from storage.results.query import open_catalog, rows_of
 
 NARROWEST = 80
-# The view's column behind each heading. The first six always fit, because long candidates are cut.
+# Columns of the view ``leaderboard`` by heading. The first six columns always fit, because long names are shortened.
 _HEADINGS = {
     "workload": "workload",
     "candidate": "candidate",
@@ -29,7 +29,7 @@ COLUMNS = {"rank", "interval", *_HEADINGS.values()}
 _ALWAYS = 6
 _TEXTS = ("workload", "candidate", "decision", "why")
 _LONGEST_WORKLOAD = 16
-_SHORTEST_REASON = 24  # A shorter part of the reason says too little.
+_SHORTEST_REASON = 24  # a shorter part of the reason is not informative
 _GAP = 2
 
 
@@ -38,14 +38,14 @@ def leaderboard_rows(store: str, rows: Sequence[Row]) -> list[Row]:
     with open_catalog(store) as connection:
         outcomes = rows_of(connection, "from outcomes where setting = 'primary'")
     found = {(row["workload"], row["candidate"]): row for row in outcomes}
-    # The view's `why` is the shorter one.
+    # Keep the view's `why`, which is shorter than the `why` of ``outcomes``.
     return [{**row, **found.get((row["workload"], row["candidate"]), row), "why": row["why"]} for row in rows]
 
 
 def leaderboard_table(rows: Sequence[Row], width: int) -> tuple[Table, str]:
-    """Lay out rows of `leaderboard_rows` in at most `width` characters; the width is at least `NARROWEST`.
+    """Lay out rows of `leaderboard_rows` in at most `width` characters; `width` must be at least `NARROWEST`.
 
-    Return the table, and a line that names the view's other columns.
+    Return the table, and a line that lists the columns that the table does not show.
     """
     cells = [_cells(row) for row in rows]
     widths = {heading: max(len(heading), *(len(each[heading]) for each in cells)) for heading in _HEADINGS}

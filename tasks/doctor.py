@@ -1,4 +1,4 @@
-"""Check whether benchmarks on this machine can be trusted, and advise what to do if they cannot."""
+"""Check the conditions for benchmarks on this host, and advise how to improve them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _ROWS, _WIDTH = 4, 1024
 
 @dataclass(frozen=True)
 class Check:
-    """One check; ``problem`` means that benchmarks fail or cannot be trusted here, ``note`` is a lesser warning."""
+    """The result of one check; a ``problem`` makes runs fail, and a ``note`` is a warning."""
 
     name: str
     status: Literal["ok", "note", "problem"]
@@ -42,7 +42,7 @@ def _checked(name: str, good: bool, result: str, advice: str) -> Check:
 
 
 def examine(store: str, on_wait: Callable[[], None] | None = None) -> list[Check]:
-    """Run every check in about ten seconds, alone on the host; `on_wait` is called if a benchmark is running."""
+    """Run every check under the host's lock, in about ten seconds; call `on_wait` if a benchmark holds the lock."""
     with host_lock(LOCK, on_wait=on_wait):
         before = observe("before", 1, ())
         measured = _measure()
@@ -63,14 +63,14 @@ def examine(store: str, on_wait: Callable[[], None] | None = None) -> list[Check
 
 
 def trusted(checks: list[Check]) -> bool:
-    """Return whether no check found a problem."""
+    """Return True if no check found a problem."""
     return all(check.status != "problem" for check in checks)
 
 
 def check_int8(machine: Machine) -> Check:
-    """Check whether the processor has instructions for int8."""
+    """Check whether the processor has int8 instructions."""
     result = f"instructions: {', '.join(machine.isa) or 'unknown'}"
-    advice = "No VNNI, AMX or dot product: int8 gains less here than on newer servers that you may deploy to."
+    advice = "Without VNNI, AMX or dot product, int8 gains less than on newer servers that you may deploy to."
     return _checked("int8 instructions", machine.has_vnni, result, advice)
 
 
@@ -78,12 +78,15 @@ def check_ratio(ratio: Ratio) -> Check:
     """Check whether torch's int8 kernels are faster than its float kernels."""
     result = f"int8 linear layer {ratio.value:.2f}× as fast as float ({ratio.low:.2f} to {ratio.high:.2f})"
     return _checked(
-        "int8 kernels", ratio.low > 1, result, "int8 is not faster here: quantize for size, or deploy elsewhere."
+        "int8 kernels",
+        ratio.low > 1,
+        result,
+        "int8 is not faster on this host: quantize for size, or deploy to other hardware.",
     )
 
 
 def check_repeatable(aa: Ratio) -> Check:
-    """Check whether a model and a copy of it are measured as equally fast."""
+    """Check whether the benchmark measures a model and its copy as equally fast."""
     result = f"the same model against itself: {aa.value:.3f} ({aa.low:.3f} to {aa.high:.3f})"
     advice = (
         f"Beyond ±{WIDEST:.0%}, a benchmark needs more launches to decide small differences: stop other programs, "
@@ -104,7 +107,7 @@ def check_busy(evidence: Evidence) -> Check:
 
 
 def check_waiting(before: Evidence, after: Evidence) -> Check:
-    """Check whether other programs ran meanwhile; load averages would also count earlier ones."""
+    """Check whether other programs ran during the benchmark; load averages would also include earlier programs."""
     if "cpu" not in before.pressure or "cpu" not in after.pressure:
         return Check("other work meanwhile", "ok", "not reported by this system")
     waited_s = (after.pressure["cpu"].some_total_us - before.pressure["cpu"].some_total_us) / 1e6
@@ -114,23 +117,23 @@ def check_waiting(before: Evidence, after: Evidence) -> Check:
 
 
 def check_steal(before: Evidence, after: Evidence) -> Check:
-    """Check whether the hypervisor gave this machine's processors to other guests meanwhile."""
+    """Check whether the hypervisor gave processor time to other guests during the benchmark."""
     if before.steal_s is None or after.steal_s is None:
         return Check("steal time", "ok", "not reported by this system")
     share = (after.steal_s - before.steal_s) / max(1e-9, after.at_s - before.at_s) / after.machine.processors
     result = f"{share:.1%} of the processors' time went to other virtual machines on this host"
-    return _checked("steal time", share <= STOLEN_SHARE, result, "Use a machine with dedicated processors.")
+    return _checked("steal time", share <= STOLEN_SHARE, result, "Use a host with dedicated processors.")
 
 
 def check_governor(evidence: Evidence) -> Check:
-    """Check whether the processor's frequency follows the load."""
+    """Check whether the processor's frequency changes with the load."""
     result = f"governor: {evidence.governor or 'not readable (a virtual machine?)'}"
-    advice = "Set it to performance: sudo cpupower frequency-set -g performance."
+    advice = "Set the governor to performance: sudo cpupower frequency-set -g performance."
     return _checked("frequency", evidence.governor in (None, "performance"), result, advice)
 
 
 def check_store(store: str) -> Check:
-    """Check whether the store is writable and has room."""
+    """Check whether the store is writable and has free space."""
     if "://" in store:
         return Check("store", "ok", f"{store}: remote; `nightquant store check` checks it")
     place = Path(store).absolute()
@@ -154,7 +157,7 @@ def check_compiler() -> Check:
 
 
 def load(subject: Subject) -> Loaded:
-    """Make the small seeded model to time: one linear layer, float or int8 by the subject's name."""
+    """Return the small seeded model to time: one linear layer, float or int8 depending on the subject's name."""
     import torch
 
     generator = torch.Generator().manual_seed(0)
@@ -164,7 +167,7 @@ def load(subject: Subject) -> Loaded:
         return Loaded(partial(torch.nn.functional.linear, inputs, weight))
     quantized = torch.quantize_per_tensor(weight, float(weight.abs().max()) / 127, 0, torch.qint8)
     packed = torch.ops.quantized.linear_prepack(quantized, None)
-    # `reduce_range` keeps activations to 7 bits: without VNNI, 8 bits can overflow 16-bit sums.
+    # `reduce_range` limits activations to 7 bits, because 8 bits can overflow 16-bit sums without VNNI.
     return Loaded(partial(torch.ops.quantized.linear_dynamic, inputs, packed, True))
 
 
@@ -173,7 +176,7 @@ def _measure() -> list[Check]:
     try:
         measured = Session(_FLOAT, _PROFILE, loader=f"{__name__}:{load.__name__}").measure(subjects)
     except MeasurementError as error:
-        return [Check("A/A", "problem", str(error), "torch does not run here: reinstall it.")]
+        return [Check("A/A", "problem", str(error), "Reinstall torch, which does not run on this host.")]
     launch = measured.launches[0]
     engines = Check("int8 engines", "ok", f"{', '.join(launch.engines)}; torch dispatches to {launch.capability}")
     if _INT8 in measured.refused:

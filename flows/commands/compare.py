@@ -1,4 +1,4 @@
-"""``nightquant compare``: compare two runs, candidate by candidate, and name the changes between them."""
+"""``nightquant compare``: compare the candidates of two runs, and list the changes between the runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from storage.results.history import changes_between
 from storage.results.query import open_catalog, rows_of
 from storage.root import StoreRoot
 
-# A night stands for all of its runs; if several runs measured a candidate, the last run's row counts.
+# A night selects all of its runs. If several runs measured a candidate, the row of the last run is used.
 _RUNS = """
 select run_id, night, started_at, status, profile, candidates_ok as measured, candidates_failed as failed, host,
     git_commit
@@ -49,10 +49,11 @@ _KNOWN = "select run_id, night from runs order by night desc, started_at desc li
 
 @dataclass(frozen=True)
 class Pair:
-    """A candidate in both runs; the row of a run without the candidate is None. ``changed`` describes the changes.
+    """A candidate with its row from each run; a row is None if the run does not include the candidate.
 
-    ``times_as_fast`` is the second speed-up ÷ the first, or None without both. ``is_apart`` is true if the two 95%
-    intervals do not overlap. Both describe calls with cold or warm ``caches``, whichever the second run's gate uses.
+    ``changed`` maps changed columns to descriptions. ``times_as_fast`` is the second speed-up divided by the first, or
+    None if a speed-up is missing. ``is_apart`` is true if the two 95% intervals do not overlap. Both fields apply to
+    calls with the ``caches`` (cold or warm) that the second run's gate uses.
     """
 
     workload: str
@@ -67,7 +68,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class RunComparison:
-    """Two runs or nights, with the runs of each; ``changed`` describes the changes that apply to every candidate."""
+    """A comparison of two runs or nights; ``changed`` describes the changes that apply to every candidate."""
 
     before: tuple[Row, ...]
     after: tuple[Row, ...]
@@ -81,9 +82,10 @@ class RunComparison:
 @format_option("text", "json")
 @store_option
 def command(first: str, second: str, format: str, store: str) -> None:
-    """Compare the measurements of two runs, candidate by candidate. RUN is the id or the night (YYYY-MM-DD) of a run.
+    """Compare the candidates of two runs, each given by its id or its night (YYYY-MM-DD).
 
-    A night stands for all of its runs. Speed-ups are shown with 95% intervals; "intervals apart" means no overlap.
+    A night includes all of its runs. Speed-ups have 95% intervals; "intervals apart" means that two intervals do not
+    overlap.
 
     \b
     Example:
@@ -152,7 +154,7 @@ def _remarks(pair: Pair, rows: Sequence[Row]) -> Iterator[str]:
 
 
 def compare_runs(place: str, first: str, second: str) -> RunComparison:
-    """Compare two runs, each by its id or its night (YYYY-MM-DD).
+    """Compare two runs, each given by its id or its night (YYYY-MM-DD).
 
     Raises
     ------
@@ -193,7 +195,7 @@ def _runs_named(connection: duckdb.DuckDBPyConnection, name: str) -> list[Row]:
     if not runs:
         known = ", ".join(f"{row['run_id']} ({row['night']})" for row in rows_of(connection, _KNOWN))
         raise ConfigurationError(
-            f'There is no run or night "{name}".', hint=f"The newest are: {known}. Write a night as YYYY-MM-DD."
+            f'There is no run or night "{name}".', hint=f"The latest runs are: {known}. Write a night as YYYY-MM-DD."
         )
     return runs
 

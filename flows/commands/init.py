@@ -1,4 +1,4 @@
-"""``nightquant init``: a workload file for a model, written by running it."""
+"""``nightquant init``: run a model, and write a workload file for the model."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def _reference(context: click.Context, parameter: click.Parameter, value: str) -
 )  # fmt: skip
 @click.option(
     "--data", default="", metavar="MODULE:CALLABLE|FILE|FOLDER", shell_complete=click.File().shell_complete,
-    help="Read this data: your callable, a .csv, .jsonl or .parquet file, or a folder with a folder of pictures for "
-    "each class. Without it, a Hugging Face directory gets a table to fill in.",
+    help="Read this data: your callable, a .csv, .jsonl or .parquet file, or a folder with a folder of images for each "
+    "class. Without --data, init writes a table to fill in for a Hugging Face directory.",
 )  # fmt: skip
 @click.option("--target", default="", metavar="COLUMN", help="Predict this column (default for texts: label).")
 @click.option(
@@ -82,25 +82,26 @@ def _reference(context: click.Context, parameter: click.Parameter, value: str) -
 )  # fmt: skip
 @click.option(
     "--checkpoint", default="", metavar="FILE|URL|NAME", shell_complete=click.File().shell_complete,
-    help="Use these weights; torchvision's have names such as ResNet18_Weights.IMAGENET1K_V1.",
+    help="Use these weights: a file, a URL, or torchvision weights such as ResNet18_Weights.IMAGENET1K_V1.",
 )  # fmt: skip
 @click.option(
     "--metric",
     default="",
     metavar="NAME|MODULE:CALLABLE",
-    help="Measure quality by this metric (default: chosen by the targets).",
+    help="Measure quality by this metric (default: a metric for the kind of targets).",
 )
 @click.option("--lower-is-better", is_flag=True, help="Treat lower values of your own metric as better.")
-@click.option("--all-keys", is_flag=True, help="Also write the other keys, as comments with their defaults.")
+@click.option("--all-keys", is_flag=True, help="Also write all other keys, as comments with their default values.")
 @click.option("-o", "--output", type=FILE, help="Write to this file (default: the model's name).")
 @format_option("text", "json")
 @store_option
 def command(model: str, all_keys: bool, output: Path | None, format: str, store: str, **options: Any) -> int:
-    """Write a workload file for a model, after running it on its data.
+    """Run a model on its data, and write a workload file for the model.
 
-    Modules are looked for in the file's folder, then here. Recipes and runtimes that the model cannot take are left
-    out, and the file says why. With weights, candidates that lose quality are named. Nothing is trained, and no file is
-    overwritten. If the model, the data or the weights do not work, nothing is written and the exit code is 2.
+    The command looks for modules in the file's folder, then in the current folder. The command leaves out recipes and
+    runtimes that the model does not support, and the file gives the reasons. If you pass weights, the command lists the
+    candidates that lose quality. The command does not train the model or overwrite files. If the model, the data or the
+    weights fail a check, the command writes nothing and exits with code 2.
 
     \b
     Example:
@@ -113,10 +114,14 @@ def command(model: str, all_keys: bool, output: Path | None, format: str, store:
     name = re.sub(r"[^a-z0-9.-]+", "-", called.lower()).strip("-.") or "model"
     path = output or Path(f"{name}.toml")
     if path.exists():
-        raise ConfigurationError(f"{path} exists; init overwrites nothing.", hint="Name another file with -o.")
+        raise ConfigurationError(
+            f"{path} already exists, and init does not overwrite files.", hint="Name another file with -o."
+        )
     folder = path.resolve().parent
     if not folder.is_dir():
-        raise ConfigurationError(f"{path} cannot be written: {folder} is not a folder.", hint="Create it first.")
+        raise ConfigurationError(
+            f"{path} cannot be written: {folder} is not a folder.", hint="Create the folder first."
+        )
     asked = Asked(model=model, folder=folder, **options)
     to_do = ""
     with ExitStack() as undo:
@@ -128,7 +133,7 @@ def command(model: str, all_keys: bool, output: Path | None, format: str, store:
         with progress_of(f"{path}: running the model") as progress:
             proposal = try_out(propose, validated(path, document), store, progress)
             for name, keys in proposal.sections.items():
-                # The user's own metric stays.
+                # Keep the metric that the user chose.
                 chosen = {key: value for key, value in keys.items() if key != "metric" or not asked.metric}
                 document[name] = {**document[name], **chosen}
             found = try_out(preview, validated(path, document), store, progress)
@@ -165,16 +170,16 @@ def render(
     *,
     all_keys: bool = False,
 ) -> str:
-    """Write the file's text: what was decided, and why.
+    """Return the text of the workload file, with the reasons for its keys as comments.
 
     Parameters
     ----------
     to_do
-        A line about what the user must still do.
+        One line that describes the remaining work for the user.
     reasons
-        Why a key was chosen or left out, by ``section.key``.
+        Reasons for choosing or omitting keys, by ``section.key``.
     all_keys
-        Also write every key's meaning, and the keys that were not decided, as comments with their defaults.
+        Whether to write the description of every key, and the remaining keys as comments with their defaults.
     """
     lines = [
         "# Written by `nightquant init`. To try it out after a change: nightquant workloads --workload FILE --check",
@@ -240,16 +245,16 @@ def _remarks(tried: CandidatePreview) -> Iterator[str]:
         yield f"{tried.candidate} {tried.loss.describe()}"
     left = [f"{module.module or 'the model'} ({module.type})" for module in tried.coverage if not module.quantized]
     if left and len(left) < len(tried.coverage):
-        yield f"With {tried.candidate.partition('/')[2]} stays float: {', '.join(left[:5])}{', …' if left[5:] else ''}"
+        yield f"Stays float with {tried.candidate.partition('/')[2]}: {', '.join(left[:5])}{', …' if left[5:] else ''}"
 
 
 def toml(value: object) -> str:
-    """Write a value as TOML: JSON except for tables, which stand on one line."""
+    """Format a value as TOML, with tables on one line; JSON has the same syntax for all other values."""
     if isinstance(value, dict):
         names = {key: key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else toml(key) for key in value}
         pairs = ", ".join(f"{names[key]} = {toml(item)}" for key, item in value.items())
         return f"{{ {pairs} }}" if pairs else "{}"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(toml, value))}]"
-    # Of control characters, JSON leaves this one as it is.
+    # Python's `json` escapes all control characters except this one.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

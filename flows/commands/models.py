@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 @recipe_option
 @click.option("--words", default=1000, show_default=True, metavar="N", help="Sample this many words.")
 @click.option("--temperature", default=1.0, show_default=True, metavar="T", help="Sample at this temperature.")
-@click.option("--seed", default=0, show_default=True, metavar="N", help="Draw the words with this seed.")
+@click.option("--seed", default=0, show_default=True, metavar="N", help="Draw the words with this random seed.")
 @click.option("-o", "--output", type=FILE, help="Write to this file instead of the terminal.")
-@click.option("--compare", is_flag=True, help="Also show the float model's text, from the same seed.")
+@click.option("--compare", is_flag=True, help="Also show text from the float model, drawn with the same seed.")
 @format_option("text", "json")
 @store_option
 def generate(
@@ -51,7 +51,7 @@ def generate(
     format: str,
     store: str,
 ) -> None:
-    """Sample text from a word language model, which is trained and quantized first if the store lacks it.
+    """Sample text from a word language model; if the store lacks the model, train and quantize it first.
 
     \b
     Example:
@@ -61,9 +61,11 @@ def generate(
     from tasks.generate import generate as sample  # imports torch
 
     if output is not None and format == "json":
-        raise ConfigurationError("JSON goes to standard output.", hint="Leave out --output.")
-    if output is not None and not output.parent.is_dir():  # fail before the work, not after it
-        raise ConfigurationError(f"{output} cannot be written: {output.parent} is not a folder.", hint="Create it.")
+        raise ConfigurationError("With --format json, the text goes to standard output.", hint="Leave out --output.")
+    if output is not None and not output.parent.is_dir():  # fail before the model is trained or sampled
+        raise ConfigurationError(
+            f"{output} cannot be written: {output.parent} is not a folder.", hint="Create the folder."
+        )
     chosen = _workload(workload or ("word-lm",), recipe, hint="To add the float model, use --compare.")
     recipes, texts = _recipes(chosen, recipe, compare), []
     for item in recipes:
@@ -92,12 +94,12 @@ def generate(
     default="0,1,2,4",
     show_default=True,
     metavar="K,…",
-    help='Evaluate with the worst K layers kept in float; "" shows only the ranking.',
+    help='Evaluate with the K worst layers in float, for each K; "" shows only the ranking.',
 )
 @format_option("table", "json")
 @store_option
 def sensitivity(workload: tuple[str, ...], recipe: tuple[str, ...], keep: str, format: str, store: str) -> None:
-    """Rank the quantized layers by the noise that each adds; artifacts that the store lacks are made first.
+    """Rank the quantized layers by the noise that each layer adds; missing artifacts are built first.
 
     \b
     Example:
@@ -135,7 +137,7 @@ def _workload(names: tuple[str, ...], recipes: tuple[str, ...], *, hint: str) ->
 
 
 def _recipe(workload: Workload, names: tuple[str, ...], recipes: Sequence[Recipe], what: str = "recipe") -> Recipe:
-    """Return the recipe named first in `names`, or else the first recipe."""
+    """Return the recipe with the first name in `names`, or the first recipe if `names` is empty."""
     by_name = {recipe.name: recipe for recipe in recipes}
     name = names[0] if names else next(iter(by_name), "")
     if name not in by_name:
@@ -146,21 +148,22 @@ def _recipe(workload: Workload, names: tuple[str, ...], recipes: Sequence[Recipe
 
 
 def _recipes(workload: Workload, names: tuple[str, ...], compare: bool) -> list[Recipe]:
-    """Return the recipe to sample with (by default float), or a float and a quantized recipe to compare."""
+    """Return the chosen recipe (by default the float recipe); to compare texts, return a float and a quantized
+    recipe."""
     floats = [recipe for recipe in workload.recipe if recipe.method == "none"]
     quantized = [recipe for recipe in workload.recipe if recipe.method != "none"]
     if not compare:
         return [_recipe(workload, names, [*floats, *quantized])]
     if not floats or not (quantized or names):
         raise ConfigurationError(
-            f'Workload "{workload.name}" lacks a float or a quantized recipe to compare.',
-            hint='Add both kinds to its file: a recipe with method = "none", and one with another method.',
+            f'Workload "{workload.name}" needs a float recipe and a quantized recipe to compare.',
+            hint='Add a recipe with method = "none" and a recipe with another method to the workload file.',
         )
     return [floats[0], _recipe(workload, names, [*quantized, *floats])]
 
 
 def _print_columns(headings: list[str], texts: list[Iterator[str]], console: Console) -> None:
-    """Print the texts side by side, word by word at a terminal and at once in a file."""
+    """Print the texts side by side: word by word at a terminal, but all at once in a file."""
     grown = [""] * len(texts)
     with Live(console=console, auto_refresh=False, vertical_overflow="visible") as live:
         for pieces in zip_longest(*texts, fillvalue=""):
@@ -168,7 +171,7 @@ def _print_columns(headings: list[str], texts: list[Iterator[str]], console: Con
             table = Table(expand=True)
             for heading in headings:
                 table.add_column(heading, ratio=1, overflow="fold")
-            # Text prevents words from being read as rich's markup.
+            # `Text` prevents rich from interpreting words as markup.
             table.add_row(*map(Text, grown))
             live.update(table, refresh=console.is_terminal)
 

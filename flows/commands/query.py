@@ -36,10 +36,10 @@ _MEANINGS = "select column_name, comment from duckdb_columns() where table_name 
 @format_option("table", "csv", "json", "markdown", "parquet")
 @store_option
 def query(sql: str | None, list_: bool, output: Path | None, format: str, store: str) -> None:
-    """Run a read-only query, in DuckDB's SQL, over the store's tables and views.
+    """Run a read-only DuckDB SQL query over the store's tables and views.
 
-    At a terminal, the table fits the width. Long texts are cut with "…", the leaderboard shows its main columns, and
-    each row of another table that is too wide becomes a record. In a file or a pipe, or with --format, nothing is cut.
+    At a terminal, tables fit the terminal's width: long texts end with "…", and the leaderboard shows its main columns.
+    If another table is too wide, each row becomes a record. Output to a file or a pipe, or with --format, is complete.
     """
     if list_:
         items = [f"{item.name} ({item.kind}): {item.meaning}\n    {item.example}\n" for item in described()]
@@ -49,9 +49,9 @@ def query(sql: str | None, list_: bool, output: Path | None, format: str, store:
         _write(text.encode(), output)
         return
     if not sql:
-        raise click.UsageError('The SQL is missing. Add it, as in nightquant query "from leaderboard", or add --list.')
+        raise click.UsageError('The query is missing. Pass SQL, as in nightquant query "from leaderboard", or --list.')
     if format == "parquet" and output is None and sys.stdout.isatty():
-        raise click.UsageError("Parquet is binary and cannot be shown. Name a file with -o, or pipe the output.")
+        raise click.UsageError("A terminal cannot show binary Parquet. Name a file with -o, or pipe the output.")
     rows = run_query(store, sql)
     chosen = click.get_current_context().get_parameter_source("format") is not ParameterSource.DEFAULT
     if chosen or output is not None or not sys.stdout.isatty():
@@ -60,7 +60,7 @@ def query(sql: str | None, list_: bool, output: Path | None, format: str, store:
     width, height = shutil.get_terminal_size()
     if set(rows.column_names) == COLUMNS and rows.num_rows and width >= NARROWEST:
         table, rest = leaderboard_table(leaderboard_rows(store, rows.to_pylist()), width)
-        # Without a height, rich assumes that a dumb terminal has 80 columns.
+        # If no height is passed, rich assumes 80 columns for a dumb terminal.
         console = Console(width=width, height=height)
         console.print(table)
         console.print(rest, style="dim", highlight=False)
@@ -80,12 +80,12 @@ def _write(content: bytes, output: Path | None) -> None:
 
 
 @click.command()
-@night_option("Report this night (default: the newest).")
+@night_option("Report on this night (default: the latest).")
 @click.option("-o", "--output", type=FILE, default="report.html", show_default=True, help="Write to this file.")
 @format_option("text", "json")
 @store_option
 def report(night: date | None, output: Path, format: str, store: str) -> None:
-    """Write a night's report: decisions, alerts, failures, machine and plots, as one self-contained HTML file.
+    """Write a night's report as one self-contained HTML file with decisions, alerts, failures, hardware and plots.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""Show the inputs of a night: ``nightquant workloads``, ``config`` and ``doctor``."""
+"""Show the inputs of a run: ``nightquant workloads``, ``config`` and ``doctor``."""
 
 from __future__ import annotations
 
@@ -34,9 +34,10 @@ _COLOURS = {"ok": "green", "note": "yellow", "problem": "bold red"}
 def workloads(workload: tuple[str, ...], schema: bool, check: bool, store: str, format: str) -> int:
     """List the workloads with their recipes, or check your own workload files.
 
-    --check does what a night does except training and timing, with little calibration and a sample of the test split.
-    It keeps the prepared data for the night. It reports which methods and runtimes fit, which modules would stay float,
-    and, if the weights are real, which candidates lose quality. The exit code is 2 if there is a problem.
+    --check tests everything that a run needs except training and timing, with little calibration data and a sample of
+    the test split. Later runs reuse the prepared data. The check reports compatible methods and runtimes, and the
+    modules that would stay float. If the weights are real, the check also lists candidates that lose quality. The exit
+    code is 2 if the check finds a problem.
 
     \b
     Example:
@@ -52,7 +53,7 @@ def workloads(workload: tuple[str, ...], schema: bool, check: bool, store: str, 
     if check:
         return _check(loaded, store, format)
     if workload:
-        # Only for named workloads, because a night skips candidates that it cannot run.
+        # Only for workloads that the user names, because a run skips candidates that this host cannot run.
         for runtime in dict.fromkeys(name for entry in loaded for recipe in entry.recipe for name in recipe.runtimes):
             RUNTIMES[runtime].require_installed(runtime)
         for entry in loaded:
@@ -76,7 +77,7 @@ def _check(loaded: list[Workload], store: str, format: str) -> int:
             try:
                 previews.append(try_out(preview, workload, store, progress))
             except MeasurementError as error:
-                # A workload that hangs or kills its process does not prevent checks of the others.
+                # If one workload hangs or kills its process, the command still checks the other workloads.
                 previews.append(Preview(workload=workload.name, problems=(str(error),)))
     if format == "json":
         print_json(previews)
@@ -93,7 +94,7 @@ def print_preview(result: Preview) -> None:
 
 
 def preview_lines(result: Preview) -> Iterator[Text]:
-    """Yield lines about a preview: its model and data, fitting methods and runtimes, each candidate, each problem."""
+    """Yield lines that describe a preview: model, data, compatible methods and runtimes, candidates, and problems."""
     if result.problems:
         yield Text(f"{result.workload}: {plural(len(result.problems), 'problem')}", style="bold red")
     else:
@@ -162,9 +163,10 @@ def config(format: str) -> None:
 @format_option("table", "json")
 @click.pass_context
 def doctor(context: click.Context, store: str, format: str) -> None:
-    """Describe this machine, the speed of int8 on it, and whether its timings can be trusted.
+    """Describe this host and its int8 speed, and check for conditions that make timings unreliable.
 
-    The exit code is 0 if benchmarks here can be trusted, and 1 otherwise.
+    The exit code is 1 if a check finds a problem: a benchmark fails, or the store has no space or is not writable.
+    Otherwise the exit code is 0, even if notes warn about noisy timings or other programs.
 
     \b
     Example:
@@ -178,9 +180,9 @@ def doctor(context: click.Context, store: str, format: str) -> None:
     if format == "json":
         print_json({"trusted": good, "checks": checks})
     else:
-        table = new_table("Can benchmarks on this machine be trusted?", "check", "", "found", "what to do")
+        table = new_table("Conditions for benchmarks on this host", "check", "", "found", "what to do")
         for check in checks:
             table.row(check.name, Text(check.status, style=_COLOURS[check.status]), check.found, check.advice)
         Console().print(table)
-        click.echo("Yes: benchmarks here can be trusted." if good else "No: follow the advice on each problem.")
+        click.echo("No check found a problem." if good else "Follow the advice on each problem.")
     context.exit(0 if good else 1)

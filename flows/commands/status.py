@@ -43,13 +43,13 @@ _USUAL = ("show", 'query "FROM leaderboard"', "report")
 _FIRST = ("doctor", "nightly --profile quick", "workloads")
 _MEANINGS = {
     "show": "each workload's current bundle and last night",
-    'query "FROM leaderboard"': "the newest night's candidates",
+    'query "FROM leaderboard"': "the latest night's candidates",
     "report": "the night as one HTML page",
-    "nightly": "run a night now",
+    "nightly": "start a run now",
     'query "FROM failures"': "every failure with its full text",
     'query "FROM regressions"': "each regression, and since when",
-    "doctor": "check this machine for benchmarks",
-    "nightly --profile quick": "a first, short night",
+    "doctor": "check this host for benchmarks",
+    "nightly --profile quick": "a short first run",
     "workloads": "list the built-in workloads",
 }
 _STORY = "the workload's bundle, nights and layers"
@@ -58,7 +58,7 @@ _STORY = "the workload's bundle, nights and layers"
 @click.command()
 @age_option(
     "--max-age",
-    help="Check only that the last good night is younger than this, for example 26h; if not, exit with code 1.",
+    help="Only check the age of the last good night: exit with code 1 if the age is above this, for example 26h.",
 )
 @workload_option
 @click.option(
@@ -79,8 +79,8 @@ def command(
 ) -> None:
     """Show the state of the store: last night, current bundles, problems that need attention, and next steps.
 
-    Without a subcommand, nightquant does the same. The exit code is 0 in any state. With --max-age, it is 1 if the last
-    night without failures is older, in the store or for any --workload.
+    Without a subcommand, nightquant runs this command. The exit code is 0 in every state. With --max-age, the exit code
+    is 1 if the last night without failures is older than this age, for the store or for any --workload.
 
     \b
     Example:
@@ -90,7 +90,7 @@ def command(
       nightquant status --prometheus /var/lib/node_exporter/nightquant.prom
     """
     if workload and max_age is None:
-        raise click.UsageError("--workload needs --max-age, which is missing. Add it, or leave out --workload.")
+        raise click.UsageError("--workload needs --max-age. Add --max-age, or leave out --workload.")
     now = dt.datetime.now(dt.UTC)
     if prometheus is not None:
         _metrics().write(overview(store, now), now, prometheus)
@@ -114,7 +114,7 @@ def command(
     console.print(Text.assemble(("Store  ", "bold"), shown_path(state.store)), soft_wrap=True, highlight=False)
     if state.last_run is None:
         status = "contains no results yet" if state.exists else "does not exist yet"
-        console.print(f"       It {status}; the first night fills it.")
+        console.print(f"       The store {status}; the first run writes to the store.")
     sections = {
         "Last night": marked_lines(_night(state.last_run, now)) if state.last_run else None,
         "Current": _current(state) if state.current else None,
@@ -134,7 +134,7 @@ def _metrics() -> ModuleType:
 
 
 def _next(state: Overview) -> list[str]:
-    """Return three commands: first those of the concerns, then the usual ones."""
+    """Return up to three commands: first the commands that the concerns suggest, then the usual commands."""
     if state.last_run is None:
         return list(_FIRST)
     commands = dict.fromkeys([*(concern.command for concern in state.concerns), *_USUAL])
@@ -168,7 +168,7 @@ def _concerns(concerns: tuple[Concern, ...]) -> Iterator[tuple[str, Text]]:
 
 
 def _steps(steps: dict[str, str], width: int) -> Text:
-    """Format commands, uncut, each with its meaning on the same line or, if that is too long, on the next."""
+    """Format each command and its meaning on one line, or on two lines if the terminal is too narrow."""
     longest = max(map(len, steps))
     beside = 2 + longest + 2 + max(map(len, steps.values())) <= width
     gap = {command: " " * (longest - len(command) + 2) if beside else "\n    " for command in steps}
@@ -196,7 +196,7 @@ def _steps(steps: dict[str, str], width: int) -> Text:
 )
 @reason_option("Record this reason with the results.")
 @by_option
-@night_option("Accept the regressions of this night (default: the newest).")
+@night_option("Accept regressions found on this night (default: the latest).")
 @format_option("text", "json")
 @store_option
 def acknowledge(
@@ -210,7 +210,7 @@ def acknowledge(
     format: str,
     store: str,
 ) -> None:
-    """Accept a night's regressions: they are no longer reported, and that night becomes the new reference.
+    """Accept a night's regressions: stop reporting them, and compare later nights with this night.
 
     \b
     Example:

@@ -1,4 +1,4 @@
-"""``nightquant show``: list the workloads, or tell one workload's story."""
+"""``nightquant show``: list all workloads, or describe one workload."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SHOWN_LAYERS = 5
 @format_option("text", "json")
 @store_option
 def command(workload: str | None, nights: int, format: str, store: str) -> None:
-    """Show WORKLOAD's current bundle, last nights, layers and recipe; without WORKLOAD, list all workloads.
+    """Show WORKLOAD's current bundle, recent nights, layers and recipe; without WORKLOAD, list all workloads.
 
     \b
     Example:
@@ -59,7 +59,7 @@ def command(workload: str | None, nights: int, format: str, store: str) -> None:
 
 
 def _table(outlines: Sequence[Outline], *, with_candidate: bool) -> Table:
-    """Make a table with one line per workload; the long names of candidates are optional."""
+    """Return a table with one line per workload; the column of candidates, which is wide, is optional."""
     candidate = ["candidate"] if with_candidate else []
     numbers = ("faster", "smaller")
     table = plain_table("workload", "current bundle", *numbers, "last night", *candidate, right=numbers)
@@ -117,7 +117,7 @@ def _nights(nights: Sequence[Row]) -> Iterator[object]:
     for name, rows in groupby(nights, key=_candidate):
         yield Text(f"  {name}")
         group = list(rows)
-        # Older nights did not measure cold calls and need no column for them.
+        # Omit the column if no night in the group has timings with cold caches.
         speeds = ("faster", "cold") if any(number(row, "cold_speedup") for row in group) else ("faster",)
         numbers = (*speeds, "quality", "smaller")
         table = plain_table("  night", *numbers, "decision", "bundle", right=numbers)
@@ -147,7 +147,7 @@ def _layers(content: Story, store: str) -> Iterator[object]:
 
 
 def _executed(executed: Sequence[Row]) -> Iterator[object]:
-    """Show each candidate's share of time in int8, if it has one, and its int8 instructions; then any warnings."""
+    """Show each candidate's fraction of time in int8, if known, and its int8 instructions; then show all warnings."""
     table = plain_table("  candidate", "int8", "by", right=("int8",))
     warnings: list[str] = []
     for row in executed:
@@ -163,7 +163,7 @@ def _executed(executed: Sequence[Row]) -> Iterator[object]:
 
 
 def _unknown_reason(row: Row) -> str:
-    """Return why it is unknown what a candidate executes, or ""."""
+    """Return the reason if the operators that a candidate executes are unknown, or ""."""
     if number(row, "int8_time_share") is not None or row["instructions"] or not row["unknown"]:
         return ""
     return str(row["unknown"]).partition("\n")[0]
@@ -182,7 +182,7 @@ def _candidate(row: Row) -> str:
 
 
 def _speeds(row: Row) -> tuple[str, str]:
-    """Format the speed-ups with warm and with cold caches; only the deciding speed-up has room for its interval."""
+    """Format the speed-ups with warm and with cold caches; only the deciding speed-up includes its interval."""
     if row["caches"] == "cold":
         return ratio(number(row, "speedup")), faster(row)
     return faster(row), ratio(number(row, "cold_speedup"))

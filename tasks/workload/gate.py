@@ -21,7 +21,7 @@ from tasks.workload.base import Section
 # As a share of the output's range. Shared ranges cause differences of about 3e-3; otherwise only float rounding does.
 BATCH_TOLERANCE = 1e-4
 
-_BATCH_NOTE = "distance between outputs for rows together and for rows alone, as a share of the output's range"
+_BATCH_NOTE = "distance between batched and separate outputs, as a fraction of the output's range"
 
 Outcome = Literal["passed", "held", "failed"]
 _QUALITY = ("quality_difference", "quality_difference_low", "quality_difference_high", "higher_is_better")
@@ -75,11 +75,22 @@ class RuleOutcome(BaseModel):
         """Describe the rule's bound and number in one line."""
         if self.name == "status":
             return f"failed in {self.note}"
-        bound, seen = (
-            "nothing" if value is None else f"{value:.6g}" if isinstance(value, float) else value
-            for value in (self.bound, self.seen)
-        )
-        return f"{self.name} asks for {bound}, saw {seen}" + (f" ({self.note})" if self.note else "")
+        verb = "allows" if self.name.startswith("max_") else "requires"
+        bound = _digits(self.bound, 6)
+        if self.seen is None:
+            result = "but the value is unknown"
+        elif self.outcome == "held":
+            result = "but the measured value is uncertain"
+        else:
+            seen = _digits(self.seen, 4)
+            result = f"but the measured value is {_digits(self.seen, 6) if seen == bound else seen}"
+        return f"{self.name} {verb} {bound}, {result}" + (f" ({self.note})" if self.note else "")
+
+
+def _digits(value: float | str, digits: int) -> str:
+    if isinstance(value, str):
+        return value
+    return f"{value:.0f}" if 10**digits <= abs(value) < 10**15 else f"{value:.{digits}g}"
 
 
 @dataclass(frozen=True)
@@ -164,7 +175,7 @@ def _column(column: str, gate: Gate, row: Row, note: Callable[[Row], str] = lamb
 def _speedup(gate: Gate, row: Row) -> Seen:
     bounds = tuple(deciding(row, f"speedup_bound_{end}") for end in ("low", "high"))
     low, high = (finite(row, bound) for bound in bounds)
-    note = "its speedup has no bounds" if low is None or high is None else f"from {low:.4g} to {high:.4g}"
+    note = "its speedup has no bounds" if low is None or high is None else f"interval: {low:.4g} to {high:.4g}"
     note += " with cold caches" if caches_of(row) == "cold" else ""
     return Seen((low, high), note, why_unknown(row, *bounds))
 
@@ -183,13 +194,13 @@ def _quality_drop(gate: Gate, row: Row) -> Seen:
     if relative:
         baseline = finite(row, "baseline_quality")
         if not baseline:
-            why = f"the baseline's {metric} is {baseline}, so a share of it is undefined: use quality_drop = 'absolute'"
+            why = f"the baseline's {metric} is {baseline}, so use quality_drop = 'absolute'"
             return Seen((None, None), why, unknown)
         drops, note = [drop / abs(baseline) for drop in drops], f"share of the baseline's {metric}"
-    if not all(map(math.isfinite, drops)):  # a share of a number close to 0 overflows
+    if not all(map(math.isfinite, drops)):  # division by a baseline close to 0 overflows
         return Seen((None, None), note, unknown)
     if drops[0] < drops[1]:
-        note += f"; from {drops[0]:.4g} to {drops[1]:.4g}"
+        note += f"; interval: {drops[0]:.4g} to {drops[1]:.4g}"
     return Seen((drops[0], drops[1]), note, unknown)
 
 

@@ -53,7 +53,9 @@ def test_what_was_skipped_is_said_once_with_its_reason() -> None:
 
 
 def test_the_winner_is_marked_the_numbers_are_aligned_and_the_reason_follows() -> None:
-    slower = row("float16", "hold", "min_speedup asks for 1.5, saw 1.1", **faster(1.2, 1.1, 1.3))
+    slower = row(
+        "float16", "hold", "min_speedup requires 1.5, but the measured value is uncertain", **faster(1.2, 1.1, 1.3)
+    )
     lines = printed([FASTEST, slower, BASELINE], outcome="promoted")
     assert lines == [
         "",
@@ -68,15 +70,16 @@ def test_the_winner_is_marked_the_numbers_are_aligned_and_the_reason_follows() -
 
 def test_without_a_winner_the_nearest_and_its_reason_are_shown() -> None:
     rows = [
-        row("dynamic-int8", "reject", "min_size_ratio asks for 3, saw 1.7"),
-        row("float16", "hold", "min_speedup asks for 1.5, saw 1.1 (from 1.1 to 1.9)"),
+        row("dynamic-int8", "reject", "min_size_ratio requires 3, but the measured value is 1.7"),
+        row("float16", "hold", "min_speedup requires 1.5, but the measured value is uncertain (interval: 1.1 to 1.9)"),
         BASELINE,
     ]
-    assert printed(rows, outcome="held", warning=None)[-2:] == [
+    assert printed(rows, outcome="held", warning=None)[-3:] == [
         "→ no bundle is published; the closest candidate is float16/torchscript, held:",
-        "  min_speedup asks for 1.5, saw 1.1 (from 1.1 to 1.9)",
+        "  min_speedup requires 1.5, but the measured value is uncertain (interval: 1.1",
+        "  to 1.9)",
     ]
-    assert "→ the current bundle stays; the closest candidate is" in printed(rows, outcome="kept")[-2]
+    assert "→ the current bundle stays; the closest candidate is" in printed(rows, outcome="kept")[-3]
 
 
 def test_an_unknown_current_bundle_is_not_called_none() -> None:
@@ -105,7 +108,7 @@ def test_a_failure_is_said_once_however_many_candidates_it_cost_with_its_first_l
 
 @pytest.mark.parametrize("recipe", [LONG, "a"])
 def test_nothing_is_wider_than_80_columns_and_no_name_loses_its_end(recipe: str) -> None:
-    reason = "max_quality_drop asks for 0.5, saw 0.7 (top1, higher is better; from 0.2 to 0.7); " * 3
+    reason = "max_quality_drop allows 0.5, but the measured value is uncertain (interval: 0.2 to 0.7); " * 3
     lines = printed([row(recipe, "hold", reason, quality_difference=-123.456), BASELINE])
     assert max(map(len, lines)) <= 80
     assert sum(line.count(recipe[-8:] + "/torchscript") for line in lines) >= 1

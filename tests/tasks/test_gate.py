@@ -173,10 +173,10 @@ def test_what_a_candidate_executes_can_be_asked_for():
     [
         (
             {"int8_time_share": 0.4},
-            "min_int8_time_share asks for 0.5, saw 0.4 (Gemm of fc/node, 20% of the time: ",
+            "min_int8_time_share requires 0.5, but the measured value is 0.4 (Gemm of fc/node, 20% of the time: ",
         ),
-        ({"saturation": 0.2}, "max_saturation asks for 0.05, saw 0.2 (it computes with avx2-int8)"),
-        ({"batch_difference": 0.01}, "max_batch_difference asks for 0.0001, saw 0.01"),
+        ({"saturation": 0.2}, "max_saturation allows 0.05, but the measured value is 0.2 (it computes with avx2-int8)"),
+        ({"batch_difference": 0.01}, "max_batch_difference allows 0.0001, but the measured value is 0.01"),
     ],
 )
 def test_what_it_executes_rejects_with_what_it_is(change: dict[str, float], reason: str):
@@ -333,7 +333,7 @@ def test_tonights_candidate_that_is_the_incumbent_to_the_byte_is_promoted_again_
         (
             incumbent(),
             row(setting="incumbent", size_ratio=1.0),
-            "it no longer passes: min_size_ratio asks for 2, saw 1",
+            "it no longer passes: min_size_ratio requires 2, but the measured value is 1",
         ),
         (incumbent(outdated="it was made from checkpoint a"), row(setting="incumbent"), "made from checkpoint a"),
         (incumbent(fault="model.ts was changed"), None, "model.ts was changed"),
@@ -401,11 +401,12 @@ def test_a_runtime_that_nothing_is_handed_over_from_passes_and_is_never_promoted
 def test_the_reason_of_a_rejection_is_all_that_failed_and_of_a_hold_all_that_is_open():
     failed = row(size_ratio=1.0, coverage=None, peak_rss_bytes=20_000)
     assert only(judge(workload(**STRICT), [failed])).reason == (
-        "min_size_ratio asks for 2, saw 1; max_peak_rss_bytes asks for 10000, saw 20000"
+        "min_size_ratio requires 2, but the measured value is 1; "
+        "max_peak_rss_bytes allows 10000, but the measured value is 20000"
     )
     held = row(size_ratio=None, coverage=None)
     assert only(judge(workload(**STRICT), [held])).reason == (
-        "min_size_ratio asks for 2, saw nothing; min_coverage asks for 0.5, saw nothing"
+        "min_size_ratio requires 2, but the value is unknown; min_coverage requires 0.5, but the value is unknown"
     )
 
 
@@ -443,7 +444,10 @@ def test_a_rule_that_is_open_for_the_incumbent_makes_room_unless_it_is_the_speed
     ends = {"quality_difference_low": 0.1, "quality_difference_high": 0.3}
     goes = only(judge(workload(**STRICT), [slow | ends, challenger], incumbent()))
     assert goes.decision == "promote"
-    assert "undecided for the current bundle: max_quality_drop asks for 0.2, saw 0.3" in goes.reason
+    assert (
+        "undecided for the current bundle: max_quality_drop allows 0.2, but the measured value is uncertain"
+        in goes.reason
+    )
 
 
 def test_what_was_not_timed_is_promoted_after_what_was():
@@ -657,7 +661,7 @@ def test_the_caches_of_the_row_say_which_speed_decides():
 
 def test_a_cold_decision_says_so():
     rules = only(judge(workload(**STRICT), [row(**COLD)])).rules
-    assert [rule.note for rule in rules if rule.name == "min_speedup"] == ["from 2.5 to 3.5 with cold caches"]
+    assert [rule.note for rule in rules if rule.name == "min_speedup"] == ["interval: 2.5 to 3.5 with cold caches"]
 
 
 def test_the_fastest_with_the_caches_that_decide_is_promoted():

@@ -101,7 +101,7 @@ def test_a_module_gets_its_axes_its_metric_and_the_recipes_that_it_takes(folder:
     )
     assert checked.return_value == 0, checked.output
     again = init("--model", "tagging_model:Tagger", "--data", "tagging_model:read")
-    assert "tagging-model.toml exists; init overwrites nothing" in str(again.exception)
+    assert "tagging-model.toml already exists, and init does not overwrite files" in str(again.exception)
     assert (folder / "tagging-model.toml").read_text(encoding="utf-8") == text
 
 
@@ -246,7 +246,7 @@ def test_an_embedding_gets_its_pairs_and_its_pooling(folder: Path) -> None:
     with pytest.raises(ConfigurationError, match=r'no column "awnser" \(did you mean "answer"\?\)'):
         sections(Asked("bert", "texts.csv", folder, target="awnser"))
     write_table(folder, "csv", number=[1, 2])
-    with pytest.raises(ConfigurationError, match="no column of texts"):
+    with pytest.raises(ConfigurationError, match="no text column"):
         sections(Asked("bert", "texts.csv", folder))
 
 

@@ -43,8 +43,8 @@ REASONS = {
     "promote": "stays: it passes, and no challenger is decidedly better",
     "pass": "passes all 3 rules; the current bundle stays: this candidate is 0.552 to 1.48 times as fast, and "
     "more than 1 is required",
-    "hold": "min_speedup asks for 1.05, saw 0.556",
-    "reject": "min_size_ratio asks for 3, saw 0.99997",
+    "hold": "min_speedup requires 1.05, but the measured value is uncertain",
+    "reject": "min_size_ratio requires 3, but the measured value is 1",
 }
 MACHINES = {"vnni": ["avx2", "avx512_vnni"], "plain": ["avx2"]}
 _QUALITY = {"difference_percent": 0.0, "top1": 99.41, "loss": 5.733}

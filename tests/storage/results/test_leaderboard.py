@@ -74,9 +74,13 @@ def test_the_interval_is_text(tmp_path: Path, low: float, high: float, text: str
             "eager is never deployed",
         ),
         (
-            {"decision": "hold", "reason": "min_speedup asks for 2, saw 1.9", "incumbent_stays": True},
+            {
+                "decision": "hold",
+                "reason": "min_speedup requires 2, but the measured value is uncertain",
+                "incumbent_stays": True,
+            },
             "hold",
-            "min_speedup asks for 2, saw 1.9",
+            "min_speedup requires 2, but the measured value is uncertain",
         ),
     ],
 )

@@ -56,7 +56,8 @@ def test_a_rule_whose_number_is_unknown_holds_and_says_why(name: str, column: st
     assert (found.outcome, found.seen, found.note) == ("held", None, WHY)
     decision = only(judge(workload(**GATE), [unknown(column)], None))
     assert decision.decision == "hold"
-    assert decision.reason == f"{name} asks for {found.bound:g}, saw nothing ({WHY})"
+    verb = "allows" if name.startswith("max_") else "requires"
+    assert decision.reason == f"{name} {verb} {found.bound:g}, but the value is unknown ({WHY})"
 
 
 def test_a_share_of_a_baseline_that_is_unknown_holds():
@@ -157,9 +158,9 @@ def test_what_was_not_measured_to_the_end_breaks_one_rule_that_says_where(change
     assert (found.name, found.outcome, found.describe()) == ("status", "failed", why)
 
 
-def test_numbers_are_told_with_six_digits():
+def test_measured_values_have_four_digits():
     told = rule("min_size_ratio", row(size_ratio=4 / 3)).describe()
-    assert told == "min_size_ratio asks for 2, saw 1.33333"
+    assert told == "min_size_ratio requires 2, but the measured value is 1.333"
 
 
 QUALITY = {"quality_difference": 0.1, "quality_difference_low": 0.05, "quality_difference_high": 0.15}
@@ -168,8 +169,8 @@ QUALITY = {"quality_difference": 0.1, "quality_difference_low": 0.05, "quality_d
 @pytest.mark.parametrize(
     ("changes", "note"),
     [
-        (QUALITY, "loss, lower is better; from 0.05 to 0.15"),
-        (QUALITY | {"quality_difference_high": None}, "loss, lower is better; from 0.05 to 0.1"),
+        (QUALITY, "loss, lower is better; interval: 0.05 to 0.15"),
+        (QUALITY | {"quality_difference_high": None}, "loss, lower is better; interval: 0.05 to 0.1"),
         ({}, "loss, lower is better"),
         ({"quality_metric": "top1", "higher_is_better": True}, "top1, higher is better"),
         ({"quality_metric": None, "quality_difference": None}, "no quality to compare"),
